@@ -199,7 +199,8 @@ end }})
 
 /// Text that several scripts share. It uses variables of the surrounding script.
 /// A text may use constants and other texts.
-const SHARED: [(&str, &str); 9] = [
+const SHARED: [(&str, &str); 10] = [
+    ("FIND_HEAD", include_str!("lua/shared/find_head.lua")),
     ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
     (
         "ONE_HOLDER_IN_HASH",
@@ -308,6 +309,11 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("FEW_RECORDS", "64".into()),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),
+        // Stands for all holders of a full semaphore: an exclusive hold of nobody, which ends at 2^53.
+        (
+            "ALL_HOLDERS",
+            format!(r"'{}\0\0\0\0\0\0\64\67\0\0\9\0\0\0X{}'", r"\0".repeat(24), r"\0".repeat(8)),
+        ),
         // The maximum number of records in a packed string with waiters. Beyond it, a hash is
         // cheaper.
         ("QUEUE_RECORDS", "32".into()),

@@ -54,6 +54,8 @@ struct World<'a> {
     packed_records: u8,
     /// The maximum number of records in a string with waiters. 32 is the real limit.
     queue_records: u8,
+    /// Whether the general part may serve commands.
+    general: bool,
     states: BTreeMap<Key, State>,
     listening: BTreeSet<SessionId>,
     sequences: BTreeMap<SessionId, u64>,
@@ -80,6 +82,7 @@ impl<'a> World<'a> {
             spec: 0,
             packed_records: 160,
             queue_records: 32,
+            general: true,
             states: BTreeMap::new(),
             listening: BTreeSet::new(),
             sequences: BTreeMap::new(),
@@ -94,10 +97,10 @@ impl<'a> World<'a> {
 impl World<'_> {
     fn spec(&self, choice: u8) -> LockSpec {
         if choice >= CONTENDED {
-            let spec = if self.spec == CONTENDED {
-                LockSpec::mutex()
-            } else {
-                LockSpec::rw_lock()
+            let spec = match self.spec - CONTENDED {
+                0 => LockSpec::mutex(),
+                1 => LockSpec::rw_lock(),
+                _ => LockSpec::semaphore(3).expect("a good number"),
             };
             return spec
                 .with_waiter_lease(Duration::from_secs(2))
@@ -400,6 +403,9 @@ impl World<'_> {
         if acquires {
             changes.push(("(enters or waiters > 0) and 32", most.as_str()));
         }
+        if !self.general {
+            changes.push(("local S = {", "error('not served by the fast path')\nlocal S = {"));
+        }
         match self.commands.run_changed(call, &changes) {
             Value::Bulk(bytes) => Ok(bytes),
             answer => Err(TestCaseError::fail(format!("{answer:?}"))),
@@ -464,7 +470,7 @@ fn scripts_match_the_state_machine() {
 
 #[test]
 fn scripts_match_the_state_machine_on_a_contended_key() {
-    compare(CONTENDED..CONTENDED + 2, contention());
+    compare(CONTENDED..CONTENDED + 3, contention());
 }
 
 /// Runs random cases of these actions.

@@ -78,7 +78,7 @@ pub(super) fn actions() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A fair mutex, or a reader/writer lock with mostly writers. Waiters and leases last for the whole
+/// A fair mutex, a reader/writer lock, or a semaphore. Waiters and leases last for the whole
 /// case, so queues grow and releases grant.
 pub(super) const CONTENDED: u8 = 32;
 

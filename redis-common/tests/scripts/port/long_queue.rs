@@ -257,3 +257,86 @@ impl World<'_> {
         Ok(())
     }
 }
+
+#[test]
+fn ordinary_commands_to_a_long_queue_take_the_fast_path() {
+    let server = RedisServer::start();
+    let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
+    let mut connections = (Connection::open(&server), Connection::open(&server));
+    let semaphore = LockSpec::semaphore(3).expect("a good number");
+    let mut number = 0;
+    for length in [18, 70, 1_100] {
+        for (spec, holders) in [
+            (LockSpec::mutex(), 1),
+            (semaphore, 3),
+            (LockSpec::rw_lock(), 3),
+        ] {
+            let spec = spec.with_waiter_lease(Duration::from_secs(60));
+            let spec = spec.expect("a good lease");
+            let mut world = World::new(&mut connections, &protocol, number);
+            number += 1;
+            world
+                .play_on_the_fast_path(spec, holders, holders + length)
+                .unwrap_or_else(|failure| panic!("{spec:?}, {length} wait: {failure}"));
+        }
+    }
+}
+
+impl World<'_> {
+    /// Builds a queue. Then hands over, enters, polls and leaves, without the general part.
+    fn play_on_the_fast_path(
+        &mut self,
+        spec: LockSpec,
+        holders: usize,
+        length: usize,
+    ) -> Result<(), TestCaseError> {
+        let window = Duration::from_secs(9);
+        let key = self.keys[0].clone();
+        self.both(&key, &Command::Inspect)?;
+        // Even numbers take one permit.
+        let mut numbers = (0..).step_by(2);
+        let readers = spec.kind() == leasehold_api::Kind::RwLock;
+        for place in 0..length {
+            let number = numbers.next().expect("no end");
+            self.listen(session_of(number), true);
+            self.enter_queue(spec, number, !readers || place == holders, window)?;
+        }
+        self.general = false;
+        for round in 0..6 {
+            if !readers {
+                let oldest = self.queue.pop_front().expect("it holds");
+                self.both(&key, &release(&oldest))?;
+            }
+            // The first waiter, but not the writer that keeps readers out; neighbours in either order.
+            let middle = self.queue.len() / 2;
+            let first = holders + usize::from(readers);
+            for index in [first, middle, middle, middle - 1, middle + round] {
+                let request = self.queue.remove(index).expect("it waits");
+                self.both(&key, &release(&request))?;
+                let number = numbers.next().expect("no end");
+                self.listen(session_of(number), true);
+                self.enter_queue(spec, number, false, window)?;
+            }
+            let waiters: Vec<Acquire> = self.queue.iter().skip(holders).cloned().collect();
+            self.poll_all(&waiters[..10], round % 2 == 0)?;
+            let last = waiters.last().expect("some wait").operation;
+            self.both(&key, &Command::Poll(Poll::new(key.clone(), last, true)))?;
+            // Not all said that they listen.
+            self.poll_one_by_one(&waiters[..10])?;
+        }
+        self.general = true;
+        self.both(&key, &Command::Inspect)?;
+        while let Some(request) = self.queue.pop_front() {
+            self.both(&key, &release(&request))?;
+        }
+        self.both(&key, &Command::Inspect)
+    }
+
+    fn poll_one_by_one(&mut self, waiters: &[Acquire]) -> Result<(), TestCaseError> {
+        for waiter in waiters {
+            let poll = Poll::new(waiter.key.clone(), waiter.operation, true);
+            self.both(&waiter.key, &Command::Poll(poll))?;
+        }
+        Ok(())
+    }
+}

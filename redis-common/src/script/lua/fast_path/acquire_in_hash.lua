@@ -1,5 +1,5 @@
 -- Acquire of a hash under the fair policy: takes a free key; enters the queue, or answers with the
--- holder, if there is one exclusive hold.
+-- holder, if there is one exclusive hold; enters the queue of a full semaphore, or of readers and a writer behind them.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'm' .. string.sub(argument, 1, 16),
@@ -13,10 +13,10 @@ if type(first) == 'table' then
     stale = sequence <= seen and seen_end > now
   end
   local watermark = struct.pack('<ddc1', sequence, now + 2 * @DELIVERY_WINDOW@, @REASON_NONE@)
-  if stale or ticket or mode == 'P' then
+  @FIND_HEAD@
+  if stale or ticket then
     -- For the general part: the operation is not new, or may be a waiter without a watermark.
-  elseif @ONE_HOLDER_IN_HASH@
-  then
+  elseif head then
     @READ_HEAD@
     local usable = @ONE_EXCLUSIVE_HOLD@
       and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
@@ -24,6 +24,12 @@ if type(first) == 'table' then
       and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
       and @FIRST_WAITER_LIVES@
     local enters = waits > 0 and wait_until > now
+    if usable and head ~= stored then
+      -- A reader may enter again, and a holder may outlive its watermark.
+      local own_id = session .. (mode == 'P' and raw or owner)
+      usable = enters and string.sub(stored, 107, 130) ~= own_id
+        and redis.call('HEXISTS', KEYS[1], 'h' .. own_id) == 0
+    end
     local needed_end, waiter_end, waiter_lease = now + 2 * @DELIVERY_WINDOW@, 0, 0
     if enters then
       -- The general part sweeps the watermarks now and then.
@@ -64,7 +70,7 @@ if type(first) == 'table' then
       return struct.pack('<c1dc1dBBc0', @DONE@, now, 'H', math.max(earliest - now, 1000), 1,
         #holder_label, holder_label)
     end
-  elseif stored and string.sub(stored, 1, 3) == @MAGIC@
+  elseif stored and mode ~= 'P' and string.sub(stored, 1, 3) == @MAGIC@
     and string.sub(stored, 39, 50) == @NO_COUNTS@ -- no holder, no waiter
   then
     local token, stored_end, _, next_ticket = struct.unpack('<dddd', stored, 51)

@@ -1,10 +1,11 @@
--- Poll of a waiter in a hash, if there is one exclusive hold and the policy is fair.
+-- Poll of a waiter in a hash under the fair policy, if there is one exclusive hold, or a full
+-- semaphore.
 if type(first) == 'table' then
   local name, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'q' .. name)
   local stored, own = fields[1], fields[2]
-  if own and @ONE_HOLDER_IN_HASH@
-  then
+  @FIND_HEAD@
+  if own and head then
     @READ_HEAD@
     local waiter, ticket = redis.call('HGET', KEYS[1], 'w' .. own), struct.unpack('<d', own)
     local waiter_end, wait_until = struct.unpack('<dd', waiter, 54)

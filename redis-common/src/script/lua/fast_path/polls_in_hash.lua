@@ -1,5 +1,5 @@
--- Polls of several waiters of a hash, if there is one exclusive hold and the policy is fair: reads
--- and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't wait
+-- Polls of several waiters of a hash under the fair policy, if there is one exclusive hold or a full
+-- semaphore: reads and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't wait
 -- to a step of its own, which changes nothing here, and everything from an expired waiter on.
 try_together = function(KEYS, arguments, from, to, ready)
   local fields = { 'head' }
@@ -8,8 +8,8 @@ try_together = function(KEYS, arguments, from, to, ready)
   end
   local found = redis.pcall('HMGET', KEYS[1], unpack(fields))
   local stored, elements, names = found[1], {}, {}
-  if @ONE_HOLDER_IN_HASH@
-  then
+  @FIND_HEAD@
+  if head then
     @READ_HEAD@
     for i = from, to do
       local own = found[i - from + 2]

@@ -1,13 +1,14 @@
 -- Release of the only hold of the only holder, if the key is a hash, the hold is exclusive and the
 -- policy is fair: frees the key, or offers it to the first waiter and publishes the grant. Also of a
--- waiter behind such a hold: it leaves the queue.
+-- waiter behind such a hold: it leaves the queue. A full semaphore is served like such a hold, if a
+-- release and the first waiter are of one permit.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'm' .. session)
   local stored, known = fields[1], fields[2]
-  if @ONE_HOLDER_IN_HASH@
-  then
+  @FIND_HEAD@
+  if head then
     @READ_HEAD@
     local usable = @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner
       and string.sub(holds, 2) == string.sub(argument, 17, 24)
@@ -19,13 +20,21 @@ if type(first) == 'table' then
       end
     end
     local watermark = struct.pack('<ddc1', seen, watermark_end, reason)
+    -- The packed holder of a permit.
+    local name, permit, slot = string.sub(argument, 1, 24), false, 0
     if not usable then
       -- The general part drops an expired waiter, and has the last one leave.
-      local name, own = string.sub(argument, 1, 24), nil
+      local own = nil
       if waiting > 1 and @ONE_EXCLUSIVE_HOLD@ and holder_id ~= session .. owner
         and @FIRST_WAITER_LIVES@
       then
-        own = redis.call('HGET', KEYS[1], 'q' .. name)
+        local found = redis.call('HMGET', KEYS[1], 'q' .. name, 'h' .. name)
+        own, permit = found[1], head ~= stored and found[2]
+      end
+      if permit and string.byte(stored, 4) == @SEMAPHORE@ then
+        local _, old_flags, _, old_holds, _, permits
+        slot, _, old_flags, _, old_holds, _, permits = struct.unpack('<I4dBBc0I4c0dI4', permit)
+        usable = old_flags == @OWN_TOKEN@ and #old_holds == 9 and permits == 1
       end
       if own then
         local ticket = struct.unpack('<d', own)
@@ -45,7 +54,9 @@ if type(first) == 'table' then
           after = place
         end
         local next_end = now + 1
-        if is_first then
+        if is_first and head ~= stored and string.byte(stored, 4) == @RW_LOCK@ then
+          next_end = now -- the writer leaves, and readers may enter
+        elseif is_first then
           before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
           next_end = struct.unpack('<d',
             redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
@@ -58,12 +69,12 @@ if type(first) == 'table' then
         if struct.unpack('<d', near[1], 54) > now and next_end > now
           and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, place, before, after)) == 'number'
         then
-          local head = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
+          local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
             next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 107)
           if is_first then
-            redis.call('HSET', KEYS[1], 'head', head, 'm' .. session, watermark)
+            redis.call('HSET', KEYS[1], 'head', left, 'm' .. session, watermark)
           else
-            redis.call('HSET', KEYS[1], 'head', head, 'm' .. session, watermark,
+            redis.call('HSET', KEYS[1], 'head', left, 'm' .. session, watermark,
               'w' .. from, to, 'w' .. to, from)
           end
           if moved then
@@ -72,6 +83,9 @@ if type(first) == 'table' then
           return struct.pack('<c1dc1', @DONE@, now, 'L')
         end
       end
+    end
+    if not usable then
+      -- For the general part.
     elseif waiting == 0 then
       local moved = stored_end < watermark_end
       if moved then
@@ -96,7 +110,7 @@ if type(first) == 'table' then
       local second = struct.pack('<c1d', 'w', first_ticket + 1)
       local waiters = redis.call('HMGET', KEYS[1], granted, second)
       local waiter, after, gap, gap_end = waiters[1], waiters[2], false, false
-      local to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label =
+      local to, raw, to_owner, mode, permits, floor, lease, waiter_end, _, waiter_flags, _, label =
         struct.unpack('<c16c8c8c1I4ddddBBBc0', waiter)
       first_ticket = first_ticket + 1
       if after and #after == 8 then
@@ -111,8 +125,8 @@ if type(first) == 'table' then
         first_ticket = 0
       end
       -- The general part drops an expired waiter.
-      if mode == 'X' and waiter_end > now and waiter_flags == @LISTENING@
-        and (waiting == 1 or first_end > now)
+      if (mode == 'X' or permit and permits == 1) and waiter_end > now
+        and waiter_flags == @LISTENING@ and (waiting == 1 or first_end > now)
       then
         local waiter_lease = struct.unpack('<d', stored, 10)
         local offer_end = @OFFER_END@
@@ -129,6 +143,9 @@ if type(first) == 'table' then
         else
           written = redis.pcall('HDEL', KEYS[1], granted, place)
         end
+        if permit and type(written) == 'number' then
+          redis.call('HDEL', KEYS[1], 'h' .. name)
+        end
         if type(written) == 'number' then
           local key = KEYS[1]
           local channel = @CHANNEL_START@ .. string.sub(redis.sha1hex(to), 1, 16)
@@ -136,11 +153,21 @@ if type(first) == 'table' then
             struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
           -- After an error the number of listeners is unknown, which counts as listening.
           if type(listeners) == 'table' or listeners > 0 then
-            redis.call('HSET', KEYS[1],
-              'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
-                stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
-                to_owner, offer_end, 0, #label, label, 9, 'X', raw),
-              'm' .. session, watermark)
+            if permit then
+              redis.call('HSET', KEYS[1],
+                'head', struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end,
+                  math.min(earliest, offer_end), next_ticket, first_ticket, first_end, waiters_end),
+                'h' .. to .. raw, struct.pack('<I4dBBc0I4c1c8dI4', slot, offer_end, @OWN_TOKEN@,
+                  #label, label, 9, 'P', raw, token, 1),
+                string.format('s%.0f', slot), to .. raw,
+                'm' .. session, watermark)
+            else
+              redis.call('HSET', KEYS[1],
+                'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
+                  stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
+                  to_owner, offer_end, 0, #label, label, 9, 'X', raw),
+                'm' .. session, watermark)
+            end
             if moved then
               @SET_EXPIRY@
             end
@@ -150,6 +177,9 @@ if type(first) == 'table' then
           redis.call('HSET', KEYS[1], granted, waiter, place, string.sub(granted, 2))
           if gap then
             redis.call('HSET', KEYS[1], second, gap, gap_end, string.sub(second, 2))
+          end
+          if permit then
+            redis.call('HSET', KEYS[1], 'h' .. name, permit)
           end
         end
       end

@@ -6,6 +6,7 @@ if type(first) == 'table' then
   local stored = type(answer) == 'string' and answer
   if @ONE_HOLDER_IN_HASH@
   then
+    local head = stored
     @READ_HEAD@
     if @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner and flags % 2 ~= @REVOKED@
       and string.sub(holds, 2) == string.sub(argument, 17, 24)
