@@ -302,7 +302,7 @@ impl World<'_> {
             self.enter_queue(spec, number, !readers || place == holders, window)?;
         }
         self.general = false;
-        for round in 0..6 {
+        for round in 0..4 {
             if !readers {
                 let oldest = self.queue.pop_front().expect("it holds");
                 self.both(&key, &release(&oldest))?;

@@ -28,7 +28,7 @@ if type(first) == 'table' then
       -- A reader may enter again, and a holder may outlive its watermark.
       local own_id = session .. (mode == 'P' and raw or owner)
       usable = enters and string.sub(stored, 107, 130) ~= own_id
-        and redis.call('HEXISTS', KEYS[1], 'h' .. own_id) == 0
+        and not redis.call('HGET', KEYS[1], 'h' .. own_id)
     end
     local needed_end, waiter_end, waiter_lease = now + 2 * @DELIVERY_WINDOW@, 0, 0
     if enters then

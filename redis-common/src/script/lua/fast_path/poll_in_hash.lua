@@ -1,5 +1,4 @@
--- Poll of a waiter in a hash under the fair policy, if there is one exclusive hold, or a full
--- semaphore.
+-- Poll of a waiter in a hash under the fair policy, if nothing fits until somebody releases.
 if type(first) == 'table' then
   local name, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'q' .. name)

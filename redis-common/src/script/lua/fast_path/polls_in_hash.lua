@@ -1,6 +1,6 @@
--- Polls of several waiters of a hash under the fair policy, if there is one exclusive hold or a full
--- semaphore: reads and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't wait
--- to a step of its own, which changes nothing here, and everything from an expired waiter on.
+-- Polls of several waiters of a hash under the fair policy, if nothing fits until somebody releases:
+-- reads and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't
+-- wait to a step of its own, which changes nothing here, and everything from an expired waiter on.
 try_together = function(KEYS, arguments, from, to, ready)
   local fields = { 'head' }
   for i = from, to do
