@@ -21,7 +21,12 @@ struct Arguments {
     #[arg(long)]
     write: bool,
     /// Counts only what has a name that starts like this.
-    #[arg(long, value_name = "START", default_value = "", conflicts_with = "write")]
+    #[arg(
+        long,
+        value_name = "START",
+        default_value = "",
+        conflicts_with = "write"
+    )]
     only: String,
     /// Runs one case, for callgrind to count.
     #[arg(
@@ -53,7 +58,8 @@ fn main() -> Result<ExitCode> {
         counted.write(&arguments.baseline)?;
     }
     let mut kept = Baseline::read(&arguments.baseline)?;
-    kept.counts.retain(|name, _| name.starts_with(&arguments.only));
+    kept.counts
+        .retain(|name, _| name.starts_with(&arguments.only));
     compare(&kept, &counted)
 }
 

@@ -176,7 +176,9 @@ impl Queue {
         }
         drop(pushes);
         // The server closes the connection instead of answering.
-        let _closed = cmd("SHUTDOWN").arg("NOSAVE").query::<()>(&mut play.commands);
+        let _closed = cmd("SHUTDOWN")
+            .arg("NOSAVE")
+            .query::<()>(&mut play.commands);
         Ok(())
     }
 
@@ -287,7 +289,11 @@ impl Play {
         )?;
         let label = Label::new("worker-7.example.com:12345")?;
         let request = request.with_label(label).with_wait(Wait::new(true));
-        run(&mut self.commands, &self.protocol.acquire(&[request]), expected)
+        run(
+            &mut self.commands,
+            &self.protocol.acquire(&[request]),
+            expected,
+        )
     }
 }
 

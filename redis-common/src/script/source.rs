@@ -312,7 +312,11 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         // Stands for all holders of a full semaphore: an exclusive hold of nobody, which ends at 2^53.
         (
             "ALL_HOLDERS",
-            format!(r"'{}\0\0\0\0\0\0\64\67\0\0\9\0\0\0X{}'", r"\0".repeat(24), r"\0".repeat(8)),
+            format!(
+                r"'{}\0\0\0\0\0\0\64\67\0\0\9\0\0\0X{}'",
+                r"\0".repeat(24),
+                r"\0".repeat(8)
+            ),
         ),
         // The maximum number of records in a packed string with waiters. Beyond it, a hash is
         // cheaper.

@@ -4,6 +4,7 @@
 mod actions;
 mod batch;
 mod long_queue;
+mod several_holders;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -404,7 +405,10 @@ impl World<'_> {
             changes.push(("(enters or waiters > 0) and 32", most.as_str()));
         }
         if !self.general {
-            changes.push(("local S = {", "error('not served by the fast path')\nlocal S = {"));
+            changes.push((
+                "local S = {",
+                "error('not served by the fast path')\nlocal S = {",
+            ));
         }
         match self.commands.run_changed(call, &changes) {
             Value::Bulk(bytes) => Ok(bytes),
