@@ -66,7 +66,7 @@ pub enum Turn {
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 11] {
+pub const fn queues() -> [Queue; 10] {
     use Turn::{HandOver, Leave, Permit, Poll, Readers};
     [
         queue("server.hand_over_2", HandOver, 2),
@@ -75,7 +75,6 @@ pub const fn queues() -> [Queue; 11] {
         queue("server.hand_over_64", HandOver, 64),
         queue("server.hand_over_200", HandOver, 200),
         queue("server.hand_over_1000", HandOver, 1_000),
-        queue("server.hand_over_10000", HandOver, 10_000),
         queue("server.permit_64", Permit, 64),
         queue("server.readers_64", Readers, 64),
         queue("server.leave_64", Leave, 64),
