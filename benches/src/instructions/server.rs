@@ -181,9 +181,9 @@ impl Queue {
         Ok(())
     }
 
-    const fn holders(&self) -> u64 {
+    fn holders(&self) -> u64 {
         match self.turn {
-            Turn::Permit => PERMITS as u64,
+            Turn::Permit => u64::from(PERMITS),
             _ => 1,
         }
     }
