@@ -169,7 +169,10 @@ impl LockBackend for Spread {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        join_all(self.links.iter().map(LockBackend::close)).await.into_iter().collect()
+        join_all(self.links.iter().map(LockBackend::close))
+            .await
+            .into_iter()
+            .collect()
     }
 }
 
