@@ -1,14 +1,11 @@
 //! Messages as payloads of `NOTIFY`, and the names of channels.
 //!
-//! A payload is a list of words: the time of the step in µs, a number that makes the payload unique
-//! within its transaction, and then `G sequence token remaining`, `W sequence` or `R sequence` for each
-//! message. Postgres drops equal payloads of one transaction.
+//! A payload is a number that makes it unique within its transaction, a space, and the text of the
+//! messages. Postgres drops equal payloads of one transaction.
 
-use std::fmt::Write as _;
-use std::time::Duration;
-
-use leasehold_api::machine::{Message, Payload};
-use leasehold_api::{ClockId, FencingToken, Notification, ServerTime, SessionId, Stamp};
+use leasehold_api::machine::Message;
+use leasehold_api::{ClockId, Notification, ServerTime, SessionId};
+use leasehold_store::messages;
 
 /// A payload has less than 8,000 bytes. A message takes at most 64.
 const MESSAGES: usize = 100;
@@ -38,64 +35,35 @@ impl Channel {
 }
 
 /// The channel and the payload of each notification for these messages, in order.
-pub(crate) fn encode(messages: &[Message], at: ServerTime) -> (Vec<String>, Vec<String>) {
+pub(crate) fn encode(sent: &[Message], at: ServerTime) -> (Vec<String>, Vec<String>) {
     let (mut channels, mut payloads) = (Vec::new(), Vec::new());
-    let mut left: Vec<&Message> = messages.iter().collect();
+    let mut left: Vec<&Message> = sent.iter().collect();
     while let Some(session) = left.first().map(|message| message.to) {
         let (own, others): (Vec<_>, Vec<_>) =
             left.into_iter().partition(|message| message.to == session);
         left = others;
         for part in own.chunks(MESSAGES) {
-            let mut payload = format!("{} {}", at.as_micros(), payloads.len());
-            part.iter()
-                .for_each(|message| write(&mut payload, message.payload));
+            let text = messages::encode(part.iter().copied(), at);
             channels.push(Channel::of(&session).name);
-            payloads.push(payload);
+            payloads.push(format!("{} {text}", payloads.len()));
         }
     }
     (channels, payloads)
 }
 
-fn write(text: &mut String, payload: Payload) {
-    let written = match payload {
-        Payload::Granted {
-            sequence,
-            token,
-            remaining,
-        } => write!(text, " G {sequence} {token} {}", remaining.as_micros()),
-        Payload::WakeUp { sequence } => write!(text, " W {sequence}"),
-        Payload::Revoked { sequence } => write!(text, " R {sequence}"),
-    };
-    written.expect("a string grows");
-}
-
 /// The notifications in a payload. `None` if this version cannot read it.
 pub(crate) fn decode(payload: &str, clock: ClockId) -> Option<Vec<Notification>> {
-    let mut words = payload.split(' ');
-    let number = |words: &mut std::str::Split<'_, char>| words.next()?.parse::<u64>().ok();
-    let at = ServerTime::from_micros(number(&mut words)?);
-    number(&mut words)?;
-    let stamp = Stamp { clock, at };
-    let mut notifications = Vec::new();
-    while let Some(kind) = words.next() {
-        let sequence = number(&mut words)?;
-        notifications.push(match kind {
-            "G" => Notification::Granted {
-                sequence,
-                token: FencingToken::new(number(&mut words)?),
-                remaining: Duration::from_micros(number(&mut words)?),
-                stamp,
-            },
-            "W" => Notification::WakeUp { sequence, stamp },
-            "R" => Notification::Revoked { sequence, stamp },
-            _ => return None,
-        });
-    }
-    Some(notifications)
+    let (_, text) = payload.split_once(' ')?;
+    messages::decode(text, clock)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
+    use leasehold_api::machine::Payload;
+    use leasehold_api::{FencingToken, Stamp};
+
     use super::*;
 
     fn message(session: u8, payload: Payload) -> Message {

@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{AbortHandle, Abortable, join_all};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
@@ -25,7 +25,11 @@ const REMOVE_EVERY: Duration = Duration::from_secs(60);
 /// The maximum time of one removal.
 const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 
-/// A [`LockBackend`] with all capabilities on a [`Store`].
+/// A [`LockBackend`] on a [`Store`].
+///
+/// It has all [capabilities](Capabilities) but `batches`. It has `push` if the store
+/// [can listen](Store::can_listen), `reachability` if the store [can tell reach](Store::can_tell_reach),
+/// and `independent_renewal` with [a store for renewals](Self::renewals).
 ///
 /// Each command is a read and a conditional write, see the [crate's documentation](crate). The commands
 /// of one client on one key follow each other. Between clients, a conflict is tried again after a random
@@ -47,6 +51,8 @@ pub struct StoreBackend<S> {
     call_timeout: Duration,
     turns: Turns,
     closed: AtomicBool,
+    /// End the streams of `listen`. A client listens once.
+    streams: Mutex<Vec<AbortHandle>>,
     /// When rows were last removed.
     removed: Mutex<Option<Moment>>,
 }
@@ -69,6 +75,7 @@ impl<S: Store> StoreBackend<S> {
             call_timeout: bounds::CALL_TIMEOUT,
             turns: Turns::default(),
             closed: AtomicBool::new(false),
+            streams: Mutex::default(),
             removed: Mutex::new(None),
         }
     }
@@ -83,8 +90,8 @@ impl<S: Store> StoreBackend<S> {
         Ok(self)
     }
 
-    /// Sets a second connection to the same data, for renewals only. It must be driven by the
-    /// renewal thread, so that a program that blocks its runtime doesn't stop renewals.
+    /// Sets a second connection to the same data, for renewals only. It must be connected on the
+    /// [renewal thread](Runtime), so that a program that blocks its runtime doesn't stop renewals.
     #[must_use]
     pub fn renewals(mut self, store: S) -> Self {
         self.renewals = Some(Arc::new(store));
@@ -94,6 +101,10 @@ impl<S: Store> StoreBackend<S> {
     /// The store.
     pub fn store(&self) -> &S {
         &self.store
+    }
+
+    fn streams(&self) -> MutexGuard<'_, Vec<AbortHandle>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Executes commands on one key, each after the one before it, within the call timeout.
@@ -256,9 +267,16 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             return Err(BackendError::Closed);
         }
         let runtime = self.store.runtime();
-        within(&*runtime, self.call_timeout, self.store.listen(session))
+        let stream = within(&*runtime, self.call_timeout, self.store.listen(session))
             .await
-            .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))
+            .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?;
+        let (end, ends) = AbortHandle::new_pair();
+        self.streams().push(end);
+        // `close` may have ended the streams before this one was among them.
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        Ok(Box::pin(Abortable::new(stream, ends)))
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
@@ -297,10 +315,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
 
     async fn close(&self) -> Result<(), BackendError> {
         self.closed.store(true, Ordering::Relaxed);
-        let closed = self.store.close().await;
-        match &self.renewals {
-            Some(store) => closed.and(store.close().await),
-            None => closed,
-        }
+        self.streams().drain(..).for_each(|end| end.abort());
+        let runtime = self.store.runtime();
+        let stores = [Some(&self.store), self.renewals.as_ref()];
+        let closing = stores.into_iter().flatten().map(|store| store.close());
+        let closed = within(&*runtime, self.call_timeout, join_all(closing)).await;
+        let late = || vec![Err(BackendError::unavailable("not closed in time"))];
+        closed.unwrap_or_else(late).into_iter().collect()
     }
 }

@@ -1,4 +1,4 @@
-//! A full lock backend on any store with a compare-and-set.
+//! A full lock backend on any store with a compare-and-set and a clock.
 //!
 //! Implement [`Store`] for your database: read a row together with the database's clock, and replace a
 //! row if it is still the one that was read. [`StoreBackend`] makes a
@@ -26,7 +26,7 @@
 //!   creates a row never finds that the row has come and gone since its read.
 //!
 //! # Example
-//! The smallest store is a map in memory:
+//! The smallest store is a map in memory. It has no push: see [`Store::listen`] and [`messages`].
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -94,6 +94,7 @@
 
 mod backend;
 mod execute;
+pub mod messages;
 mod store;
 mod turns;
 

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leasehold_api::machine::{Message, Reach};
 use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
 
-/// The version of a row: 64 random bits, drawn for each write.
+/// The version of a row: 64 random bits, which [`StoreBackend`](crate::StoreBackend) draws for each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Version(u64);
 
@@ -115,8 +115,8 @@ pub enum Written {
 /// - **A read is current.** It sees every write that was applied before the read was sent. A replica that
 ///   lags is not a store.
 /// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
-///   The deadline may be compared shortly before the row is replaced, if that takes less than
-///   10 s or is given up.
+///   The deadline may be compared before the row is replaced, also by the client, if the write is
+///   applied less than 10 s later or never.
 /// - **Rows stay.** A row is removed only when the store's clock has reached its
 ///   [`keep_until`](Write::keep_until).
 /// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or
@@ -124,7 +124,8 @@ pub enum Written {
 ///   returns [`BackendError::OutcomeUnknown`].
 /// - **Cancel safety.** A future may be dropped at any time. A write may then be applied or not.
 ///
-/// The backend limits the time of each call, so a store needs no timeouts, but it must reconnect.
+/// [`StoreBackend`](crate::StoreBackend) limits the time of each call, so a store needs no timeouts, but
+/// it must reconnect.
 ///
 /// # Keys
 /// A key is any text of 1 to 256 bytes. Store it as data, never as a part of a pattern or a statement.
@@ -136,7 +137,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the source of time, randomness and tasks for the client.
     fn runtime(&self) -> Arc<dyn Runtime>;
 
-    /// Reads the store's clock.
+    /// Reads the store's clock, or fails if the store cannot be reached.
     async fn time(&self) -> Result<Stamp, BackendError>;
 
     /// Reads the row of a key and the store's clock.
@@ -159,7 +160,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Subscribes to the messages of a session.
     ///
-    /// - See [`LockBackend::listen`](leasehold_api::LockBackend::listen).
+    /// - Returns once the server has confirmed the subscription.
+    /// - If the subscription is lost, the stream yields
+    ///   [`Missed`](leasehold_api::Notification::Missed) twice: when the loss is noticed, and when the
+    ///   subscription works again. The stream never ends by itself.
+    /// - A session is secret. Name its channel after a hash of it.
+    /// - [`messages`](crate::messages) converts messages to text and back.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
         Err(BackendError::unsupported("listen"))
@@ -187,7 +193,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Ok(())
     }
 
-    /// Closes the store's connections.
+    /// Closes the store's connections. The streams of [`listen`](Self::listen) have ended by then.
     async fn close(&self) -> Result<(), BackendError> {
         Ok(())
     }

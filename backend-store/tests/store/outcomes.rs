@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::StreamExt;
 use leasehold_api::{BackendError, LockBackend, ReleaseReply};
 use leasehold_store::Written;
 
@@ -165,5 +166,19 @@ fn closed_backend_answers_closed() {
             client.listen(session).await,
             Err(BackendError::Closed)
         ));
+    });
+}
+
+#[test]
+fn closing_ends_the_streams() {
+    block_on(async {
+        let (_server, client) = client(Faults::default());
+        let mut stream = client
+            .listen(operation(1, 1).session)
+            .await
+            .expect("a stream");
+        client.close().await.expect("closes");
+        let next = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+        assert_eq!(next, Ok(None), "the stream ends");
     });
 }
