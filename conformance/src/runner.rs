@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::sync::{Arc, mpsc};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use leasehold_api::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
@@ -13,27 +14,32 @@ use crate::case::Case;
 use crate::failure::{Failure, Verdict};
 use crate::families;
 use crate::harness::Harness;
-use crate::world::World;
+use crate::world::{Lock, World};
 
 /// The default of `--test-threads`. It exceeds the number of cores because most cases only wait.
 const THREADS: usize = 8;
 
 /// Runs the suite. It accepts the command line arguments of every Rust test.
 ///
-/// `expected_ignored` lists the cases that this backend can't run; `family::*` stands for all cases
+/// `cannot_run` lists the cases that this backend can't run; `family::*` stands for all cases
 /// of a family. The suite fails if the list differs from the cases that were ignored.
 ///
 /// The last line of the output is `conformance BACKEND: N passed, N failed, N ignored`.
-pub fn run(harness: impl Harness, expected_ignored: &[&str]) -> ExitCode {
+pub fn run(harness: impl Harness, cannot_run: &[&str]) -> ExitCode {
     let mut arguments = Arguments::from_args();
     arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let mut trials: Vec<_> = families::all()
         .map(|case| trial(Arc::clone(&harness), *case))
         .collect();
-    trials.push(compare_ignored(&*harness, expected_ignored));
+    trials.push(compare_ignored(&*harness, cannot_run));
 
     let conclusion = libtest_mimic::run(&arguments, trials);
+    if conclusion.has_failed()
+        && let Some(note) = too_slow(&harness)
+    {
+        println!("note: {note}\n");
+    }
     if !arguments.list {
         println!(
             "conformance {}: {} passed, {} failed, {} ignored",
@@ -63,6 +69,43 @@ pub fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> Result<(), Failure> 
     ended
         .recv_timeout(limit)
         .unwrap_or_else(|_| Err(Failure::hung(limit)))
+}
+
+/// Says that commands take too long for the unit, if they do. Cases may then fail on any backend.
+fn too_slow(harness: &Arc<dyn Harness>) -> Option<String> {
+    let (unit, limit) = (harness.timing().unit, harness.timing().watchdog);
+    let (result, took) = mpsc::channel();
+    let harness = Arc::clone(harness);
+    thread::spawn(move || {
+        let inner = Arc::clone(&harness);
+        harness.block_on(Box::pin(async move {
+            // Fails if the watchdog was faster.
+            let _ = result.send(command_takes(&*inner).await);
+        }));
+    });
+    let took = took.recv_timeout(limit).ok()?.ok()?;
+    (took > unit / 10).then(|| {
+        format!(
+            "an acquire takes {took:?}, which is more than a tenth of the unit ({unit:?}). Cases may fail \
+             for that alone. Find out why, or set a longer `Timing::unit`."
+        )
+    })
+}
+
+/// The median time of an acquire, while no case runs.
+async fn command_takes(harness: &dyn Harness) -> Result<Duration, Failure> {
+    let case = families::all().next().expect("at least one case");
+    let world = World::new(harness, *case).await?;
+    let session = world.session().await?;
+    let mut times = Vec::new();
+    for key in ["a", "b", "c", "d", "e"] {
+        let begun = Instant::now();
+        session.ask(&Lock::mutex(key)).acquired("S1").await?;
+        times.push(begun.elapsed());
+    }
+    world.close().await;
+    times.sort();
+    Ok(times[times.len() / 2])
 }
 
 fn trial(harness: Arc<dyn Harness>, case: Case) -> Trial {
@@ -128,13 +171,17 @@ fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), Str
         return Ok(());
     }
     let not_listed = shortened(ignored.difference(&listed).cloned().collect());
+    let complete = match listed.is_empty() {
+        true => Vec::new(),
+        false => shortened(ignored.clone()),
+    };
     let not_ignored: Vec<_> = listed.difference(&ignored).cloned().collect();
-    let mut message = "the ignored cases differ from `expected_ignored`".to_string();
+    let mut message = "the ignored cases differ from the list that was passed to `run`".to_string();
     for (title, names) in [
         ("ignored, but not listed", not_listed),
         ("listed, but not ignored", not_ignored),
         ("listed twice", twice),
-        ("the complete list", shortened(ignored)),
+        ("the complete list", complete),
     ] {
         if !names.is_empty() {
             message += &format!("\n{title}:{}", as_source(&names));
@@ -178,8 +225,6 @@ fn shortened(mut names: BTreeSet<String>) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use async_trait::async_trait;
     use leasehold_api::Capabilities;
 
@@ -243,6 +288,18 @@ mod tests {
     fn a_panic_is_a_failure() {
         let message = first_case_message(BrokenHarness::Panics);
         assert!(message.contains("a broken harness"), "{message}");
+    }
+
+    #[test]
+    fn broken_harness_gets_no_note_about_its_speed() {
+        for harness in [
+            BrokenHarness::NoServer,
+            BrokenHarness::Hangs,
+            BrokenHarness::Panics,
+        ] {
+            let note = too_slow(&(Arc::new(harness) as Arc<dyn Harness>));
+            assert_eq!(note, None, "{harness:?}");
+        }
     }
 
     #[test]

@@ -1,12 +1,16 @@
 //! A backend that is closed.
 
 use std::fmt::Debug;
+use std::future::ready;
+use std::pin::pin;
 use std::slice::from_ref;
 
+use futures_util::StreamExt;
+use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, Convert, FencingToken, ForceRelease};
 
 use crate::case::{Case, cases};
-use crate::failure::{Verdict, want};
+use crate::failure::{Verdict, ensure, want};
 use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("closing";
@@ -30,6 +34,10 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
     let held = session.ask(&lock).acquired("S1").await?;
     let request = session.ask(&lock).build().await?;
     let (backend, able) = (&session.backend, world.capabilities());
+    let stream = match able.push {
+        true => Some(backend.listen(session.id).await?),
+        false => None,
+    };
     for _ in 0..2 {
         backend.close().await?;
     }
@@ -55,8 +63,16 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
         let force = ForceRelease::new(lock.key.clone(), vec![token]);
         closed(backend.force_release(&force).await, "force_release")?;
     }
-    if able.push {
+    if let Some(stream) = stream {
         closed(backend.listen(session.id).await.map(drop), "listen")?;
+        let ends = stream.for_each(|_| ready(()));
+        let ended = matches!(select(ends, pin!(world.pass(10))).await, Either::Left(_));
+        ensure!(
+            ended,
+            "trait contract",
+            "it goes on",
+            "`close` ends the streams of `listen`"
+        );
     }
     Ok(())
 }

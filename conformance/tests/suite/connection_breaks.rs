@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::support::{Reference, Server};
 use async_trait::async_trait;
-use futures_util::StreamExt;
+use futures_util::{StreamExt, stream};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Contended, InspectReply, Key, LockBackend, Notification,
     Notifications, Poll, PollReply, Release, ReleaseReply, SessionId, Stamped, Wait,
@@ -21,6 +21,7 @@ enum Break {
     ReadsTheClockEarly,
     CloseDoesNothing,
     CloseStopsTheServer,
+    StreamsOutliveClose,
     HidesGaps,
     NeverReconnects,
     /// Tries again after its time limit.
@@ -51,6 +52,10 @@ const BREAKS: &[(Break, &str)] = &[
     (
         Break::CloseStopsTheServer,
         "closing::closing_harms_no_other_client",
+    ),
+    (
+        Break::StreamsOutliveClose,
+        "closing::calls_after_close_return_closed",
     ),
     (
         Break::HidesGaps,
@@ -166,6 +171,9 @@ impl LockBackend for Broken {
             return Ok(notifications
                 .filter(move |it| std::future::ready(told(it)))
                 .boxed());
+        }
+        if self.how == Break::StreamsOutliveClose {
+            return Ok(notifications.chain(stream::pending()).boxed());
         }
         Ok(notifications)
     }

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream;
+use futures_util::{StreamExt, stream};
 use leasehold_api::machine::{self, Command, Payload, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
@@ -18,6 +18,7 @@ use leasehold_api::{
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
+use tokio::sync::watch;
 use tokio::time::Instant;
 
 /// A wrapper that a test may put around each client's backend.
@@ -109,7 +110,7 @@ impl Environment for MachineEnvironment {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         let backend = Arc::new(Client {
             server: Arc::clone(&self.server),
-            closed: AtomicBool::new(false),
+            closed: watch::Sender::new(false),
             cuts: AtomicU64::new(self.server.cuts.load(Ordering::Relaxed)),
         });
         Ok((self.wrap)(backend, &self.server))
@@ -256,7 +257,7 @@ fn notification(payload: Payload, stamp: Stamp) -> Notification {
 #[derive(Debug)]
 struct Client {
     server: Arc<Server>,
-    closed: AtomicBool,
+    closed: watch::Sender<bool>,
     /// The cuts that the client has noticed.
     cuts: AtomicU64,
 }
@@ -279,7 +280,7 @@ macro_rules! ask {
 impl Client {
     /// Returns when a call reaches the server. The first call after a cut fails.
     async fn reach_server(&self) -> Result<(), BackendError> {
-        if self.closed.load(Ordering::Relaxed) {
+        if *self.closed.borrow() {
             return Err(BackendError::Closed);
         }
         let cuts = self.server.cuts.load(Ordering::Relaxed);
@@ -347,7 +348,10 @@ impl LockBackend for Client {
         let (sender, mut receiver) = unbounded_channel();
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
-        Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
+        let mut closed = self.closed.subscribe();
+        let closing = async move { drop(closed.wait_for(|closed| *closed).await) };
+        let received = stream::poll_fn(move |cx| receiver.poll_recv(cx));
+        Ok(received.take_until(Box::pin(closing)).boxed())
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
@@ -389,7 +393,7 @@ impl LockBackend for Client {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        self.closed.store(true, Ordering::Relaxed);
+        self.closed.send_replace(true);
         Ok(())
     }
 }
