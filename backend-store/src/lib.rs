@@ -27,6 +27,7 @@
 //!
 //! # Example
 //! The smallest store is a map in memory. It has no push: see [`Store::listen`] and [`messages`].
+//! `TokioRuntime` needs the feature `tokio` of `leasehold-api`.
 //!
 //! ```
 //! use std::collections::BTreeMap;
