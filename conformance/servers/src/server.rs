@@ -230,6 +230,8 @@ impl RedisServer {
             .arg("--logfile")
             .arg(self.log_path())
             .args(["--save", ""])
+            // By default, a replica's first synchronization waits 5 s for other replicas.
+            .args(["--repl-diskless-sync-delay", "0"])
             .current_dir(self.folder.path());
         if let Some(tls) = &self.options.tls {
             command.args(tls.prepare(self.folder.path(), self.tls_port));
