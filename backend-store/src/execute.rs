@@ -11,9 +11,12 @@ use leasehold_api::{BackendError, Key, Moment, Runtime, ServerTime, SessionId, S
 
 use crate::store::{Read, Store, Version, Write, Written};
 
-/// The pause after a conflict is random. Its limit doubles from the first to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(2);
-const LONGEST_PAUSE: Duration = Duration::from_millis(50);
+/// The pause after a conflict is random. Its limit is the time that the attempt took; after further
+/// conflicts it is 4, 16 and at last this many times as long. So the pauses grow with a store's load, and
+/// its clients make room for each other.
+const LONGEST_PAUSE: u32 = 64;
+/// An attempt counts as this long if it took less.
+const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
 /// How long a row is kept past the end of its state (rule 14).
 const KEEP_LONGER: Duration = Duration::from_secs(1);
 
@@ -55,7 +58,7 @@ struct Stepped {
 impl<S: Store> Call<'_, S> {
     /// Executes the commands. Tries again after each conflict, until the caller stops it.
     pub(crate) async fn execute(&self) -> Answer {
-        let mut pause = FIRST_PAUSE;
+        let mut factor = 1;
         let mut last: Option<(Version, Stamped<Vec<Reply>>)> = None;
         loop {
             let sent = self.runtime.now();
@@ -87,8 +90,13 @@ impl<S: Store> Call<'_, S> {
                 return Ok(stepped.answer);
             }
             last = Some((version, stepped.answer));
-            self.runtime.sleep(self.jitter(pause)).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            let took = self
+                .runtime
+                .now()
+                .saturating_since(sent)
+                .max(SHORTEST_ATTEMPT);
+            self.runtime.sleep(self.jitter(took * factor)).await;
+            factor = (factor * 4).min(LONGEST_PAUSE);
         }
     }
 

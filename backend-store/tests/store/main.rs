@@ -9,6 +9,7 @@
 #[path = "../support/mod.rs"]
 mod support;
 
+mod contending;
 mod exploring;
 mod late;
 mod outcomes;

@@ -91,11 +91,20 @@ pub(crate) struct Server {
     next_random: AtomicU64,
     /// The longest time of one way of a message.
     latency: Duration,
+    /// The time of one read or write, which follow each other.
+    work: Duration,
+    /// When the reads and writes that have arrived are done.
+    idle_from: Mutex<Instant>,
 }
 
 impl Server {
     /// A server whose messages take up to `latency`. Call it inside a tokio runtime.
     pub(crate) fn new(seed: u64, latency: Duration) -> Arc<Self> {
+        Self::with_work(seed, latency, Duration::ZERO)
+    }
+
+    /// A server that executes one read or write at a time, and takes `work` for each.
+    pub(crate) fn with_work(seed: u64, latency: Duration, work: Duration) -> Arc<Self> {
         let inner = Inner {
             random: seed,
             ..Inner::default()
@@ -105,7 +114,25 @@ impl Server {
             started: Instant::now(),
             next_random: AtomicU64::new(seed << 32 | 1),
             latency,
+            work,
+            idle_from: Mutex::new(Instant::now()),
         })
+    }
+
+    /// Waits until the reads and writes before it are done, and takes the time of one.
+    async fn do_work(&self) {
+        if self.work.is_zero() {
+            return;
+        }
+        let done = {
+            let mut idle_from = self
+                .idle_from
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            *idle_from = (*idle_from).max(Instant::now()) + self.work;
+            *idle_from
+        };
+        tokio::time::sleep_until(done).await;
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
@@ -333,6 +360,7 @@ impl Store for MemoryStore {
             Fault::Hangs => tokio::time::sleep(HANG).await,
             _ => {}
         }
+        self.server.do_work().await;
         let row = self.server.row(key);
         let stamp = self.server.stamp();
         self.travel().await;
@@ -364,6 +392,7 @@ impl Store for MemoryStore {
             }
             Fault::None => {}
         }
+        self.server.do_work().await;
         let written = self.server.arrive(&sent);
         self.travel().await;
         Ok(written)

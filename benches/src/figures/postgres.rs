@@ -10,7 +10,7 @@ use leasehold_test_servers::{PostgresOptions, PostgresServer};
 use crate::Result;
 use crate::contend::{Contention, Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Goal, Reading, micros};
+use crate::figures::{Fixture, Reading, micros};
 use crate::load::one_by_one;
 use crate::lock::{Lock, Reader};
 use crate::samples::Samples;
@@ -61,7 +61,7 @@ async fn connect(server: &PostgresServer) -> Result<LockClient> {
     Ok(LockClient::builder(backend).call_timeout(LIMIT).build()?)
 }
 
-/// One task acquires and releases a free lock. The first floor is that of the goal.
+/// One task acquires and releases a free lock.
 async fn free(
     fixture: &Fixture,
     server: &PostgresServer,
@@ -94,12 +94,11 @@ async fn free(
     };
     let mut readings = Vec::new();
     for (kind, _, samples) in &least {
-        let (beside, goal) = match kind {
-            Kind::Try | Kind::Wait => ("", Goal::RatioAtMost(4.0)),
-            Kind::Row => (".beside_row", Goal::RatioAtMost(2.5)),
+        let beside = match kind {
+            Kind::Try | Kind::Wait => "",
+            Kind::Row => ".beside_row",
         };
-        readings.push(at(50, beside, samples).goal(goal));
-        readings.push(at(99, beside, samples));
+        readings.extend([50, 99].map(|percent| at(percent, beside, samples)));
     }
     Ok(readings)
 }
@@ -127,13 +126,11 @@ async fn contended(
     let most = own.by_client.iter().max().copied().unwrap_or_default();
     let least = own.by_client.iter().min().copied().unwrap_or_default();
     Ok(vec![
-        hand_over(50).goal(Goal::RatioAtMost(10.0)),
+        hand_over(50),
         hand_over(99),
         Reading::new(name("zero_hold"), own.per_second(), "acquisitions/s")
-            .over(floor.per_second())
-            .goal(Goal::RatioAtLeast(0.1)),
-        Reading::new(name("conflicts"), conflicts, "refused writes per operation")
-            .goal(Goal::AtMost(0.5)),
+            .over(floor.per_second()),
+        Reading::new(name("conflicts"), conflicts, "refused writes per operation"),
         Reading::new(
             name("difference"),
             (most - least) as f64,
