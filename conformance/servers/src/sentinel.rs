@@ -222,9 +222,19 @@ impl SentinelServers {
                     let mut pairs = state.windows(2);
                     pairs.any(|pair| pair[0] == name && pair[1] == value)
                 };
-                is("flags", "master") && is("num-slaves", "2") && is("num-other-sentinels", "2")
+                is("flags", "master")
+                    && is("num-slaves", "2")
+                    && is("num-other-sentinels", "2")
+                    && self.is_connected(sentinel)
             })
         });
+    }
+
+    /// Whether a sentinel has a connection to each other one. It opens them up to 1 s after it knows them.
+    fn is_connected(&self, sentinel: &RedisServer) -> bool {
+        let others = sentinel.values(&format!("SENTINEL SENTINELS {}", Self::SERVICE));
+        let others = others.unwrap_or_default();
+        !others.is_empty() && !others.iter().any(|it| it.contains("disconnected"))
     }
 
     /// The number of the server that a sentinel names. `None` if the sentinel doesn't answer.
