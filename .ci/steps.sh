@@ -73,7 +73,7 @@ conformance_on() {
     local logs fewer=5 packages=$redis_backends
     local -x LEASEHOLD_REDIS_SERVER=${2:-${LEASEHOLD_REDIS_SERVER:-}}
     case $1 in
-    # Only here the harness can cut and freeze connections.
+    # In these two, the harness can cut and freeze connections.
     standalone) fewer=0 ;;
     RESP2) fewer=0 && local -x LEASEHOLD_RESP=2 ;;
     TLS)

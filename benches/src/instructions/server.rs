@@ -34,7 +34,7 @@ const POLL_EVERY: u64 = 500;
 const POLL_BATCH: usize = 50;
 /// The permits of the semaphore.
 const PERMITS: u32 = 4;
-/// Every so many clients of a reader/writer lock, one writes.
+/// One of this many clients of a reader/writer lock writes. The others read.
 const WRITERS: u64 = 4;
 
 /// A queue on a server, and what is counted.
