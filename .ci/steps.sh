@@ -333,7 +333,7 @@ feature_powerset() {
 
 # Builds the documentation as docs.rs does, and looks for the badges of features.
 docs_rs() {
-    RUSTDOC=$PWD/.ci/docsrs-rustdoc RUSTDOCFLAGS="-D warnings" \
+    RUSTDOC=$PWD/.ci/docsrs-rustdoc RUSTDOCFLAGS="-D warnings --cfg docsrs" \
         cargo doc -q --workspace --exclude leasehold-benches --no-deps --all-features
     grep -q 'Available on crate feature `redis-rs`' "$CARGO_TARGET_DIR/doc/leasehold/index.html"
 }
@@ -360,6 +360,9 @@ packages() {
     local name files selection=()
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     rm -rf "$CARGO_TARGET_DIR/package"
+    # cargo extracts these archives into its home, and doesn't notice when one of the same version has
+    # changed.
+    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold-*
     cargo package --allow-dirty "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
     # The facade's archive keeps the workspace's profiles, which name packages that it lacks.
     ! grep '^warning' "$TMPDIR/packages.log" | grep -v 'profile package spec' || return 1

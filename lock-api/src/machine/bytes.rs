@@ -93,8 +93,7 @@ impl State {
     /// assert_eq!(State::from_bytes(&bytes), Ok(State::default()));
     /// ```
     pub fn to_bytes(&self) -> Vec<u8> {
-        let entries = self.holders.len() + self.waiters.len() + self.watermarks.len();
-        let mut writer = Writer(Vec::with_capacity(80 + 100 * entries));
+        let mut writer = Writer(Vec::new());
         writer.raw(MAGIC).u8(VERSION).spec(self.spec);
         writer.u64(self.token).time(self.stored_end);
         writer.time(self.earliest).time(self.last_scan);
@@ -194,6 +193,11 @@ impl Writer {
         self.u32(u32::try_from(count).expect("memory holds fewer entries"))
     }
 
+    fn flags<const N: usize>(&mut self, flags: [(bool, u8); N]) -> &mut Self {
+        let set = flags.iter().filter(|(is_set, _)| *is_set);
+        self.u8(set.map(|(_, bit)| bit).sum())
+    }
+
     fn label(&mut self, label: &Label) -> &mut Self {
         let text = label.as_str().as_bytes();
         let length = u8::try_from(text.len()).expect("a label is short");
@@ -233,9 +237,8 @@ impl Writer {
         if with_token {
             self.u64(holder.token);
         }
-        let revoked = if holder.revoked { REVOKED } else { 0 };
-        let upgraded = if holder.upgraded { UPGRADED } else { 0 };
-        self.u8(revoked | upgraded).label(&holder.label);
+        self.flags([(holder.revoked, REVOKED), (holder.upgraded, UPGRADED)]);
+        self.label(&holder.label);
         self.count(holder.holds.len());
         for hold in &holder.holds {
             self.u64(hold.sequence).mode(hold.mode);
@@ -248,15 +251,13 @@ impl Writer {
         self.u64(operation.sequence).u64(operation.owner.as_u64());
         self.mode(waiter.mode).label(&waiter.label);
         self.duration(waiter.lease).time(waiter.end);
-        let flags = [
+        self.u8(waiter.unreachable_marks);
+        self.flags([
             (waiter.listening, LISTENING),
             (waiter.unreachable, UNREACHABLE),
             (waiter.floor.is_some(), HAS_FLOOR),
             (waiter.wait_until.is_some(), HAS_DEADLINE),
-        ];
-        let set = flags.iter().filter(|(is_set, _)| *is_set);
-        self.u8(waiter.unreachable_marks);
-        self.u8(set.map(|(_, bit)| bit).sum());
+        ]);
         if let Some(floor) = waiter.floor {
             self.u64(floor.get());
         }
