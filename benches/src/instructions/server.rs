@@ -66,7 +66,7 @@ pub enum Turn {
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 10] {
+pub const fn queues() -> [Queue; 12] {
     use Turn::{HandOver, Leave, Permit, Poll, Readers};
     [
         queue("server.hand_over_2", HandOver, 2),
@@ -75,7 +75,9 @@ pub const fn queues() -> [Queue; 10] {
         queue("server.hand_over_64", HandOver, 64),
         queue("server.hand_over_200", HandOver, 200),
         queue("server.hand_over_1000", HandOver, 1_000),
+        queue("server.permit_8", Permit, 8),
         queue("server.permit_64", Permit, 64),
+        queue("server.readers_8", Readers, 8),
         queue("server.readers_64", Readers, 64),
         queue("server.leave_64", Leave, 64),
         queue("server.poll_64", Poll, 64),

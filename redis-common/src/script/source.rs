@@ -321,6 +321,9 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         // The maximum number of records in a packed string with waiters. Beyond it, a hash is
         // cheaper.
         ("QUEUE_RECORDS", "32".into()),
+        // The maximum number of waiters in a packed string behind permits or readers under the fair
+        // policy. One waiter now and then is not worth a hash.
+        ("SHARED_WAITERS", "1".into()),
         // The longest gap before the waiters, in bytes.
         ("MAX_SKIP", "768".into()),
         // A hash with no more fields becomes a string when nobody waits.

@@ -55,6 +55,8 @@ struct World<'a> {
     packed_records: u8,
     /// The maximum number of records in a string with waiters. 32 is the real limit.
     queue_records: u8,
+    /// The maximum number of waiters in a string behind permits or readers. 1 is the real limit.
+    shared_waiters: u8,
     /// Whether the general part may serve commands.
     general: bool,
     states: BTreeMap<Key, State>,
@@ -83,6 +85,7 @@ impl<'a> World<'a> {
             spec: 0,
             packed_records: 160,
             queue_records: 32,
+            shared_waiters: 1,
             general: true,
             states: BTreeMap::new(),
             listening: BTreeSet::new(),
@@ -396,8 +399,12 @@ impl World<'_> {
     fn run_call(&mut self, call: &Call, acquires: bool) -> Result<Vec<u8>, TestCaseError> {
         let (packed, queue) = (self.packed_records, self.queue_records);
         let limits = format!("packed_records = {packed}, queue_records = {queue}");
+        let shared = format!("shared_waiters = {}", self.shared_waiters);
         let most = format!("(enters or waiters > 0) and {queue}");
-        let mut changes = vec![("packed_records = 160, queue_records = 32", limits.as_str())];
+        let mut changes = vec![
+            ("packed_records = 160, queue_records = 32", limits.as_str()),
+            ("shared_waiters = 1", shared.as_str()),
+        ];
         if packed < 160 {
             changes.push(("fast_path = #KEYS == 1", "fast_path = false"));
         }
@@ -499,15 +506,17 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         ..Config::default()
     });
     let records = vec![
-        (160_u8, 32_u8),
-        (160, 8),
-        (160, 5),
-        (160, 0),
-        (63, 32),
-        (12, 12),
-        (5, 5),
-        (2, 2),
-        (0, 0),
+        (160_u8, 32_u8, 1_u8),
+        (160, 32, 0),
+        (160, 32, 32),
+        (160, 8, 3),
+        (160, 5, 1),
+        (160, 0, 0),
+        (63, 32, 1),
+        (12, 12, 12),
+        (5, 5, 5),
+        (2, 2, 2),
+        (0, 0, 0),
     ];
     let script = (
         specs,
@@ -520,7 +529,7 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         let mut world = World::new(&mut connections, &protocol, number);
         world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
         world.spec = spec;
-        (world.packed_records, world.queue_records) = records;
+        (world.packed_records, world.queue_records, world.shared_waiters) = records;
         let result = world.run(&actions);
         for number in 0..4 {
             world.listen(session(number), false);

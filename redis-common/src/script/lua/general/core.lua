@@ -7,8 +7,9 @@
 --             and the next ticket if there are waiters. The general part reads and writes the whole
 --             string. The fast path may leave a gap before the waiters.
 --   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
---             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. The
---             fields are `head` (with the holder, if there is only one), `h`HOLDER_ID (one of
+--             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. With
+--             more than @SHARED_WAITERS@ waiter behind permits or readers, the state is a hash too,
+--             because the fast path serves such a queue only there. The fields are `head` (with the holder, if there is only one), `h`HOLDER_ID (one of
 --             several holders), `s`SLOT (the holder id in a slot, to list all holders), `w`TICKET
 --             (a waiter), `q`SESSION SEQUENCE (the ticket of a waiter) and `m`SESSION (a
 --             watermark). Where waiters have left the middle of the queue, their tickets are a
@@ -46,6 +47,7 @@
 local S = {
   now = now,
   packed_records = @PACKED_RECORDS@, queue_records = @QUEUE_RECORDS@,
+  shared_waiters = @SHARED_WAITERS@,
   strict = false, -- whether the command must fail if the server is out of memory
   -- The answer to GET, if the fast path has called it.
   prefetched = first ~= nil, first = first or false,
@@ -210,6 +212,8 @@ local S = {
     local most = S.waiter_count > 0 and S.queue_records or S.packed_records
     if records > most or records > @FEW_RECORDS@
       and (S.holder_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
+      or S.waiter_count > S.shared_waiters and S.policy == @FAIR@
+      and (S.kind == @SEMAPHORE@ or S.used > 0 and S.used < S.capacity)
     then
       return S:become_hash()
     end
