@@ -88,10 +88,10 @@ impl Scripts {
                 command,
             ]
             .concat();
-            #[cfg(leasehold_mutants)]
-            let text = super::mutants::spoil(text);
             let mut source = String::with_capacity(2 * text.len());
             expand(&text, &values, &mut source);
+            #[cfg(leasehold_mutants)]
+            let source = super::mutants::spoil(source);
             Script::new(source)
         };
         Self {
@@ -197,9 +197,15 @@ end }})
     )
 }
 
-/// Text that several scripts share. It uses variables of the surrounding script.
-/// A text may use constants and other texts.
-const SHARED: [(&str, &str); 10] = [
+/// Text that several scripts share, or a part of a long one. It uses variables of the surrounding
+/// script. A text may use constants and other texts.
+const SHARED: [(&str, &str); 13] = [
+    ("LEAVE_QUEUE", include_str!("lua/shared/leave_queue.lua")),
+    (
+        "RELEASE_READER",
+        include_str!("lua/shared/release_reader.lua"),
+    ),
+    ("ONE_HOLD", include_str!("lua/shared/one_hold.lua")),
     ("FIND_HEAD", include_str!("lua/shared/find_head.lua")),
     ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
     (

@@ -529,7 +529,11 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         let mut world = World::new(&mut connections, &protocol, number);
         world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
         world.spec = spec;
-        (world.packed_records, world.queue_records, world.shared_waiters) = records;
+        (
+            world.packed_records,
+            world.queue_records,
+            world.shared_waiters,
+        ) = records;
         let result = world.run(&actions);
         for number in 0..4 {
             world.listen(session(number), false);

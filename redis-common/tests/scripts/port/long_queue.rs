@@ -339,12 +339,38 @@ impl World<'_> {
             // Not all said that they listen.
             self.poll_one_by_one(&waiters[..10])?;
         }
+        if readers {
+            let orders = [[0, 0, 0], [1, 1, 0], [2, 0, 0]];
+            self.release_readers(spec, numbers, orders[length % 3])?;
+        }
         self.general = true;
         self.both(&key, &Command::Inspect)?;
         while let Some(request) = self.queue.pop_front() {
             self.both(&key, &release(&request))?;
         }
         self.both(&key, &Command::Inspect)
+    }
+
+    /// Releases readers from these places of the queue, down to the grant to the writer behind them.
+    fn release_readers(
+        &mut self,
+        spec: LockSpec,
+        numbers: impl IntoIterator<Item = u64>,
+        places: [usize; 3],
+    ) -> Result<(), TestCaseError> {
+        for (place, number) in places.into_iter().zip(numbers) {
+            let reader = self.queue.remove(place).expect("it reads");
+            self.both(&reader.key, &release(&reader))?;
+            self.listen(session_of(number), true);
+            self.enter_queue(spec, number, false, Duration::from_secs(9))?;
+            let middle = self.queue.len() / 2;
+            let waiter = self.queue.remove(middle).expect("it waits");
+            self.both(&waiter.key, &release(&waiter))?;
+            let waiters: Vec<Acquire> = self.queue.iter().skip(3).take(10).cloned().collect();
+            self.poll_all(&waiters, true)?;
+            self.poll_one_by_one(&waiters[..3])?;
+        }
+        Ok(())
     }
 
     fn poll_one_by_one(&mut self, waiters: &[Acquire]) -> Result<(), TestCaseError> {

@@ -19,7 +19,7 @@ if type(first) == 'table' then
     -- For the general part: the operation is not new, or may be a waiter without a watermark.
   elseif head then
     @READ_HEAD@
-    local usable = @ONE_EXCLUSIVE_HOLD@
+    local usable = @ONE_HOLD@
       and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
       and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
       and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)

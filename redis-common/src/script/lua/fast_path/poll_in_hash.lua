@@ -8,7 +8,7 @@ if type(first) == 'table' then
     @READ_HEAD@
     local waiter, ticket = redis.call('HGET', KEYS[1], 'w' .. own), struct.unpack('<d', own)
     local waiter_end, wait_until = struct.unpack('<dd', waiter, 54)
-    if @ONE_EXCLUSIVE_HOLD@ and waiter_end > now
+    if @ONE_HOLD@ and waiter_end > now
       and (ticket == first_ticket or @FIRST_WAITER_LIVES@)
     then
       local waiter_lease = struct.unpack('<d', stored, 10)

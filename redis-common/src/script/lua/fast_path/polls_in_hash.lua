@@ -18,7 +18,7 @@ try_together = function(KEYS, arguments, from, to, ready)
         names[#names + 1] = 'w' .. own
       end
     end
-    if #names > 1 and @ONE_EXCLUSIVE_HOLD@
+    if #names > 1 and @ONE_HOLD@
       and @FIRST_WAITER_LIVES@
     then
       local waiters, set, moved = redis.call('HMGET', KEYS[1], unpack(names)), {}, false

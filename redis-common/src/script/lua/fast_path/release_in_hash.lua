@@ -1,7 +1,7 @@
--- Release of the only hold of the only holder, if the key is a hash, the hold is exclusive and the
--- policy is fair: frees the key, or offers it to the first waiter and publishes the grant. Also of a
--- waiter behind such a hold: it leaves the queue. A full semaphore is served like such a hold, if a
--- release and the first waiter are of one permit.
+-- Release of the only hold of a holder of a hash under the fair policy: frees the key, or offers it to
+-- the first waiter and publishes the grant. The holder is exclusive; or a reader with a writer behind
+-- it; or has one permit of a full semaphore, and the first waiter wants one permit. Also the release of
+-- a waiter behind them, which leaves the queue.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
@@ -10,7 +10,7 @@ if type(first) == 'table' then
   @FIND_HEAD@
   if head then
     @READ_HEAD@
-    local usable = @ONE_EXCLUSIVE_HOLD@ and holder_id == session .. owner
+    local usable = @ONE_HOLD@ and holder_id == session .. owner
       and string.sub(holds, 2) == string.sub(argument, 17, 24)
     local seen, reason, watermark_end = sequence, @REASON_RELEASED@, now + 2 * @DELIVERY_WINDOW@
     if known then
@@ -22,66 +22,23 @@ if type(first) == 'table' then
     local watermark = struct.pack('<ddc1', seen, watermark_end, reason)
     -- The packed holder of a permit.
     local name, permit, slot = string.sub(argument, 1, 24), false, 0
-    if not usable then
-      -- The general part drops an expired waiter, and has the last one leave.
-      local own = nil
-      if waiting > 1 and @ONE_EXCLUSIVE_HOLD@ and holder_id ~= session .. owner
-        and @FIRST_WAITER_LIVES@
-      then
-        local found = redis.call('HMGET', KEYS[1], 'q' .. name, 'h' .. name)
-        own, permit = found[1], head ~= stored and found[2]
-      end
-      if permit and string.byte(stored, 4) == @SEMAPHORE@ then
+    if not usable and waiting > 0 and @ONE_HOLD@ and holder_id ~= session .. owner
+      and @FIRST_WAITER_LIVES@
+    then
+      local semaphore = string.byte(stored, 4) == @SEMAPHORE@
+      local found = redis.call('HMGET', KEYS[1], 'q' .. name,
+        'h' .. (semaphore and name or session .. owner))
+      local own, holder = found[1], found[2]
+      -- The general part has the last waiter leave.
+      if own and waiting > 1 then
+        @LEAVE_QUEUE@
+      elseif holder and semaphore then
         local _, old_flags, _, old_holds, _, permits
-        slot, _, old_flags, _, old_holds, _, permits = struct.unpack('<I4dBBc0I4c0dI4', permit)
+        slot, _, old_flags, _, old_holds, _, permits = struct.unpack('<I4dBBc0I4c0dI4', holder)
         usable = old_flags == @OWN_TOKEN@ and #old_holds == 9 and permits == 1
-      end
-      if own then
-        local ticket = struct.unpack('<d', own)
-        local place, before, after = 'w' .. own, struct.pack('<c1d', 'w', ticket - 1),
-          struct.pack('<c1d', 'w', ticket + 1)
-        local near = redis.call('HMGET', KEYS[1], place, before, after)
-        -- The tickets of the hole that it leaves.
-        local from, to, is_first = own, own, ticket == first_ticket
-        if near[2] and #near[2] == 8 then
-          from = near[2]
-        else
-          before = place
-        end
-        if near[3] and #near[3] == 8 then
-          to = near[3]
-        else
-          after = place
-        end
-        local next_end = now + 1
-        if is_first and head ~= stored and string.byte(stored, 4) == @RW_LOCK@ then
-          next_end = now -- the writer leaves, and readers may enter
-        elseif is_first then
-          before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
-          next_end = struct.unpack('<d',
-            redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
-          first_end = next_end
-        end
-        local moved = stored_end < watermark_end
-        if moved then
-          stored_end = watermark_end + @SLACK@
-        end
-        if struct.unpack('<d', near[1], 54) > now and next_end > now
-          and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, place, before, after)) == 'number'
-        then
-          local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
-            next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 107)
-          if is_first then
-            redis.call('HSET', KEYS[1], 'head', left, 'm' .. session, watermark)
-          else
-            redis.call('HSET', KEYS[1], 'head', left, 'm' .. session, watermark,
-              'w' .. from, to, 'w' .. to, from)
-          end
-          if moved then
-            @SET_EXPIRY@
-          end
-          return struct.pack('<c1dc1', @DONE@, now, 'L')
-        end
+        permit = holder
+      elseif holder then
+        @RELEASE_READER@
       end
     end
     if not usable then
@@ -128,6 +85,10 @@ if type(first) == 'table' then
       if (mode == 'X' or permit and permits == 1) and waiter_end > now
         and waiter_flags == @LISTENING@ and (waiting == 1 or first_end > now)
       then
+        if not full then
+          -- A writer follows the last reader.
+          kept = string.sub(kept, 1, 34) .. string.sub(kept, 6, 9) .. string.sub(kept, 39)
+        end
         local waiter_lease = struct.unpack('<d', stored, 10)
         local offer_end = @OFFER_END@
         token = math.max(token + 1, now, floor + 1)

@@ -1,2 +1,2 @@
-stored_end > now and earliest > now and holder_end > now and flags < @OWN_TOKEN@ and #holds == 9
+@ONE_HOLD@
       and string.byte(holds) == @EXCLUSIVE@
