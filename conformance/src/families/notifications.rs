@@ -17,6 +17,9 @@ pub(super) const CASES: &[Case] = cases!("notifications";
     pushed_offer_expires_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
     group_is_notified_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
+    last_reader_notifies_the_writer: ["rule 8", "S1"], [Queue, Push, RwLocks];
+    leaving_writer_lets_readers_in: ["rule 8"], [Queue, Push, RwLocks];
+    permits_change_hands_in_order: ["rule 7", "rule 8", "S3"], [Queue, Push, Semaphores];
     leaving_notifies_the_next: ["rule 8"], [Queue, Push];
     sessions_that_do_not_listen_are_not_notified: ["rule 8", "L2"], [Queue, Push];
     sessions_receive_only_their_own: ["rule 8"], [Queue, Push];
@@ -184,6 +187,69 @@ async fn group_is_notified_together(world: &World) -> Verdict {
         "rule 15",
         "readers that are granted together share the token"
     );
+    Ok(())
+}
+
+async fn last_reader_notifies_the_writer(world: &World) -> Verdict {
+    let lock = Lock::rw("k").waiter_lease(world.units(50));
+    let mut readers = Vec::new();
+    for _ in 0..3 {
+        let session = world.session().await?;
+        readers.push(session.ask(&lock).shared().acquired("S1").await?);
+    }
+    let (b, mut notifications) = listener(world).await?;
+    let writer = listening(&b, &lock).await?;
+    let c = world.session().await?;
+    let (later, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
+    for n in [0, 2, 1] {
+        later.poll_queued("rule 7").await?;
+        readers[n].released("S3").await?;
+    }
+    granted(world, &mut notifications, &writer).await?;
+    later.poll_queued("S1").await?;
+    c.ask(&lock).shared().held("S1").await?;
+    writer.released("S3").await?;
+    later.poll_granted("rule 8").await?;
+    Ok(())
+}
+
+async fn leaving_writer_lets_readers_in(world: &World) -> Verdict {
+    let lock = Lock::rw("k").waiter_lease(world.units(50));
+    let a = world.session().await?;
+    a.ask(&lock).shared().acquired("S1").await?;
+    let (writer, _) = a.ask(&lock).wait().queued("rule 7").await?;
+    let (b, mut notifications) = listener(world).await?;
+    let ask = b.ask(&lock).shared().wait_as(Wait::new(true));
+    let (reader, _) = ask.queued("rule 7").await?;
+    writer.leaves("S3").await?;
+    granted(world, &mut notifications, &reader).await?;
+    Ok(())
+}
+
+async fn permits_change_hands_in_order(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 2).waiter_lease(world.units(50));
+    let (a, mut notifications) = listener(world).await?;
+    let mut held = Vec::new();
+    for _ in 0..2 {
+        held.push(a.ask(&lock).acquired("S1").await?);
+    }
+    let mut waiters = Vec::new();
+    for _ in 0..5 {
+        waiters.push(listening(&a, &lock).await?);
+    }
+    // Neighbours in the middle of the queue leave it.
+    for _ in 0..2 {
+        waiters.remove(1).leaves("S3").await?;
+    }
+    for waiter in waiters {
+        let holder = held.remove(0);
+        holder.released("S3").await?;
+        granted(world, &mut notifications, &waiter).await?;
+        holder
+            .not_held("S3", "its permit is another attempt's")
+            .await?;
+        held.push(waiter);
+    }
     Ok(())
 }
 

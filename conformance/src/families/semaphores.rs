@@ -1,5 +1,7 @@
 //! Semaphores.
 
+use leasehold_api::Wait;
+
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want_eq};
 use crate::world::{Attempt, Lock, World};
@@ -11,6 +13,7 @@ pub(super) const CASES: &[Case] = cases!("semaphores";
     one_permit_excludes: ["S1"], [Semaphores];
     large_demand_at_the_head_blocks_smaller: ["rule 7"], [Semaphores, Queue];
     freed_permits_serve_several: ["rule 7", "rule 8"], [Semaphores, Queue];
+    poll_revives_no_waiter_of_a_permit: ["rule 10"], [Semaphores, Queue];
     tokens_are_unique: ["rule 15"], [Semaphores, FencingTokens];
 );
 
@@ -115,6 +118,28 @@ async fn freed_permits_serve_several(world: &World) -> Verdict {
     waiters[0].released("S3").await?;
     waiters[2].poll_granted("rule 7").await?;
     Ok(())
+}
+
+async fn poll_revives_no_waiter_of_a_permit(world: &World) -> Verdict {
+    let lock = Lock::semaphore("k", 2).waiter_lease(world.units(50));
+    let session = world.session().await?;
+    for _ in 0..2 {
+        let ask = session.ask(&lock).lease(world.units(50));
+        ask.acquired("S1").await?;
+    }
+    let until = session.now().await?.saturating_add(world.units(4));
+    let mut waiters = Vec::new();
+    for wait in [
+        Wait::new(false),
+        Wait::new(false).with_wait_until(until),
+        Wait::new(false),
+    ] {
+        let ask = session.ask(&lock).wait_as(wait);
+        waiters.push(ask.queued("rule 7").await?.0);
+    }
+    world.pass(5).await;
+    waiters[2].poll_queued("rule 7").await?;
+    waiters[1].poll_gone("rule 10", "it has expired").await
 }
 
 async fn tokens_are_unique(world: &World) -> Verdict {

@@ -90,6 +90,42 @@ pub const ALL: &[LuaMutant] = &[
         changes: &[("set[2 * n - 1] = names[n]", "set[2 * n - 1] = names[1]")],
     },
     LuaMutant {
+        name: "lua-poll-revives-a-waiter",
+        rule: "rule 10",
+        changes: &[("#holds == 9 and waiter_end > now", "#holds == 9")],
+    },
+    LuaMutant {
+        name: "lua-neighbouring-holes-are-not-joined",
+        rule: "rule 7",
+        changes: &[("if near[2] and #near[2] == 8 then", "if false then")],
+    },
+    LuaMutant {
+        name: "lua-released-permit-is-kept",
+        rule: "S3",
+        changes: &[(
+            "if permit and type(written) == 'number' then",
+            "if false then",
+        )],
+    },
+    LuaMutant {
+        name: "lua-leaving-writer-lets-nobody-in",
+        rule: "rule 8",
+        changes: &[("if is_first and not full then", "if false then")],
+    },
+    LuaMutant {
+        name: "lua-writer-takes-the-room-of-a-reader",
+        rule: "S1",
+        changes: &[("if not full then", "if false then")],
+    },
+    LuaMutant {
+        name: "lua-slot-of-a-reader-stays-empty",
+        rule: "S3",
+        changes: &[(
+            "local to = math.min(slot, count - 1)",
+            "local to = count - 1",
+        )],
+    },
+    LuaMutant {
         name: "lua-error-after-a-write",
         rule: "rule 13",
         changes: &[(

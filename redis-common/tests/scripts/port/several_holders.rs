@@ -65,7 +65,52 @@ fn a_step_continues_the_grants_to_many_readers() {
     });
 }
 
+const READERS: usize = 6;
+
+#[test]
+fn readers_leave_on_the_fast_path_in_any_order() {
+    play(|world| {
+        let spec = LockSpec::rw_lock().with_waiter_lease(Duration::from_secs(60));
+        let spec = spec.expect("a good lease");
+        let key = world.keys[0].clone();
+        world.both(&key, &Command::Inspect)?;
+        (1..=READERS).try_for_each(|step| world.release_readers(spec, step))
+    });
+}
+
 impl World<'_> {
+    /// Releases readers in an order that depends on `step`, down to the grant to the writer behind
+    /// them. Each time a waiter leaves, one enters, and some poll, without the general part.
+    fn release_readers(&mut self, spec: LockSpec, step: usize) -> Result<(), TestCaseError> {
+        let key = self.keys[0].clone();
+        for (number, place) in (0..).zip(0..READERS + 4) {
+            let request = self.waiter(spec, number, place == READERS, WINDOW);
+            self.listen(request.operation.session, true);
+            self.enter(request)?;
+        }
+        let readers: Vec<_> = self.queue.drain(..READERS).collect();
+        for n in 1..=READERS {
+            // READERS + 1 is a prime number.
+            let reader = &readers[n * step % (READERS + 1) - 1];
+            self.general = false;
+            self.both(&key, &release(reader))?;
+            let leaves = self.queue.remove(2).expect("it waits");
+            self.both(&key, &release(&leaves))?;
+            let enters = self.waiter(spec, 0, false, WINDOW);
+            self.enter(enters)?;
+            let waiters: Vec<_> = self.queue.iter().skip(1).cloned().collect();
+            self.poll_all(&waiters, true)?;
+            self.poll_one_by_one(&waiters)?;
+            self.general = true;
+            self.both(&key, &release(reader))?;
+            self.both(&key, &Command::Inspect)?;
+        }
+        while let Some(request) = self.queue.pop_front() {
+            self.both(&key, &release(&request))?;
+        }
+        self.both(&key, &Command::Inspect)
+    }
+
     fn enter(&mut self, request: Acquire) -> Result<(), TestCaseError> {
         self.queue.push_back(request.clone());
         self.both(&request.key.clone(), &Command::Acquire(request))
