@@ -9,13 +9,13 @@
 --   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
 --             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. With
 --             more than @SHARED_WAITERS@ waiter behind permits or readers, the state is a hash too,
---             because the fast path serves such a queue only there. The fields are `head` (with the holder, if there is only one), `h`HOLDER_ID (one of
---             several holders), `s`SLOT (the holder id in a slot, to list all holders), `w`TICKET
---             (a waiter), `q`SESSION SEQUENCE (the ticket of a waiter) and `m`SESSION (a
---             watermark). Where waiters have left the middle of the queue, their tickets are a
---             hole: the fields `w` of its first and its last ticket name each other, so the next
---             waiter is never far. A step reads and writes a few fields, however long the queue
---             is. A small hash without waiters becomes a string again.
+--             because the fast path serves such a queue only there. The fields are `head` (with the
+--             holder, if there is only one), `h`HOLDER_ID (one of several holders), `s`SLOT (the
+--             holder id in a slot, to list all holders), `w`TICKET (a waiter), `q`SESSION SEQUENCE
+--             (the ticket of a waiter) and `m`SESSION (a watermark). Where waiters have left the
+--             middle of the queue, their tickets are a hole: the fields `w` of its first and its last
+--             ticket name each other, so the next waiter is never far. A step reads and writes a few
+--             fields, however long the queue is. A small hash without waiters becomes a string again.
 -- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
 -- demand, and step() writes the changes.
 --
