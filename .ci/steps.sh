@@ -138,6 +138,20 @@ all_passed() {
     done
 }
 
+# conformance_and_differential COUNT: runs the suite and the differential test side by side, because
+# both mostly wait. The output of the differential test is printed at the end.
+conformance_and_differential() {
+    local suite random failed=0
+    conformance &
+    suite=$!
+    differential "$1" >"$TMPDIR/differential.log" 2>&1 &
+    random=$!
+    wait "$suite" || failed=1
+    wait "$random" || failed=1
+    cat "$TMPDIR/differential.log"
+    return "$failed"
+}
+
 # differential COUNT: sends this many random commands to each backend and to the state machine, and
 # compares the replies. Each run prints what it covered.
 differential() {
@@ -387,4 +401,11 @@ pages_in_a_browser() {
 dropped_futures() {
     LEASEHOLD_DROPPED_FUTURES=$1 \
         passed 2 with_lints cargo test -q --workspace --test real -- --nocapture dropped_futures_leave_nothing
+}
+
+# many_waiters COUNT: the tests of order, of dead waiters and of lost subscriptions, with this many
+# waiters, through each client library. One after the other, because they measure delays.
+many_waiters() {
+    LEASEHOLD_WAITERS=$1 passed 8 with_lints cargo test -q --workspace --test real -- \
+        --nocapture --test-threads 1 fifo_across dead_waiters_cost pubsub_killed
 }

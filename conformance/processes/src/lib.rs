@@ -1,8 +1,8 @@
 //! Shared by the tests with several processes: a backend on either client library, and a wrapper
 //! that records its calls.
 //!
-//! The program `contender` repeatedly acquires one lock. The tests start many of them and read the
-//! order of the grants from their output.
+//! The program `contender` repeatedly acquires one lock, with one waiter or many. The tests start
+//! many of them and read the order of the grants from their output.
 
 mod recording;
 
@@ -14,7 +14,7 @@ use leasehold_api::LockBackend;
 use leasehold_fred::FredBackend;
 use leasehold_redis_rs::{Options, RedisBackend};
 
-pub use recording::{Phase, RecordingBackend};
+pub use recording::{Phase, RecordingBackend, Ticket};
 
 /// Longer than the stalls of a busy machine. A short timeout would make clients retry calls, which
 /// these tests don't examine.

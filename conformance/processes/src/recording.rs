@@ -7,8 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Poll, PollReply,
-    Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, FencingToken, LockBackend, Notification, Notifications,
+    Poll, PollReply, Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
 };
 
 /// The progress of an attempt.
@@ -23,8 +23,17 @@ pub enum Phase {
     Granted,
 }
 
-/// A [`LockBackend`] that records tickets, grants and removed waiters. Use it with a session that
-/// makes one attempt at a time.
+/// When the server queued or granted an attempt. Tickets are ordered as the server executed the
+/// acquires of one key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket {
+    /// The server's time. All acquires of a batch share it.
+    pub at: ServerTime,
+    /// The position in the batch.
+    pub position: usize,
+}
+
+/// A [`LockBackend`] that records tickets, grants and removed waiters.
 #[derive(Debug)]
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
@@ -35,8 +44,10 @@ pub struct RecordingBackend {
 
 #[derive(Debug, Default)]
 struct Notes {
-    /// The server's time of the first reply to each attempt.
-    tickets: BTreeMap<u64, ServerTime>,
+    /// The ticket of each attempt, by its first reply.
+    tickets: BTreeMap<u64, Ticket>,
+    /// The attempt that was granted with each token.
+    granted: BTreeMap<FencingToken, u64>,
     current: u64,
     phase: Phase,
     waiters_lost: u32,
@@ -61,12 +72,12 @@ impl RecordingBackend {
         self
     }
 
-    /// The last attempt, and the server's time when it was queued or granted.
+    /// The ticket of the attempt that was granted with this token.
     #[must_use]
-    pub fn ticket(&self) -> Option<(u64, ServerTime)> {
+    pub fn ticket(&self, token: FencingToken) -> Option<Ticket> {
         let notes = lock(&self.notes);
-        let at = notes.tickets.get(&notes.current)?;
-        Some((notes.current, *at))
+        let attempt = notes.granted.get(&token)?;
+        notes.tickets.get(attempt).copied()
     }
 
     /// The number of attempts.
@@ -81,7 +92,8 @@ impl RecordingBackend {
         lock(&self.notes).waiters_lost
     }
 
-    /// The progress of the attempt that started after the last call of this method.
+    /// The progress of the attempt that started after the last call of this method. Only for a
+    /// session that makes one attempt at a time.
     pub fn take_phase(&self) -> Phase {
         std::mem::take(&mut lock(&self.notes).phase)
     }
@@ -104,6 +116,11 @@ fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
 }
 
 impl Notes {
+    fn grant(&mut self, sequence: u64, token: FencingToken) {
+        self.granted.insert(token, sequence);
+        self.advance(sequence, Phase::Granted);
+    }
+
     fn advance(&mut self, sequence: u64, phase: Phase) {
         if self.current == sequence {
             self.phase = self.phase.max(phase);
@@ -123,8 +140,11 @@ impl LockBackend for RecordingBackend {
         let notifications = self.inner.listen(session).await?;
         let (notes, runtime, longest) = (Arc::clone(&self.notes), self.runtime(), self.hold_back);
         Ok(Box::pin(notifications.then(move |notification| {
-            if let Notification::Granted { sequence, .. } = notification {
-                lock(&notes).advance(sequence, Phase::Granted);
+            if let Notification::Granted {
+                sequence, token, ..
+            } = notification
+            {
+                lock(&notes).grant(sequence, token);
             }
             let runtime = Arc::clone(&runtime);
             async move {
@@ -145,15 +165,19 @@ impl LockBackend for RecordingBackend {
         let replies = self.inner.acquire(batch).await;
         {
             let mut notes = lock(&self.notes);
-            for (request, reply) in batch.iter().zip(&replies) {
+            for (position, (request, reply)) in batch.iter().zip(&replies).enumerate() {
                 let Ok(reply) = reply else { continue };
                 let sequence = request.operation.sequence;
                 match reply.reply {
-                    AcquireReply::Acquired(_) => notes.advance(sequence, Phase::Granted),
+                    AcquireReply::Acquired(acquired) => notes.grant(sequence, acquired.token),
                     AcquireReply::Queued(_) => {}
                     AcquireReply::Contended(_) | AcquireReply::Refused(_) => continue,
                 }
-                notes.tickets.entry(sequence).or_insert(reply.stamp.at);
+                let at = reply.stamp.at;
+                notes
+                    .tickets
+                    .entry(sequence)
+                    .or_insert(Ticket { at, position });
             }
         }
         self.hold_back().await;
@@ -166,8 +190,8 @@ impl LockBackend for RecordingBackend {
             let mut notes = lock(&self.notes);
             for (poll, reply) in batch.iter().zip(&replies) {
                 match reply.as_ref().map(|reply| &reply.reply) {
-                    Ok(PollReply::Acquired(_)) => {
-                        notes.advance(poll.operation.sequence, Phase::Granted);
+                    Ok(PollReply::Acquired(acquired)) => {
+                        notes.grant(poll.operation.sequence, acquired.token);
                     }
                     Ok(PollReply::Gone(_)) => notes.waiters_lost += 1,
                     Ok(PollReply::Queued(_)) | Err(_) => {}

@@ -1,20 +1,22 @@
-//! Repeatedly acquires a lock and prints one line per event:
+//! Repeatedly acquires a lock, with one or more waiters that share a client. Prints one line per event:
 //!
-//! - `ready`: it is connected, and starts when it reads a line;
-//! - `granted TICKET TOKEN`: it holds the lock, with the server's time in µs when it was queued,
-//!   and the fencing token;
-//! - `lost REASON`: it lost the lock.
+//! - `ready`: it is connected. Each line that it reads starts a waiter;
+//! - `granted TIME POSITION TOKEN`: a waiter holds the lock, with the server's time in µs when it was
+//!   queued, its position in the batch of acquires, and the fencing token;
+//! - `lost REASON`: a waiter lost the lock.
 //!
-//! It exits after its last round, or when its standard input closes, so it doesn't outlive a test.
+//! It exits after the last round of all waiters, or when its standard input closes, so it doesn't
+//! outlive a test.
 
 use std::io::{BufRead, Write};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use leasehold_api::{Label, LockClient, ReleaseOutcome};
-use leasehold_processes::{Library, RecordingBackend};
-use tokio::sync::oneshot;
+use leasehold_api::{Label, LockClient, Mutex, ReleaseOutcome};
+use leasehold_processes::{Library, RecordingBackend, Ticket};
+use tokio::sync::mpsc::{self, UnboundedReceiver};
+use tokio::task::JoinSet;
 
 /// Repeatedly acquires a lock.
 #[derive(Parser)]
@@ -31,12 +33,12 @@ struct Arguments {
     /// The label that other processes see.
     #[arg(long)]
     label: String,
-    /// The number of acquisitions.
+    /// The number of waiters.
+    #[arg(long, default_value_t = 1)]
+    waiters: u32,
+    /// The number of acquisitions of each waiter.
     #[arg(long, default_value_t = 1)]
     rounds: u32,
-    /// How long to hold the lock, in ms.
-    #[arg(long, default_value_t = 0)]
-    hold_ms: u64,
     /// The waiter lease, in ms.
     #[arg(long, default_value_t = 5_000)]
     waiter_lease_ms: u64,
@@ -56,21 +58,40 @@ async fn main() -> Result<(), Failure> {
     let mutex = locks
         .mutex(&arguments.key)?
         .waiter_lease(Duration::from_millis(arguments.waiter_lease_ms));
+    let mut starts = read_starts();
     print("ready")?;
-    wait_for_start().await?;
-    for _ in 0..arguments.rounds {
+    let mut waiters = JoinSet::new();
+    for _ in 0..arguments.waiters {
+        starts.recv().await.ok_or("the input has ended")?;
+        waiters.spawn(acquire(
+            Arc::clone(&recording),
+            mutex.clone(),
+            arguments.rounds,
+        ));
+    }
+    while let Some(ended) = waiters.join_next().await {
+        ended??;
+    }
+    locks.shutdown().await?;
+    Ok(())
+}
+
+async fn acquire(
+    recording: Arc<RecordingBackend>,
+    mutex: Mutex,
+    rounds: u32,
+) -> Result<(), Failure> {
+    for _ in 0..rounds {
         let guard = mutex.lock().await?;
-        let (_, ticket) = recording.ticket().ok_or("granted without a ticket")?;
-        let token = guard.fencing_token().get();
-        print(&format!("granted {} {token}", ticket.as_micros()))?;
-        if arguments.hold_ms > 0 {
-            tokio::time::sleep(Duration::from_millis(arguments.hold_ms)).await;
-        }
+        let token = guard.fencing_token();
+        let ticket = recording.ticket(token);
+        let Ticket { at, position } = ticket.ok_or("granted without a ticket")?;
+        let (at, token) = (at.as_micros(), token.get());
+        print(&format!("granted {at} {position} {token}"))?;
         if let ReleaseOutcome::NotHeld(reason) = guard.release().await? {
             print(&format!("lost {reason:?}"))?;
         }
     }
-    locks.shutdown().await?;
     Ok(())
 }
 
@@ -80,18 +101,15 @@ fn print(line: &str) -> Result<(), std::io::Error> {
     out.flush()
 }
 
-/// Waits for the first line of the input. The process exits when the input closes.
-async fn wait_for_start() -> Result<(), Failure> {
-    let (start, started) = oneshot::channel();
+/// Returns an item for each line of the input. The process exits when the input closes.
+fn read_starts() -> UnboundedReceiver<()> {
+    let (sender, starts) = mpsc::unbounded_channel();
     std::thread::spawn(move || {
-        let mut start = Some(start);
         for _ in std::io::stdin().lock().lines() {
-            if let Some(start) = start.take() {
-                // Fails only while the process exits.
-                let _ = start.send(());
-            }
+            // Fails only while the process exits.
+            let _ = sender.send(());
         }
         std::process::exit(2);
     });
-    Ok(started.await?)
+    starts
 }

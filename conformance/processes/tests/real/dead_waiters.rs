@@ -1,18 +1,18 @@
 //! Waiters that die in the queue delay the others by one waiter lease together, whatever their
 //! number.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use leasehold_api::LockClient;
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 use rustix::process::Signal;
 
-use crate::support::{Behavior, Processes, client, queue, run, until};
+use crate::support::{
+    Behavior, Grant, PROCESSES, Processes, assert_order, client, run, until, waiters,
+};
 
-const PROCESSES: usize = 32;
-/// The queue positions of the waiters that die. They are not adjacent, so that a cost for each
-/// one would add up to five waiter leases.
+/// The queue positions of waiters whose processes die, with all their waiters. They are not adjacent,
+/// so that a cost for each one would add up to five waiter leases or more.
 const VICTIMS: [usize; 5] = [1, 7, 13, 19, 25];
 const WAITER_LEASE: Duration = Duration::from_secs(3);
 /// The maximum time between two polls.
@@ -65,33 +65,33 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         .waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
     let behavior = Behavior {
+        waiters: waiters(PROCESSES),
         rounds: 1,
         waiter_lease: WAITER_LEASE,
     };
-    let mut processes = Processes::start(library, &server.url(), KEY, PROCESSES, &behavior).await;
-    processes.go().await;
-    let waiting = all_wait(&locks).await;
+    let mut processes = Processes::start(library, &server.url(), KEY, &behavior).await;
+    let waiting = processes.queue_up(&locks, KEY).await;
     let victims = VICTIMS.map(|at| waiting[at].clone());
     for victim in &victims {
         processes.signal(victim, signal);
     }
-    let died = Instant::now();
     gate.release().await.expect("released");
 
-    let mut grants = processes.grants(PROCESSES - VICTIMS.len()).await;
-    let last = grants.iter().map(|grant| grant.seen).max();
-    let delay = last.expect("at least one grant").duration_since(died);
-    println!(
-        "{} {signal:?}: all others were served after {delay:?}",
-        library.name()
+    let (dead, live): (Vec<_>, Vec<_>) =
+        (0..waiting.len()).partition(|at| victims.contains(&waiting[*at]));
+    let grants = processes.grants(live.len()).await;
+    assert_order(
+        grants.iter().map(|grant| &grant.label),
+        live.iter().map(|at| &waiting[*at]),
+        "in the order of the queue",
     );
-    assert!(delay <= WAITER_LEASE + POLL + MARGIN, "{delay:?}");
-    // Tokens increase in the order in which the server granted the lock.
-    grants.sort_by_key(|grant| grant.token);
-    let served: Vec<_> = grants.iter().map(|grant| grant.label.clone()).collect();
-    let mut expected = waiting;
-    expected.retain(|label| !victims.contains(label));
-    assert_eq!(served, expected, "in the order of the queue");
+    let delays = Delays::measure(&grants, &live);
+    println!(
+        "{} {signal:?}: {} dead waiters; {delays:?}",
+        library.name(),
+        dead.len()
+    );
+    delays.check();
 
     let mut succeeded = PROCESSES - VICTIMS.len();
     if signal == Signal::STOP {
@@ -99,7 +99,7 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         for victim in &victims {
             processes.signal(victim, Signal::CONT);
         }
-        processes.grants(VICTIMS.len()).await;
+        processes.grants(dead.len()).await;
         succeeded = PROCESSES;
     }
     until(&locks, KEY, "the key is free", |seen| {
@@ -113,9 +113,43 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
     );
 }
 
-async fn all_wait(locks: &LockClient) -> Vec<String> {
-    let seen = until(locks, KEY, "all processes wait", |seen| {
-        seen.waiter_count() as usize == PROCESSES
-    });
-    queue(&seen.await)
+/// The times between grants to live waiters, by the server's clock.
+#[derive(Debug)]
+struct Delays {
+    /// The time that dead waiters took together: the times between two waiters with dead ones between
+    /// them, without the mean time of a hand-over.
+    by_dead: Duration,
+    /// The longest time between two neighbours.
+    neighbours: Duration,
+}
+
+impl Delays {
+    /// `live` are the positions of these waiters in the queue.
+    fn measure(grants: &[Grant], live: &[usize]) -> Self {
+        let (mut past_dead, mut neighbours) = (Vec::new(), Vec::new());
+        for (grants, at) in grants.windows(2).zip(live.windows(2)) {
+            // A token is the server's time of the grant in µs (rule 15).
+            let time = Duration::from_micros(grants[1].token - grants[0].token);
+            if at[1] - at[0] > 1 {
+                past_dead.push(time);
+            } else {
+                neighbours.push(time);
+            }
+        }
+        let count = |times: &[Duration]| u32::try_from(times.len()).expect("few");
+        let mean = neighbours.iter().sum::<Duration>() / count(&neighbours);
+        let all_past_dead: Duration = past_dead.iter().sum();
+        Self {
+            by_dead: all_past_dead.saturating_sub(mean * count(&past_dead)),
+            neighbours: neighbours.into_iter().max().unwrap_or_default(),
+        }
+    }
+
+    fn check(&self) {
+        assert!(
+            self.by_dead <= WAITER_LEASE + POLL + MARGIN,
+            "dead waiters: {self:?}"
+        );
+        assert!(self.neighbours <= POLL + MARGIN, "live waiters: {self:?}");
+    }
 }

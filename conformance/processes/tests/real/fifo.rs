@@ -5,9 +5,8 @@ use std::time::Duration;
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 
-use crate::support::{Behavior, Grant, Processes, client, queue, run, until};
+use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, run, waiters};
 
-const PROCESSES: usize = 32;
 const ROUNDS: u32 = 4;
 /// Long enough that no waiter expires, even on a busy machine.
 const WAITER_LEASE: Duration = Duration::from_secs(60);
@@ -33,31 +32,23 @@ async fn fifo_across_processes(library: Library) {
     let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
     let behavior = Behavior {
+        waiters: waiters(PROCESSES),
         rounds: ROUNDS,
         waiter_lease: WAITER_LEASE,
     };
-    let mut processes = Processes::start(library, &server.url(), KEY, PROCESSES, &behavior).await;
-    processes.go().await;
-    let all_wait = until(&locks, KEY, "all processes wait", |seen| {
-        seen.waiter_count() as usize == PROCESSES
-    });
-    let first_round = queue(&all_wait.await);
+    let mut processes = Processes::start(library, &server.url(), KEY, &behavior).await;
+    let first_round = processes.queue_up(&locks, KEY).await;
     gate.release().await.expect("released");
 
-    let mut grants = processes.grants(PROCESSES * ROUNDS as usize).await;
-    // Tokens increase in the order in which the server granted the lock.
-    grants.sort_by_key(|grant| grant.token);
-    let labels = grants.iter().map(|grant| grant.label.clone());
-    assert_eq!(labels.take(PROCESSES).collect::<Vec<_>>(), first_round);
-    assert_eq!(inversions(&grants), 0, "{grants:#?}");
+    let grants = processes.grants(behavior.waiters * ROUNDS as usize).await;
+    let first_grants = grants.iter().take(behavior.waiters);
+    assert_order(
+        first_grants.map(|grant| &grant.label),
+        &first_round,
+        "in the order of the queue",
+    );
+    let overtakes = |pair: &&[Grant]| pair[1].ticket < pair[0].ticket;
+    let overtaker = grants.windows(2).find(overtakes);
+    assert!(overtaker.is_none(), "{overtaker:#?}");
     assert_eq!(processes.end().await, PROCESSES, "every process succeeds");
-}
-
-/// Counts pairs of grants that are not in the order of their tickets.
-fn inversions(grants: &[Grant]) -> usize {
-    let later = |(at, grant): (usize, &Grant)| {
-        let rest = grants[at..].iter();
-        rest.filter(|other| other.ticket < grant.ticket).count()
-    };
-    grants.iter().enumerate().map(later).sum()
 }

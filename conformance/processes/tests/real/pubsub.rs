@@ -4,24 +4,31 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_api::LockClient;
+use leasehold_api::{LockClient, Mutex};
 use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::support::{Stalls, client, queue, run, until};
+use crate::support::{Stalls, assert_order, client, queue, run, until, waiters};
 
 const CLIENTS: usize = 8;
-const ROUNDS: usize = 60;
+/// The least number of acquisitions in a run of all waiters. Each waiter makes at least one.
+const ACQUISITIONS: usize = 480;
+/// Long enough that no waiter expires while a busy machine stalls.
+const WAITER_LEASE: Duration = Duration::from_secs(30);
 const HOLD: Duration = Duration::from_millis(5);
 /// The pause between two kills, once all subscriptions are restored. Without a subscription, a
 /// waiter finds its grant by a poll up to a second later, and these delays add up in the queue.
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
+/// The same for each waiter, if that is more: after a kill, all of them poll.
+const BETWEEN_KILLS_PER_WAITER: Duration = Duration::from_millis(1);
 /// The additional time that a wait may take while subscriptions are killed.
 const ALLOWANCE: Duration = Duration::from_secs(1);
-/// The time after which a step counts as hung.
+/// The time after which a step counts as hung, in addition to all turns.
 const WATCHDOG: Duration = Duration::from_secs(60);
+/// The longest mean time of a turn, on a busy machine.
+const TURN: Duration = Duration::from_millis(150);
 
 #[test]
 fn pubsub_killed_under_contention_through_redis_rs() {
@@ -35,6 +42,7 @@ fn pubsub_killed_under_contention_through_fred() {
 
 async fn pubsub_killed_under_contention(library: Library) {
     let server = RedisServer::start();
+    let waiters = waiters(CLIENTS);
     let mut clients = Vec::new();
     for number in 0..CLIENTS {
         let backend = library.connect(&server.url()).await.expect("connected");
@@ -43,17 +51,19 @@ async fn pubsub_killed_under_contention(library: Library) {
         clients.push((recording, locks));
     }
     // Subscribes all clients.
-    waiters_are_kept(&server, &clients).await;
+    waiters_are_kept(&server, &clients, waiters).await;
 
-    let calm = longest_wait(&clients, "calm").await;
+    let rounds = ACQUISITIONS.div_ceil(waiters);
+    let calm = longest_wait(&clients, waiters, rounds, "calm").await;
+    println!("{}: {calm:?} at most", library.name());
     let before = attempts(&clients);
-    let killer = Killer::start(&server).await;
+    let killer = Killer::start(&server, waiters).await;
     let stalls = Stalls::watch();
-    let killed = longest_wait(&clients, "killed").await;
+    let killed = longest_wait(&clients, waiters, rounds, "killed").await;
     let stalled = stalls.longest();
     let kills = killer.stop().await;
     println!(
-        "{}: {calm:?} at most, {killed:?} with {kills} kills; the machine stalled for {stalled:?}",
+        "{}: {killed:?} with {kills} kills; the machine stalled for {stalled:?}",
         library.name()
     );
     assert!(
@@ -66,8 +76,8 @@ async fn pubsub_killed_under_contention(library: Library) {
     for (recording, _) in &clients {
         assert_eq!(recording.waiters_lost(), 0, "no waiter is removed");
     }
-    // Each lock was acquired by the first attempt of its client: no waiter had to queue again.
-    assert_eq!(attempts(&clients) - before, CLIENTS * ROUNDS);
+    // Each lock was acquired by a waiter's first attempt: no waiter had to queue again.
+    assert_eq!(attempts(&clients) - before, waiters * rounds);
 }
 
 type Client = (Arc<RecordingBackend>, LockClient);
@@ -79,14 +89,19 @@ fn attempts(clients: &[Client]) -> usize {
         .sum()
 }
 
-/// All clients repeatedly acquire the lock. Returns the longest wait.
-async fn longest_wait(clients: &[Client], key: &str) -> Duration {
+fn mutex(locks: &LockClient, key: &str) -> Mutex {
+    let mutex = locks.mutex(key).expect("a good key");
+    mutex.waiter_lease(WAITER_LEASE)
+}
+
+/// All waiters repeatedly acquire the lock. Returns the longest wait.
+async fn longest_wait(clients: &[Client], waiters: usize, rounds: usize, key: &str) -> Duration {
     let mut tasks = JoinSet::new();
-    for (_, locks) in clients {
-        let mutex = locks.mutex(key).expect("a good key");
+    for (_, locks) in clients.iter().cycle().take(waiters) {
+        let mutex = mutex(locks, key);
         tasks.spawn(async move {
             let mut longest = Duration::ZERO;
-            for _ in 0..ROUNDS {
+            for _ in 0..rounds {
                 let began = Instant::now();
                 let guard = mutex.lock().await.expect("acquired");
                 longest = longest.max(began.elapsed());
@@ -96,7 +111,8 @@ async fn longest_wait(clients: &[Client], key: &str) -> Duration {
             longest
         });
     }
-    let waits = tokio::time::timeout(WATCHDOG, tasks.join_all()).await;
+    let turns = u32::try_from(waiters * rounds).expect("few");
+    let waits = tokio::time::timeout(WATCHDOG + TURN * turns, tasks.join_all()).await;
     waits
         .expect("nothing hangs")
         .into_iter()
@@ -105,14 +121,13 @@ async fn longest_wait(clients: &[Client], key: &str) -> Duration {
 }
 
 /// A waiter whose subscription is killed is served in its turn.
-async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
+async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usize) {
     const KEY: &str = "parked";
-    let mutex = clients[0].1.mutex(KEY).expect("a good key");
-    let gate = mutex.lock().await.expect("acquired");
+    let gate = mutex(&clients[0].1, KEY).lock().await.expect("acquired");
     let (served, mut order) = mpsc::unbounded_channel();
     let mut tasks = JoinSet::new();
-    for (number, (_, locks)) in clients.iter().enumerate() {
-        let (mutex, served) = (locks.mutex(KEY).expect("a good key"), served.clone());
+    for (number, (_, locks)) in clients.iter().enumerate().cycle().take(waiters) {
+        let (mutex, served) = (mutex(locks, KEY), served.clone());
         tasks.spawn(async move {
             let guard = mutex.lock().await.expect("acquired");
             served
@@ -122,7 +137,7 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
         });
     }
     let locks = &clients[0].1;
-    let all = |seen: &leasehold_api::Inspection| seen.waiter_count() as usize == CLIENTS;
+    let all = |seen: &leasehold_api::Inspection| seen.waiter_count() as usize == waiters;
     let waiting = queue(&until(locks, KEY, "all wait", all).await);
     let mut connection = connect(server).await;
     for _ in 0..3 {
@@ -133,17 +148,21 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client]) {
     }
     all_listen(&mut connection).await;
     let still = queue(&until(locks, KEY, "all wait", all).await);
-    assert_eq!(still, waiting, "no waiter has lost its turn");
+    assert_order(&still, &waiting, "no waiter has lost its turn");
     gate.release().await.expect("released");
-    let all_served = tokio::time::timeout(WATCHDOG, tasks.join_all()).await;
+    let turns = u32::try_from(waiters).expect("few");
+    let all_served = tokio::time::timeout(WATCHDOG + TURN * turns, tasks.join_all()).await;
     all_served.expect("nothing hangs");
-    for expected in waiting {
-        assert_eq!(
-            order.recv().await,
-            Some(expected),
-            "waiters are served in the order of the queue"
-        );
+    drop(served);
+    let mut in_order = Vec::new();
+    while let Some(label) = order.recv().await {
+        in_order.push(label);
     }
+    assert_order(
+        &in_order,
+        &waiting,
+        "waiters are served in the order of the queue",
+    );
 }
 
 async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
@@ -161,8 +180,11 @@ async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
 
 async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(server.url()).expect("a good URL");
-    let connection = client.get_multiplexed_async_connection().await;
-    connection.expect("connected")
+    let config = redis::AsyncConnectionConfig::new()
+        .set_connection_timeout(Some(WATCHDOG))
+        .set_response_timeout(Some(WATCHDOG));
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.expect("connected")
 }
 
 /// Kills all subscriptions of a server. Returns their number.
@@ -176,7 +198,9 @@ async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
 struct Killer(JoinHandle<()>, mpsc::UnboundedReceiver<usize>);
 
 impl Killer {
-    async fn start(server: &RedisServer) -> Self {
+    async fn start(server: &RedisServer, waiters: usize) -> Self {
+        let waiters = u32::try_from(waiters).expect("few");
+        let pause = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
         let mut connection = connect(server).await;
         let (counts, counted) = mpsc::unbounded_channel();
         let task = tokio::spawn(async move {
@@ -185,7 +209,7 @@ impl Killer {
                 // Fails when the task is stopped.
                 let _ = counts.send(killed);
                 all_listen(&mut connection).await;
-                tokio::time::sleep(BETWEEN_KILLS).await;
+                tokio::time::sleep(pause).await;
             }
         });
         Self(task, counted)
