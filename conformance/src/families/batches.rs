@@ -170,22 +170,29 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
 async fn polls_of_a_long_queue(world: &World) -> Verdict {
     const WAITERS: usize = 40;
     const EXPIRED: usize = 20;
-    let [a, b] = world.sessions().await?;
+    const BOUNDED: usize = 30;
+    let [a, b, c] = world.sessions().await?;
     let waiter_lease = world.units(150).min(bounds::MAX_WAITER_LEASE);
     let lock = Lock::mutex("k").waiter_lease(waiter_lease);
     let held = a.ask(&lock).lease(world.units(150)).acquired("S1").await?;
+    let silent = c.ask(&lock).wait().queued("rule 7").await?.0;
+    let silent_end = end_of(&silent).await?;
+    let bound = b.now().await?.saturating_add(world.units(100));
     let mut waiters = Vec::new();
     for number in 0..WAITERS {
         let mut wait = Wait::new(false);
         if number == EXPIRED {
             let until = b.now().await?.saturating_add(world.units(4));
             wait = wait.with_wait_until(until);
+        } else if number == BOUNDED {
+            wait = wait.with_wait_until(bound);
         }
         waiters.push(b.ask(&lock).wait_as(wait).queued("rule 7").await?.0);
     }
     world.pass(5).await;
     let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
-    let mut before = 0;
+    // The silent waiter is ahead of all.
+    let mut before = 1;
     let mut ends = ServerTime::default();
     for (number, answer) in b.backend.poll(&batch).await.into_iter().enumerate() {
         let Stamped { stamp, reply } = answer?;
@@ -198,35 +205,56 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
             );
             continue;
         }
+        ends = stamp.at.saturating_add(waiter_lease);
+        let expected = if number == BOUNDED { bound } else { ends };
         want!(
             reply,
             PollReply::Queued(queued) if queued.ahead >= before
-                && queued.waiter_remaining == lock.spec.waiter_lease(),
+                && stamp.at.saturating_add(queued.waiter_remaining) == expected,
             "rule 10",
-            "a poll refreshes its waiter, and all {before} before it are ahead"
+            "a poll refreshes its waiter up to its deadline, and all {before} before it are ahead"
         );
         before += 1;
-        ends = stamp.at.saturating_add(lock.spec.waiter_lease());
     }
     want_eq!(
         before as usize,
-        WAITERS - 1,
+        WAITERS,
         "trait contract",
         "a batch has one reply per request"
     );
-    let last = waiters[WAITERS - 1].again().await?;
-    want!(
-        last.reply,
-        AcquireReply::Queued(queued)
-            if last.stamp.at.saturating_add(queued.waiter_remaining) == ends,
-        "rule 10",
-        "the refreshed waiter is stored"
-    );
+    for (waiter, end, promise) in [
+        (
+            &waiters[WAITERS - 1],
+            ends,
+            "the refreshed waiter is stored",
+        ),
+        (&waiters[BOUNDED], bound, "its deadline is stored"),
+        (
+            &silent,
+            silent_end,
+            "polls refresh no other client's waiter",
+        ),
+    ] {
+        want_eq!(end_of(waiter).await?, end, "rule 10", "{promise}");
+    }
+    silent.leaves("rule 12").await?;
     held.released("S3").await?;
     waiters[0].poll_granted("rule 7").await?;
     waiters[EXPIRED]
         .poll_gone("rule 10", "it has expired")
         .await
+}
+
+/// When a waiter expires, as a repeated acquire reports it.
+async fn end_of(waiter: &Attempt) -> Result<ServerTime, Failure> {
+    let Stamped { stamp, reply } = waiter.again().await?;
+    let queued = want!(
+        reply,
+        AcquireReply::Queued(queued) => queued,
+        "rule 12",
+        "a repeated acquire reports the waiter"
+    );
+    Ok(stamp.at.saturating_add(queued.waiter_remaining))
 }
 
 async fn releases_of_one_key_in_order(world: &World) -> Verdict {

@@ -145,6 +145,16 @@ mod planted {
         OfferIgnoresLease = "offer-ignores-the-lease", "rule 10";
         /// A poll extends an offer.
         PollExtendsOffer = "poll-extends-offer", "rule 10";
+        /// A poll refreshes all waiters of its key, also those of dead clients.
+        PollKeepsAll = "poll-keeps-the-waiters-of-dead-clients", "rule 10";
+        /// A poll does not refresh its waiter.
+        PollKeepsNothing = "poll-does-not-refresh-its-waiter", "rule 10";
+        /// A poll revives an expired waiter.
+        PollRevives = "poll-revives-an-expired-waiter", "rule 10";
+        /// Of the polls that share a batch, only the first is sent.
+        PollsLeftOut = "polls-that-share-a-batch-are-left-out", "rule 3";
+        /// The answers to polls go to the wrong waiters.
+        PollsMixAnswers = "answers-to-polls-go-to-other-waiters", "rule 3";
         /// A release of an operation that has only an offer leaves the offer in place.
         ReleaseMissesOffer = "release-that-misses-an-offer", "rule 10";
         /// A dropped attempt is not released if a grant is in its inbox.

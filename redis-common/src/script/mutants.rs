@@ -134,6 +134,46 @@ pub const ALL: &[LuaMutant] = &[
              if S.form == 'packed' and not S.moved then",
         )],
     },
+    LuaMutant {
+        name: "lua-expired-waiter-stays",
+        rule: "rule 10",
+        changes: &[(
+            "ticket = S:remove_waiter(ticket, waiter)\n      elseif waiter.unreachable",
+            "return false\n      elseif waiter.unreachable",
+        )],
+    },
+    LuaMutant {
+        name: "lua-poll-revives-a-waiter",
+        rule: "rule 10",
+        changes: &[
+            (
+                "if at == found - 8 and waiter_end > now then",
+                "if at == found - 8 then",
+            ),
+            ("@ONE_HOLD@ and waiter_end > now\n", "@ONE_HOLD@\n"),
+        ],
+    },
+    LuaMutant {
+        name: "lua-polls-together-keep-the-first-waiter",
+        rule: "rule 10",
+        changes: &[(
+            "if #set > 0 and",
+            "local first = struct.pack('<c1d', 'w', first_ticket)\n\
+             local waiter = redis.call('HGET', KEYS[1], first)\n\
+             set[#set + 1] = first\n\
+             set[#set + 1] = string.sub(waiter, 1, 53)\n\
+               .. struct.pack('<d', now + waiter_lease) .. string.sub(waiter, 62)\n\
+             if #set > 0 and",
+        )],
+    },
+    LuaMutant {
+        name: "lua-polls-together-outlast-a-deadline",
+        rule: "rule 10",
+        changes: &[(
+            "waiter_end = math.min(now + waiter_lease, wait_until)\n        set",
+            "waiter_end = now + waiter_lease\n        set",
+        )],
+    },
 ];
 
 impl LuaMutant {

@@ -41,6 +41,7 @@ scenarios! {
     step_of_the_servers_clock_is_noticed
     renewal_reports_the_remaining_time
     lost_push_costs_one_poll
+    polls_of_one_batch_keep_their_answers
     nested_holds_are_renewed_together
     dead_waiter_is_skipped
     waiter_dropped_during_its_grant_frees_the_next
@@ -178,6 +179,26 @@ async fn lost_push_costs_one_poll() {
     guard.release().await.expect("acknowledged");
     let (got, ..) = next.await.expect("no panic");
     assert!(got - freed <= ms(1_100));
+}
+
+async fn polls_of_one_batch_keep_their_answers() {
+    let server = SimServer::new(1);
+    let (_, a) = client(&server, "a");
+    let (process, b) = client(&server, "b");
+    let guard = hold(&a).await;
+    let other = |locks: &LockClient| locks.mutex("other").expect("a valid key");
+    let _kept = other(&a).lock().await.expect("free");
+    let behind_kept = other(&b);
+    let next = waiter(&server, b);
+    let waits = tokio::spawn(async move { behind_kept.lock().await });
+    server.advance(ms(500)).await;
+    process.inject(Fault::LosePush);
+    let freed = server.elapsed();
+    guard.release().await.expect("acknowledged");
+    let (got, ..) = next.await.expect("no panic");
+    assert!(got - freed <= ms(1_100));
+    assert!(!waits.is_finished());
+    waits.abort();
 }
 
 async fn nested_holds_are_renewed_together() {

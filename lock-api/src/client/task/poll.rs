@@ -13,6 +13,7 @@ use crate::client::state::answer::reply_of;
 use crate::client::state::polls::{PollHandle, PolledWaiter};
 use crate::client::state::session::Session;
 use crate::id::{Key, Operation};
+use crate::mutants::mutant;
 use crate::request::Poll;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
@@ -52,7 +53,10 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     }
 }
 
-async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWaiter>>) {
+async fn send(core: Arc<Core>, session: Arc<Session>, mut waiters: Vec<Arc<PolledWaiter>>) {
+    if mutant!(PollsLeftOut) {
+        waiters.truncate(1);
+    }
     let listening = session.router.is_listening();
     let requests: Vec<Poll> = waiters
         .iter()
@@ -60,7 +64,10 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
         .collect();
     let call = core.backend.poll(&requests);
     let limit = core.settings.call_timeout;
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let mut answers = core.exchange_batch(limit, requests.len(), call).await;
+    if mutant!(PollsMixAnswers) {
+        answers.reverse();
+    }
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, reply_of(&answer));
         waiter.push_answer(answer);

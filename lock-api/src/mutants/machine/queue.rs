@@ -5,9 +5,10 @@ use std::time::Duration;
 use super::{Step, full_mode, holder};
 use crate::bounds::{DEFAULT_LEASE, MAX_LEASE};
 use crate::id::FencingToken;
-use crate::machine::{Command, Env, Payload, Reach, Reply};
+use crate::machine::{Command, Env, Payload, Reach, Reply, WaiterParts};
 use crate::reply::{AcquireReply, Refused, ReleaseReply};
 use crate::request::{Kind, Policy};
+use crate::time::ServerTime;
 
 pub(super) fn waiter_turned_down(step: &mut Step<'_>) {
     step.rerun_with_acquire(|request| request.wait = None);
@@ -181,6 +182,55 @@ pub(super) fn offer_ignores_lease(step: &mut Step<'_>) {
 pub(super) fn poll_extends_offer(step: &mut Step<'_>) {
     if matches!(step.command, Command::Poll(_)) && step.acquired().is_some() {
         step.extend(Duration::from_secs(5));
+    }
+}
+
+/// When a waiter that polls now would expire.
+fn refreshed_end(step: &Step<'_>, waiter: &WaiterParts) -> ServerTime {
+    let spec = step.before.spec;
+    let lease = spec.map_or(Duration::ZERO, |spec| spec.waiter_lease());
+    let end = step.in_time(lease);
+    waiter.wait_until.map_or(end, |until| until.min(end))
+}
+
+pub(super) fn poll_keeps_all(step: &mut Step<'_>) {
+    if !matches!(step.command, Command::Poll(_)) {
+        return;
+    }
+    let ends = step.after.waiters.iter();
+    let ends: Vec<_> = ends.map(|it| it.end.max(refreshed_end(step, it))).collect();
+    for (waiter, end) in step.after.waiters.iter_mut().zip(ends) {
+        waiter.end = end;
+    }
+}
+
+pub(super) fn poll_keeps_nothing(step: &mut Step<'_>) {
+    let Command::Poll(request) = &step.command else {
+        return;
+    };
+    let own = |waiter: &&WaiterParts| waiter.operation == request.operation;
+    let before = step.before.waiters.iter().find(own);
+    let mut after = step.after.waiters.iter_mut();
+    if let (Some(before), Some(after)) =
+        (before, after.find(|it| it.operation == request.operation))
+    {
+        after.end = before.end;
+    }
+}
+
+pub(super) fn poll_revives(step: &mut Step<'_>) {
+    let Command::Poll(request) = &step.command else {
+        return;
+    };
+    let own = |waiter: &WaiterParts| waiter.operation == request.operation;
+    let Some(at) = step.before.waiters.iter().position(own) else {
+        return;
+    };
+    let end = refreshed_end(step, &step.before.waiters[at]);
+    if step.before.waiters[at].end <= step.now() && end > step.now() {
+        step.before.waiters[at].end = end;
+        step.before.stored_end = step.before.stored_end.max(end);
+        step.rerun();
     }
 }
 
