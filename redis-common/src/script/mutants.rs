@@ -92,7 +92,13 @@ pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-poll-revives-a-waiter",
         rule: "rule 10",
-        changes: &[("#holds == 9 and waiter_end > now", "#holds == 9")],
+        changes: &[
+            (
+                "if at == found - 8 and waiter_end > now then",
+                "if at == found - 8 then",
+            ),
+            ("#holds == 9 and waiter_end > now", "#holds == 9"),
+        ],
     },
     LuaMutant {
         name: "lua-neighbouring-holes-are-not-joined",
@@ -141,17 +147,6 @@ pub const ALL: &[LuaMutant] = &[
             "ticket = S:remove_waiter(ticket, waiter)\n      elseif waiter.unreachable",
             "return false\n      elseif waiter.unreachable",
         )],
-    },
-    LuaMutant {
-        name: "lua-poll-revives-a-waiter",
-        rule: "rule 10",
-        changes: &[
-            (
-                "if at == found - 8 and waiter_end > now then",
-                "if at == found - 8 then",
-            ),
-            ("@ONE_HOLD@ and waiter_end > now\n", "@ONE_HOLD@\n"),
-        ],
     },
     LuaMutant {
         name: "lua-polls-together-keep-the-first-waiter",
