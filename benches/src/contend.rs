@@ -1,6 +1,6 @@
 //! Several clients that repeatedly contend for one lock.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -8,8 +8,14 @@ use crate::Result;
 use crate::lock::Lock;
 use crate::samples::Samples;
 
-/// Time for all clients to enter the queue before the measurement starts.
+/// The measurement starts at the earliest after this time.
 const WARM_UP: Duration = Duration::from_millis(300);
+/// It starts when each client has had the lock this often. The first time, a client may still be
+/// connecting and subscribing.
+const TURNS_BEFORE: usize = 2;
+/// How long that may take.
+const WARM_WITHIN: Duration = Duration::from_secs(60);
+const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long each client holds the lock, and pauses before the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
@@ -65,28 +71,36 @@ impl Contention {
 struct Shared {
     /// The client that last started a release, and when.
     released: Mutex<Option<(usize, Instant)>>,
+    /// The clients that are ready for the measurement.
+    ready: AtomicUsize,
     /// Set during the measurement.
     measuring: AtomicBool,
     stop: AtomicBool,
 }
 
-/// Contends for one lock for `time`, with one task per handle to the lock.
+/// Contends for one lock for `time`, with one task per handle to the lock. The time begins when all
+/// of them take turns.
 ///
 /// # Errors
-/// The first error of any client.
+/// The first error of any client, or if a client gets no turn.
 pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Result<Contention> {
-    let shared = Arc::new(Shared::default());
+    let (shared, count) = (Arc::new(Shared::default()), locks.len());
     let mut tasks = Vec::new();
     for (number, lock) in locks.into_iter().enumerate() {
         let shared = Arc::clone(&shared);
         tasks.push(tokio::spawn(async move {
-            run_client(number, &lock, &shared, pace).await
+            let seen = run_client(number, &lock, &shared, pace).await;
+            // All stop when one fails.
+            shared.stop.store(true, Ordering::Relaxed);
+            seen
         }));
     }
-    tokio::time::sleep(WARM_UP).await;
+    let warm = warm_up(&shared, count).await;
     let begun = Instant::now();
     shared.measuring.store(true, Ordering::Relaxed);
-    tokio::time::sleep(time).await;
+    if warm.is_ok() {
+        tokio::time::sleep(time).await;
+    }
     shared.measuring.store(false, Ordering::Relaxed);
     let mut all = Contention {
         time: begun.elapsed(),
@@ -96,7 +110,20 @@ pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Resu
     for task in tasks {
         all.merge(task.await??);
     }
-    Ok(all)
+    warm.map(|()| all)
+}
+
+/// Waits until all `count` clients are ready. Stops waiting if a client has failed.
+async fn warm_up(shared: &Shared, count: usize) -> Result<()> {
+    tokio::time::sleep(WARM_UP).await;
+    let ready = || shared.ready.load(Ordering::Relaxed);
+    let all_ready = async {
+        while ready() < count && !shared.stop.load(Ordering::Relaxed) {
+            tokio::time::sleep(CHECK_EVERY).await;
+        }
+    };
+    let warm = tokio::time::timeout(WARM_WITHIN, all_ready).await;
+    warm.map_err(|_| format!("only {} of {count} clients got the lock in time", ready()).into())
 }
 
 async fn run_client<L: Lock>(
@@ -124,6 +151,9 @@ async fn run_client<L: Lock>(
         *last_release() = Some((number, releasing));
         lock.release(held).await?;
         seen.all += 1;
+        if seen.all == TURNS_BEFORE {
+            shared.ready.fetch_add(1, Ordering::Relaxed);
+        }
         if shared.measuring.load(Ordering::Relaxed) {
             seen.wait.add(granted - asked);
             seen.hold.add(releasing - granted);
@@ -139,4 +169,44 @@ async fn run_client<L: Lock>(
         }
     }
     Ok(seen)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A lock that nobody else wants, and that takes a while to get.
+    struct Slow(Duration);
+
+    impl Lock for Slow {
+        type Held = ();
+
+        async fn acquire(&self) -> Result<()> {
+            tokio::time::sleep(self.0).await;
+            Ok(())
+        }
+
+        async fn release(&self, (): ()) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn slowest_client_has_had_its_turns_before_the_measurement() -> Result<()> {
+        let slow = Slow(Duration::from_secs(5));
+        let all = contend(vec![slow], Pace::default(), Duration::from_secs(1)).await?;
+        assert_eq!((all.all, all.acquisitions()), (TURNS_BEFORE + 1, 0));
+        Ok(())
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn client_without_a_turn_is_an_error() {
+        let locks = [1, 90].map(|seconds| Slow(Duration::from_secs(seconds)));
+        let seen = contend(locks.into(), Pace::default(), Duration::ZERO).await;
+        let error = seen.expect_err("the second client has no turn in time");
+        assert_eq!(
+            error.to_string(),
+            "only 1 of 2 clients got the lock in time"
+        );
+    }
 }

@@ -1,6 +1,8 @@
-//! Times how fast a queue of parked waiters drains. Each waiter acquires the lock once.
+//! Times how fast a queue of parked waiters drains, and in which order. Each waiter acquires the
+//! lock once.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::LockClient;
@@ -9,9 +11,23 @@ use crate::Result;
 use crate::lock::Lock;
 use crate::server_stats::ServerStats;
 
-/// Time for the last waiter to finish parking.
+/// Time for the last waiter to finish parking, and for each waiter to read its answer.
 const SETTLE: Duration = Duration::from_millis(5);
-const PARKED_WITHIN: Duration = Duration::from_secs(5);
+const SETTLE_EACH: Duration = Duration::from_micros(50);
+const PARKED_WITHIN: Duration = Duration::from_secs(60);
+const DRAINED_WITHIN: Duration = Duration::from_secs(60);
+/// The share of the time that counting the waiters may take.
+const COUNTING: u32 = 10;
+
+/// How a queue drained.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Drained {
+    /// From the release to the last waiter's grant.
+    pub time: Duration,
+    /// The greatest distance between a waiter's place in the order in which the waiters asked, and
+    /// its place in the order of the grants. 0 if all were served in turn.
+    pub displaced: usize,
+}
 
 /// How to count the parked waiters.
 #[derive(Debug)]
@@ -25,47 +41,68 @@ pub enum Parked<'a> {
 impl Parked<'_> {
     async fn count(&mut self) -> Result<usize> {
         Ok(match self {
-            Self::OnLeasehold(locks, key) => locks.inspect(key).await?.waiters().len(),
+            // A busy client may have no answer in time.
+            Self::OnLeasehold(locks, key) => {
+                let found = locks.inspect(key).await;
+                found.map_or(0, |found| found.waiter_count() as usize)
+            }
             Self::OnBlpop(server) => server.number("clients", "blocked_clients").await? as usize,
         })
     }
 }
 
-/// Acquires the lock with `first`, parks all waiters, and releases it. Returns the time from that
-/// release to the last waiter's grant.
+/// Acquires the lock with `first`, parks all waiters, and releases it.
 ///
 /// # Errors
-/// The first error of any waiter, or if the waiters are not parked in time.
+/// The first error of any waiter, or if the waiters are not parked or served in time.
 pub async fn drain<L: Lock>(
     first: &L,
     waiters: &Arc<Vec<L>>,
     mut parked: Parked<'_>,
-) -> Result<Duration> {
+) -> Result<Drained> {
     let held = first.acquire().await?;
+    let (asked, granted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let tasks: Vec<_> = (0..waiters.len())
         .map(|number| {
             let waiters = Arc::clone(waiters);
+            let (asked, granted) = (Arc::clone(&asked), Arc::clone(&granted));
             tokio::spawn(async move {
+                let entered = asked.fetch_add(1, Ordering::Relaxed);
                 let held = waiters[number].acquire().await?;
-                let granted = Instant::now();
+                let at = Instant::now();
+                let displaced = granted.fetch_add(1, Ordering::Relaxed).abs_diff(entered);
                 waiters[number].release(held).await?;
-                Result::Ok(granted)
+                Result::Ok((at, displaced))
             })
         })
         .collect();
-    let begun = Instant::now();
-    while parked.count().await? < waiters.len() {
-        if begun.elapsed() > PARKED_WITHIN {
-            return Err("not all waiters were parked in time".into());
-        }
-        tokio::time::sleep(Duration::from_millis(1)).await;
-    }
-    tokio::time::sleep(SETTLE).await;
+    wait_until_parked(&mut parked, waiters.len()).await?;
     let begun = Instant::now();
     first.release(held).await?;
-    let mut last = begun;
+    let (mut last, mut displaced) = (begun, 0);
     for task in tasks {
-        last = last.max(task.await??);
+        let left = DRAINED_WITHIN.saturating_sub(begun.elapsed());
+        let (at, by) = tokio::time::timeout(left, task).await???;
+        (last, displaced) = (last.max(at), displaced.max(by));
     }
-    Ok(last - begun)
+    let time = last - begun;
+    Ok(Drained { time, displaced })
+}
+
+async fn wait_until_parked(parked: &mut Parked<'_>, waiters: usize) -> Result<()> {
+    let begun = Instant::now();
+    loop {
+        let counting = Instant::now();
+        let found = parked.count().await?;
+        if found >= waiters {
+            break;
+        }
+        if begun.elapsed() > PARKED_WITHIN {
+            return Err(format!("{found} of {waiters} waiters were parked in time").into());
+        }
+        let pause = (counting.elapsed() * COUNTING).max(Duration::from_millis(1));
+        tokio::time::sleep(pause).await;
+    }
+    tokio::time::sleep(SETTLE + SETTLE_EACH * u32::try_from(waiters)?).await;
+    Ok(())
 }

@@ -20,6 +20,7 @@ pub mod instructions;
 pub mod library;
 pub mod load;
 pub mod lock;
+pub mod open_files;
 #[cfg(feature = "peers")]
 pub mod peers;
 pub mod processor;

@@ -44,6 +44,18 @@ pub async fn one_by_one(lock: &impl Pair, count: usize) -> Result<Samples> {
 /// # Errors
 /// The first error of any lock.
 pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Result<Load> {
+    let (load, ()) = side_by_side_with(locks, tokio::time::sleep(time)).await?;
+    Ok(load)
+}
+
+/// Runs pairs until `other` completes, with one task per lock. Also returns its output.
+///
+/// # Errors
+/// The first error of any lock.
+pub async fn side_by_side_with<L: Pair, F: Future>(
+    locks: &Arc<Vec<L>>,
+    other: F,
+) -> Result<(Load, F::Output)> {
     let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
     let tasks: Vec<_> = (0..locks.len())
@@ -59,16 +71,14 @@ pub async fn side_by_side<L: Pair>(locks: &Arc<Vec<L>>, time: Duration) -> Resul
             })
         })
         .collect();
-    tokio::time::sleep(time).await;
+    let output = other.await;
     stop.store(true, Ordering::Relaxed);
     let mut pairs = 0.0;
     for task in tasks {
         pairs += f64::from(task.await??);
     }
-    Ok(Load {
-        pairs,
-        time: begun.elapsed(),
-    })
+    let time = begun.elapsed();
+    Ok((Load { pairs, time }, output))
 }
 
 /// Runs `times` pairs per lock, with one task per lock.

@@ -7,11 +7,11 @@ use std::alloc::System;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::Parser;
-use leasehold_benches::Result;
-use leasehold_benches::figures::Effort;
+use clap::{Parser, ValueEnum};
+use leasehold_benches::figures::{Effort, idle};
 use leasehold_benches::library::Library;
 use leasehold_benches::report::Plan;
+use leasehold_benches::{Result, open_files};
 use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
 /// Counts allocations, which are figures too.
@@ -44,10 +44,25 @@ struct Arguments {
     /// Also writes the figures and the plots to docs/. Needs the feature `peers`.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     docs: bool,
+    /// Measures idle clients in this process, for the figures `idle`.
+    #[arg(
+        long,
+        hide = true,
+        num_args = 3,
+        value_names = ["LIBRARY", "URL", "CLIENTS"],
+        exclusive = true
+    )]
+    idle_clients: Vec<String>,
 }
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
+    open_files::raise_limit()?;
+    if let [library, url, clients] = &arguments.idle_clients[..] {
+        let library = Library::from_str(library, false)?;
+        idle::print(library, url, clients.parse()?)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     if cfg!(debug_assertions) && !arguments.quick {
         return Err("measure with --release, or pass --quick".into());
     }

@@ -1,54 +1,79 @@
-//! A contended mutex that each client holds for no time: how fast it passes from client to client.
+//! A contended mutex that each client holds for no time: how fast it passes from client to client,
+//! and from task to task of one client.
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
 use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
-use crate::drain::{Parked, drain};
+use crate::drain::{Drained, Parked, drain};
 use crate::figures::{Fixture, Goal, Reading, median, micros};
 use crate::library::mutexes;
-use crate::load::one_by_one;
+use crate::open_files;
 use crate::server_stats::ServerStats;
 
-const CLIENTS: [usize; 3] = [2, 8, 32];
+/// The lengths of the queue. Each client has connections of its own.
+pub(crate) const CLIENTS: [usize; 5] = [2, 8, 32, 200, 1_000];
+/// A quick run only shows that the measurements work, so its longer queues have this many clients.
+const QUICK_CLIENTS: usize = 40;
+/// The tasks of one client that queue for one mutex.
+pub(crate) const TASKS: [usize; 2] = [1_000, 10_000];
+/// The tasks are compared with a hand-over between this many clients.
+const COMPARED: usize = 32;
+
+/// The goals. A hand-over includes the grant's script and the release of the next waiter.
+const OVER_MESSAGE: Goal = Goal::RatioAtMost(1.8);
+const OVER_SIGNAL: Goal = Goal::RatioAtLeast(0.9);
+const LONGEST_OVER_8: Goal = Goal::RatioAtLeast(0.7);
+const CALLS: Goal = Goal::AtMost(2.1);
 
 pub(crate) async fn close(clients: Vec<LockClient>) -> Result<()> {
-    for client in clients {
+    let closing = clients.into_iter().map(async |client| {
         client.shutdown().await?;
         client.backend().close().await?;
-    }
-    Ok(())
+        Result::Ok(())
+    });
+    try_join_all(closing).await.map(drop)
 }
 
-fn time(fixture: &Fixture) -> Duration {
-    Duration::from_millis(fixture.effort.of(100, 800))
+/// The clients of a queue of this length.
+fn clients(fixture: &Fixture, length: usize) -> Result<usize> {
+    let count = fixture.effort.of(length.min(QUICK_CLIENTS), length);
+    open_files::suffice_for(count)?;
+    Ok(count)
+}
+
+/// Long enough that each client has several turns.
+fn time(fixture: &Fixture, count: usize) -> Duration {
+    let full = if count > 500 { 1_600 } else { 800 };
+    Duration::from_millis(fixture.effort.of(100, full))
 }
 
 /// Hand-overs, next to a bare message.
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let messages = fixture.effort.of(50, 3_000);
     let mut readings = Vec::new();
-    for count in CLIENTS {
+    for length in CLIENTS {
         let floor = fixture
             .library
             .message_floor(&fixture.url(), messages)
             .await?;
-        let seen = ours(fixture, count).await?;
+        let seen = ours(fixture, length).await?;
         let at = |percent| {
             let value = micros(seen.hand_over.percentile(percent));
-            Reading::new(format!("hand_over.{count}.p{percent}"), value, "µs")
+            Reading::new(format!("hand_over.{length}.p{percent}"), value, "µs")
                 .over(micros(floor.percentile(percent)))
         };
-        readings.push(at(50).goal(Goal::RatioAtMost(1.2)));
+        readings.push(at(50).goal(OVER_MESSAGE));
         readings.push(at(99));
         let most = seen.by_client.iter().max().copied().unwrap_or_default();
         let least = seen.by_client.iter().min().copied().unwrap_or_default();
         let unfair = Reading::new(
-            format!("hand_over.{count}.difference"),
+            format!("hand_over.{length}.difference"),
             (most - least) as f64,
             "acquisitions, most − fewest of a client",
         );
@@ -57,9 +82,10 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     Ok(readings)
 }
 
-async fn ours(fixture: &Fixture, count: usize) -> Result<Contention> {
-    let (clients, mutexes) = own(fixture, &format!("contended-{count}"), count).await?;
-    let seen = contend(mutexes, Pace::default(), time(fixture)).await?;
+async fn ours(fixture: &Fixture, length: usize) -> Result<Contention> {
+    let count = clients(fixture, length)?;
+    let (clients, mutexes) = own(fixture, &format!("contended-{length}"), count).await?;
+    let seen = contend(mutexes, Pace::default(), time(fixture, count)).await?;
     close(clients).await?;
     Ok(seen)
 }
@@ -79,39 +105,45 @@ async fn token_locks(fixture: &Fixture, key: &str, count: usize) -> Result<Vec<T
 /// Acquisitions per second without a hold, next to the locks on `BLPOP`.
 pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&fixture.url()).await?;
-    let (pace, time) = (Pace::default(), time(fixture));
-    let mut readings = Vec::new();
-    for count in CLIENTS {
-        let signals = signal_locks(fixture, &format!("signal-{count}"), count).await?;
-        let signal = contend(signals, pace, time).await?;
-        let (clients, mutexes) = own(fixture, &format!("contended-{count}"), count).await?;
-        one_by_one(&mutexes[0], 1).await?;
+    let pace = Pace::default();
+    let (mut readings, mut with_8) = (Vec::new(), f64::NAN);
+    for length in CLIENTS {
+        let count = clients(fixture, length)?;
+        let time = time(fixture, count);
+        let signals = signal_locks(fixture, &format!("signal-{length}"), count).await?;
+        let signal = contend(signals, pace, time).await?.per_second();
+        let (clients, mutexes) = own(fixture, &format!("contended-{length}"), count).await?;
+        // A client subscribes and polls when it waits for the first time, and it connects for
+        // renewals at its first hold. Neither is part of the cost of an acquisition.
+        contend(mutexes.clone(), pace, Duration::ZERO).await?;
         let before = server.commands().await?;
         let own = contend(mutexes, pace, time).await?;
         let scripts = server.commands().await?.since(&before).scripts();
         close(clients).await?;
-        let tokens = token_locks(fixture, &format!("token-{count}"), count).await?;
-        let token = contend(tokens, pace, time).await?;
-        readings.extend(over_blpop(
-            &format!("zero_hold.{count}"),
-            own.per_second(),
-            [signal.per_second(), token.per_second()],
-            "acquisitions/s",
-        ));
-        readings.push(Reading::new(
-            format!("zero_hold.{count}.commands"),
-            scripts.calls as f64 / own.all as f64,
-            "calls per acquisition",
-        ));
+        let tokens = token_locks(fixture, &format!("token-{length}"), count).await?;
+        let token = contend(tokens, pace, time).await?.per_second();
+        let (rate, unit) = (own.per_second(), "acquisitions/s");
+        let id = format!("zero_hold.{length}");
+        readings.extend(over_blpop(&id, rate, [signal, token], unit));
+        let calls = scripts.calls as f64 / own.all as f64;
+        let calls = Reading::new(format!("{id}.commands"), calls, "calls per acquisition");
+        readings.push(calls.goal(CALLS));
+        if length == 8 {
+            with_8 = rate;
+        } else if length > 8 {
+            let beside_8 = Reading::new(format!("{id}.beside_8"), rate, unit).over(with_8);
+            readings.push(match length {
+                1_000 => beside_8.goal(LONGEST_OVER_8),
+                _ => beside_8,
+            });
+        }
     }
     Ok(readings)
 }
 
 fn over_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static str) -> [Reading; 2] {
     [
-        Reading::new(id, own, unit)
-            .over(signal)
-            .goal(Goal::RatioAtLeast(1.5)),
+        Reading::new(id, own, unit).over(signal).goal(OVER_SIGNAL),
         Reading::new(format!("{id}.beside_token"), own, unit).over(token),
     ]
 }
@@ -120,8 +152,11 @@ fn over_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static str)
 pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&fixture.url()).await?;
     let mut readings = Vec::new();
-    for count in CLIENTS {
-        let drains = fixture.effort.of(1, 8 + 32 / count);
+    for length in CLIENTS {
+        let count = clients(fixture, length)?;
+        let drains = fixture
+            .effort
+            .of(1, if count > 100 { 3 } else { 8 + 32 / count });
         let (mut ours, mut signal, mut token) = (Vec::new(), Vec::new(), Vec::new());
         let (clients, mut mutexes) = own(fixture, "drained", count + 1).await?;
         let mut signals = signal_locks(fixture, "signal", count + 1).await?;
@@ -142,20 +177,59 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         }
         close(clients).await?;
         // The first drain of each lock only warms up its connections.
-        let rate = |times: &[Duration]| {
-            let rates = times[1..].iter();
+        let rate = |drained: &[Drained]| {
+            let rates = drained[1..].iter();
             median(
                 rates
-                    .map(|time| count as f64 / time.as_secs_f64())
+                    .map(|drained| count as f64 / drained.time.as_secs_f64())
                     .collect(),
             )
         };
         readings.extend(over_blpop(
-            &format!("drain.{count}"),
+            &format!("drain.{length}"),
             rate(&ours),
             [rate(&signal), rate(&token)],
             "hand-overs/s",
         ));
     }
+    Ok(readings)
+}
+
+/// Many tasks of one client queue for one mutex, and each has it once. Their time is compared with
+/// as many hand-overs between clients.
+pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let hand_over = ours(fixture, COMPARED).await?.hand_over.percentile(50);
+    let (locks, inspector) = (
+        fixture.library.connect(&fixture.url()).await?,
+        fixture.library.connect(&fixture.url()).await?,
+    );
+    let mut readings = Vec::new();
+    for length in TASKS {
+        let count = fixture.effort.of(length.min(200), length);
+        let mutex = locks.mutex("tasks")?;
+        let mutexes = Arc::new(vec![mutex.clone(); count]);
+        let mut seen = Vec::new();
+        // The first drain only warms up.
+        for _ in 0..=fixture.effort.of(1, 2) {
+            let parked = Parked::OnLeasehold(&inspector, "tasks");
+            seen.push(drain(&mutex, &mutexes, parked).await?);
+        }
+        let millis = |time: Duration| micros(time) / 1e3;
+        let times = seen[1..].iter().map(|drained| millis(drained.time));
+        let id = format!("tasks.{length}");
+        let reading = Reading::new(&id, median(times.collect()), "ms");
+        let least = millis(hand_over) * count as f64;
+        readings.push(reading.over(least).goal(Goal::RatioAtMost(1.5)));
+        let displaced = seen.iter().map(|drained| drained.displaced).max();
+        readings.push(
+            Reading::new(
+                format!("{id}.displaced"),
+                displaced.unwrap_or_default() as f64,
+                "places out of turn, at most",
+            )
+            .goal(Goal::AtMost(0.0)),
+        );
+    }
+    close(vec![locks, inspector]).await?;
     Ok(readings)
 }

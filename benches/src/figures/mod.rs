@@ -14,6 +14,7 @@ mod cost;
 mod distinct_keys;
 pub(crate) mod hand_over;
 pub mod held;
+pub mod idle;
 mod parked;
 mod postgres;
 mod rw;
@@ -224,6 +225,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("hand_over", Tcp, EachRound, hand_over::measure),
     measurement!("zero_hold", Tcp, EachRound, hand_over::measure_rates),
     measurement!("drain", Tcp, EachRound, hand_over::measure_drains),
+    measurement!("tasks", Tcp, EachRound, hand_over::measure_tasks),
     measurement!("steady", Tcp, EachRound, steady::measure),
     measurement!("rw_many_readers", Tcp, EachRound, rw::measure_many_readers),
     measurement!("rw_mixed", Tcp, EachRound, rw::measure_mixed),
@@ -231,6 +233,7 @@ pub const ALL: &[Measurement] = &[
     measurement!("held", Tcp, Once, held::measure_few),
     measurement!("held.100000", Tcp, EachRound, held::measure_many),
     measurement!("parked", Tcp, Once, parked::measure),
+    measurement!("idle", Tcp, EachRound, idle::measure),
     measurement!("topology", Tcp, EachRound, topology::measure),
     measurement!("sim", Tcp, WithoutLibrary, sim::measure),
     measurement!("postgres", Tcp, WithoutLibrary, postgres::measure),

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join, join_all, try_join_all};
+use futures_util::future::{join_all, try_join_all};
 use leasehold::{ReadGuard, RwLock};
 
 use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
 use crate::figures::{Fixture, Goal, Reading, median, micros};
-use crate::load::side_by_side;
+use crate::load::side_by_side_with;
 use crate::lock::{Lock, Reader, Writer};
 use crate::samples::Samples;
 use crate::server_stats::ServerStats;
@@ -112,8 +112,9 @@ pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
         pause: Duration::from_millis(10),
     };
     let mut readings = Vec::new();
-    for count in [1, 16, 256] {
-        let key = format!("mixed-{count}");
+    for tasks in [1, 16, 256, 1_000] {
+        let count = fixture.effort.of(tasks.min(256), tasks);
+        let key = format!("mixed-{tasks}");
         let (mut clients, mut readers) = (Vec::new(), Vec::new());
         for _ in 0..count.min(8) {
             clients.push(fixture.library.connect(&fixture.url()).await?);
@@ -126,18 +127,18 @@ pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
         clients.push(own);
         let readers = Arc::new(readers);
         let writing = contend(vec![writer], pace, time);
-        let (reads, writes) = join(side_by_side(&readers, time), writing).await;
-        let (reads, writes) = (reads?.per_second(), writes?);
+        let (reads, writes) = side_by_side_with(&readers, writing).await?;
+        let (reads, writes) = (reads.per_second(), writes?);
         close(clients).await?;
         let wait = micros(writes.wait.percentile(99)) / 1e3;
         readings.extend([
-            Reading::new(format!("rw_mixed.{count}.reads"), reads, "reads/s"),
+            Reading::new(format!("rw_mixed.{tasks}.reads"), reads, "reads/s"),
             Reading::new(
-                format!("rw_mixed.{count}.writes"),
+                format!("rw_mixed.{tasks}.writes"),
                 writes.per_second(),
                 "writes/s",
             ),
-            Reading::new(format!("rw_mixed.{count}.write_wait_p99"), wait, "ms"),
+            Reading::new(format!("rw_mixed.{tasks}.write_wait_p99"), wait, "ms"),
         ]);
     }
     Ok(readings)

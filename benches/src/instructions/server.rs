@@ -66,7 +66,7 @@ pub enum Turn {
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 12] {
+pub const fn queues() -> [Queue; 13] {
     use Turn::{HandOver, Leave, Permit, Poll, Readers};
     [
         queue("server.hand_over_2", HandOver, 2),
@@ -75,6 +75,7 @@ pub const fn queues() -> [Queue; 12] {
         queue("server.hand_over_64", HandOver, 64),
         queue("server.hand_over_200", HandOver, 200),
         queue("server.hand_over_1000", HandOver, 1_000),
+        queue("server.hand_over_10000", HandOver, 10_000),
         queue("server.permit_8", Permit, 8),
         queue("server.permit_64", Permit, 64),
         queue("server.readers_8", Readers, 8),

@@ -8,6 +8,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::figures::Goal;
+use crate::figures::hand_over::CLIENTS;
 use crate::report::summary::{CONTENDED, number};
 use crate::report::{Figure, PEERS, Report};
 use crate::{Fault, Result};
@@ -39,6 +40,7 @@ pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
     draw_distinct_keys(report, &folder.join("distinct_keys.svg"))?;
     draw_hand_overs(report, &folder.join("hand_over.svg"))?;
     draw_rates(report, &folder.join("queues.svg"))?;
+    draw_queue_length(report, &folder.join("queue_length.svg"))?;
     draw_waits(report, &folder.join("waits.svg"))
 }
 
@@ -314,7 +316,7 @@ fn draw_hand_overs(report: &Report, path: &Path) -> Result<()> {
         series.push((format!("PUBLISH, {client}"), *pale));
         series.push((format!("hand-over, {client}"), colour));
     }
-    for contenders in [2, 8, 32] {
+    for contenders in CLIENTS {
         let name = format!("hand_over.{contenders}.p50");
         let mut values = Vec::new();
         for (client, _) in clients(report) {
@@ -339,7 +341,7 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     for (client, _) in clients(report) {
         let mut groups = Vec::new();
         for (kind, words) in [("zero_hold", "no hold"), ("drain", "drain")] {
-            for contenders in [2, 8, 32] {
+            for contenders in [2, 32, 1_000] {
                 let name = format!("{kind}.{contenders}");
                 let own = report.figure(&name, &client);
                 let token = report.figure(&format!("{name}.beside_token"), &client);
@@ -353,7 +355,7 @@ fn draw_rates(report: &Report, path: &Path) -> Result<()> {
     let names = ["leasehold", "BLPOP, a signal", "BLPOP, a token"];
     let names = names.map(str::to_owned);
     Bars {
-        title: "Acquisitions of one lock by 2, 8 or 32 clients, per second",
+        title: "Acquisitions of one lock by 2, 32 or 1,000 clients, per second",
         below: "held for no time, or a queue that drains; higher is better",
         series: names.into_iter().zip([COLOURS[0], LIGHT, GREY]).collect(),
         panels,
@@ -381,85 +383,167 @@ fn draw_waits(report: &Report, path: &Path) -> Result<()> {
     .draw(path)
 }
 
-/// The numbers of tasks in the plot of concurrent pairs.
-const TASKS: [f64; 4] = [1.0, 16.0, 64.0, 256.0];
+/// Charts of lines over a logarithmic axis.
+struct Lines<'a> {
+    title: &'a str,
+    below: &'a str,
+    /// The marks of the axis, and the word for more than one.
+    marks: &'a [usize],
+    word: &'a str,
+    /// Draws a line at this value.
+    line: Option<f64>,
+    label: &'a dyn Fn(f64) -> String,
+    /// Charts one above the other, on the same scale, each with a heading.
+    panels: Vec<(String, Vec<Line>)>,
+}
+
+/// The name, colour and points of a line.
+type Line = (String, RGBColor, Vec<(f64, f64)>);
+
+impl Lines<'_> {
+    fn draw(mut self, path: &Path) -> Result<()> {
+        for (_, lines) in &mut self.panels {
+            lines.retain(|(.., points)| !points.is_empty());
+        }
+        self.panels.retain(|(_, lines)| !lines.is_empty());
+        let lines = self.panels.iter().flat_map(|(_, lines)| lines);
+        let points = lines.flat_map(|(.., points)| points);
+        let most = points.map(|point| point.1).fold(0.0, f64::max);
+        let Some((_, lines)) = self.panels.first() else {
+            return Ok(());
+        };
+        let names = lines
+            .iter()
+            .map(|(name, colour, _)| (name.clone(), *colour));
+        let names: Vec<_> = names.collect();
+        let height = 120 + 300 * u32::try_from(self.panels.len())?;
+        let area = page(path, (860, height), self.title, self.below)?;
+        let parts = legend(&area, &names)?.split_evenly((self.panels.len(), 1));
+        for ((heading, lines), part) in self.panels.iter().zip(parts) {
+            self.draw_panel(
+                &part,
+                heading,
+                lines,
+                most.max(self.line.unwrap_or_default()),
+            )?;
+        }
+        area.present().map_err(fault)
+    }
+
+    fn draw_panel(&self, area: &Area<'_>, heading: &str, lines: &[Line], most: f64) -> Result<()> {
+        let style = text(TEXT, &INK, HPos::Left, VPos::Top);
+        area.draw_text(heading, &style, (16, 0)).map_err(fault)?;
+        let at = |mark: usize| (mark as f64).log2();
+        let (Some(first), Some(last)) = (self.marks.first(), self.marks.last()) else {
+            return Ok(());
+        };
+        let margin = 0.05 * (at(*last) - at(*first));
+        let (left, right) = (at(*first) - margin, at(*last) + margin);
+        let mut chart = ChartBuilder::on(&area.clone().margin(18, 0, 0, 0))
+            .y_label_area_size(64)
+            .x_label_area_size(28)
+            .build_cartesian_2d(left..right, 0.0..most * 1.1)
+            .map_err(fault)?;
+        scale(&mut chart, self.label)?;
+        if let Some(value) = self.line {
+            let line = PathElement::new([(left, value), (right, value)], INK.stroke_width(1));
+            chart.draw_series([line]).map_err(fault)?;
+        }
+        for mark in self.marks {
+            let (x, y) = chart.backend_coord(&(at(*mark), 0.0));
+            let style = text(TEXT, &INK, HPos::Center, VPos::Top);
+            let plural = if *mark == 1 { "" } else { "s" };
+            put(
+                &chart,
+                &format!("{mark} {}{plural}", self.word),
+                &style,
+                (x, y + 8),
+            )?;
+        }
+        for (_, colour, points) in lines {
+            let points = || points.iter().map(|(x, y)| (x.log2(), *y));
+            let line = LineSeries::new(points(), colour.stroke_width(2));
+            chart.draw_series(line).map_err(fault)?;
+            let dots = points().map(|point| Circle::new(point, 4, colour.filled()));
+            chart.draw_series(dots).map_err(fault)?;
+        }
+        Ok(())
+    }
+}
 
 /// Plots pairs/s ÷ floor against the number of tasks.
 fn draw_distinct_keys(report: &Report, path: &Path) -> Result<()> {
-    let mut lines: Vec<(String, String, String)> = Vec::new();
+    const TASKS: [usize; 4] = [1, 16, 64, 256];
+    let mut ids: Vec<(String, String, String)> = Vec::new();
     for (kind, id) in [
         ("one call each", "distinct_keys"),
         ("batched", "distinct_keys_batched"),
     ] {
         for (client, _) in clients(report) {
-            lines.push((format!("{client}, {kind}"), id.into(), client));
+            ids.push((format!("{client}, {kind}"), id.into(), client));
         }
     }
     for peer in PEERS {
         let id = format!("peer.{peer}.distinct_keys");
-        lines.push((peer.into(), id, "peer".into()));
+        ids.push((peer.into(), id, "peer".into()));
     }
-    let drawn = drawn_lines(report, lines);
-    if drawn.is_empty() {
-        return Ok(());
+    let lines = ids.into_iter().zip(COLOURS);
+    let lines = lines.map(|((name, id, client), colour)| {
+        let ratio = |tasks: usize| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
+        let points = TASKS.into_iter();
+        let points = points.filter_map(|tasks| Some((tasks as f64, ratio(tasks)?)));
+        (name, colour, points.collect())
+    });
+    Lines {
+        title: "Uncontended locks, by tasks of one client",
+        below: "pairs/s ÷ those of SET NX PX and compare-and-delete; higher is better",
+        marks: &TASKS,
+        word: "task",
+        line: Some(1.0),
+        label: &|value| format!("{value:.1}"),
+        panels: vec![(String::new(), lines.collect())],
     }
-    let below = "pairs/s ÷ those of SET NX PX and compare-and-delete; higher is better";
-    let area = page(
-        path,
-        (860, 420),
-        "Uncontended locks, by tasks of one client",
-        below,
-    )?;
-    let names: Vec<_> = drawn
-        .iter()
-        .map(|(name, colour, _)| (name.clone(), *colour))
-        .collect();
-    let rest = legend(&area, &names)?;
-    let most = drawn
-        .iter()
-        .flat_map(|(.., points)| points)
-        .map(|point| point.1);
-    let most = most.fold(1.0, f64::max) * 1.1;
-    let mut chart = ChartBuilder::on(&rest)
-        .y_label_area_size(64)
-        .x_label_area_size(28)
-        .build_cartesian_2d(-0.3..8.3, 0.0..most)
-        .map_err(fault)?;
-    scale(&mut chart, &|value| format!("{value:.1}"))?;
-    let floor = PathElement::new([(-0.3, 1.0), (8.3, 1.0)], INK.stroke_width(1));
-    chart.draw_series([floor]).map_err(fault)?;
-    for tasks in TASKS {
-        let (x, y) = chart.backend_coord(&(tasks.log2(), 0.0));
-        let style = text(TEXT, &INK, HPos::Center, VPos::Top);
-        let words = if tasks == 1.0 { "task" } else { "tasks" };
-        put(&chart, &format!("{tasks} {words}"), &style, (x, y + 8))?;
-    }
-    for (_, colour, points) in drawn {
-        let line = LineSeries::new(points.iter().copied(), colour.stroke_width(2));
-        chart.draw_series(line).map_err(fault)?;
-        let dots = points
-            .iter()
-            .map(|point| Circle::new(*point, 4, colour.filled()));
-        chart.draw_series(dots).map_err(fault)?;
-    }
-    area.present().map_err(fault)
+    .draw(path)
 }
 
-/// The name, colour and points of a line.
-type DrawnLine = (String, RGBColor, Vec<(f64, f64)>);
-
-/// The lines that have at least one point.
-fn drawn_lines(report: &Report, lines: Vec<(String, String, String)>) -> Vec<DrawnLine> {
-    let mut drawn = Vec::new();
-    for ((name, id, client), colour) in lines.into_iter().zip(COLOURS) {
-        let ratio = |tasks: f64| report.figure(&format!("{id}.{tasks}"), &client)?.ratio;
-        let points = TASKS
-            .iter()
-            .filter_map(|tasks| Some((tasks.log2(), ratio(*tasks)?)));
-        let points: Vec<(f64, f64)> = points.collect();
-        if !points.is_empty() {
-            drawn.push((name, colour, points));
-        }
+/// Plots acquisitions/s of one lock against the number of clients that want it.
+fn draw_queue_length(report: &Report, path: &Path) -> Result<()> {
+    let panel = |(client, _): (String, RGBColor)| {
+        let points = |end: &str, value: fn(&Figure) -> Option<f64>| -> Vec<(f64, f64)> {
+            let lengths = CLIENTS.into_iter();
+            let point = |length: usize| {
+                let name = format!("zero_hold.{length}{end}");
+                Some((length as f64, value(report.figure(&name, &client)?)?))
+            };
+            lengths.filter_map(point).collect()
+        };
+        let lines = vec![
+            (
+                "leasehold".into(),
+                COLOURS[0],
+                points("", |own| Some(own.value)),
+            ),
+            (
+                "BLPOP, a signal".into(),
+                COLOURS[1],
+                points("", |own| own.floor),
+            ),
+            (
+                "BLPOP, a token".into(),
+                GREY,
+                points(".beside_token", |own| own.floor),
+            ),
+        ];
+        (client, lines)
+    };
+    Lines {
+        title: "One lock, by the number of clients that want it all the time",
+        below: "acquisitions per second, held for no time (the axis is logarithmic); higher is better",
+        marks: &CLIENTS,
+        word: "client",
+        line: None,
+        label: &number,
+        panels: clients(report).into_iter().map(panel).collect(),
     }
-    drawn
+    .draw(path)
 }

@@ -60,6 +60,7 @@ pub(super) fn for_users(report: &Report) -> String {
             cells.collect::<Vec<_>>().join(" | ")
         );
     }
+    idle_clients(report, &clients, &mut out);
     let contended = |name: &str, figure: &str| {
         let id = format!("peer.{name}.steady.{figure}");
         report.figure(&id, "peer").map(|figure| figure.value)
@@ -77,6 +78,43 @@ pub(super) fn for_users(report: &Report) -> String {
     }
     out
 }
+
+/// The table about idle clients, if they were measured.
+fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
+    let value = |name: &str, client: &str| report.figure(name, client).map(|figure| figure.value);
+    let measured = |client: &&str| value("idle.used.threads", client).is_some();
+    if !clients.iter().any(measured) {
+        return;
+    }
+    let _ = writeln!(
+        out,
+        "\n### An idle client\n\n| each further client in a process | {} |",
+        clients.join(" | ")
+    );
+    let _ = writeln!(out, "|---|{}", "---|".repeat(clients.len()));
+    for (words, state) in [
+        ("that has connected", "connected"),
+        ("that has waited for a lock and held it", "used"),
+    ] {
+        let cells = clients.iter().map(|client| {
+            let counts = IDLE.iter().filter_map(|(words, name)| {
+                let value = value(&format!("idle.{state}.{name}"), client)?;
+                Some(format!("{value:.0} {words}"))
+            });
+            counts.collect::<Vec<_>>().join(", ")
+        });
+        let cells = cells.collect::<Vec<_>>().join(" | ");
+        let _ = writeln!(out, "| {words} | {cells} |");
+    }
+}
+
+/// What an idle client costs: words, and the end of the figure.
+const IDLE: [(&str, &str); 4] = [
+    ("threads", "threads"),
+    ("tasks", "tasks"),
+    ("connections", "connections"),
+    ("kB", "memory"),
+];
 
 /// The rows about a free lock: words, leasehold's figure, the end of a peer's figure.
 const FREE: [(&str, &str, &str); 5] = [
@@ -275,7 +313,15 @@ mod tests {
         };
         let text = for_users(&report);
         assert!(text.contains("one at a time (lower is better) | 1.48 |  | 1.07 |  |"));
-        assert!(!text.contains("A contended lock"));
+        assert!(!text.contains("A contended lock") && !text.contains("An idle client"));
+        for (name, value) in [("threads", 0.0), ("tasks", 5.02), ("memory", 81.6)] {
+            let name = format!("idle.used.{name}");
+            report.figures.push(figure(&name, "redis-rs", value, None));
+        }
+        let text = for_users(&report);
+        assert!(
+            text.contains("| that has waited for a lock and held it | 0 threads, 5 tasks, 82 kB |")
+        );
         for (name, value) in [("leasehold", 26.3), ("by-hand", 810.4)] {
             let name = format!("peer.{name}.steady.wait_p99");
             report.figures.push(figure(&name, "peer", value, None));
