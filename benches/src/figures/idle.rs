@@ -35,7 +35,7 @@ const COUNTED: [(&str, &str); 4] = [
     ("threads", "threads per client"),
     ("tasks", "tasks per client"),
     ("connections", "connections per client"),
-    ("memory", "kB of resident memory per client"),
+    ("memory", "kB of resident memory per client, without the program"),
 ];
 /// When: after connecting, and after each client has waited for a lock and had it.
 const STATES: [&str; 2] = ["connected", "used"];
@@ -70,6 +70,8 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
 pub fn print(library: Library, url: &str, further: usize) -> Result<()> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
+        // Threads that look names up are shared by all clients.
+        .thread_keep_alive(SETTLE / 5)
         .enable_all()
         .build()?;
     let url = url.to_owned();
@@ -138,6 +140,6 @@ async fn now(server: &mut ServerStats) -> Result<Counts> {
         of_status("Threads:")?,
         tasks.sum(),
         server.number("clients", "connected_clients").await?,
-        of_status("VmRSS:")?,
+        of_status("RssAnon:")?,
     ])
 }
