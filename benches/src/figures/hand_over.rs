@@ -13,6 +13,7 @@ use crate::contend::{Contention, Pace, contend};
 use crate::drain::{Drained, Parked, drain};
 use crate::figures::{Fixture, Goal, Reading, median, micros};
 use crate::library::mutexes;
+use crate::load::one_by_one;
 use crate::open_files;
 use crate::server_stats::ServerStats;
 
@@ -20,6 +21,8 @@ use crate::server_stats::ServerStats;
 pub(crate) const CLIENTS: [usize; 5] = [2, 8, 32, 200, 1_000];
 /// A quick run only shows that the measurements work, so its longer queues have this many clients.
 const QUICK_CLIENTS: usize = 40;
+/// The clients that wait for the first time at the same time.
+const AT_ONCE: usize = 20;
 /// The tasks of one client that queue for one mutex.
 pub(crate) const TASKS: [usize; 2] = [1_000, 10_000];
 /// The tasks are compared with a hand-over between this many clients.
@@ -90,8 +93,15 @@ async fn ours(fixture: &Fixture, length: usize) -> Result<Contention> {
     Ok(seen)
 }
 
+/// Connects clients that have waited for the mutex and held it. A client subscribes and polls when it
+/// waits for the first time, and it connects for renewals at its first hold. Neither is part of the
+/// cost of an acquisition. If a thousand clients did so at once, calls would time out.
 async fn own(fixture: &Fixture, key: &str, count: usize) -> Result<(Vec<LockClient>, Vec<Mutex>)> {
-    mutexes(fixture.library, &fixture.url(), key, count).await
+    let (clients, mutexes) = mutexes(fixture.library, &fixture.url(), key, count).await?;
+    for few in mutexes.chunks(AT_ONCE) {
+        try_join_all(few.iter().map(|mutex| one_by_one(mutex, 2))).await?;
+    }
+    Ok((clients, mutexes))
 }
 
 async fn signal_locks(fixture: &Fixture, key: &str, count: usize) -> Result<Vec<SignalLock>> {
@@ -113,9 +123,6 @@ pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
         let signals = signal_locks(fixture, &format!("signal-{length}"), count).await?;
         let signal = contend(signals, pace, time).await?.per_second();
         let (clients, mutexes) = own(fixture, &format!("contended-{length}"), count).await?;
-        // A client subscribes and polls when it waits for the first time, and it connects for
-        // renewals at its first hold. Neither is part of the cost of an acquisition.
-        contend(mutexes.clone(), pace, Duration::ZERO).await?;
         let before = server.commands().await?;
         let own = contend(mutexes, pace, time).await?;
         let scripts = server.commands().await?.since(&before).scripts();

@@ -35,7 +35,10 @@ const COUNTED: [(&str, &str); 4] = [
     ("threads", "threads per client"),
     ("tasks", "tasks per client"),
     ("connections", "connections per client"),
-    ("memory", "kB of resident memory per client, without the program"),
+    (
+        "memory",
+        "kB of resident memory per client, without the program",
+    ),
 ];
 /// When: after connecting, and after each client has waited for a lock and had it.
 const STATES: [&str; 2] = ["connected", "used"];
