@@ -9,7 +9,7 @@ use crate::lock::Lock;
 use crate::samples::Samples;
 
 /// The measurement starts at the earliest after this time.
-const WARM_UP: Duration = Duration::from_millis(300);
+const WARM_UP: Duration = Duration::from_millis(100);
 /// It starts when each client has had the lock this often. The first time, a client may still be
 /// connecting and subscribing.
 const TURNS_BEFORE: usize = 2;
