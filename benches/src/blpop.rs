@@ -13,6 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
+use fred::error::ErrorKind;
 use fred::prelude::{
     Client, ClientLike, Config, Expiration, KeysInterface, ListInterface, LuaInterface, SetOptions,
 };
@@ -134,7 +135,11 @@ impl Connection {
                 let value: redis::Value = command.query_async(&mut connection.clone()).await?;
                 FromRedisValue::from_redis_value(value)?
             }
-            Self::Fred(client) => client.blpop(list, BLPOP_TIMEOUT).await?,
+            Self::Fred(client) => match client.blpop(list, BLPOP_TIMEOUT).await {
+                // The library reports the end of the wait as an error.
+                Err(error) if matches!(error.kind(), ErrorKind::Timeout) => None,
+                popped => popped?,
+            },
         };
         Ok(popped.map(|(_, token)| token))
     }
