@@ -371,17 +371,16 @@ published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fre
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.
 packages() {
-    local name files selection=()
+    local name files selection=() folder=$CARGO_TARGET_DIR/packages
     for name in "${published[@]}"; do selection+=(--package "$name"); done
-    rm -rf "$CARGO_TARGET_DIR/package"
-    # cargo extracts these archives into its home, and doesn't notice when one of the same version has
-    # changed.
-    rm -rf "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold-*
-    cargo package --allow-dirty "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
+    # cargo extracts these archives into its home, and builds them once. It doesn't notice when one of
+    # the same version has changed.
+    rm -rf "$folder" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold-*
+    cargo package --allow-dirty --target-dir "$folder" "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
     # The facade's archive keeps the workspace's profiles, which name packages that it lacks.
     ! grep '^warning' "$TMPDIR/packages.log" | grep -v 'profile package spec' || return 1
     for name in "${published[@]}"; do
-        files=$(tar -tzf "$CARGO_TARGET_DIR/package/$name"-[0-9]*.crate | cut -d / -f 2-)
+        files=$(tar -tzf "$folder/package/$name"-[0-9]*.crate | cut -d / -f 2-)
         for file in README.md LICENSE-MIT LICENSE-APACHE; do
             grep -qx "$file" <<<"$files" || {
                 echo "the archive of $name lacks $file" >&2
