@@ -173,12 +173,25 @@ fn damaged_bytes_are_refused() {
         malformed(&longer),
         "a malformed state: bytes behind the end"
     );
-    let mut many = bytes.clone();
-    many[HOLDER - 4..HOLDER].copy_from_slice(&u32::MAX.to_le_bytes());
-    assert_eq!(malformed(&many), "a malformed state: holders");
+    for count in [100, u32::MAX] {
+        let mut many = bytes.clone();
+        many[HOLDER - 4..HOLDER].copy_from_slice(&count.to_le_bytes());
+        assert_eq!(malformed(&many), "a malformed state: holders");
+    }
     let mut capacity = bytes;
     capacity[6] = 2;
     assert_eq!(malformed(&capacity), "a malformed state: spec");
+}
+
+#[test]
+fn every_reason_survives() {
+    use leasehold_api::EndReason::{Expired, Forced, Released, Unknown};
+    for reason in [Expired, Forced, Released, Unknown].map(Some) {
+        let mut parts = full().to_parts();
+        parts.watermarks[0].reason = reason;
+        let state = State::from_parts(parts).expect("any reason is consistent");
+        assert_eq!(State::from_bytes(&state.to_bytes()), Ok(state));
+    }
 }
 
 #[test]
