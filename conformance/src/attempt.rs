@@ -9,7 +9,7 @@ use leasehold_api::{
 };
 
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::Session;
+use crate::world::{DELIVERABLE, Session};
 
 /// An attempt that was sent.
 #[derive(Clone, Debug)]
@@ -67,6 +67,13 @@ impl Attempt {
     pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
         let request = from_ref(&self.request);
         one(self.session.backend.acquire(request).await)
+    }
+
+    /// Sends the acquire again, deliverable from now on.
+    pub(crate) async fn again_in_time(&self) -> Result<Stamped<AcquireReply>, Failure> {
+        let mut request = self.request.clone();
+        request.deliver_before = self.session.now().await?.saturating_add(DELIVERABLE);
+        one(self.session.backend.acquire(&[request]).await)
     }
 
     pub(crate) fn poll_request(&self, listening: bool) -> Poll {

@@ -17,7 +17,7 @@ use crate::failure::{Failure, Verdict, want};
 use crate::harness::{Abilities, Environment, Harness, Timing};
 
 /// How long an acquire may be delivered, within the delivery window of 10 s.
-const DELIVERABLE: Duration = Duration::from_secs(5);
+pub(crate) const DELIVERABLE: Duration = Duration::from_secs(5);
 
 /// The environment that one case runs in.
 #[derive(Debug)]

@@ -247,7 +247,7 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
 
 /// When a waiter expires, as a repeated acquire reports it.
 async fn end_of(waiter: &Attempt) -> Result<ServerTime, Failure> {
-    let Stamped { stamp, reply } = waiter.again().await?;
+    let Stamped { stamp, reply } = waiter.again_in_time().await?;
     let queued = want!(
         reply,
         AcquireReply::Queued(queued) => queued,
