@@ -13,8 +13,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// It starts when each client has had the lock this often. The first time, a client may still be
 /// connecting and subscribing.
 const TURNS_BEFORE: usize = 2;
-/// How long that may take.
-const WARM_WITHIN: Duration = Duration::from_secs(60);
+/// How long it waits for that. If a lock isn't fair, a client may get no turn for much longer.
+const WARM_WITHIN: Duration = Duration::from_secs(3);
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long each client holds the lock, and pauses before the next attempt.
@@ -79,10 +79,10 @@ struct Shared {
 }
 
 /// Contends for one lock for `time`, with one task per handle to the lock. The time begins when all
-/// of them take turns.
+/// of them take turns, or after 3 s.
 ///
 /// # Errors
-/// The first error of any client, or if a client gets no turn.
+/// The first error of any client.
 pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Result<Contention> {
     let (shared, count) = (Arc::new(Shared::default()), locks.len());
     let mut tasks = Vec::new();
@@ -95,12 +95,10 @@ pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Resu
             seen
         }));
     }
-    let warm = warm_up(&shared, count).await;
+    warm_up(&shared, count).await;
     let begun = Instant::now();
     shared.measuring.store(true, Ordering::Relaxed);
-    if warm.is_ok() {
-        tokio::time::sleep(time).await;
-    }
+    tokio::time::sleep(time).await;
     shared.measuring.store(false, Ordering::Relaxed);
     let mut all = Contention {
         time: begun.elapsed(),
@@ -110,11 +108,11 @@ pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Resu
     for task in tasks {
         all.merge(task.await??);
     }
-    warm.map(|()| all)
+    Ok(all)
 }
 
 /// Waits until all `count` clients are ready. Stops waiting if a client has failed.
-async fn warm_up(shared: &Shared, count: usize) -> Result<()> {
+async fn warm_up(shared: &Shared, count: usize) {
     tokio::time::sleep(WARM_UP).await;
     let ready = || shared.ready.load(Ordering::Relaxed);
     let all_ready = async {
@@ -122,8 +120,7 @@ async fn warm_up(shared: &Shared, count: usize) -> Result<()> {
             tokio::time::sleep(CHECK_EVERY).await;
         }
     };
-    let warm = tokio::time::timeout(WARM_WITHIN, all_ready).await;
-    warm.map_err(|_| format!("only {} of {count} clients got the lock in time", ready()).into())
+    let _ = tokio::time::timeout(WARM_WITHIN, all_ready).await;
 }
 
 async fn run_client<L: Lock>(
@@ -193,20 +190,17 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn slowest_client_has_had_its_turns_before_the_measurement() -> Result<()> {
-        let slow = Slow(Duration::from_secs(5));
-        let all = contend(vec![slow], Pace::default(), Duration::from_secs(1)).await?;
+        let slow = Slow(Duration::from_secs(1));
+        let all = contend(vec![slow], Pace::default(), Duration::from_millis(500)).await?;
         assert_eq!((all.all, all.acquisitions()), (TURNS_BEFORE + 1, 0));
         Ok(())
     }
 
     #[tokio::test(start_paused = true)]
-    async fn client_without_a_turn_is_an_error() {
+    async fn measurement_begins_without_a_client_that_gets_no_turn() -> Result<()> {
         let locks = [1, 90].map(|seconds| Slow(Duration::from_secs(seconds)));
-        let seen = contend(locks.into(), Pace::default(), Duration::ZERO).await;
-        let error = seen.expect_err("the second client has no turn in time");
-        assert_eq!(
-            error.to_string(),
-            "only 1 of 2 clients got the lock in time"
-        );
+        let all = contend(locks.into(), Pace::default(), Duration::from_secs(9)).await?;
+        assert_eq!(all.by_client, [9, 0]);
+        Ok(())
     }
 }
