@@ -124,14 +124,6 @@ pub const ALL: &[LuaMutant] = &[
         changes: &[("if not full then", "if false then")],
     },
     LuaMutant {
-        name: "lua-slot-of-a-reader-stays-empty",
-        rule: "S3",
-        changes: &[(
-            "local to = math.min(slot, count - 1)",
-            "local to = count - 1",
-        )],
-    },
-    LuaMutant {
         name: "lua-error-after-a-write",
         rule: "rule 13",
         changes: &[(
@@ -159,14 +151,6 @@ pub const ALL: &[LuaMutant] = &[
              set[#set + 1] = string.sub(waiter, 1, 53)\n\
                .. struct.pack('<d', now + waiter_lease) .. string.sub(waiter, 62)\n\
              if #set > 0 and",
-        )],
-    },
-    LuaMutant {
-        name: "lua-polls-together-outlast-a-deadline",
-        rule: "rule 10",
-        changes: &[(
-            "waiter_end = math.min(now + waiter_lease, wait_until)\n        set",
-            "waiter_end = now + waiter_lease\n        set",
         )],
     },
 ];
