@@ -53,7 +53,7 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=381 [redis-rs]=377 [fred]=377 [store]=376 [postgres]=368
+declare -A conformance_cases=([sim]=381 [redis-rs]=377 [fred]=377 [store]=376 [postgres]=372
     [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124 [sqlite]=340)
 
 # The folders of the Redis backends, as a pattern.
