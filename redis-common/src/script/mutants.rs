@@ -153,6 +153,14 @@ pub const ALL: &[LuaMutant] = &[
              if #set > 0 and",
         )],
     },
+    LuaMutant {
+        name: "lua-polls-together-outlast-a-deadline",
+        rule: "rule 10",
+        changes: &[(
+            "waiter_end = math.min(now + waiter_lease, wait_until)\n        set",
+            "waiter_end = now + waiter_lease\n        set",
+        )],
+    },
 ];
 
 impl LuaMutant {

@@ -199,13 +199,21 @@ end }})
 
 /// Text that several scripts share, or a part of a long one. It uses variables of the surrounding
 /// script. A text may use constants and other texts.
-const SHARED: [(&str, &str); 13] = [
+const SHARED: [(&str, &str); 15] = [
     ("LEAVE_QUEUE", include_str!("lua/shared/leave_queue.lua")),
     (
         "RELEASE_READER",
         include_str!("lua/shared/release_reader.lua"),
     ),
     ("ONE_HOLD", include_str!("lua/shared/one_hold.lua")),
+    (
+        "MOVE_STORED_END",
+        include_str!("lua/shared/move_stored_end.lua"),
+    ),
+    (
+        "PUBLISH_GRANT",
+        include_str!("lua/shared/publish_grant.lua"),
+    ),
     ("FIND_HEAD", include_str!("lua/shared/find_head.lua")),
     ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
     (
@@ -315,7 +323,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("FEW_RECORDS", "64".into()),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),
-        // Stands for all holders of a full semaphore: an exclusive hold of nobody, which ends at 2^53.
+        // Stands for all holders of a full semaphore, or for several readers if a writer is first in
+        // the queue: an exclusive hold of nobody, which ends at 2^53.
         (
             "ALL_HOLDERS",
             format!(

@@ -5,6 +5,7 @@ mod actions;
 mod batch;
 mod long_queue;
 mod several_holders;
+mod watermarks;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::atomic::{AtomicU64, Ordering};

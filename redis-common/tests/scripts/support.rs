@@ -1,5 +1,6 @@
 //! A minimal Redis client for script calls.
 
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -31,6 +32,8 @@ impl Value {
 #[derive(Debug)]
 pub(crate) struct Connection {
     stream: BufReader<UnixStream>,
+    /// The hashes of changed scripts that the server has loaded.
+    changed: BTreeMap<String, String>,
 }
 
 impl Connection {
@@ -42,6 +45,7 @@ impl Connection {
             .expect("a timeout can be set");
         Self {
             stream: BufReader::new(stream),
+            changed: BTreeMap::new(),
         }
     }
 
@@ -100,6 +104,15 @@ impl Connection {
 
     /// Runs a call with a changed script. Each change replaces the first text by the second.
     pub(crate) fn run_changed(&mut self, call: &Call, changes: &[(&str, &str)]) -> Value {
+        let name = format!("{} {changes:?}", call.script.sha1());
+        let hash = match self.changed.get(&name) {
+            Some(hash) => hash.clone(),
+            None => self.load_changed(name, call, changes),
+        };
+        self.evaluate("EVALSHA", &hash, call)
+    }
+
+    fn load_changed(&mut self, name: String, call: &Call, changes: &[(&str, &str)]) -> String {
         let mut source = call.script.source().to_owned();
         for (from, to) in changes {
             assert!(
@@ -108,7 +121,12 @@ impl Connection {
             );
             source = source.replacen(from, to, 1);
         }
-        self.evaluate("EVAL", &source, call)
+        let Value::Bulk(hash) = self.command(&["SCRIPT", "LOAD", &source]) else {
+            panic!("the changed script has an error");
+        };
+        let hash = String::from_utf8(hash).expect("a hash");
+        self.changed.insert(name, hash.clone());
+        hash
     }
 
     fn evaluate(&mut self, command: &str, script: &str, call: &Call) -> Value {

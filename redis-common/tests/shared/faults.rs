@@ -18,10 +18,10 @@ use leasehold_test_servers::{FaultProxy, RedisServer, Request};
 use super::support::{Backend, Constructor, LEASE, key, mutex, operation, session, soon};
 use crate::constructors::CONSTRUCTORS;
 
-/// The number of lost replies for each command and constructor: `LEASEHOLD_EATEN_REPLIES`, or 100.
+/// The number of lost replies for each command and constructor: `LEASEHOLD_LOST_REPLIES`, or 20.
 fn rounds() -> u64 {
-    std::env::var("LEASEHOLD_EATEN_REPLIES").map_or(100, |count| {
-        count.parse().expect("LEASEHOLD_EATEN_REPLIES is a number")
+    std::env::var("LEASEHOLD_LOST_REPLIES").map_or(20, |count| {
+        count.parse().expect("LEASEHOLD_LOST_REPLIES is a number")
     })
 }
 

@@ -13,7 +13,7 @@ use crate::support::Connection;
 
 const WINDOW: Duration = Duration::from_secs(9);
 
-fn play(plays: impl FnOnce(&mut World<'_>) -> Result<(), TestCaseError>) {
+pub(super) fn play(plays: impl FnOnce(&mut World<'_>) -> Result<(), TestCaseError>) {
     let server = RedisServer::start();
     let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
     let mut connections = (Connection::open(&server), Connection::open(&server));
@@ -111,7 +111,7 @@ impl World<'_> {
         self.both(&key, &Command::Inspect)
     }
 
-    fn enter(&mut self, request: Acquire) -> Result<(), TestCaseError> {
+    pub(super) fn enter(&mut self, request: Acquire) -> Result<(), TestCaseError> {
         self.queue.push_back(request.clone());
         self.both(&request.key.clone(), &Command::Acquire(request))
     }

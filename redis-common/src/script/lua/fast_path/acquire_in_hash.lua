@@ -1,6 +1,8 @@
--- Acquire of a hash under the fair policy: takes a free key; enters the queue, or answers with the
--- holder, if there is one exclusive hold, or one reader with a writer behind it; enters the queue of a
--- full semaphore, or of readers and a writer behind them.
+-- Acquire on a hash under the fair policy:
+--   a free key: takes it
+--   one exclusive hold, or one reader if a writer is first in the queue: enters the queue, or
+--   answers with the holder
+--   a full semaphore, or several readers if a writer is first in the queue: enters the queue
 if type(first) == 'table' then
   local argument = ARGV[1]
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'm' .. string.sub(argument, 1, 16),

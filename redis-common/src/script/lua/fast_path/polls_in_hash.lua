@@ -1,6 +1,7 @@
--- Polls of several waiters of a hash under the fair policy, if nothing fits until somebody releases:
--- reads and writes all of them at once. `ready` gets the answers. It leaves an operation that doesn't
--- wait to a step of its own, which changes nothing here, and everything from an expired waiter on.
+-- Polls of several waiters of a hash under the fair policy, if nobody can be granted until
+-- somebody releases. Reads and writes all of them at once, and puts the answers into `ready`. It
+-- leaves out an operation that doesn't wait, and everything from the first expired waiter on. Each
+-- of those gets a step of its own later.
 try_together = function(KEYS, arguments, from, to, ready)
   local fields = { 'head' }
   for i = from, to do

@@ -38,10 +38,7 @@ then
     while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
       others, left = string.sub(others, 1, -34), left - 1
     end
-    local moved = stored_end < watermark_end
-    if moved then
-      stored_end = watermark_end + @SLACK@
-    end
+    @MOVE_STORED_END@
     if usable then
       local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
         0, 0, left + 1, 0, session, seen, watermark_end, reason) .. others

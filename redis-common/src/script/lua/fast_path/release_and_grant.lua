@@ -65,12 +65,8 @@ then
       @SET_VALUE@
     end
     if written then
-      local key = KEYS[1]
-      local channel = @CHANNEL_START@ .. string.sub(redis.sha1hex(to), 1, 16)
-      local listeners = redis.pcall(@PUBLISH@, channel,
-        struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
-      -- After an error the number of listeners is unknown, which counts as listening.
-      if type(listeners) == 'table' or listeners > 0 then
+      @PUBLISH_GRANT@
+      if listens then
         return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
       end
       -- Nobody listens: undo the write. The general part marks the waiter as unreachable.

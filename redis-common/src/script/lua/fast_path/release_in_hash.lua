@@ -1,7 +1,9 @@
--- Release of the only hold of a holder of a hash under the fair policy: frees the key, or offers it to
--- the first waiter and publishes the grant. The holder is exclusive; or a reader with a writer behind
--- it; or has one permit of a full semaphore, and the first waiter wants one permit. Also the release of
--- a waiter behind them, which leaves the queue.
+-- Release on a hash under the fair policy, if the holder has one hold:
+--   an exclusive holder: frees the key, or offers it to the first waiter and publishes the grant
+--   the only reader, if a writer is first in the queue: the same
+--   one of several readers, if a writer is first in the queue: only leaves
+--   one permit of a full semaphore: offers it to the first waiter, if that one wants one permit
+-- A waiter behind any of these leaves the queue.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
@@ -20,7 +22,7 @@ if type(first) == 'table' then
       end
     end
     local watermark = struct.pack('<ddc1', seen, watermark_end, reason)
-    -- The packed holder of a permit.
+    -- If a permit is released, its packed holder and its slot.
     local name, permit, slot = string.sub(argument, 1, 24), false, 0
     if not usable and waiting > 0 and @ONE_HOLD@ and holder_id ~= session .. owner
       and @FIRST_WAITER_LIVES@
@@ -29,7 +31,7 @@ if type(first) == 'table' then
       local found = redis.call('HMGET', KEYS[1], 'q' .. name,
         'h' .. (semaphore and name or session .. owner))
       local own, holder = found[1], found[2]
-      -- The general part has the last waiter leave.
+      -- The general part serves the only waiter.
       if own and waiting > 1 then
         @LEAVE_QUEUE@
       elseif holder and semaphore then
@@ -44,10 +46,7 @@ if type(first) == 'table' then
     if not usable then
       -- For the general part.
     elseif waiting == 0 then
-      local moved = stored_end < watermark_end
-      if moved then
-        stored_end = watermark_end + @SLACK@
-      end
+      @MOVE_STORED_END@
       -- The general part turns a small hash into a string, and sweeps the watermarks now and then.
       local ticks = string.byte(stored, 26) + 1
       if ticks < @SWEEP_EVERY@ and redis.call('HLEN', KEYS[1]) > @SMALL_HASH@ then
@@ -66,12 +65,12 @@ if type(first) == 'table' then
       local granted = struct.pack('<c1d', 'w', first_ticket)
       local second = struct.pack('<c1d', 'w', first_ticket + 1)
       local waiters = redis.call('HMGET', KEYS[1], granted, second)
-      local waiter, after, gap, gap_end = waiters[1], waiters[2], false, false
+      local waiter, after, hole, hole_end = waiters[1], waiters[2], false, false
       local to, raw, to_owner, mode, permits, floor, lease, waiter_end, _, waiter_flags, _, label =
         struct.unpack('<c16c8c8c1I4ddddBBBc0', waiter)
       first_ticket = first_ticket + 1
       if after and #after == 8 then
-        gap, gap_end = after, 'w' .. after
+        hole, hole_end = after, 'w' .. after
         first_ticket = struct.unpack('<d', after) + 1
         after = redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket))
       end
@@ -97,23 +96,19 @@ if type(first) == 'table' then
         if moved then
           stored_end = needed_end + @SLACK@
         end
-        local place = 'q' .. to .. raw
+        local ticket_field = 'q' .. to .. raw
         local written
-        if gap then
-          written = redis.pcall('HDEL', KEYS[1], granted, place, second, gap_end)
+        if hole then
+          written = redis.pcall('HDEL', KEYS[1], granted, ticket_field, second, hole_end)
         else
-          written = redis.pcall('HDEL', KEYS[1], granted, place)
+          written = redis.pcall('HDEL', KEYS[1], granted, ticket_field)
         end
         if permit and type(written) == 'number' then
           redis.call('HDEL', KEYS[1], 'h' .. name)
         end
         if type(written) == 'number' then
-          local key = KEYS[1]
-          local channel = @CHANNEL_START@ .. string.sub(redis.sha1hex(to), 1, 16)
-          local listeners = redis.pcall(@PUBLISH@, channel,
-            struct.pack('<dc1c8dd', now, 'G', raw, token, offer_end - now))
-          -- After an error the number of listeners is unknown, which counts as listening.
-          if type(listeners) == 'table' or listeners > 0 then
+          @PUBLISH_GRANT@
+          if listens then
             if permit then
               redis.call('HSET', KEYS[1],
                 'head', struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end,
@@ -135,9 +130,9 @@ if type(first) == 'table' then
             return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
           end
           -- Nobody listens: undo the write. The general part marks the waiter as unreachable.
-          redis.call('HSET', KEYS[1], granted, waiter, place, string.sub(granted, 2))
-          if gap then
-            redis.call('HSET', KEYS[1], second, gap, gap_end, string.sub(second, 2))
+          redis.call('HSET', KEYS[1], granted, waiter, ticket_field, string.sub(granted, 2))
+          if hole then
+            redis.call('HSET', KEYS[1], second, hole, hole_end, string.sub(second, 2))
           end
           if permit then
             redis.call('HSET', KEYS[1], 'h' .. name, permit)

@@ -313,7 +313,10 @@
   sweep_watermarks = function(S, gone)
     S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
     -- The fast path leaves every @SWEEP_TICKETS@th waiter to the general part.
-    if S.ticks ~= 0 and S.waiters.next_ticket % @SWEEP_TICKETS@ ~= 1 then
+    local next_ticket = S.waiters.next_ticket
+    local last = S.waiters.by_ticket[next_ticket - 1]
+    local due = next_ticket % @SWEEP_TICKETS@ == 1 and last and last.arrived
+    if S.ticks ~= 0 and not due then
       return
     end
     local found = redis.call('HSCAN', S.key, S.cursor, 'COUNT', @SWEEP_COUNT@)

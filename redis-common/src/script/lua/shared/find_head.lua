@@ -1,7 +1,8 @@
--- Sets `head` if nothing fits until somebody releases: the head of a hash with a sole holder, which is
--- exclusive, or is a reader with a writer behind it. For a full semaphore, and for several readers with
--- a writer behind them, a holder that stands for all of them takes their place in it. `full` says
--- whether the whole capacity is taken.
+-- Sets `head` if nobody can be granted until somebody releases, else to false:
+--   one exclusive holder, or one reader if a writer is first in the queue: the stored head
+--   a full semaphore, or several readers if a writer is first in the queue: a head with one holder,
+--   which stands for all of them
+-- `full` says whether the whole capacity is taken.
 local head, full = false, false
 if stored and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 5) == @FAIR@
   and string.sub(stored, 43, 46) == '\0\0\0\0' -- no unreachable waiter

@@ -1,35 +1,33 @@
--- A waiter leaves the queue of a hash. It is not the last one.
+-- A waiter leaves the queue of a hash. Others are left.
 local ticket = struct.unpack('<d', own)
-local place, before, after = 'w' .. own, struct.pack('<c1d', 'w', ticket - 1),
+local field, before, after = 'w' .. own, struct.pack('<c1d', 'w', ticket - 1),
   struct.pack('<c1d', 'w', ticket + 1)
-local near = redis.call('HMGET', KEYS[1], place, before, after)
+local near = redis.call('HMGET', KEYS[1], field, before, after)
 -- The tickets of the hole that it leaves.
 local from, to, is_first = own, own, ticket == first_ticket
 if near[2] and #near[2] == 8 then
   from = near[2]
 else
-  before = place
+  before = field
 end
 if near[3] and #near[3] == 8 then
   to = near[3]
 else
-  after = place
+  after = field
 end
-local next_end = now + 1
+-- The end of the waiter that becomes the first. If it has come, the general part serves the step.
+local next_end = now + 1 -- another waiter stays the first
 if is_first and not full then
-  next_end = now -- the writer leaves, and readers may enter
+  next_end = now -- the writer leaves, so readers may enter
 elseif is_first then
   before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
   next_end = struct.unpack('<d',
     redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
   first_end = next_end
 end
-local moved = stored_end < watermark_end
-if moved then
-  stored_end = watermark_end + @SLACK@
-end
+@MOVE_STORED_END@
 if struct.unpack('<d', near[1], 54) > now and next_end > now
-  and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, place, before, after)) == 'number'
+  and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, field, before, after)) == 'number'
 then
   local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
     next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 107)

@@ -1,0 +1,68 @@
+//! How often a step scans a hash for expired watermarks.
+
+use std::time::Duration;
+
+use leasehold_api::LockSpec;
+use leasehold_api::machine::Command;
+use proptest::prelude::*;
+
+use super::several_holders::play;
+use super::{World, release};
+
+const WINDOW: Duration = Duration::from_secs(9);
+
+#[test]
+fn one_of_32_steps_scans_without_a_queue() {
+    play(|world| {
+        let key = world.keys[0].clone();
+        world.both(&key, &Command::Inspect)?;
+        // More than a string has, so the key is a hash.
+        for number in 0..170 {
+            world.read(number)?;
+        }
+        let before = world.scans();
+        for number in 170..202 {
+            world.read(number)?;
+            let request = world.queue.pop_back().expect("it has just entered");
+            world.both(&key, &release(&request))?;
+        }
+        prop_assert_eq!(world.scans() - before, 2);
+        Ok(())
+    });
+}
+
+#[test]
+fn one_of_128_waiters_scans() {
+    play(|world| {
+        let key = world.keys[0].clone();
+        world.both(&key, &Command::Inspect)?;
+        // The fast path serves most of them, and counts no steps.
+        for number in 0..400 {
+            let request = world.waiter(LockSpec::mutex(), number, true, WINDOW);
+            world.enter(request)?;
+        }
+        prop_assert_eq!(world.scans(), 3);
+        Ok(())
+    });
+}
+
+impl World<'_> {
+    /// One more reader acquires the lock.
+    fn read(&mut self, number: u64) -> Result<(), TestCaseError> {
+        let request = self.waiter(LockSpec::rw_lock(), number, false, WINDOW);
+        self.enter(request)
+    }
+
+    /// The calls of `HSCAN` on this server.
+    fn scans(&mut self) -> u64 {
+        let all = self.commands.command(&["INFO", "commandstats"]);
+        let all = String::from_utf8_lossy(all.bytes()).into_owned();
+        let line = all
+            .lines()
+            .find_map(|line| line.strip_prefix("cmdstat_hscan:calls="));
+        line.map_or(0, |line| {
+            let calls = line.split(',').next().expect("a part");
+            calls.parse().expect("a number")
+        })
+    }
+}
