@@ -188,6 +188,12 @@ impl HandWrittenBackend {
             });
         }
         let seen = self.lock.acquire(&attempt).await.map_err(failed)?;
+        // An attempt that was refused saw the key as it was when the step began.
+        let at = if seen.value.is_some() {
+            seen.at
+        } else {
+            seen.began
+        };
         let reply = match (seen.value, request.wait) {
             (Some(holds), _) => AcquireReply::Acquired(acquired(seen.map(|_| holds), &attempt)),
             (None, Some(_)) => {
@@ -201,7 +207,7 @@ impl HandWrittenBackend {
                 holder: None,
             }),
         };
-        Ok(stamped(seen.at, reply))
+        Ok(stamped(at, reply))
     }
 
     async fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {

@@ -11,13 +11,15 @@ use tokio::sync::Mutex;
 /// A machine that runs many specimens at once may stall for a while.
 const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// A reply, the server's time at which it was computed, and how long the key lasts then.
+/// A reply, the server's time when it was computed, and how long the key lasts then.
 ///
 /// Redis counts expiry in whole milliseconds, and a key expires in the millisecond *after* its last
 /// one. So `at` is a whole millisecond, and `lasts` includes the last one: `at + lasts` is the first
 /// instant at which the key is gone.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Seen<T> {
+    /// The reply was computed between these two times: usually in one millisecond.
+    pub(crate) began: ServerTime,
     pub(crate) at: ServerTime,
     pub(crate) value: T,
     /// `None` if the key does not exist or does not expire.
@@ -27,11 +29,19 @@ pub(crate) struct Seen<T> {
 impl<T> Seen<T> {
     pub(crate) fn map<U>(self, to: impl FnOnce(T) -> U) -> Seen<U> {
         Seen {
+            began: self.began,
             at: self.at,
             value: to(self.value),
             lasts: self.lasts,
         }
     }
+}
+
+/// The reply to `TIME`: seconds and microseconds.
+type Clock = (u64, u64);
+
+fn milliseconds((seconds, micros): Clock) -> ServerTime {
+    ServerTime::from_micros(seconds * 1_000_000 + micros / 1_000 * 1_000)
 }
 
 /// Deletes the key if it has this value.
@@ -89,27 +99,47 @@ impl Store {
     }
 
     /// Sends a command, and reads the clock and the key's time to live in the same step.
+    ///
+    /// The clock runs on within a transaction. If it has moved, the time to live may belong to either
+    /// millisecond, so it is read again.
     pub(crate) async fn see<T: FromRedisValue>(
         &self,
         key: &str,
         command: &Cmd,
     ) -> Result<Seen<T>, RedisError> {
-        let mut step = redis::pipe();
-        step.atomic()
-            .cmd("TIME")
-            .add_command(command.clone())
-            .cmd("PTTL")
-            .arg(key);
-        let mut connection = self.connection.clone();
-        let ((seconds, micros), value, lasts): ((u64, u64), T, i64) =
-            step.query_async(&mut connection).await?;
+        let (began, value, mut lasts, at) = self.step(key, command).await?;
+        let (mut before, mut after) = (began, at);
+        while before != after {
+            (before, (), lasts, after) = self.step(key, cmd("ECHO").arg("")).await?;
+        }
+        let end = lasts.map(|lasts| after.saturating_add(lasts));
         Ok(Seen {
-            at: ServerTime::from_micros(seconds * 1_000_000 + micros / 1_000 * 1_000),
+            began,
+            at,
             value,
-            lasts: u64::try_from(lasts)
-                .ok()
-                .map(|ms| Duration::from_millis(ms + 1)),
+            lasts: end.map(|end| end.saturating_since(at)),
         })
+    }
+
+    /// A command, between two readings of the clock. The first one is outside of the transaction,
+    /// because the server decides by the time at which a transaction begins.
+    async fn step<T: FromRedisValue>(
+        &self,
+        key: &str,
+        command: &Cmd,
+    ) -> Result<(ServerTime, T, Option<Duration>, ServerTime), RedisError> {
+        let mut step = redis::pipe();
+        step.cmd("TIME").cmd("MULTI").ignore();
+        step.add_command(command.clone()).ignore();
+        step.cmd("PTTL").arg(key).ignore().cmd("TIME").ignore();
+        let (began, (value, lasts, at)): (Clock, (T, i64, Clock)) = step
+            .cmd("EXEC")
+            .query_async(&mut self.connection.clone())
+            .await?;
+        // A key is gone a millisecond after its time to live is 0.
+        let lasts = u64::try_from(lasts).ok();
+        let lasts = lasts.map(|ms| Duration::from_millis(ms + 1));
+        Ok((milliseconds(began), value, lasts, milliseconds(at)))
     }
 
     /// The server's time.
