@@ -59,16 +59,15 @@ declare -A conformance_cases=([sim]=381 [redis-rs]=377 [fred]=377 [store]=376 [p
 # The folders of the Redis backends, as a pattern.
 redis_backends='backend-(redis-rs|fred)'
 
-# Runs the suite on each backend, on a standalone server if it needs one.
+# Runs the suite on the backends that need at most a standalone Redis server.
 conformance() {
     local logs
     logs=$(cell standalone)
-    on_all_backends conformance 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed 0 sim store quorum redis-rs fred
+    suite 0 conformance sim store quorum redis-rs fred
 }
 
-# conformance_on TOPOLOGY [PROGRAM]: runs the suite through both Redis backends. The topology is
-# standalone, RESP2, TLS, Sentinel or cluster, of servers that run this program.
+# conformance_on SETUP [PROGRAM]: runs the suite through both Redis backends. The setup is standalone,
+# RESP2, TLS, Sentinel or cluster. The servers run this program.
 conformance_on() {
     local logs fewer=5 packages=$redis_backends
     local -x LEASEHOLD_REDIS_SERVER=${2:-${LEASEHOLD_REDIS_SERVER:-}}
@@ -83,13 +82,12 @@ conformance_on() {
         ;;
     Sentinel) local -x LEASEHOLD_TOPOLOGY=sentinel ;;
     cluster) local -x LEASEHOLD_TOPOLOGY=cluster ;;
-    *) echo "unknown topology $1" >&2 && return 1 ;;
+    *) echo "unknown setup $1" >&2 && return 1 ;;
     esac
     logs=$(cell "$1")
     # Before Redis 7.0, a cluster has no push.
     [[ $logs != *'Redis 6'*cluster ]] || fewer=33
-    on_all_backends conformance 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed "$fewer" redis-rs fred
+    suite "$fewer" conformance redis-rs fred
 }
 
 # cell TOPOLOGY: creates the folder for the logs of a cell of the matrix, and prints its path.
@@ -125,6 +123,13 @@ matrix() {
     done | sort
 }
 
+# suite FEWER TARGET BACKEND...: runs this test target on all backends that have it, and checks that
+# the suite passed on these. FEWER cases may be missing.
+suite() {
+    on_all_backends "$2" 2>&1 | tee "$TMPDIR/conformance.log"
+    all_passed "$1" "${@:3}"
+}
+
 # all_passed FEWER BACKEND...: looks for the lines `conformance BACKEND: N passed, N failed, N ignored`
 # that the suite has printed. FEWER cases may be missing.
 all_passed() {
@@ -138,17 +143,20 @@ all_passed() {
     done
 }
 
-# conformance_and_differential COUNT: runs the suite and the differential test side by side, because
-# both mostly wait. The output of the differential test is printed at the end.
-conformance_and_differential() {
-    local suite random failed=0
-    conformance &
-    suite=$!
-    differential "$1" >"$TMPDIR/differential.log" 2>&1 &
-    random=$!
-    wait "$suite" || failed=1
-    wait "$random" || failed=1
-    cat "$TMPDIR/differential.log"
+# side_by_side COMMAND...: runs these commands at the same time, because some of them mostly wait. Prints
+# the output of each when all are done.
+side_by_side() {
+    local n runs=() failed=0
+    for n in $(seq $#); do
+        # shellcheck disable=SC2086
+        ${!n} >"$TMPDIR/side-$n.log" 2>&1 &
+        runs+=("$!")
+    done
+    for n in $(seq $#); do
+        wait "${runs[n - 1]}" || failed=1
+        printf '\n%s\n' "${!n}"
+        cat "$TMPDIR/side-$n.log"
+    done
     return "$failed"
 }
 
@@ -169,7 +177,7 @@ differential_on_redis() {
 # because they mostly wait for their servers. Their output is printed when all of them are done, and
 # stays in the caller's folder `logs`.
 on_all_backends() {
-    local package program programs runs=() failed=0 to=${logs:-$TMPDIR}
+    local package program programs run runs=() failed=0 to=${logs:-$TMPDIR}
     programs=$(with_lints cargo test --workspace --no-run --test "$1" \
         --message-format json-render-diagnostics | sed -nE \
         '/"kind":\["test"\]/s|.*"manifest_path":"[^"]*/([^"/]*)/Cargo.toml".*"executable":"([^"]*)".*|\1 \2|p' |
@@ -307,15 +315,13 @@ clusters() {
 # Runs everything that needs a Postgres server.
 on_postgres() {
     with_lints cargo test --workspace --test postgres
-    on_all_backends postgres_conformance 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed 0 postgres
+    suite 0 postgres_conformance postgres
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
 
 # Runs the suite on a quorum of three Redis servers, and on one of three different backends.
 on_real_quorums() {
-    on_all_backends quorum_conformance 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed 0 quorum-redis quorum-mixed
+    suite 0 quorum_conformance quorum-redis quorum-mixed
 }
 
 # Runs the example on SQLite, and the suite on it.
@@ -400,6 +406,11 @@ pages_in_a_browser() {
 dropped_futures() {
     LEASEHOLD_DROPPED_FUTURES=$1 \
         passed 2 with_lints cargo test -q --workspace --test real -- --nocapture dropped_futures_leave_nothing
+}
+
+# lost_replies COUNT: drops this many replies to each command, through each client library.
+lost_replies() {
+    LEASEHOLD_LOST_REPLIES=$1 passed 6 with_lints cargo test -q --workspace --test server -- repeated_
 }
 
 # many_waiters COUNT: the tests of order, of dead waiters and of lost subscriptions, with this many

@@ -106,7 +106,7 @@ async fn scenario(sim: SimServer, fenced: bool) -> Result<(), String> {
 }
 
 /// The number of runs to explore.
-const SEEDS: u64 = 5_000;
+const SEEDS: u64 = 2_000;
 
 fn exploration() -> Exploration {
     Exploration::new()
