@@ -13,7 +13,8 @@ const WARM_UP: Duration = Duration::from_millis(100);
 /// It starts when each client has had the lock this often. The first time, a client may still be
 /// connecting and subscribing.
 const TURNS_BEFORE: usize = 2;
-/// How long it waits for that. If a lock isn't fair, a client may get no turn for much longer.
+/// The longest wait for that, after [`WARM_UP`]. If a lock isn't fair, a client may get no turn for
+/// much longer.
 const WARM_WITHIN: Duration = Duration::from_secs(3);
 const CHECK_EVERY: Duration = Duration::from_millis(5);
 
@@ -36,7 +37,7 @@ pub struct Contention {
     pub wait: Samples,
     /// From the grant to the start of the release.
     pub hold: Samples,
-    /// The number of acquisitions of each client.
+    /// The acquisitions of each client during the measurement.
     pub by_client: Vec<usize>,
     /// The length of the measurement.
     pub time: Duration,
@@ -78,8 +79,8 @@ struct Shared {
     stop: AtomicBool,
 }
 
-/// Contends for one lock for `time`, with one task per handle to the lock. The time begins when all
-/// of them take turns, or after 3 s.
+/// Contends for one lock, with one task per handle. Measures for `time`, from when each task has had
+/// the lock twice, at the latest after 3.1 s.
 ///
 /// # Errors
 /// The first error of any client.
@@ -111,7 +112,8 @@ pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Resu
     Ok(all)
 }
 
-/// Waits until all `count` clients are ready. Stops waiting if a client has failed.
+/// Waits until all `count` clients are ready, for a limited time. Stops waiting if a client has
+/// failed.
 async fn warm_up(shared: &Shared, count: usize) {
     tokio::time::sleep(WARM_UP).await;
     let ready = || shared.ready.load(Ordering::Relaxed);

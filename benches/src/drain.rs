@@ -11,12 +11,13 @@ use crate::Result;
 use crate::lock::Lock;
 use crate::server_stats::ServerStats;
 
-/// Time for the last waiter to finish parking, and for each waiter to read its answer.
+/// Time for the last waiter to finish parking.
 const SETTLE: Duration = Duration::from_millis(5);
+/// Time for each waiter to read its answer.
 const SETTLE_EACH: Duration = Duration::from_micros(50);
 const PARKED_WITHIN: Duration = Duration::from_secs(60);
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
-/// The share of the time that counting the waiters may take.
+/// After each count of the waiters, a pause of this many times its duration.
 const COUNTING: u32 = 10;
 
 /// How a queue drained.
@@ -51,7 +52,7 @@ impl Parked<'_> {
     }
 }
 
-/// Acquires the lock with `first`, parks all waiters, and releases it.
+/// Acquires the lock with `first`, waits until all waiters are parked, and releases the lock.
 ///
 /// # Errors
 /// The first error of any waiter, or if the waiters are not parked or served in time.

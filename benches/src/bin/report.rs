@@ -1,6 +1,6 @@
 //! Measures everything and writes a report.
 //!
-//! It starts its own servers and takes some minutes on two idle cores. Only ratios within one run
+//! It starts its own servers and takes half an hour on two idle cores. Only ratios within one run
 //! are meaningful.
 
 use std::alloc::System;

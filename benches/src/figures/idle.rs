@@ -20,7 +20,8 @@ use crate::figures::{Fixture, Reading};
 use crate::library::Library;
 use crate::server_stats::ServerStats;
 
-/// The option of the program that measures, and is followed by a library, a URL and a number.
+/// The option of the program that makes it measure idle clients. A library, a URL and the number of
+/// clients follow it.
 pub const OPTION: &str = "--idle-clients";
 
 /// Time for a waiter to enter the queue, and to subscribe.
@@ -73,7 +74,7 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
 pub fn print(library: Library, url: &str, further: usize) -> Result<()> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
-        // Threads that look names up are shared by all clients.
+        // Threads that look up names are shared by all clients. They end before they are counted.
         .thread_keep_alive(SETTLE / 5)
         .enable_all()
         .build()?;
@@ -91,14 +92,14 @@ async fn count(library: Library, url: &str, further: usize) -> Result<Value> {
     let holder = library.connect(url).await?;
     let mut clients = vec![library.connect(url).await?];
     use_all(&holder, &clients).await?;
-    let one = now(&mut server).await?;
+    let one = counts_now(&mut server).await?;
     while clients.len() <= further {
         let left = (1 + further - clients.len()).min(AT_ONCE);
         clients.extend(try_join_all((0..left).map(|_| library.connect(url))).await?);
     }
-    let connected = now(&mut server).await?;
+    let connected = counts_now(&mut server).await?;
     use_all(&holder, &clients).await?;
-    let used = now(&mut server).await?;
+    let used = counts_now(&mut server).await?;
     let each = |counts: Counts| {
         let each = |index: usize| (counts[index] - one[index]) / further as f64;
         let counts = COUNTED.iter().enumerate();
@@ -126,7 +127,7 @@ async fn use_all(holder: &LockClient, clients: &[LockClient]) -> Result<()> {
     Ok(())
 }
 
-async fn now(server: &mut ServerStats) -> Result<Counts> {
+async fn counts_now(server: &mut ServerStats) -> Result<Counts> {
     tokio::time::sleep(SETTLE).await;
     let status = fs::read_to_string("/proc/self/status")?;
     let of_status = |name: &str| -> Result<f64> {
