@@ -80,6 +80,8 @@ impl FredConnector {
                 config.max_command_attempts = 1;
                 config.connection_timeout = options.connect_timeout;
                 config.internal_command_timeout = options.connect_timeout;
+                // Without it, a small call may wait for the acknowledgement of the one before.
+                config.tcp.nodelay.get_or_insert(true);
             })
             // The caller has its own time limit. The library's would need the caller's timer.
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
@@ -427,5 +429,21 @@ impl FredConnection {
         // Only `custom` respects these limits.
         let limited = self.client.with_options(&self.limits);
         limited.custom(command, arguments).await.map_err(failure)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_calls_are_sent_at_once_unless_the_user_says_otherwise() {
+        for (chosen, expected) in [(None, true), (Some(true), true), (Some(false), false)] {
+            let mut builder = Builder::default_centralized();
+            builder.with_connection_config(|config| config.tcp.nodelay = chosen);
+            let connector = FredConnector::new(&builder, &Options::new()).expect("good settings");
+            let used = connector.0.get_connection_config().tcp.nodelay;
+            assert_eq!(used, Some(expected), "{chosen:?}");
+        }
     }
 }

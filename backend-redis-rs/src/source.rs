@@ -81,7 +81,11 @@ impl Source {
         };
         let client = address
             .into_connection_info()
-            .and_then(|info| Client::open(info.set_redis_settings(settings)))
+            .and_then(|info| {
+                // Without it, a small call may wait for the acknowledgement of the one before.
+                let tcp = info.tcp_settings().clone().set_nodelay(true);
+                Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
+            })
             .map_err(|error: RedisError| ConnectError::unusable("URL", &error))?;
         Ok(Self::Client(Box::new(client)))
     }
@@ -200,7 +204,23 @@ mod tls {
 
         pub(crate) async fn stream(&self) -> io::Result<TlsStream<TcpStream>> {
             let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
+            stream.set_nodelay(true)?;
             self.connector.connect(self.name.clone(), stream).await
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn small_calls_are_sent_at_once() {
+        let url = ServerUrl::parse("redis://127.0.0.1", false).expect("a URL");
+        let source = Source::from_url(&url, &Options::new()).expect("a source");
+        let Source::Client(client) = source else {
+            panic!("it uses TLS");
+        };
+        assert!(client.get_connection_info().tcp_settings().nodelay());
     }
 }

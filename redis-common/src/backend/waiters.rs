@@ -163,12 +163,20 @@ impl<C: Connector> Backend<C> {
             self.subscribe_all(cluster, batch).await;
             self.poll_once(batch).await
         };
+        let nodes = || -> Vec<_> {
+            let keys = batch.iter().map(|poll| self.protocol.key(&poll.key));
+            keys.map(|key| cluster.node_of_key(&key)).collect()
+        };
+        let before = nodes();
         let Some(polled) = self.shared.within(limit, polling()).await else {
             let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
             return batch.iter().map(|_| unknown()).collect();
         };
-        let has_moved = |poll: &Poll| matches!(self.heard(cluster, poll), Cow::Owned(_));
-        if !batch.iter().any(has_moved) {
+        let stays = |(before, after): (&Option<Arc<_>>, &Option<Arc<_>>)| match (before, after) {
+            (Some(before), Some(after)) => Arc::ptr_eq(before, after),
+            _ => false,
+        };
+        if before.iter().zip(&nodes()).all(stays) {
             return polled;
         }
         let left = limit.saturating_sub(self.shared.runtime.now().saturating_since(began));

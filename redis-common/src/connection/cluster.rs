@@ -5,8 +5,8 @@
 //! connections as a single server.
 //!
 //! - The slots are read from any node that answers: when the backend is created, after a redirect,
-//!   and after a call that failed without an answer. One caller reads them while others wait. They
-//!   are read over the connection that calls use.
+//!   and after a call that failed or was given up without an answer. One caller reads them while
+//!   others wait. They are read over the connection that calls use.
 //! - `MOVED` and `ASK` are followed at once. The node that sent them has not executed the call.
 //! - If a call certainly was not executed, because its node can't be reached or doesn't serve the
 //!   slot, the slots are read again. If the slot has moved, the call goes to its new node. Else the
@@ -36,8 +36,8 @@ use crate::script::Call;
 
 /// The target of events.
 const TARGET: &str = "leasehold";
-/// How long the first connect waits for a node before it asks the next one too. A silent node must
-/// not cost its whole time limit.
+/// How long a reading of the slots waits for a node before it asks the next one too. A silent node
+/// must not cost its whole time limit.
 const HEAD_START: Duration = Duration::from_millis(100);
 /// How many redirects one call follows. More are a loop.
 const MAX_REDIRECTS: usize = 5;
@@ -66,7 +66,12 @@ pub(crate) struct Cluster<C: Connector> {
     commands_gate: tokio::sync::Mutex<Option<Moment>>,
     renewals_gate: tokio::sync::Mutex<Option<Moment>>,
     closed: AtomicBool,
+    /// Counts the subscriptions to revocations, so that they spread over the nodes.
+    listened: Arc<AtomicUsize>,
 }
+
+/// Whether a node has shard channels, and the slots that it knows.
+type Slots = Result<(bool, Vec<SlotRange>), BackendError>;
 
 /// A node and its address.
 pub(crate) struct ClusterNode<C: Connector> {
@@ -109,25 +114,16 @@ impl<C: Connector> Cluster<C> {
             commands_gate: tokio::sync::Mutex::default(),
             renewals_gate: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
+            listened: Arc::default(),
         }))
     }
 
-    /// Reads the slots for the first time, from the first node that answers. Asks the nodes of the
-    /// URL in turn, each [`HEAD_START`] after the one before.
+    /// Reads the slots for the first time, from the first node of the URL that answers.
     ///
     /// # Errors
     /// The error of a node that refuses this client, or else the last error.
     pub(crate) async fn connect(&self) -> Result<(), BackendError> {
-        let mut start = Duration::ZERO;
-        let mut asking = FuturesUnordered::new();
-        for seed in &self.seeds {
-            let asked = self.shared.runtime.timer(start);
-            asking.push(async move {
-                asked.await;
-                (seed, self.read_slots(seed, Lane::Commands).await)
-            });
-            start += HEAD_START;
-        }
+        let mut asking = self.ask_in_turn(&self.seeds, Lane::Commands);
         let mut last = BackendError::unavailable("the URL names no node");
         while let Some((seed, answer)) = asking.next().await {
             match answer {
@@ -162,7 +158,7 @@ impl<C: Connector> Cluster<C> {
         let mut to = self.node_of(slot, lane).await?;
         let (mut over, mut asking, mut read_again) = (lane, false, false);
         for _ in 0..MAX_REDIRECTS {
-            let error = match to.node.connection(over).attempt(call, asking).await {
+            let error = match self.ask(&to, over, call, asking).await {
                 Ok(answer) => return Ok(answer),
                 Err(error) => error,
             };
@@ -171,7 +167,7 @@ impl<C: Connector> Cluster<C> {
                     tracing::debug!(target: TARGET, slot, node = %address, "slot moved");
                     to = self.moved(slot, address)?;
                     asking = false;
-                    self.refresh_soon(lane, MOVED_PAUSE);
+                    self.refresh_soon(lane, MOVED_PAUSE, None);
                     continue;
                 }
                 Some(Redirect::Ask(address)) => {
@@ -185,7 +181,7 @@ impl<C: Connector> Cluster<C> {
             let error = error.in_call(&self.shared.options.key_prefix);
             if !matches!(error, BackendError::Unavailable { .. }) {
                 if error.is_transient() {
-                    self.refresh_soon(lane, FAILED_PAUSE);
+                    self.refresh_soon(lane, FAILED_PAUSE, Some(to));
                 }
                 return Err(error);
             }
@@ -206,6 +202,25 @@ impl<C: Connector> Cluster<C> {
         Err(BackendError::unavailable(
             "the nodes of the cluster disagree about a slot",
         ))
+    }
+
+    /// Sends a call to a node.
+    async fn ask(
+        self: &Arc<Self>,
+        to: &Arc<ClusterNode<C>>,
+        over: Lane,
+        call: &Call,
+        asking: bool,
+    ) -> Result<Answer<C>, CallError> {
+        let mut unanswered = Unanswered {
+            cluster: self,
+            node: Some(to),
+            lane: over,
+            sent: self.shared.now(),
+        };
+        let answer = to.node.connection(over).attempt(call, asking).await;
+        unanswered.node = None;
+        answer
     }
 
     /// The id of the clock of the node that has the slot of a Redis key.
@@ -262,8 +277,8 @@ impl<C: Connector> Cluster<C> {
         channel: String,
         closed: watch::Receiver<bool>,
     ) -> Result<Notifications, BackendError> {
-        let (this, turn) = (Arc::clone(self), AtomicUsize::new(0));
-        // A node that fails is not the next one again.
+        let (this, turn) = (Arc::clone(self), Arc::clone(&self.listened));
+        // A node that fails is not the next one again, also if the client listens anew.
         let pick = move || {
             let nodes = this.candidates(None);
             let turn = turn.fetch_add(1, Ordering::Relaxed);
@@ -309,7 +324,7 @@ impl<C: Connector> Cluster<C> {
             Some(Ok(is_subscribed)) => is_subscribed,
             _ => {
                 // The slot may have moved.
-                self.refresh_soon(Lane::Commands, MOVED_PAUSE);
+                self.refresh_soon(Lane::Commands, MOVED_PAUSE, None);
                 false
             }
         }
@@ -370,15 +385,20 @@ impl<C: Connector> Cluster<C> {
         Ok(node)
     }
 
-    /// Reads the slots in the background.
-    fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration) {
+    /// Reads the slots in the background. Asks the node that failed last.
+    fn refresh_soon(
+        self: &Arc<Self>,
+        lane: Lane,
+        pause: Duration,
+        failed: Option<Arc<ClusterNode<C>>>,
+    ) {
         let this = Arc::clone(self);
         let Some(node) = self.candidates(None).into_iter().next() else {
             return;
         };
         let handle = node.node.connection(lane).handle().clone();
         handle.spawn(async move {
-            let reading = this.refresh(lane, pause, None);
+            let reading = this.refresh(lane, pause, failed.as_ref());
             this.shared.within(BACKGROUND_LIMIT, reading).await;
         });
     }
@@ -395,15 +415,30 @@ impl<C: Connector> Cluster<C> {
         if read.is_some_and(|read| read >= began || began.saturating_since(read) < pause) {
             return;
         }
-        for node in self.candidates(failed) {
-            let Ok((_, ranges)) = self.read_slots(&node, lane).await else {
-                continue;
-            };
-            if self.install(&node.address, &ranges).is_ok() {
+        let nodes = self.candidates(failed);
+        let mut asking = self.ask_in_turn(&nodes, lane);
+        while let Some((node, answer)) = asking.next().await {
+            if answer.is_ok_and(|(_, ranges)| self.install(&node.address, &ranges).is_ok()) {
                 break;
             }
         }
         *read = Some(self.shared.runtime.now());
+    }
+
+    /// Asks nodes for the slots, each [`HEAD_START`] after the one before.
+    fn ask_in_turn<'a>(
+        &'a self,
+        nodes: &'a [Arc<ClusterNode<C>>],
+        lane: Lane,
+    ) -> FuturesUnordered<impl Future<Output = (&'a ClusterNode<C>, Slots)>> {
+        let ask = |(place, node): (u32, &'a Arc<ClusterNode<C>>)| {
+            let turn = self.shared.runtime.timer(HEAD_START * place);
+            async move {
+                turn.await;
+                (&**node, self.read_slots(node, lane).await)
+            }
+        };
+        (0..).zip(nodes).map(ask).collect()
     }
 
     /// All known nodes, then the others of the URL, the failed one last.
@@ -419,11 +454,7 @@ impl<C: Connector> Cluster<C> {
         nodes
     }
 
-    async fn read_slots(
-        &self,
-        node: &ClusterNode<C>,
-        lane: Lane,
-    ) -> Result<(bool, Vec<SlotRange>), BackendError> {
+    async fn read_slots(&self, node: &ClusterNode<C>, lane: Lane) -> Slots {
         let connection = node.node.connection(lane);
         connection.warm_up().await?;
         let limit = self.shared.options.connect_timeout;
@@ -468,6 +499,27 @@ impl<C: Connector> Cluster<C> {
     /// Ignores poisoning: the map is always valid.
     fn map(&self) -> MutexGuard<'_, SlotMap<C>> {
         self.map.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A call without an answer so far. If its caller gives it up after a silence, the slots are read
+/// again: a replica may have taken over from a node whose connections never end.
+struct Unanswered<'a, C: Connector> {
+    cluster: &'a Arc<Cluster<C>>,
+    /// The node, until it answers.
+    node: Option<&'a Arc<ClusterNode<C>>>,
+    lane: Lane,
+    sent: Moment,
+}
+
+impl<C: Connector> Drop for Unanswered<'_, C> {
+    fn drop(&mut self) {
+        let Some(node) = self.node else { return };
+        let shared = &self.cluster.shared;
+        if shared.now().saturating_since(self.sent) >= shared.silence() {
+            let failed = Some(Arc::clone(node));
+            self.cluster.refresh_soon(self.lane, FAILED_PAUSE, failed);
+        }
     }
 }
 

@@ -37,8 +37,6 @@ use super::shared::{Connected, Shared, no_connection, not_run};
 use super::slots::SlotRange;
 use crate::script::{Call, ErrorClass, reply};
 
-/// A connection is suspect after silence for the call timeout divided by this number.
-const SILENCE_PARTS: u32 = 4;
 /// How long the silent connection may still answer after the second one works. A server that was
 /// only busy answers on both at about the same time.
 const GRACE: Duration = Duration::from_millis(20);
@@ -237,7 +235,7 @@ impl<C: Connector> ManagedConnection<C> {
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
-        let unsuspected = (self.shared.options.call_timeout / SILENCE_PARTS).min(*left);
+        let unsuspected = self.shared.silence().min(*left);
         if let Some(result) = self.shared.within(unsuspected, answer.as_mut()).await {
             return self.note_answer(live, result);
         }
@@ -286,7 +284,7 @@ impl<C: Connector> ManagedConnection<C> {
         let silence = self.shared.now().saturating_since(since);
         let call = self.shared.options.call_timeout;
         if self.shared.connector.is_own() {
-            if silence >= call / SILENCE_PARTS {
+            if silence >= self.shared.silence() {
                 self.doubt(live);
             }
         } else if silence >= call {

@@ -1,15 +1,14 @@
 //! Finds the primary through sentinels.
 //!
 //! Every new connection asks all sentinels at the same time. It connects to each address that one
-//! of them names, and uses the first server that says that it is a primary, unless more sentinels
-//! name another one. So a sentinel that is down, silent or behind the others costs no time while
-//! another one answers. A replica is never used.
+//! of them names, and uses the server that most of them name, if it says that it is a primary. It
+//! doesn't wait for the sentinels whose answers can't change that. A replica is never used.
 //!
 //! All questions of a backend go over one connection to each sentinel. It is opened again after
 //! an error or a silence.
 //!
-//! A task keeps asking. If most of the sentinels that answer name another primary, all connections
-//! move there.
+//! All connections move to another server if more sentinels name that one than name the server so
+//! far. A task keeps asking them.
 
 use std::error::Error;
 use std::fmt;
@@ -113,34 +112,45 @@ impl<C: Connector> SentinelSource<C> {
                 Step::Named(self.ask(shared, sentinel).await)
             }));
         }
-        let mut votes = Votes::default();
-        let (mut no_name, mut no_primary, mut minority) = (Vec::new(), Vec::new(), None);
+        let current = self.primary();
+        let (mut votes, mut unheard) = (Votes::default(), self.sentinels.len());
+        let (mut no_name, mut no_primary, mut opened) = (Vec::new(), Vec::new(), Vec::new());
         while let Some(step) = steps.next().await {
             match step {
-                Step::Named(Ok(address)) => {
-                    if votes.add(&address) == 1 {
-                        steps.push(Box::pin(async move {
-                            let opened = self.open_at(shared, &address, listens).await;
-                            Step::Opened(address, opened)
-                        }));
+                Step::Named(named) => {
+                    unheard -= 1;
+                    match named {
+                        Ok(address) if votes.add(&address) == 1 => {
+                            steps.push(Box::pin(async move {
+                                let opened = self.open_at(shared, &address, listens).await;
+                                Step::Opened(address, opened)
+                            }));
+                        }
+                        Ok(_) => {}
+                        Err(error) => no_name.push(error),
                     }
                 }
-                Step::Named(Err(error)) => no_name.push(error),
-                Step::Opened(address, Ok(connected)) if votes.most() == Some(&address) => {
-                    return Ok(self.reached(shared, &address, connected));
-                }
-                Step::Opened(address, Ok(connected)) => minority = Some((address, connected)),
-                Step::Opened(address, Err(error)) => {
-                    votes.remove(&address);
-                    no_primary.push(error);
-                }
+                Step::Opened(address, Ok(connected)) => opened.push((address, connected)),
+                Step::Opened(_, Err(error)) => no_primary.push(error),
+            }
+            let chosen = opened
+                .iter()
+                .position(|(address, _)| votes.choose(address, current.as_ref(), unheard));
+            if let Some(chosen) = chosen {
+                let (address, connected) = opened.swap_remove(chosen);
+                return Ok(self.reached(shared, &address, connected));
             }
         }
-        match minority {
-            Some((address, connected)) => Ok(self.reached(shared, &address, connected)),
-            None if no_primary.is_empty() => Err(summary(no_name)),
-            None => Err(summary(no_primary)),
+        for (address, _) in opened {
+            no_primary.push(BackendError::unavailable(format!(
+                "primary {address}: more sentinels name another server, or as many the one so far"
+            )));
         }
+        Err(summary(if no_primary.is_empty() {
+            no_name
+        } else {
+            no_primary
+        }))
     }
 
     /// Asks the sentinels from time to time, and makes all connections move if they name another
@@ -157,7 +167,7 @@ impl<C: Connector> SentinelSource<C> {
             let (Some(address), Some(current)) = (votes.most(), self.primary()) else {
                 continue;
             };
-            if votes.of(address) > votes.of(&current) {
+            if *address != current && votes.choose(address, Some(&current), 0) {
                 let opening = self.open_at(shared, address, false);
                 if let Some(Ok(new)) = shared.within(shared.connect_limit(), opening).await {
                     self.reached(shared, address, new);
@@ -342,9 +352,9 @@ impl Votes {
         1
     }
 
-    /// The address with most votes, among equals the one that was named first.
+    /// An address with most votes.
     fn most(&self) -> Option<&Address> {
-        let most = self.0.iter().rev().max_by_key(|(_, count)| *count);
+        let most = self.0.iter().max_by_key(|(_, count)| *count);
         most.map(|(address, _)| address)
     }
 
@@ -353,9 +363,21 @@ impl Votes {
         found.map_or(0, |(_, count)| *count)
     }
 
-    /// Drops the votes for an address that is no use.
-    fn remove(&mut self, address: &Address) {
-        self.0.retain(|(named, _)| named != address);
+    /// Whether to use this address, however the sentinels vote that are still `unheard`.
+    ///
+    /// No other address may get more votes. To leave the `current` one, it also needs more votes than
+    /// that one may get. To stay there, it doesn't need to know about the unheard sentinels: the task
+    /// notices if they name another server.
+    fn choose(&self, address: &Address, current: Option<&Address>, unheard: usize) -> bool {
+        let (own, mut others) = (self.of(address), 0);
+        for (_, count) in self.0.iter().filter(|(named, _)| named != address) {
+            others = others.max(*count);
+        }
+        match current {
+            Some(current) if current == address => own >= others,
+            Some(current) => own >= others + unheard && own > self.of(current) + unheard,
+            None => own >= others + unheard,
+        }
     }
 }
 
@@ -419,18 +441,29 @@ mod tests {
     }
 
     #[test]
-    fn most_votes_win_and_the_first_among_equals() {
-        let mut votes = Votes::default();
-        assert_eq!(votes.most(), None);
-        let (old, new) = (address(1), address(2));
-        assert_eq!(votes.add(&old), 1);
-        assert_eq!(votes.add(&new), 1);
-        assert_eq!(votes.most(), Some(&old));
-        assert_eq!(votes.add(&new), 2);
-        assert_eq!(votes.most(), Some(&new));
-        assert_eq!((votes.of(&old), votes.of(&address(3))), (1, 0));
-        votes.remove(&new);
-        assert_eq!(votes.most(), Some(&old));
+    fn address_with_most_votes_is_chosen() {
+        let (a, b, c) = (address(1), address(2), address(3));
+        // The votes for `a` and `b`, the unheard sentinels, and whether `b` is chosen: at the start,
+        // from `a`, from `c`, and from `b` itself.
+        let table = [
+            ((0, 1), 2, [false, false, false, true]),
+            ((0, 2), 1, [true, true, true, true]),
+            ((1, 1), 1, [false, false, false, true]),
+            ((1, 1), 0, [true, false, true, true]),
+            ((0, 1), 1, [true, false, false, true]),
+            ((0, 1), 0, [true, true, true, true]),
+            ((2, 1), 0, [false, false, false, false]),
+            ((1, 2), 0, [true, true, true, true]),
+        ];
+        for ((for_a, for_b), unheard, expected) in table {
+            let mut votes = Votes::default();
+            for address in std::iter::repeat_n(&a, for_a).chain(std::iter::repeat_n(&b, for_b)) {
+                votes.add(address);
+            }
+            let from = [None, Some(&a), Some(&c), Some(&b)];
+            let chosen = from.map(|current| votes.choose(&b, current, unheard));
+            assert_eq!(chosen, expected, "{for_a} : {for_b}, {unheard} unheard");
+        }
     }
 
     #[test]

@@ -21,6 +21,9 @@ use super::sentinel::SentinelSource;
 use super::server::{ServerInfo, ServerMode};
 use crate::options::Options;
 
+/// A connection is suspect after silence for the call timeout divided by this number.
+const SILENCE_PARTS: u32 = 4;
+
 /// State that the connections of a backend share.
 pub(crate) struct Shared<C: Connector> {
     pub(crate) connector: Arc<C>,
@@ -165,6 +168,11 @@ impl<C: Connector> Shared<C> {
     /// The time limit of an attempt to connect.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.options.connect_timeout.min(self.options.call_timeout)
+    }
+
+    /// How long an answer may take before its connection is suspect.
+    pub(crate) fn silence(&self) -> Duration {
+        self.options.call_timeout / SILENCE_PARTS
     }
 
     /// The number of moves to another server so far.

@@ -138,7 +138,7 @@ impl<C: Connector> SubscriptionTask<C> {
         select(closing, keeping).await;
     }
 
-    /// Returns when the stream is dropped.
+    /// Returns when the stream ends or is dropped.
     async fn keep_open(&self, mut subscription: Subscription<C::Connection>) {
         while let Ended::Lost = self.forward(&mut subscription).await {
             self.notify(Notification::Missed { listening: false });
@@ -188,7 +188,9 @@ impl<C: Connector> SubscriptionTask<C> {
         )
     }
 
-    /// Tries until it succeeds. Returns `None` if the stream is dropped first.
+    /// Tries until it succeeds. Returns `None` if the stream is dropped first, or if the server refuses
+    /// this client. The stream ends then. The client asks for another one now and then, and tells why
+    /// it gets none.
     async fn open_again(&self) -> Option<Subscription<C::Connection>> {
         let mut pause = FIRST_PAUSE;
         loop {
@@ -196,6 +198,7 @@ impl<C: Connector> SubscriptionTask<C> {
             let attempt = pin!(Subscription::open(&server, &self.channel));
             match select(attempt, pin!(self.notifications.closed())).await {
                 Either::Left((Ok(subscription), _)) => return Some(subscription),
+                Either::Left((Err(error), _)) if !error.is_transient() => return None,
                 Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,
                 Either::Right(_) => return None,
             }

@@ -37,9 +37,9 @@ impl ErrorClass {
 pub fn classify(code: &str, message: &str) -> ErrorClass {
     match code {
         "NOSCRIPT" => ErrorClass::NoScript,
-        "READONLY" => ErrorClass::Demoted,
-        "LOADING" | "MASTERDOWN" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK" | "BUSY"
-        | "OOM" | "NOREPLICAS" | "MISCONF" | "EXECABORT" => ErrorClass::Unavailable,
+        "READONLY" | "MASTERDOWN" => ErrorClass::Demoted,
+        "LOADING" | "TRYAGAIN" | "CLUSTERDOWN" | "MOVED" | "ASK" | "BUSY" | "OOM"
+        | "NOREPLICAS" | "MISCONF" | "EXECABORT" => ErrorClass::Unavailable,
         "NOAUTH" | "WRONGPASS" | "NOPERM" | "CROSSSLOT" | "WRONGTYPE" | "NOPROTO" | "DENIED" => {
             ErrorClass::Rejected
         }
@@ -74,6 +74,11 @@ mod tests {
         let table = [
             ("NOSCRIPT", "No matching script.", ErrorClass::NoScript),
             ("READONLY", "You can't write", ErrorClass::Demoted),
+            (
+                "MASTERDOWN",
+                "Link with MASTER is down",
+                ErrorClass::Demoted,
+            ),
             ("OOM", "command not allowed", ErrorClass::Unavailable),
             ("NOPERM", "no permission", ErrorClass::Rejected),
             ("ERR", "unknown command 'EVALSHA'", ErrorClass::Rejected),

@@ -185,6 +185,37 @@ async fn lost_node_fails_only_its_keys() {
     held.release().await.expect("released");
 }
 
+/// The connections to the old primary stay open and never say that it is gone. The caller gives up
+/// each call before its time limit.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_primary_is_left_after_its_failover() {
+    let cluster = block_in_place(RedisCluster::start);
+    let backend = connect(&cluster.url()).await.expect("connected");
+    let before = soon(&backend).await;
+    let answers = async || {
+        let request = [mutex(&key("silent"), operation(session(1), 1), before)];
+        let acquiring = backend.acquire(&request);
+        let acquired = tokio::time::timeout(bounds::CALL_TIMEOUT / 2, acquiring).await;
+        acquired.is_ok_and(|answers| answers[0].is_ok())
+    };
+    assert!(answers().await, "no answer from a healthy node");
+    let old = block_in_place(|| cluster.primary_of(&stored("silent")));
+    let replica = &cluster.nodes()[old + 3];
+    cluster.nodes()[old].pause();
+    let paused = Instant::now();
+    block_in_place(|| {
+        while !replica.run(&["ROLE"]).contains("master") {
+            assert!(paused.elapsed() < FAILOVER, "no failover");
+            std::thread::sleep(Duration::from_millis(50));
+        }
+    });
+    let promoted = Instant::now();
+    while !answers().await {
+        assert!(promoted.elapsed() < RECOVERY * 5, "still on the old node");
+    }
+    cluster.nodes()[old].resume();
+}
+
 /// A poll subscribes first, and the node answers neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poll_of_a_silent_node_ends_in_time() {

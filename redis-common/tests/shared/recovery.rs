@@ -6,7 +6,7 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, Notification};
+use leasehold_api::{Acquire, BackendError, Notification};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
 
 use super::support::{
@@ -187,57 +187,65 @@ async fn impatient_callers_get_a_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_moves_to_the_new_primary() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    for (constructor, number) in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.push)
-        .zip(1..)
-    {
-        let proxy = FaultProxy::start(old.address()).await;
-        let backend = constructor.open(&proxy.url()).await;
-        let mut notifications = backend.listen(session(number)).await.expect("listening");
-        let name = key(constructor.name);
-        let before = soon(&backend).await;
-        let ours = |sequence| mutex(&name, operation(session(number), sequence), before);
-        let first = backend
-            .acquire(&[ours(1)])
-            .await
-            .remove(0)
-            .expect("an answer");
-        admin(&old.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
-        proxy.lead_to(new.address());
-        let began = Instant::now();
-        let moved = loop {
-            match backend.acquire(&[ours(2)]).await.remove(0) {
-                Ok(answer) => break answer,
-                Err(error) => assert!(error.is_transient(), "{}: {error}", constructor.name),
-            }
-            assert!(
-                began.elapsed() < RECOVERY * 5,
-                "{}: still on the old server",
-                constructor.name
-            );
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        };
-        assert_ne!(first.stamp.clock, moved.stamp.clock, "{}", constructor.name);
-        assert!(began.elapsed() <= RECOVERY, "{}", constructor.name);
-        for listening in [false, true] {
-            let notification = tokio::time::timeout(RECOVERY * 5, notifications.next()).await;
-            let missed = Some(Notification::Missed { listening });
-            assert_eq!(
-                notification.expect("a notification"),
-                missed,
-                "{}",
-                constructor.name
-            );
+    let constructors = CONSTRUCTORS.iter().filter(|constructor| constructor.push);
+    for (constructor, number) in constructors.zip(1..) {
+        for elements in [1, 2] {
+            moves_to_the_new_primary(constructor, (&old, &new), 2 * number + elements, elements)
+                .await;
+            admin(&old.url(), &["REPLICAOF", "NO", "ONE"]).await;
         }
-        let listed = admin(&new.url(), &["PUBSUB", "CHANNELS"]).await;
-        assert!(
-            listed.contains("leasehold:"),
-            "{}: {listed}",
-            constructor.name
-        );
-        admin(&old.url(), &["REPLICAOF", "NO", "ONE"]).await;
     }
+}
+
+/// The old primary becomes a replica, and the address leads to the new one. Each call acquires this
+/// many keys at once.
+async fn moves_to_the_new_primary(
+    constructor: &Constructor,
+    (old, new): (&RedisServer, &RedisServer),
+    number: u8,
+    elements: u8,
+) {
+    let name = format!("{}, {elements} elements", constructor.name);
+    let proxy = FaultProxy::start(old.address()).await;
+    let backend = constructor.open(&proxy.url()).await;
+    let mut notifications = backend.listen(session(number)).await.expect("listening");
+    let before = soon(&backend).await;
+    let ours = |sequence: u64| -> Vec<Acquire> {
+        let acquire = |n| {
+            let key = key(&format!("{name} {n}"));
+            mutex(&key, operation(session(number), sequence + n), before)
+        };
+        (0..u64::from(elements)).map(acquire).collect()
+    };
+    let first = backend.acquire(&ours(1)).await;
+    let first = first
+        .into_iter()
+        .next()
+        .expect("a reply")
+        .expect("an answer");
+    admin(&old.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
+    proxy.lead_to(new.address());
+    let began = Instant::now();
+    let moved = loop {
+        match backend.acquire(&ours(10)).await.remove(0) {
+            Ok(answer) => break answer,
+            Err(error) => assert!(error.is_transient(), "{name}: {error}"),
+        }
+        assert!(
+            began.elapsed() < RECOVERY * 5,
+            "{name}: still on the old server"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    };
+    assert_ne!(first.stamp.clock, moved.stamp.clock, "{name}");
+    assert!(began.elapsed() <= RECOVERY, "{name}");
+    for listening in [false, true] {
+        let notification = tokio::time::timeout(RECOVERY * 5, notifications.next()).await;
+        let missed = Some(Notification::Missed { listening });
+        assert_eq!(notification.expect("a notification"), missed, "{name}");
+    }
+    let listed = admin(&new.url(), &["PUBSUB", "CHANNELS"]).await;
+    assert!(listed.contains("leasehold:"), "{name}: {listed}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -374,6 +374,45 @@ async fn most_of_the_sentinels_decide() {
     stays(primary).await;
 }
 
+/// One sentinel is wrong, and answers before the others do. Then the server that they name is silent.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_wrong_sentinel_moves_nobody() {
+    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let stranger = block_in_place(RedisServer::start);
+    let (proxies, url) = proxies(&servers).await;
+    let front = FaultProxy::start(servers.server(0).address()).await;
+    let port_of = |address: SocketAddr| &*address.port().to_string().leak();
+    let named = port_of(servers.server(0).address());
+    for proxy in &proxies {
+        proxy.rename_in_replies(named, port_of(front.address()));
+    }
+    let backend = backend(&url).await;
+    let primary = clock(&backend).await.expect("an answer");
+    proxies[0].rename_in_replies(named, port_of(stranger.address()));
+    let stays = async |what: &str| {
+        let began = Instant::now();
+        let mut answered = 0;
+        while began.elapsed() < Duration::from_secs(3) {
+            if let Ok(now) = clock(&backend).await {
+                assert_eq!(now, primary, "{what}");
+                answered += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        answered
+    };
+    // Less than the time that a sentinel has.
+    proxies[1].delay(Duration::from_millis(150));
+    proxies[2].delay(Duration::from_millis(150));
+    front.cut_connections();
+    assert!(stays("slow").await > 0);
+    front.black_hole();
+    front.cut_connections();
+    stays("silent").await;
+    front.heal();
+    assert!(stays("healed").await > 0);
+}
+
 /// The network has forgotten the connections to the sentinels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_to_sentinels_are_replaced() {

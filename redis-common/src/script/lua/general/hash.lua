@@ -25,7 +25,8 @@
   end,
 
   -- The answer for an element whose step failed. For a single element that was not executed, it is
-  -- the server's error.
+  -- the server's error. So it is for a batch on a replica, which can't have executed any element: the
+  -- client then looks for the primary.
   problem = function(S, answer)
     local status, text = @FOREIGN@, type(answer) == 'table' and answer.foreign
     if not text then
@@ -37,7 +38,7 @@
         text = 'ERR ' .. text
       end
     end
-    if status == @REFUSED@ and #KEYS == 1 then
+    if status == @REFUSED@ and (#KEYS == 1 or string.find(text, '^READONLY ')) then
       return { err = text }
     end
     text = string.sub(text, 1, 255)
