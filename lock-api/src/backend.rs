@@ -67,7 +67,7 @@ pub struct Capabilities {
 
 impl Capabilities {
     /// Exclusive locks with a lease, and nothing else. A backend with these capabilities
-    /// implements `hello`, `acquire`, `renew` and `release`, in about a hundred lines.
+    /// implements the required methods of [`LockBackend`], in about a hundred lines.
     pub const fn minimal() -> Self {
         Self {
             queue: false,
@@ -275,6 +275,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Returns once the server has confirmed the subscription.
     /// - If the subscription is lost, the stream yields [`Notification::Missed`] twice: when the
     ///   backend notices the loss, and when the subscription works again.
+    /// - If the server then refuses the subscription, the stream ends. The client calls `listen` again
+    ///   every few seconds.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
         Err(BackendError::Unsupported { what: "listen" })

@@ -103,9 +103,10 @@ impl RenewalThread {
         handle: None,
     };
 
-    /// The runtime for `process`. Starts the thread if this process has none.
+    /// The runtime for `process`. Starts the thread if this process has none, also if that failed
+    /// before: a process that has just started may be short of threads for a moment.
     fn of_process(&mut self, process: u32) -> Option<tokio::runtime::Handle> {
-        if self.process != Some(process) {
+        if self.process != Some(process) || self.handle.is_none() {
             *self = Self {
                 process: Some(process),
                 handle: start_renewal_thread(),

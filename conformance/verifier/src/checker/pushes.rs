@@ -1,7 +1,9 @@
 //! Rule 8 and forced release: each notification is true, and none is missing.
 
 use leasehold_api::machine::{Command, HolderParts, Message, Payload, Reply};
-use leasehold_api::{FencingToken, ForceMode, ForceRelease, Policy, ReleaseReply, SessionId};
+use leasehold_api::{
+    ConvertReply, FencingToken, ForceMode, ForceRelease, Policy, ReleaseReply, SessionId,
+};
 
 use crate::checker::Findings;
 use crate::checker::step::{Step, holder_of, name, waiter_of};
@@ -88,10 +90,17 @@ const fn is_force(step: &Step<'_>) -> bool {
     matches!(step.command, Command::ForceRelease(_))
 }
 
-/// Whether a notification's token is the holder's. A reader with a higher floor that is granted
-/// later in the same step starts another epoch, and raises the holder's token.
+/// Whether a notification's token is the holder's.
+///
+/// A later part of the same step may start another epoch, which raises the holder's token: the grant
+/// to a reader with a higher floor, or a conversion by the holder. (If a server has lost the grant of a hold,
+/// a conversion may grant it again, with the same token, and then convert it.)
 fn has_token(step: &Step<'_>, holder: &HolderParts, token: FencingToken) -> bool {
-    token == holder.token || (token < holder.token && step.floor() >= token.get())
+    let converted = matches!(
+        step.reply,
+        Reply::Convert(ConvertReply::Converted { token, .. }) if *token == holder.token
+    );
+    token == holder.token || (token < holder.token && (step.floor() >= token.get() || converted))
 }
 
 /// A forced release sends a notification for each hold.

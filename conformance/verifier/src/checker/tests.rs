@@ -205,6 +205,25 @@ fn epoch_that_ends_in_its_first_step_counts_as_granted() {
     assert_eq!(key.broken(), Vec::<&str>::new());
 }
 
+/// A server has lost the grant of a hold, and grants it again with the same token when its client
+/// converts it. The notification has that token, the reply the next one.
+#[test]
+fn lost_grant_is_repeated_and_converted_in_one_step() {
+    let mut key = History::of(LockSpec::rw_lock());
+    let (first, waiter) = (operation(1, 1, 1), operation(2, 1, 1));
+    key.takes(first, Mode::Exclusive);
+    key.queues(waiter, Mode::Exclusive, true);
+    key.pass(LEASE);
+    let lost = FencingToken::new(key.state.to_parts().token + 1);
+    let down = Convert::to_shared(key.key.clone(), waiter, lost);
+    let reply = key.step(&Command::Convert(down));
+    let Reply::Convert(ConvertReply::Converted { token, .. }) = reply else {
+        panic!("{reply:?}");
+    };
+    assert_eq!(token.get(), lost.get() + 1);
+    assert_eq!(key.broken(), Vec::<&str>::new());
+}
+
 /// An owner's further hold shares the epoch of its first, whatever its floor is. If the server lost
 /// the token, that floor does not make the epoch later than another.
 #[test]

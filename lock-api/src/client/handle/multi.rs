@@ -224,7 +224,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was
-    /// added. [`Error::key`] returns the key that the error is about.
+    /// added. [`Error::key`] returns the key that the error is about, if it is about one key.
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
