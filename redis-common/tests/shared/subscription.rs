@@ -260,6 +260,31 @@ async fn missing_channel_pattern_is_named() {
     }
 }
 
+/// The client then listens again now and then, and reports why it can't.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_ends_if_the_server_refuses_to_subscribe_again() {
+    let server = RedisServer::start();
+    for constructor in listeners() {
+        let rule = ["ACL", "SETUSER", "locker", "on", ">pw", "+@all", "~*", "&*"];
+        admin(&server.url(), &rule).await;
+        let url = format!("redis://locker:pw@{}", server.address());
+        let backend = constructor.open(&url).await;
+        let mut stream = listen(&backend, 1).await;
+        // The server closes the subscribed connection.
+        admin(
+            &server.url(),
+            &["ACL", "SETUSER", "locker", "resetchannels"],
+        )
+        .await;
+        assert_eq!(
+            next(&mut stream).await,
+            Notification::Missed { listening: false }
+        );
+        let end = tokio::time::timeout(RECOVERY * 5, stream.next()).await;
+        assert_eq!(end.expect("the stream ends"), None, "{}", constructor.name);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn closing_the_backend_ends_the_stream() {
     let server = RedisServer::start();

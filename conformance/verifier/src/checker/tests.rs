@@ -213,8 +213,12 @@ fn lost_grant_is_repeated_and_converted_in_one_step() {
     let (first, waiter) = (operation(1, 1, 1), operation(2, 1, 1));
     key.takes(first, Mode::Exclusive);
     key.queues(waiter, Mode::Exclusive, true);
-    key.pass(LEASE);
-    let lost = FencingToken::new(key.state.to_parts().token + 1);
+    for _ in 0..2 {
+        key.pass(LEASE * 2 / 5).polls(waiter);
+    }
+    // The first lease is over. The client knows of the grant, the server has lost it.
+    key.pass(LEASE / 5);
+    let lost = FencingToken::new(key.now().as_micros());
     let down = Convert::to_shared(key.key.clone(), waiter, lost);
     let reply = key.step(&Command::Convert(down));
     let Reply::Convert(ConvertReply::Converted { token, .. }) = reply else {
