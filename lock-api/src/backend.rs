@@ -138,12 +138,14 @@ pub enum Notification {
     },
     /// Notifications may have been missed. Every waiter polls at once.
     Missed {
-        /// Whether the subscription works again.
+        /// `false` if the subscription is lost; `true` if it works again, or still works although a
+        /// message was lost.
         listening: bool,
     },
 }
 
-/// A stream of notifications. It ends only when the backend is closed; dropping it unsubscribes.
+/// A stream of notifications. It ends when the backend is closed, or when the server refuses to
+/// subscribe again after a loss. Dropping it unsubscribes.
 pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 
 /// A connection to a lock service.
@@ -156,9 +158,10 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 /// them.
 ///
 /// # Contract
-/// - **One attempt per call.** A method sends its command once. It does not wait for the lock. It
-///   returns within [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), or the limit that the backend's
-///   user has set, whatever the server does. The limit includes connecting and retries.
+/// - **One attempt per call.** A method sends its command once. It may send it again only if it
+///   certainly was not executed. It does not wait for the lock. It returns within
+///   [`CALL_TIMEOUT`](crate::bounds::CALL_TIMEOUT), or the limit that the backend's user has set,
+///   whatever the server does. The limit includes connecting.
 /// - **One effect per operation.** A command that is delivered twice, or late, has the same effect
 ///   as one delivery. Each reply is true at its [`Stamp`].
 /// - **The backend's clock decides.** Replies carry the *remaining* time, computed in the step that

@@ -21,8 +21,8 @@ pub const MACHINE_MIN_LEASE: Duration = Duration::from_millis(1);
 
 /// A renewal is sent after each lease / `RENEWALS_PER_LEASE`.
 pub const RENEWALS_PER_LEASE: u32 = 3;
-/// Longest wait for the answer to a renewal before it is sent again. For a lease below 10 s it is a
-/// tenth of the lease.
+/// Longest wait for the answer to a renewal before it is sent again, after a random pause. For a lease
+/// below 10 s the wait is a tenth of the lease. The pause is a quarter to a half of the wait.
 pub const MAX_RENEW_ATTEMPT: Duration = Duration::from_secs(1);
 
 /// The drift allowance of a duration is duration / `DRIFT_PARTS` + [`DRIFT_FLOOR`].
@@ -36,8 +36,8 @@ pub const DEFAULT_WAITER_LEASE: Duration = Duration::from_secs(5);
 pub const MIN_WAITER_LEASE: Duration = Duration::from_secs(3);
 /// Longest waiter lease that the client accepts.
 pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
-/// Longest time between two polls of a waiter. The poll interval is a third of the waiter lease,
-/// and at most this.
+/// Longest poll interval. A waiter polls again an interval after the answer to the last poll, or up to
+/// 20 ms later. The poll interval is a third of the waiter lease, and at most this.
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// An offer lasts for the lease that the waiter asked for, and at least this many poll intervals, but
 /// never longer than the waiter would have (rule 10). A waiter that misses the notification learns of
@@ -91,9 +91,9 @@ pub const SCAN_INTERVAL: Duration = Duration::from_millis(250);
 pub const SETTLE_BUDGET: u32 = 256;
 /// How often a waiter may be marked unreachable. After that it is granted like any other.
 pub const MAX_UNREACHABLE_MARKS: u8 = 2;
-/// The first `CHECK_EARLY` waiters poll at the time of the earliest change. The other waiters of a
+/// The first `FIRST_WAITERS` waiters poll at the time of the earliest change. The other waiters of a
 /// session poll together, and the sessions are spread over the last quarter of the poll interval.
-pub const CHECK_EARLY: u32 = 4;
+pub const FIRST_WAITERS: u32 = 4;
 /// Number of steps over which the sessions are spread.
 pub const STAGGER_STEPS: u32 = 64;
 

@@ -11,7 +11,8 @@ use crate::request::{LockSpec, Mode};
 /// are never guesses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum EndReason {
-    /// Its lease or waiter lease ran out.
+    /// Its lease or waiter lease ran out, and this command was the first to notice. Later commands
+    /// get [`Unknown`](Self::Unknown).
     Expired,
     /// A forced release removed or revoked it.
     Forced,

@@ -319,7 +319,8 @@ pub enum Loss {
     /// The lock was [released by force](crate::LockClient::force_release).
     #[error("it was released by force")]
     Forced,
-    /// The server no longer knows the lock: the server lost its data, or the key was deleted.
+    /// The server no longer knows the lock, and can't tell why. For example, it lost its data, the key was
+    /// deleted, or the lease ran out and another client noticed it first.
     #[error("the server no longer knows it")]
     Unknown,
     /// The server's clock was stepped, so its leases can't be trusted.

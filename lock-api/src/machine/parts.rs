@@ -60,7 +60,8 @@ impl StateParts {
         };
     }
 
-    /// Checks the invariants that [`State::check`] cannot, because a `State` cannot break them.
+    /// Checks the invariants that a `State` cannot break, and those that making one relies on.
+    /// [`State::check`] checks the others.
     fn check(&self) -> Result<(), Inconsistent> {
         self.check_numbers()?;
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());

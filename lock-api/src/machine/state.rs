@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::bounds::{CHECK_EARLY, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
+use crate::bounds::{FIRST_WAITERS, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
 use crate::machine::{Env, Inconsistent, Settings};
 use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
@@ -420,7 +420,7 @@ impl State {
             .saturating_sub(1);
         let ahead = u32::try_from((ticket - first).min(others)).unwrap_or(u32::MAX);
         let waiter = self.waiters.get(&ticket);
-        let poll_after = match waiter.filter(|_| ahead >= CHECK_EARLY) {
+        let poll_after = match waiter.filter(|_| ahead >= FIRST_WAITERS) {
             Some(waiter) => self.poll_with_session(waiter.operation.session),
             None => self.poll_interval().min(self.retry_after(now)),
         };

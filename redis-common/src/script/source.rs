@@ -238,8 +238,8 @@ const SHARED: [(&str, &str); 15] = [
     ),
 ];
 
-/// The status of an answer, and why an operation is gone. Each is a string of one letter.
-const LETTERS: [(&str, u8); 9] = [
+/// The status of an answer, and why an operation is gone. Each is a string of one character.
+const CODES: [(&str, u8); 9] = [
     ("DONE", reply::DONE),
     ("FOREIGN", reply::FOREIGN),
     ("REFUSED", reply::REFUSED),
@@ -297,7 +297,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
             "MAX_UNREACHABLE_MARKS",
             bounds::MAX_UNREACHABLE_MARKS.to_string(),
         ),
-        ("CHECK_EARLY", bounds::CHECK_EARLY.to_string()),
+        ("FIRST_WAITERS", bounds::FIRST_WAITERS.to_string()),
         ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
         ("OFFER_POLLS", bounds::OFFER_POLLS.to_string()),
@@ -358,6 +358,6 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SWEEP_COUNT", "256".into()),
     ];
     let shared = SHARED.map(|(name, text)| (name, text.trim_end().to_owned()));
-    let letters = LETTERS.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
+    let letters = CODES.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
     shared.into_iter().chain(letters).chain(constants).collect()
 }

@@ -1,4 +1,4 @@
-//! Rules 6 and 12: replies that depend on earlier steps of the key: why an operation is gone,
+//! Rules 2, 6 and 12: replies that depend on earlier steps of the key: why an operation is gone,
 //! whether an acquire is stale, and whether a holder may upgrade.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;

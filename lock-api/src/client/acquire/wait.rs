@@ -22,7 +22,7 @@ use futures_util::FutureExt;
 use futures_util::future::select;
 use tracing::Instrument;
 
-use crate::bounds::{CHECK_EARLY, MAX_POLL_INTERVAL};
+use crate::bounds::FIRST_WAITERS;
 use crate::client::acquire::acquisition::Acquisition;
 use crate::client::acquire::attempt::{Attempt, Grant};
 use crate::client::acquire::request::{Ask, WaitLimit};
@@ -106,9 +106,9 @@ struct WaitLoop<'a> {
 /// What was in the way, by the last answer.
 #[derive(Default)]
 struct Obstacle {
-    /// Unknown to a waiter.
+    /// `None` while this one is in the queue: that answer names no holder.
     holder: Option<Label>,
-    /// When a lease may end.
+    /// When a lease may end; in the queue, when the next poll is due.
     changes_at: Option<Moment>,
     /// How many waiters were ahead, if this one was in the queue.
     ahead: Option<u32>,
@@ -459,9 +459,9 @@ impl<'a> WaitLoop<'a> {
                     }
                 }
                 Woken::Polled(Err(error)) => {
-                    let within = self.note_error(error, core.settings.call_timeout)?;
-                    let early = within / 2;
-                    Due { within, early }
+                    let after = self.note_error(error, core.settings.call_timeout)?;
+                    let early = after / 2;
+                    Due { after, early }
                 }
             };
         }
@@ -473,10 +473,11 @@ impl<'a> WaitLoop<'a> {
         if mutant!(LostWakeUpWithoutPoll) {
             return Due::exactly(Duration::MAX);
         }
-        let interval = MAX_POLL_INTERVAL.min(self.ask.spec.poll_interval());
+        let interval = self.ask.spec.poll_interval();
         let mut base = queued.poll_after.min(interval);
-        // Only the first waiters poll at an exact time (rule 3).
-        let mut flexible = queued.ahead >= CHECK_EARLY || queued.poll_after >= interval;
+        // Only the first waiters poll at an exact time, if they expect a change before the next regular
+        // poll (rule 3).
+        let mut flexible = queued.ahead >= FIRST_WAITERS || queued.poll_after >= interval;
         if attempt.polls_extend(stamp, queued.waiter_remaining)
             && queued.waiter_remaining / 2 < base
         {
@@ -486,7 +487,7 @@ impl<'a> WaitLoop<'a> {
         let base = base.max(MIN_POLL_PAUSE);
         let spread = POLL_SPREAD.min(base / 10);
         Due {
-            within: base + core.random_between(Duration::from_micros(1), spread),
+            after: base + core.random_between(Duration::from_micros(1), spread),
             early: if flexible {
                 base / EARLY_PARTS
             } else {

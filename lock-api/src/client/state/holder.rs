@@ -7,10 +7,10 @@
 //! Replies may arrive in any order. The cell keeps the highest token and the latest deadline that a
 //! reply has reported. If every hold so far has a fixed lease, the holder ends with the last of
 //! them, whatever the server reports. A renewed hold lifts that limit for all guards of the holder.
-//! Each function that takes the current time checks the deadline first. Once
-//! the deadline has passed, or the holder is lost for another reason, the loss is final. It is
-//! reported once for each hold. Every change notifies `changed`. A loss before the deadline also
-//! wakes the renewal task, which reports it.
+//! Each function that depends on validity checks the deadline first. Once the deadline has passed, or
+//! the holder is lost for another reason, the loss is final. It is reported once for each hold. A change
+//! of validity notifies `changed`; after [`join`](HolderCell::join) the caller does. A loss before the
+//! deadline also wakes the renewal task, which reports it.
 
 use std::time::Duration;
 

@@ -30,7 +30,7 @@ type PollAnswer = Result<Answer<PollReply>, BackendError>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Due {
     /// The poll is due after this time.
-    pub(crate) within: Duration,
+    pub(crate) after: Duration,
     /// How much earlier it may be sent to share a batch.
     pub(crate) early: Duration,
 }
@@ -38,9 +38,9 @@ pub(crate) struct Due {
 impl Due {
     pub(crate) const NOW: Self = Self::exactly(Duration::ZERO);
 
-    pub(crate) const fn exactly(within: Duration) -> Self {
+    pub(crate) const fn exactly(after: Duration) -> Self {
         Self {
-            within,
+            after,
             early: Duration::ZERO,
         }
     }
@@ -135,7 +135,7 @@ impl Schedule {
 
 impl Polls {
     fn schedule(&self, sequence: u64, now: Moment, due: Due) {
-        let until = now.saturating_add(due.within);
+        let until = now.saturating_add(due.after);
         let from = until.saturating_sub(due.early.min(MAX_EARLY));
         let wake = {
             let mut state = self.state.lock();

@@ -5,7 +5,7 @@
 //! [`MAX_CALLS`] calls in flight each, so a key that is unreachable delays no other key. While that
 //! many calls are in flight, further releases collect into larger batches.
 //!
-//! A release is given up when its lease must have expired on the server. `busy` counts the work
+//! A release is given up when nothing of its operation can be left on the server. `busy` counts the work
 //! that may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
 
 use std::collections::btree_map::OccupiedEntry;

@@ -1,8 +1,8 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
 //! A handle starts from the settings of its client. The setters check nothing.
-//! `ClientSettings::check` runs when the client is built, and `Options::spec` runs at the start of each
-//! acquisition, before any I/O.
+//! `ClientSettings::check` runs when the client is built, and `Options::spec` runs when a handle is made and
+//! at the start of each acquisition, before any I/O.
 
 use std::time::Duration;
 

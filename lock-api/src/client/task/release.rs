@@ -4,7 +4,7 @@
 //! release goes into the [`ReleaseQueue`](crate::client::state::release_queue::ReleaseQueue). A
 //! dropped guard or attempt queues its release there at once, which never blocks or spawns. The
 //! background task sends queued releases in batches. It retries each one until the server
-//! acknowledges it, or until its lease must have expired on the server.
+//! acknowledges it, or until nothing of its operation can be left on the server.
 //!
 //! A caller that awaits a release waits for a few calls at most. After that the outcome is unknown,
 //! and the task goes on.

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Step, holder, holder_mut};
-use crate::bounds::{CHECK_EARLY, SCAN_FREELY};
+use crate::bounds::{FIRST_WAITERS, SCAN_FREELY};
 use crate::machine::{Command, Reply, StateParts};
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::time::ServerTime;
@@ -93,7 +93,7 @@ fn queued<'a>(step: &'a mut Step<'_>) -> Option<&'a mut Queued> {
 pub(super) fn head_ignores_expiry(step: &mut Step<'_>) {
     let spec = step.after.spec;
     if let (Some(spec), Some(queued)) = (spec, queued(step))
-        && queued.ahead < CHECK_EARLY
+        && queued.ahead < FIRST_WAITERS
     {
         queued.poll_after = spec.poll_interval();
     }

@@ -1,5 +1,5 @@
 -- Leasehold: the state machine of leasehold-api, ported to Lua. The specification is
--- `leasehold_api::machine`. Functions here have the names of the functions there where both exist.
+-- `leasehold_api::machine`. Most functions have the names of the functions there.
 --
 -- Each script consists of this start, the fast path of its command if it has one, the general part,
 -- and the command. A script contains its fast path twice: as plain text for a single element, and
@@ -8,9 +8,9 @@
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
 
--- The fast path handles the most frequent cases without calling a Lua function: one command to a
--- key that is free, or that has a single hold. Its result is the same as the general part's. It
--- leaves all other cases to the general part, failed writes included, and changes nothing in them.
+-- The fast path handles the most frequent cases without calling a Lua function; each file says which.
+-- Its result is the same as the general part's. It leaves all other cases to the general part, failed
+-- writes included, and undoes what it wrote in them.
 -- flush_packed() defines the positions in a stored string.
 -- Lua hashes every byte of every string that it creates. With ten waiters, that costs as much as
 -- everything else. So a fast path rebuilds a long string only if parts of it move. Otherwise it

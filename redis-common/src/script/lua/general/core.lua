@@ -41,7 +41,7 @@
 --   A second table has the methods for waiters, and a third those for hashes and rare events. A
 --   metatable creates each of these tables at the first call of one of its methods. Reading a nil
 --   field of S would do so too, so fields are never nil: `false` means none.
---   The client replaces each name between at signs by a constant, or by text that several scripts
+--   expand() in source.rs replaces each name between at signs by a constant, or by text that several scripts
 --   share.
 
 local S = {

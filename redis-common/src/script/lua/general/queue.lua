@@ -1,4 +1,4 @@
--- Methods for waiters, notifications and expiry.
+-- Methods for waiters, notifications, expiry, and the replies that depend on them.
 
 {
   -- The queue ---------------------------------------------------------------------------------

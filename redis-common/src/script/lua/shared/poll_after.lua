@@ -3,7 +3,7 @@
 -- together.
 local poll = @POLL_INTERVAL@
 local poll_after = math.min(poll, retry_after)
-if ahead >= @CHECK_EARLY@ then
+if ahead >= @FIRST_WAITERS@ then
   local quarter, step = math.floor(poll / 4), string.byte(session) % @STAGGER_STEPS@
   poll_after = poll - quarter + math.floor(step * quarter / @STAGGER_STEPS@)
 end
