@@ -4,12 +4,15 @@
 //! differs from the one that it read. `notify` increments the version and wakes all waiting tasks.
 //! If it runs between the check and the wait, the wait returns at once, so no wake-up is lost.
 //!
-//! Each [`Changed`] future has at most one waker in the list, under an id. It replaces the waker
-//! when it is polled by another task, and removes it when it is dropped.
+//! Each [`Changed`] future has at most one waker in the slab. It replaces the waker when it is polled
+//! by another task, and removes it when it is dropped. Thousands of waiters may wait on one signal, so
+//! both take constant time.
 
 use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll, Waker};
+
+use slab::Slab;
 
 use crate::mutants::mutant;
 use crate::sync::Mutex;
@@ -20,22 +23,21 @@ pub(crate) struct Signal(Mutex<State>);
 #[derive(Debug, Default)]
 struct State {
     version: u64,
-    next_waiter: u64,
-    waiters: Vec<(u64, Waker)>,
+    waiters: Slab<Waker>,
+}
+
+/// The place of a waker. Each new version empties the slab.
+#[derive(Clone, Copy, Debug)]
+struct Place {
+    version: u64,
+    index: usize,
 }
 
 impl State {
-    fn position(&self, id: Option<u64>) -> Option<usize> {
-        self.waiters
-            .iter()
-            .position(|(other, _)| Some(*other) == id)
-    }
-
-    fn add(&mut self, waker: Waker) -> u64 {
-        let id = self.next_waiter;
-        self.next_waiter += 1;
-        self.waiters.push((id, waker));
-        id
+    /// Returns the waker at a place, unless it was woken.
+    fn waker(&mut self, place: Option<Place>) -> Option<&mut Waker> {
+        let place = place.filter(|place| place.version == self.version)?;
+        self.waiters.get_mut(place.index)
     }
 }
 
@@ -70,42 +72,46 @@ impl Signal {
 pub(crate) struct Changed<'a> {
     signal: &'a Signal,
     seen: u64,
-    registered: Option<u64>,
+    registered: Option<Place>,
 }
 
 impl Future for Changed<'_> {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.signal.0.lock();
+        let signal = self.signal;
+        let mut state = signal.0.lock();
         let registered = self.registered.is_some() || !mutant!(ListenerChecksFirst);
         if state.version != self.seen && registered {
             return Poll::Ready(());
         }
-        let own = state.position(self.registered);
         let waker = cx.waker();
-        let (id, replaced) = match own.map(|index| &mut state.waiters[index]) {
-            Some((_, registered)) if registered.will_wake(waker) => return Poll::Pending,
-            Some((id, registered)) => (*id, Some(std::mem::replace(registered, waker.clone()))),
-            None => (state.add(waker.clone()), None),
+        let replaced = match state.waker(self.registered) {
+            Some(registered) if registered.will_wake(waker) => return Poll::Pending,
+            Some(registered) => Some(std::mem::replace(registered, waker.clone())),
+            None => {
+                self.registered = Some(Place {
+                    version: state.version,
+                    index: state.waiters.insert(waker.clone()),
+                });
+                None
+            }
         };
         // Dropping a waker may drop a task and run any code, so it happens outside the lock.
         drop(state);
         drop(replaced);
-        self.registered = Some(id);
         Poll::Pending
     }
 }
 
 impl Drop for Changed<'_> {
     fn drop(&mut self) {
-        if self.registered.is_some() {
-            let mut state = self.signal.0.lock();
-            let own = state.position(self.registered);
-            let removed = own.map(|index| state.waiters.swap_remove(index));
-            drop(state);
-            drop(removed);
-        }
+        let Some(place) = self.registered else { return };
+        let mut state = self.signal.0.lock();
+        let is_current = place.version == state.version;
+        let removed = is_current.then(|| state.waiters.try_remove(place.index));
+        drop(state);
+        drop(removed);
     }
 }
 
