@@ -1,6 +1,6 @@
 //! The backend over several servers.
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -18,6 +18,7 @@ use leasehold_api::{
     Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
+use crate::floors::Floors;
 use crate::server::{Asked, Replies, Server, lock};
 use crate::votes::{Rules, Vote};
 
@@ -25,8 +26,6 @@ use crate::votes::{Rules, Vote};
 const CLOCK: ClockId = ClockId::new(0x5155_4f52_554d);
 /// The servers that a quorum may have.
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
-/// The maximum number of keys whose floor is remembered until their next grant.
-const MAX_FLOORS: usize = 1_024;
 /// The maximum number of attempts that are remembered as taken back.
 const MAX_TAKEN_BACK: usize = 10_000;
 
@@ -59,8 +58,7 @@ pub struct Quorum {
     capabilities: Capabilities,
     call_timeout: Duration,
     max_lease: Duration,
-    /// The highest tokens of grants that were not elected.
-    floors: Mutex<BTreeMap<Key, u64>>,
+    floors: Mutex<Floors>,
     /// The attempts that were taken back. One of the releases may still be on its way to a server,
     /// and would end a later grant of the same attempt. So they are never granted again.
     taken_back: Mutex<TakenBack>,
@@ -336,7 +334,7 @@ impl Quorum {
             let floor = times
                 .map(ServerTime::as_micros)
                 .chain(request.floor.map(leasehold_api::FencingToken::get))
-                .chain(lock(&self.floors).get(&request.key).copied())
+                .chain(lock(&self.floors).get(&request.key))
                 .max();
             request.floor = floor.map(leasehold_api::FencingToken::new);
         }
@@ -353,19 +351,16 @@ impl Quorum {
         }
         let mut floors = lock(&self.floors);
         if elected {
-            floors.remove(key);
+            floors.forget(key);
             return;
         }
         let tokens = votes.iter().flatten().filter_map(|vote| match vote {
             Ok(AcquireReply::Acquired(acquired)) => Some(acquired.token.get()),
             _ => None,
         });
-        let Some(highest) = tokens.max() else { return };
-        if floors.len() >= MAX_FLOORS && !floors.contains_key(key) {
-            floors.pop_first();
+        if let Some(highest) = tokens.max() {
+            floors.note(key, highest);
         }
-        let floor = floors.entry(key.clone()).or_default();
-        *floor = highest.max(*floor);
     }
 
     /// Sends acquires to all servers, counts their votes, and takes back what was not elected.

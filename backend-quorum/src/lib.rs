@@ -88,6 +88,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod floors;
 mod server;
 mod votes;
 
