@@ -305,7 +305,7 @@ impl Quorum {
             if answered >= self.rules.quorum() {
                 return Some(Ok(()));
             }
-            (missing == 0).then(|| Err(self.rules.failure(votes)))
+            (missing == 0).then(|| Err(self.rules.failure(votes, |()| false)))
         };
         let (mut outcomes, _) = self.collect(ballot, 1, until, count).await;
         // Reading a clock changes nothing.

@@ -73,7 +73,9 @@ impl Rules {
         if self.blocks(lost.len()) {
             return Some(Ok(RenewReply::Lost(common(&lost))));
         }
-        (missing(votes) == 0).then(|| Err(self.failure(votes)))
+        // A server that has lost the hold changes nothing.
+        let renewed = |reply: &RenewReply| matches!(reply, RenewReply::Renewed { .. });
+        (missing(votes) == 0).then(|| Err(self.failure(votes, renewed)))
     }
 
     /// Counts the votes on a release.
@@ -94,7 +96,8 @@ impl Rules {
                 holder: None,
             }));
         }
-        (missing(votes) == 0).then(|| Err(self.failure(votes)))
+        // A release that finds nothing still ends the late copies of its acquire.
+        (missing(votes) == 0).then(|| Err(self.failure(votes, |_| true)))
     }
 
     /// Groups the grants that count together: those with one token. The times of a group are
@@ -128,8 +131,10 @@ impl Rules {
         groups: &[Vec<Grant>],
     ) -> Result<AcquireReply, BackendError> {
         let failed = votes.iter().filter(|vote| matches!(vote, Some(Err(_))));
+        // Only a grant leaves something behind: nothing waits.
+        let granted = |reply: &AcquireReply| matches!(reply, AcquireReply::Acquired(_));
         if self.blocks(failed.count()) {
-            return Err(self.failure(votes));
+            return Err(self.failure(votes, granted));
         }
         let replies: Vec<_> = votes.iter().flatten().flatten().collect();
         let refused = |wanted| {
@@ -147,7 +152,7 @@ impl Rules {
             Some(reply) => Ok(reply),
             // The servers that granted don't agree on a token. The next attempt brings a floor.
             None if groups.len() > 1 => Ok(AcquireReply::Refused(Refused::Stale)),
-            None => Err(self.failure(votes)),
+            None => Err(self.failure(votes, granted)),
         }
     }
 
@@ -166,7 +171,12 @@ impl Rules {
     }
 
     /// The error of a request without an outcome. It is permanent only if every server's is.
-    pub(crate) fn failure<T>(self, votes: &[Vote<T>]) -> BackendError {
+    /// `executed` says which replies mean that the server has executed the request.
+    pub(crate) fn failure<T>(
+        self,
+        votes: &[Vote<T>],
+        executed: impl Fn(&T) -> bool,
+    ) -> BackendError {
         let errors: Vec<_> = votes
             .iter()
             .flatten()
@@ -177,7 +187,7 @@ impl Rules {
             return first.unwrap_or_else(|| BackendError::outcome_unknown("the servers disagree"));
         };
         let reason = format!("{} of {} servers failed", errors.len(), self.servers);
-        let executed = votes.iter().flatten().any(Result::is_ok);
+        let executed = votes.iter().flatten().flatten().any(executed);
         let unknown = |error: &&BackendError| matches!(error, BackendError::OutcomeUnknown { .. });
         let error = if executed || errors.iter().any(unknown) {
             BackendError::outcome_unknown(reason)
@@ -369,6 +379,46 @@ mod tests {
         };
         let outcome = without_tokens.acquire(&votes).expect("decided");
         assert_eq!(outcome.expect("elected"), acquired(0, 30));
+    }
+
+    /// One server answers, and two fail.
+    fn failed<T>(
+        reply: T,
+        other: BackendError,
+        count: impl Fn(&[Vote<T>]) -> Outcome<T>,
+    ) -> BackendError {
+        let down = BackendError::unavailable("down");
+        let outcome = count(&[Some(Ok(reply)), Some(Err(down)), Some(Err(other))]);
+        let Some(Err(error)) = outcome else {
+            panic!("no failure");
+        };
+        error
+    }
+
+    #[test]
+    fn outcome_is_unknown_only_if_a_server_may_have_executed_the_request() {
+        let down = || BackendError::unavailable("down");
+        let is_unknown = |error| matches!(error, BackendError::OutcomeUnknown { .. });
+        let acquire = |reply, other| is_unknown(failed(reply, other, |it| RULES.acquire(it)));
+        let stale = || AcquireReply::Refused(Refused::Stale);
+        for (reply, unknown) in [
+            (acquired(7, 30), true),
+            (contended(5), false),
+            (stale(), false),
+        ] {
+            assert_eq!(acquire(reply.clone(), down()), unknown, "{reply:?}");
+            let silent = BackendError::outcome_unknown("silent");
+            assert!(acquire(reply, silent));
+        }
+        let renew = |reply| is_unknown(failed(reply, down(), |it| RULES.renew(it)));
+        assert!(!renew(RenewReply::Lost(EndReason::Expired)));
+        assert!(renew(RenewReply::Renewed {
+            token: FencingToken::new(7),
+            remaining: Duration::from_secs(30),
+        }));
+        let release = |reply| is_unknown(failed(reply, down(), |it| RULES.release(it)));
+        assert!(release(ReleaseReply::NotHeld(EndReason::Unknown)));
+        assert!(release(ReleaseReply::Left));
     }
 
     #[test]
