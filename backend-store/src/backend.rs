@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{AbortHandle, Abortable, join_all};
+use futures_util::future::join_all;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
@@ -18,6 +18,7 @@ use leasehold_api::{
 
 use crate::execute::{Answer, Call, within};
 use crate::store::Store;
+use crate::streams::Streams;
 use crate::turns::Turns;
 
 /// A client removes expired rows at most this often.
@@ -51,8 +52,7 @@ pub struct StoreBackend<S> {
     call_timeout: Duration,
     turns: Turns,
     closed: AtomicBool,
-    /// End the streams of `listen`. A client listens once.
-    streams: Mutex<Vec<AbortHandle>>,
+    streams: Streams,
     /// When rows were last removed.
     removed: Mutex<Option<Moment>>,
 }
@@ -75,7 +75,7 @@ impl<S: Store> StoreBackend<S> {
             call_timeout: bounds::CALL_TIMEOUT,
             turns: Turns::default(),
             closed: AtomicBool::new(false),
-            streams: Mutex::default(),
+            streams: Streams::default(),
             removed: Mutex::new(None),
         }
     }
@@ -101,10 +101,6 @@ impl<S: Store> StoreBackend<S> {
     /// The store.
     pub fn store(&self) -> &S {
         &self.store
-    }
-
-    fn streams(&self) -> MutexGuard<'_, Vec<AbortHandle>> {
-        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Executes commands on one key, each after the one before it, within the call timeout.
@@ -270,13 +266,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         let stream = within(&*runtime, self.call_timeout, self.store.listen(session))
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?;
-        let (end, ends) = AbortHandle::new_pair();
-        self.streams().push(end);
+        let stream = self.streams.add(stream);
         // `close` may have ended the streams before this one was among them.
         if self.closed.load(Ordering::Relaxed) {
             return Err(BackendError::Closed);
         }
-        Ok(Box::pin(Abortable::new(stream, ends)))
+        Ok(stream)
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
@@ -315,7 +310,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
 
     async fn close(&self) -> Result<(), BackendError> {
         self.closed.store(true, Ordering::Relaxed);
-        self.streams().drain(..).for_each(|end| end.abort());
+        self.streams.end();
         let runtime = self.store.runtime();
         let stores = [Some(&self.store), self.renewals.as_ref()];
         let closing = stores.into_iter().flatten().map(|store| store.close());

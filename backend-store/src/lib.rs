@@ -97,6 +97,7 @@ mod backend;
 mod execute;
 pub mod messages;
 mod store;
+mod streams;
 mod turns;
 
 pub use backend::StoreBackend;
