@@ -263,7 +263,9 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             return Err(BackendError::Closed);
         }
         let runtime = self.store.runtime();
-        let stream = within(&*runtime, self.call_timeout, self.store.listen(session))
+        // It may take a new connection, and no caller waits for it: a short call timeout does not apply.
+        let limit = self.call_timeout.max(bounds::CALL_TIMEOUT);
+        let stream = within(&*runtime, limit, self.store.listen(session))
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?;
         let stream = self.streams.add(stream);

@@ -182,3 +182,17 @@ fn closing_ends_the_streams() {
         assert_eq!(next, Ok(None), "the stream ends");
     });
 }
+
+/// A subscription may take a new connection.
+#[test]
+fn listening_takes_longer_than_a_short_call() {
+    block_on(async {
+        let server = Server::new(1, Duration::from_millis(900));
+        let limit = Duration::from_millis(10);
+        let client = server.client().call_timeout(limit).expect("in range");
+        let begun = tokio::time::Instant::now();
+        let listening = client.listen(operation(1, 1).session).await;
+        assert!(listening.is_ok());
+        assert!(begun.elapsed() > limit);
+    });
+}

@@ -403,6 +403,7 @@ impl Store for MemoryStore {
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        self.travel().await;
         let (sender, mut receiver) = unbounded_channel();
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
