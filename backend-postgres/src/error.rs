@@ -30,15 +30,18 @@ pub(crate) fn classify(error: tokio_postgres::Error, during: During<'_>) -> Back
     }
 }
 
+fn is_fatal(answer: &DbError) -> bool {
+    matches!(
+        answer.parsed_severity(),
+        Some(Severity::Fatal | Severity::Panic)
+    )
+}
+
 fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
     let mut reason = format!("{} ({})", answer.message(), answer.code().code());
     if let During::Connect(address) = during {
         reason.insert_str(0, &format!("{address}: "));
     }
-    let fatal = matches!(
-        answer.parsed_severity(),
-        Some(Severity::Fatal | Severity::Panic)
-    );
     match class(answer.code()) {
         Class::Setup => BackendError::rejected(reason + advice(answer.message())),
         Class::Prepared => pooler::shared(None),
@@ -46,7 +49,9 @@ fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
             "{reason}; run the schema of leasehold, and grant the documented rights"
         )),
         // The server may have ended the connection while it executed the statement.
-        _ if fatal && during == During::Statement => BackendError::outcome_unknown(reason),
+        _ if is_fatal(answer) && during == During::Statement => {
+            BackendError::outcome_unknown(reason)
+        }
         // The statement was rolled back.
         Class::Temporary => BackendError::unavailable(reason),
         Class::Other if during != During::Statement => BackendError::unavailable(reason),
@@ -54,6 +59,7 @@ fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
     }
 }
 
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Class {
     /// The user, its password, or the name of the database.
     Setup,
@@ -72,9 +78,16 @@ fn class(state: &SqlState) -> Class {
         "42P01" | "42501" | "3F000" | "42703" | "42883" => Class::Schema,
         "26000" | "42P05" => Class::Prepared,
         _ if code.starts_with("28") || code == "3D000" => Class::Setup,
+        // A proxy or a cluster doesn't know whether the statement was committed.
+        "40003" => Class::Other,
         // A read-only server, a conflict, lack of resources, a lock, an intervention.
         "25006" => Class::Temporary,
-        _ if ["40", "53", "55", "57"].contains(&&code[..2]) => Class::Temporary,
+        _ if ["40", "53", "55", "57"]
+            .iter()
+            .any(|start| code.starts_with(start)) =>
+        {
+            Class::Temporary
+        }
         _ => Class::Other,
     }
 }
@@ -87,5 +100,23 @@ fn advice(message: &str) -> &'static str {
         "; if the server wants TLS, set sslmode=require"
     } else {
         ""
+    }
+}
+
+/// Errors that a server can be made to send are tested with a server.
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(code: &str) -> SqlState {
+        SqlState::from_code(code)
+    }
+
+    #[test]
+    fn unknown_completion_is_not_a_rollback() {
+        assert_eq!(class(&state("40003")), Class::Other);
+        for code in ["40000", "40001", "40002", "40P01"] {
+            assert_eq!(class(&state(code)), Class::Temporary, "{code}");
+        }
     }
 }
