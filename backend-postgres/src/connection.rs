@@ -11,7 +11,7 @@ use tokio::sync::{Mutex, mpsc::UnboundedSender};
 use tokio_postgres::{Client, Config, Statement};
 
 use crate::connector::{self, Connector};
-use crate::error::{During, classify};
+use crate::error::{During, classify, ends_connection};
 use crate::options::Options;
 
 /// A call that was given up after this time casts doubt on its connection.
@@ -181,7 +181,8 @@ impl Session {
         !self.client.is_closed() && !self.doubtful.load(Ordering::Relaxed)
     }
 
-    /// Runs one call. If the caller gives it up late, the connection is not used again.
+    /// Runs one call. If the caller gives it up late, the connection is not used again. If the server
+    /// refuses the statement, it is: other calls share it.
     pub(crate) async fn call<T>(
         &self,
         runtime: &TokioRuntime,
@@ -196,10 +197,10 @@ impl Session {
         let result = call.await;
         watched.answered = true;
         result.map_err(|error| {
-            let error = classify(error, During::Statement);
-            // It may be a server that has become a standby.
-            self.doubtful.store(true, Ordering::Relaxed);
-            error
+            if ends_connection(&error) {
+                self.doubtful.store(true, Ordering::Relaxed);
+            }
+            classify(error, During::Statement)
         })
     }
 }

@@ -30,6 +30,27 @@ pub(crate) fn classify(error: tokio_postgres::Error, during: During<'_>) -> Back
     }
 }
 
+/// Whether the error says something about the connection, its statements or the role of the server. Then
+/// the connection is not used again. Otherwise only the statement has failed.
+pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
+    error
+        .as_db_error()
+        .is_none_or(|answer| is_fatal(answer) || code_ends_connection(answer.code()))
+}
+
+fn code_ends_connection(state: &SqlState) -> bool {
+    let code = state.code();
+    match class(state) {
+        Class::Setup | Class::Prepared => true,
+        // A table was changed, and the prepared statements don't fit it any more.
+        _ if code == "0A000" => true,
+        // The connection, a transaction that we never began or a read-only server, a bug of the server.
+        _ => ["08", "25", "57P", "XX"]
+            .iter()
+            .any(|start| code.starts_with(start)),
+    }
+}
+
 fn is_fatal(answer: &DbError) -> bool {
     matches!(
         answer.parsed_severity(),
@@ -117,6 +138,27 @@ mod tests {
         assert_eq!(class(&state("40003")), Class::Other);
         for code in ["40000", "40001", "40002", "40P01"] {
             assert_eq!(class(&state(code)), Class::Temporary, "{code}");
+        }
+    }
+
+    #[test]
+    fn failed_statement_keeps_the_connection() {
+        // Locks, timeouts, conflicts, lack of resources, tables and rights, values.
+        for code in [
+            "55P03", "57014", "40001", "40P01", "40003", "53100", "53200", "42P01", "42501",
+            "22003", "23505", "54000", "58030",
+        ] {
+            assert!(!code_ends_connection(&state(code)), "{code}");
+        }
+    }
+
+    #[test]
+    fn failed_connection_is_not_used_again() {
+        for code in [
+            "25006", "25P02", "57P01", "57P02", "57P03", "57P05", "08006", "08P01", "26000",
+            "42P05", "28000", "3D000", "0A000", "XX000",
+        ] {
+            assert!(code_ends_connection(&state(code)), "{code}");
         }
     }
 }

@@ -3,7 +3,11 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, LockBackend, LockClient, Notification, SessionId};
+use leasehold_api::{
+    BackendError, Key, LockBackend, LockClient, Notification, Operation, OwnerId, Release,
+    SessionId,
+};
+use leasehold_postgres::PostgresBackend;
 
 use crate::support::{Server, connect_to};
 
@@ -82,6 +86,19 @@ async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
     assert!(!other.expect("an answer").is_acquired());
 }
 
+/// Another program locks all rows until it ends its transaction.
+async fn lock_rows(server: &Server) -> tokio_postgres::Client {
+    let url = server.postgres.url("owner", "shop");
+    let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
+    let (client, connection) = connected.expect("a server");
+    tokio::spawn(connection);
+    client
+        .batch_execute("BEGIN; SELECT FROM leasehold.locks FOR UPDATE")
+        .await
+        .expect("locked");
+    client
+}
+
 /// Another program locks a row. The calls on other keys share the connection and go on.
 #[tokio::test]
 async fn stuck_statement_does_not_block_later_calls() {
@@ -91,16 +108,7 @@ async fn stuck_statement_does_not_block_later_calls() {
     let mutex = locks.mutex("stuck").expect("valid");
     let guard = mutex.lock().await.expect("a lock");
     guard.release().await.expect("released");
-    let (client, connection) = {
-        let url = server.postgres.url("owner", "shop");
-        let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
-        connected.expect("a server")
-    };
-    tokio::spawn(connection);
-    client
-        .batch_execute("BEGIN; SELECT FROM leasehold.locks FOR UPDATE")
-        .await
-        .expect("locked");
+    let client = lock_rows(&server).await;
     let begun = std::time::Instant::now();
     let stuck = mutex.try_lock().await.expect_err("stuck");
     assert!(begun.elapsed() < Duration::from_secs(6), "{stuck}");
@@ -125,25 +133,60 @@ async fn stuck_statement_does_not_block_later_calls() {
     locks.shutdown().await.expect("nothing is left");
 }
 
+/// Sends a release of an operation that holds nothing. It writes a row.
+async fn release(backend: &PostgresBackend, sequence: u64) -> Result<(), BackendError> {
+    let operation = Operation {
+        session: SessionId::from_bytes([1; 16]),
+        sequence,
+        owner: OwnerId::from_u64(1),
+    };
+    let release = Release::new(Key::new("a").expect("valid"), operation);
+    let result = backend.release(&[release]).await.remove(0);
+    result.map(drop)
+}
+
+/// The processes of the server that serve the backends.
+fn processes(server: &Server) -> String {
+    server.execute(
+        "SELECT string_agg(pid::text, ' ' ORDER BY pid) FROM pg_stat_activity
+         WHERE application_name = 'leasehold'",
+    )
+}
+
 #[tokio::test]
-async fn read_only_server_is_unavailable() {
+async fn read_only_server_is_unavailable_and_left() {
     let server = Server::start();
     server.execute("ALTER ROLE locks SET default_transaction_read_only = on");
     let backend = connect_to(&server.url()).await;
-    let key = leasehold_api::Key::new("a").expect("valid");
-    let session = SessionId::from_bytes([1; 16]);
-    let owner = leasehold_api::OwnerId::from_u64(1);
-    let operation = leasehold_api::Operation {
-        session,
-        sequence: 1,
-        owner,
-    };
-    let release = leasehold_api::Release::new(key, operation);
-    let result = backend.release(&[release]).await.remove(0);
+    let result = release(&backend, 1).await;
     assert!(
         matches!(result, Err(BackendError::Unavailable { .. })),
         "{result:?}"
     );
+    // Only new connections can write again.
+    server.execute("ALTER ROLE locks RESET default_transaction_read_only");
+    let released = async {
+        while release(&backend, 1).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    };
+    let released = tokio::time::timeout(LONG, released).await;
+    released.expect("on a new connection");
+}
+
+/// Other calls share the connection.
+#[tokio::test]
+async fn statement_that_fails_keeps_the_connection() {
+    let server = Server::start();
+    let backend = connect_to(&server.url()).await;
+    release(&backend, 1).await.expect("a row");
+    let before = processes(&server);
+    let _client = lock_rows(&server).await;
+    let error = release(&backend, 2).await.expect_err("locked");
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains("55P03"), "{error}");
+    backend.hello().await.expect("an answer");
+    assert_eq!(processes(&server), before);
 }
 
 /// Renewals have a thread and a connection of their own.
