@@ -1,6 +1,7 @@
 //! The store: one row for each key.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::machine::Reach;
@@ -23,7 +24,13 @@ const LISTENING: &str = "SELECT (classid::bigint << 32) | objid::bigint FROM pg_
 const REMOVE: &str = "DELETE FROM leasehold.locks WHERE key IN (
     SELECT key FROM leasehold.locks
     WHERE keep_until <= (extract(epoch FROM clock_timestamp()) * 1000000)::bigint
-    LIMIT 1000 FOR UPDATE SKIP LOCKED)";
+    LIMIT $1 FOR UPDATE SKIP LOCKED)";
+/// The maximum number of rows that one statement removes. Other calls wait for it, because they share the
+/// connection.
+const REMOVED_AT_ONCE: i64 = 1_000;
+/// No further rows are removed after this time. The caller gives a removal up after 10 s, and a statement
+/// that is given up costs its connection.
+const REMOVE_FOR: Duration = Duration::from_secs(5);
 
 /// A connection to the table of locks.
 #[derive(Debug)]
@@ -164,12 +171,23 @@ impl Store for PostgresStore {
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {
-        let session = self.connection.session().await?;
-        let call = session.client.execute(REMOVE, &[]);
-        session
-            .call(&self.connection.shared.runtime, call)
-            .await
-            .map(drop)
+        let runtime = &self.connection.shared.runtime;
+        let began = runtime.now();
+        loop {
+            // Fails if the backend was closed in between.
+            let session = self.connection.session().await?;
+            let sent = runtime.now();
+            let call = session.client.execute(REMOVE, &[&REMOVED_AT_ONCE]);
+            let removed = session.call(runtime, call).await?;
+            drop(session);
+            let now = runtime.now();
+            let is_last = removed < REMOVED_AT_ONCE.unsigned_abs();
+            if is_last || now.saturating_since(began) >= REMOVE_FOR {
+                return Ok(());
+            }
+            // The other calls get as much time.
+            runtime.timer(now.saturating_since(sent)).await;
+        }
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -187,7 +187,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
 
     /// Removes rows that need not be kept any longer.
     ///
-    /// - Called about once a minute by each client that writes, in the background.
+    /// - Called about once a minute by each client that writes, in the background. It is given up after
+    ///   10 s. If it removes only some of the rows, a busy client may write them faster.
     /// - The default does nothing, for a store in which rows expire by themselves.
     async fn remove_expired(&self) -> Result<(), BackendError> {
         Ok(())

@@ -29,7 +29,7 @@ async fn rows_past_their_time_are_removed_and_others_kept() {
     let locks = client(&server).await;
     server.execute(
         "INSERT INTO leasehold.locks SELECT convert_to('old' || n, 'UTF8'), 0, '', 1
-         FROM generate_series(1, 50) AS n;
+         FROM generate_series(1, 3500) AS n;
          INSERT INTO leasehold.locks VALUES ('new', 0, '', 9000000000000000)",
     );
     let guard = locks
