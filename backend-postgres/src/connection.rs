@@ -1,10 +1,12 @@
 //! Connections: made on one runtime, checked, and replaced.
 
 use std::fmt;
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::future::{Either, select, try_join, try_join3};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::{Mutex, mpsc::UnboundedSender};
@@ -66,10 +68,10 @@ impl Shared {
         limit: Duration,
         future: impl Future<Output = T>,
     ) -> Option<T> {
-        let timer = std::pin::pin!(self.runtime.timer(limit));
-        match futures_util::future::select(std::pin::pin!(future), timer).await {
-            futures_util::future::Either::Left((result, _)) => Some(result),
-            futures_util::future::Either::Right(_) => None,
+        let timer = pin!(self.runtime.timer(limit));
+        match select(pin!(future), timer).await {
+            Either::Left((result, _)) => Some(result),
+            Either::Right(_) => None,
         }
     }
 
@@ -112,7 +114,24 @@ impl Shared {
     }
 }
 
-/// An open connection. The server ends it when the value is dropped.
+/// Sets a new connection up. Returns the id of the server's clock.
+pub(crate) async fn set_up(client: &Client, address: &str) -> Result<ClockId, BackendError> {
+    // Both are sent at once, to save a round trip.
+    let settings = client.batch_execute(SETTINGS);
+    let identity = async {
+        let identity = client.query_one(IDENTITY, &[]).await?;
+        Ok((identity.try_get(0)?, identity.try_get(1)?))
+    };
+    let ((), (standby, started)): ((), (bool, i64)) = try_join(settings, identity)
+        .await
+        .map_err(|error| classify(error, During::Connect(address)))?;
+    if standby {
+        return Err(BackendError::unavailable("the server is a standby"));
+    }
+    Ok(ClockId::new(u64::from_ne_bytes(started.to_ne_bytes())))
+}
+
+/// An open connection for commands. The server ends it when the value is dropped.
 pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) clock: ClockId,
@@ -135,15 +154,10 @@ impl fmt::Debug for Session {
 }
 
 impl Session {
-    /// Opens a connection within the connect timeout. Its task runs on `handle`. The channel's sender
-    /// gets the payloads of notifications and is dropped when the connection ends.
-    pub(crate) async fn open(
-        shared: &Arc<Shared>,
-        handle: &Handle,
-        payloads: Option<UnboundedSender<String>>,
-    ) -> Result<Self, BackendError> {
+    /// Opens a connection within the connect timeout. Its task runs on `handle`.
+    async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
         let opening = async {
-            let client = shared.connect(handle, payloads).await?;
+            let client = shared.connect(handle, None).await?;
             Self::prepare(client, &shared.address()).await
         };
         let opened = shared.within(shared.options.connect_timeout, opening).await;
@@ -152,27 +166,25 @@ impl Session {
 
     /// Makes a session of a new connection.
     pub(crate) async fn prepare(client: Client, address: &str) -> Result<Self, BackendError> {
-        let preparing = async {
-            client.batch_execute(SETTINGS).await?;
-            let identity = client.query_one(IDENTITY, &[]).await?;
-            let (standby, started): (bool, i64) = (identity.try_get(0)?, identity.try_get(1)?);
-            let statements = Statements {
-                read: client.prepare(READ).await?,
-                insert: client.prepare(INSERT).await?,
-                update: client.prepare(UPDATE).await?,
-            };
-            Ok((standby, started, statements))
+        let statements = async {
+            let all = (
+                client.prepare(READ),
+                client.prepare(INSERT),
+                client.prepare(UPDATE),
+            );
+            let statements = try_join3(all.0, all.1, all.2).await;
+            statements.map_err(|error| classify(error, During::Connect(address)))
         };
-        let (standby, started, statements) = preparing
-            .await
-            .map_err(|error| classify(error, During::Connect(address)))?;
-        if standby {
-            return Err(BackendError::unavailable("the server is a standby"));
-        }
+        let (clock, (read, insert, update)) =
+            try_join(set_up(&client, address), statements).await?;
         Ok(Self {
             client,
-            clock: ClockId::new(u64::from_ne_bytes(started.to_ne_bytes())),
-            statements,
+            clock,
+            statements: Statements {
+                read,
+                insert,
+                update,
+            },
             doubtful: AtomicBool::new(false),
         })
     }
@@ -257,7 +269,7 @@ impl Managed {
             return Ok(Arc::clone(session));
         }
         *current = None;
-        let session = Arc::new(Session::open(&self.shared, &self.handle, None).await?);
+        let session = Arc::new(Session::open(&self.shared, &self.handle).await?);
         *current = Some(Arc::clone(&session));
         Ok(session)
     }

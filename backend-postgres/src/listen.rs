@@ -7,12 +7,13 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
-use leasehold_api::{BackendError, Notification, Notifications};
+use futures_util::future::{select, try_join};
+use leasehold_api::{BackendError, ClockId, Notification, Notifications};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio_postgres::Client;
 
-use crate::connection::{Session, Shared};
+use crate::connection::{Shared, set_up};
 use crate::error::{During, classify};
 use crate::message::{self, Channel};
 
@@ -23,7 +24,8 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// A confirmed subscription.
 struct Subscription {
-    session: Session,
+    client: Client,
+    clock: ClockId,
     payloads: UnboundedReceiver<String>,
 }
 
@@ -56,24 +58,35 @@ impl Subscription {
         channel: &Channel,
     ) -> Result<Self, BackendError> {
         let (sender, payloads) = unbounded_channel();
-        let session = Session::open(shared, handle, Some(sender)).await?;
-        let subscribing = async {
-            // First the subscription, then the lock that announces it.
-            let listen = format!("LISTEN {}", channel.name);
-            session.client.batch_execute(&listen).await?;
-            let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
-            session.client.batch_execute(&announce).await
-        };
+        let address = shared.address();
         let limit = shared.options.connect_timeout;
+        let connecting = async {
+            let client = shared.connect(handle, Some(sender)).await?;
+            let clock = set_up(&client, &address).await?;
+            Ok((client, clock))
+        };
+        let connected = shared.within(limit, connecting).await;
+        let (client, clock) = connected.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+        // The server executes them in this order: the lock announces the subscription.
+        let listen = format!("LISTEN {}", channel.name);
+        let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
+        let subscribing = try_join(
+            client.batch_execute(&listen),
+            client.batch_execute(&announce),
+        );
         match shared.within(limit, subscribing).await {
-            Some(Ok(())) => Ok(Self { session, payloads }),
-            Some(Err(error)) => Err(classify(error, During::Connect(&shared.address()))),
+            Some(Ok(_)) => Ok(Self {
+                client,
+                clock,
+                payloads,
+            }),
+            Some(Err(error)) => Err(classify(error, During::Connect(&address))),
             None => Err(BackendError::unavailable("LISTEN was not answered")),
         }
     }
 
     async fn is_alive(&self, shared: &Shared) -> bool {
-        let ping = self.session.client.batch_execute("");
+        let ping = self.client.batch_execute("");
         let limit = shared.options.call_timeout;
         matches!(shared.within(limit, ping).await, Some(Ok(())))
     }
@@ -111,15 +124,15 @@ impl Task {
         loop {
             let next = subscription.payloads.recv();
             match self.shared.within(PING_EVERY, next).await {
-                Some(Some(payload)) => self.deliver(&payload, &subscription.session),
+                Some(Some(payload)) => self.deliver(&payload, subscription.clock),
                 None if subscription.is_alive(&self.shared).await => {}
                 Some(None) | None => return,
             }
         }
     }
 
-    fn deliver(&self, payload: &str, session: &Session) {
-        match message::decode(payload, session.clock) {
+    fn deliver(&self, payload: &str, clock: ClockId) {
+        match message::decode(payload, clock) {
             Some(notifications) => notifications.into_iter().for_each(|it| self.notify(it)),
             // It may have been a grant.
             None => self.notify(Notification::Missed { listening: true }),
