@@ -2,14 +2,15 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, select, try_join, try_join3};
+use futures_util::FutureExt;
+use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join3};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
-use tokio::sync::{Mutex, mpsc::UnboundedSender};
+use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::{Client, Config, Statement};
 
 use crate::connector::{self, Connector};
@@ -247,34 +248,88 @@ impl Drop for Watched<'_> {
 pub(crate) struct Managed {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Handle,
-    current: Mutex<Option<Arc<Session>>>,
+    current: Mutex<Current>,
 }
 
+#[derive(Debug)]
+enum Current {
+    Open(Arc<Session>),
+    Opening(Opening),
+    None,
+}
+
+/// One attempt to connect. All callers that need the connection wait for it.
+type Opening = future::Shared<BoxFuture<'static, Result<Arc<Session>, BackendError>>>;
+
 impl Managed {
-    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Session) -> Self {
-        Self {
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Session) -> Arc<Self> {
+        Arc::new(Self {
             shared,
             handle,
-            current: Mutex::new(Some(Arc::new(open))),
-        }
+            current: Mutex::new(Current::Open(Arc::new(open))),
+        })
     }
 
     /// The open connection, or a new one.
-    pub(crate) async fn session(&self) -> Result<Arc<Session>, BackendError> {
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the attempt to connect goes on, and a later caller gets the connection.
+    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
+        let opening = {
+            let mut current = self.current();
+            if self.shared.is_closed() {
+                return Err(BackendError::Closed);
+            }
+            match &*current {
+                Current::Open(session) if session.is_usable() => return Ok(Arc::clone(session)),
+                // An attempt has no result yet, unless its task has panicked.
+                Current::Opening(opening) if opening.peek().is_none() => opening.clone(),
+                _ => {
+                    let opening = self.start_opening();
+                    *current = Current::Opening(opening.clone());
+                    opening
+                }
+            }
+        };
+        opening.await
+    }
+
+    /// Opens the connection in a task. A server may be so far away that no caller waits long enough. And
+    /// a caller on a blocked runtime must not stop the attempt of the others.
+    fn start_opening(self: &Arc<Self>) -> Opening {
+        let this = Arc::clone(self);
+        let task = self.handle.spawn(async move { this.open().await });
+        let ended = |_| Err(BackendError::unavailable("the runtime has ended"));
+        let opened = task.map(move |opened| opened.unwrap_or_else(ended));
+        opened.boxed().shared()
+    }
+
+    async fn open(&self) -> Result<Arc<Session>, BackendError> {
+        let mut closed = self.shared.closed.subscribe();
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        let opening = pin!(Session::open(&self.shared, &self.handle));
+        let opened = match select(closing, opening).await {
+            Either::Left(_) => Err(BackendError::Closed),
+            Either::Right((opened, _)) => opened.map(Arc::new),
+        };
+        let mut current = self.current();
+        // `close` may have come first. Then nobody would close this connection.
         if self.shared.is_closed() {
             return Err(BackendError::Closed);
         }
-        let mut current = self.current.lock().await;
-        if let Some(session) = current.as_ref().filter(|session| session.is_usable()) {
-            return Ok(Arc::clone(session));
-        }
-        *current = None;
-        let session = Arc::new(Session::open(&self.shared, &self.handle).await?);
-        *current = Some(Arc::clone(&session));
-        Ok(session)
+        *current = match &opened {
+            Ok(session) => Current::Open(Arc::clone(session)),
+            Err(_) => Current::None,
+        };
+        opened
     }
 
-    pub(crate) async fn close(&self) {
-        *self.current.lock().await = None;
+    /// Drops the connection. The backend is closed already.
+    pub(crate) fn close(&self) {
+        *self.current() = Current::None;
+    }
+
+    fn current(&self) -> MutexGuard<'_, Current> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

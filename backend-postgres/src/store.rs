@@ -35,11 +35,11 @@ const REMOVE_FOR: Duration = Duration::from_secs(5);
 /// A connection to the table of locks.
 #[derive(Debug)]
 pub(crate) struct PostgresStore {
-    connection: Managed,
+    connection: Arc<Managed>,
 }
 
 impl PostgresStore {
-    pub(crate) const fn new(connection: Managed) -> Self {
+    pub(crate) const fn new(connection: Arc<Managed>) -> Self {
         Self { connection }
     }
 
@@ -192,7 +192,7 @@ impl Store for PostgresStore {
 
     async fn close(&self) -> Result<(), BackendError> {
         self.connection.shared.closed.send_replace(true);
-        self.connection.close().await;
+        self.connection.close();
         Ok(())
     }
 }

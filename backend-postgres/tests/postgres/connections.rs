@@ -11,14 +11,14 @@ use leasehold_postgres::PostgresBackend;
 
 use crate::support::{Server, connect_to};
 
-const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(20);
 
-async fn next(stream: &mut leasehold_api::Notifications) -> Notification {
+pub(crate) async fn next(stream: &mut leasehold_api::Notifications) -> Notification {
     let next = tokio::time::timeout(LONG, stream.next());
     next.await.expect("in time").expect("an open stream")
 }
 
-fn kill(server: &Server, whose: &str) -> String {
+pub(crate) fn kill(server: &Server, whose: &str) -> String {
     server.execute(&format!(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity
          WHERE application_name = 'leasehold' AND {whose}"

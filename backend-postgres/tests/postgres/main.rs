@@ -5,6 +5,7 @@
 mod support;
 
 mod connections;
+mod distant;
 mod fencing;
 mod poolers;
 mod rows;

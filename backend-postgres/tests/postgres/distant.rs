@@ -1,0 +1,128 @@
+//! A distant server, behind a proxy.
+
+use std::net::Ipv4Addr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use leasehold_api::{BackendError, Key, LockBackend};
+use leasehold_postgres::{Options, PostgresBackend};
+use leasehold_test_servers::PostgresOptions;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+
+use crate::connections::{LONG, kill};
+use crate::support::Server;
+
+/// Forwards connections to a server.
+struct Proxy {
+    port: u16,
+    shared: Arc<Shared>,
+}
+
+#[derive(Default)]
+struct Shared {
+    /// The delay of each message, in ms.
+    delay: AtomicU64,
+    connections: AtomicU64,
+}
+
+impl Proxy {
+    async fn start(server: &Server) -> Self {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
+        let listener = listener.expect("a free port");
+        let port = listener.local_addr().expect("an address").port();
+        let (shared, upstream) = (Arc::<Shared>::default(), server.postgres.port());
+        tokio::spawn(accept(listener, upstream, Arc::clone(&shared)));
+        Self { port, shared }
+    }
+
+    fn url(&self) -> String {
+        let port = self.port;
+        format!("postgres://locks@127.0.0.1:{port}/shop?sslmode=disable")
+    }
+
+    /// Sets the time from here to the server.
+    fn set_distance(&self, ms: u64) {
+        self.shared.delay.store(ms, Ordering::Relaxed);
+    }
+
+    fn connections(&self) -> u64 {
+        self.shared.connections.load(Ordering::Relaxed)
+    }
+}
+
+async fn accept(listener: TcpListener, upstream: u16, shared: Arc<Shared>) {
+    while let Ok((client, _)) = listener.accept().await {
+        shared.connections.fetch_add(1, Ordering::Relaxed);
+        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await;
+        let server = server.expect("the server runs");
+        let ((from_client, to_client), (from_server, to_server)) =
+            (client.into_split(), server.into_split());
+        tokio::spawn(forward(from_client, to_server, Arc::clone(&shared)));
+        tokio::spawn(forward(from_server, to_client, Arc::clone(&shared)));
+    }
+}
+
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Shared>) {
+    let mut buffer = vec![0; 65_536];
+    while let Ok(read @ 1..) = from.read(&mut buffer).await {
+        let delay = Duration::from_millis(shared.delay.load(Ordering::Relaxed));
+        tokio::time::sleep(delay).await;
+        if to.write_all(&buffer[..read]).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A server on a port, a proxy, and a backend that is connected through it.
+async fn start(call_timeout: Duration) -> (Server, Proxy, Arc<PostgresBackend>) {
+    let server = Server::start_with(PostgresOptions::default().with_access("trust"));
+    let proxy = Proxy::start(&server).await;
+    let options = Options::new()
+        .connect_timeout(Duration::from_secs(5))
+        .call_timeout(call_timeout);
+    let backend = PostgresBackend::connect_with(&proxy.url(), options).await;
+    (server, proxy, Arc::new(backend.expect("a server")))
+}
+
+fn key() -> Key {
+    Key::new("a").expect("valid")
+}
+
+/// A call takes one round trip, which is in time. Connecting takes several, which are not.
+#[tokio::test]
+async fn attempt_to_connect_outlives_its_callers() {
+    let (server, proxy, backend) = start(Duration::from_millis(400)).await;
+    proxy.set_distance(80);
+    kill(&server, "true");
+    let mut failed = 0;
+    while let Err(error) = backend.inspect(&key()).await {
+        failed += 1;
+        assert!(failed < 25, "{error}");
+    }
+    assert!(failed > 0, "connecting takes longer than a call");
+}
+
+#[tokio::test]
+async fn closing_ends_an_attempt_to_connect() {
+    let (server, proxy, backend) = start(Duration::from_secs(1)).await;
+    let before = proxy.connections();
+    proxy.set_distance(100);
+    kill(&server, "true");
+    let caller = Arc::clone(&backend);
+    let calling = tokio::spawn(async move {
+        while !matches!(caller.inspect(&key()).await, Err(BackendError::Closed)) {}
+    });
+    while proxy.connections() == before {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    backend.close().await.expect("closes");
+    let closed = tokio::time::timeout(LONG, calling).await;
+    closed.expect("in time").expect("no panic");
+    // Connecting takes less than this.
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
+    assert_eq!(server.execute(open), "0");
+}
