@@ -3,12 +3,13 @@
 //! While it listens, the connection holds an advisory lock that other clients can see. So they know
 //! whether a session listens: the server releases the lock with the connection.
 
+use std::error::Error;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{select, try_join};
-use leasehold_api::{BackendError, ClockId, Notification, Notifications};
+use leasehold_api::{BackendError, ClockId, Notification, Notifications, Runtime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_postgres::Client;
@@ -19,8 +20,11 @@ use crate::message::{self, Channel};
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// The pause between attempts to subscribe again.
-const PAUSE: Duration = Duration::from_millis(100);
+/// The pause between attempts to subscribe again doubles from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// The pause after the server refused the subscription.
+const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// A confirmed subscription.
 struct Subscription {
@@ -139,12 +143,26 @@ impl Task {
         }
     }
 
+    /// Tries until it succeeds.
     async fn open_again(&self) -> Subscription {
+        let (mut pause, mut reported) = (FIRST_PAUSE, false);
         loop {
-            if let Ok(it) = Subscription::open(&self.shared, &self.handle, &self.channel).await {
-                return it;
+            let opened = Subscription::open(&self.shared, &self.handle, &self.channel).await;
+            let error = match opened {
+                Ok(subscription) => return subscription,
+                Err(error) => error,
+            };
+            // An outage is reported once, not with every attempt.
+            if !std::mem::replace(&mut reported, true) && !self.shared.is_closed() {
+                report(&error);
             }
-            self.shared.runtime.timer(PAUSE).await;
+            let longest = match error.is_transient() {
+                true => pause,
+                false => PAUSE_AFTER_REFUSAL,
+            };
+            let runtime = &self.shared.runtime;
+            runtime.timer(jittered(longest, runtime.random_u64())).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 
@@ -152,4 +170,24 @@ impl Task {
         // Fails if the stream was dropped. The task then ends soon.
         let _ = self.notifications.send(notification);
     }
+}
+
+/// Between half of `longest` and `longest`. The listeners of a server that restarts don't all come at once.
+fn jittered(longest: Duration, random: u64) -> Duration {
+    let half = longest / 2;
+    let micros = u64::try_from(half.as_micros()).unwrap_or(u64::MAX);
+    half + Duration::from_micros(random % micros.max(1))
+}
+
+fn report(error: &BackendError) {
+    let causes = std::iter::successors(error.source(), |&error| error.source());
+    let causes = causes.map(|cause| format!(": {cause}"));
+    let error = error.to_string() + &causes.collect::<String>();
+    tracing::event!(
+        name: "subscription failed",
+        target: "leasehold",
+        tracing::Level::WARN,
+        error = %error,
+        "subscription failed"
+    );
 }

@@ -1,18 +1,19 @@
-//! A distant server, behind a proxy.
+//! A distant server, and one that refuses connections, behind a proxy that counts them.
 
 use std::net::Ipv4Addr;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_api::{BackendError, Key, LockBackend};
+use leasehold_api::{BackendError, Key, LockBackend, Notification, SessionId};
 use leasehold_postgres::{Options, PostgresBackend};
 use leasehold_test_servers::PostgresOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::connections::{LONG, kill};
+use crate::connections::{LONG, kill, next};
+use crate::events::Recorder;
 use crate::support::Server;
 
 /// Forwards connections to a server.
@@ -125,4 +126,30 @@ async fn closing_ends_an_attempt_to_connect() {
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     let open = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'leasehold'";
     assert_eq!(server.execute(open), "0");
+}
+
+#[tokio::test]
+async fn refused_subscription_is_reported_once_and_tried_seldom() {
+    let lines = Arc::new(Mutex::new(Vec::new()));
+    let _recording = tracing::subscriber::set_default(Recorder(Arc::clone(&lines)));
+    let (server, proxy, backend) = start(Duration::from_secs(1)).await;
+    let session = SessionId::from_bytes([7; 16]);
+    let mut stream = backend.listen(session).await.expect("a stream");
+    let before = proxy.connections();
+    server.execute("ALTER ROLE locks NOLOGIN");
+    assert_eq!(kill(&server, "query LIKE 'SELECT pg_advisory%'"), "1");
+    let missed = |listening| Notification::Missed { listening };
+    assert_eq!(next(&mut stream).await, missed(false));
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    let attempts = proxy.connections() - before;
+    assert!((1..=2).contains(&attempts), "{attempts} attempts");
+    server.execute("ALTER ROLE locks LOGIN");
+    assert_eq!(next(&mut stream).await, missed(true));
+    let lines = lines.lock().expect("no panic");
+    assert_eq!(lines.len(), 1, "{lines:?}");
+    assert!(
+        lines[0].starts_with("WARN subscription failed"),
+        "{lines:?}"
+    );
+    assert!(lines[0].contains("not permitted to log in"), "{lines:?}");
 }

@@ -6,6 +6,7 @@ mod support;
 
 mod connections;
 mod distant;
+mod events;
 mod fencing;
 mod poolers;
 mod rows;
