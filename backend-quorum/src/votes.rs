@@ -1,7 +1,8 @@
 //! Counts the answers of the servers to one request.
 //!
 //! Every count is made once, here, and without I/O. Each function returns `None` while the missing
-//! answers could still change the outcome, and never when no answer is missing.
+//! answers could still change whether the lock is granted, held or released, and never when no answer
+//! is missing. The reason of a loss is that of the answers so far.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -82,7 +83,7 @@ impl Rules {
     pub(crate) fn release(self, votes: &[Vote<ReleaseReply>]) -> Outcome<ReleaseReply> {
         let not_held = reasons(votes, |reply| match *reply {
             ReleaseReply::NotHeld(reason) => Some(reason),
-            // Nothing waits: the servers get no request that may.
+            // No request to these servers waits, so no release finds a waiter.
             ReleaseReply::Left => Some(EndReason::Unknown),
             ReleaseReply::Released { .. } => None,
         });
@@ -219,7 +220,7 @@ fn largest(groups: &[Vec<Grant>]) -> usize {
     groups.iter().map(Vec::len).max().unwrap_or(0)
 }
 
-/// The reason that all servers give.
+/// The reason that all these answers give.
 fn common(reasons: &[EndReason]) -> EndReason {
     let first = reasons.first().copied().unwrap_or(EndReason::Unknown);
     let agree = reasons.iter().all(|reason| *reason == first);
