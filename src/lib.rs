@@ -1,4 +1,4 @@
-//! Distributed locks over Redis: leased, fenced, fair, and testable without a server.
+//! Distributed locks on Redis, Valkey or Postgres: leased, fenced, fair, and testable without a server.
 //!
 //! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
 //! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background

@@ -67,9 +67,12 @@
 //! subtracts the drift allowance, so a guard is valid for lease − elapsed − drift. The clock of each
 //! server is assumed to run at the rate of the local clock, within 1 % and 10 ms.
 //!
-//! Fencing tokens are the exception. They are taken from the clocks in microseconds, so the clocks must
-//! agree: within a day, always; within ten minutes, if a key may be idle for that long; within
-//! [`max_lease`](Quorum::max_lease), if a server may lose its data.
+//! Fencing tokens are the exception. They are taken from the clocks in microseconds. The clocks may differ
+//! by at most
+//!
+//! - a day: a server refuses a token floor that is further ahead;
+//! - ten minutes, if a key may be unused for that long: a server then forgets its last token;
+//! - [`max_lease`](Quorum::max_lease), if a server may lose its data.
 //!
 //! # Restarts
 //! A server that restarts without its data forgets whom it has granted locks to. With another server's
@@ -78,10 +81,10 @@
 //!
 //! - The server keeps its data. For Redis: `appendonly yes` and `appendfsync always`.
 //! - The server stays down for [`max_lease`](Quorum::max_lease) and 1 % of it, and 10 s (the delivery
-//!   window). With the defaults, that is 41 s.
+//!   window). With the defaults, that is 40.31 s.
 //!
 //! A client that knew the server notices the restart by the [id of its
-//! clock](leasehold_api::ClockId). It doesn't count the server's grants for that time, whether data was
+//! clock](leasehold_api::ClockId). For as long, it doesn't count the server's grants, whether data was
 //! lost or not. This doesn't replace the delay: a client that starts after the restart cannot notice
 //! it.
 

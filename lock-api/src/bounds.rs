@@ -36,8 +36,8 @@ pub const DEFAULT_WAITER_LEASE: Duration = Duration::from_secs(5);
 pub const MIN_WAITER_LEASE: Duration = Duration::from_secs(3);
 /// Longest waiter lease that the client accepts.
 pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
-/// Longest poll interval. A waiter polls again an interval after the answer to the last poll, or up to
-/// 20 ms later. The poll interval is a third of the waiter lease, and at most this.
+/// Longest poll interval. It is a third of the waiter lease, and at most this. `poll_after` in a reply
+/// says when the waiter polls (rule 3).
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// An offer lasts for the lease that the waiter asked for, and at least this many poll intervals, but
 /// never longer than the waiter would have (rule 10). A waiter that misses the notification learns of

@@ -84,7 +84,7 @@ pub(crate) struct Client {
     pub(crate) unordered_pushes: bool,
     /// Whether the old primary serves the client, while there are two.
     pub(crate) on_old: bool,
-    /// Number of the connection. Messages of earlier ones are void.
+    /// Number of the connection. Messages of earlier connections are ignored.
     pub(crate) connection: u64,
     pub(crate) to_server: Link<ToServer>,
     pub(crate) from_server: Link<ToClient>,

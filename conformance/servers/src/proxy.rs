@@ -193,13 +193,13 @@ impl FaultProxy {
         *renamed = Some((text, replacement));
     }
 
-    /// The number of dropped replies. Check it, so that the test can't miss its fault.
+    /// The number of dropped replies. Assert on it: otherwise a test passes even if nothing was dropped.
     #[must_use]
     pub fn eaten_replies(&self) -> u64 {
         self.shared.drops().dropped_replies
     }
 
-    /// The number of dropped requests. Check it, so that the test can't miss its fault.
+    /// The number of dropped requests. Assert on it: otherwise a test passes even if nothing was dropped.
     #[must_use]
     pub fn eaten_requests(&self) -> u64 {
         self.shared.drops().dropped_requests

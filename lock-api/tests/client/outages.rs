@@ -167,7 +167,7 @@ async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
         let refused = mutex.try_lock_for(ms(300)).await;
         assert!(unavailable(&refused), "{answered_before}: {refused:?}");
         server.start(Data::Kept);
-        // The server is silent, and the wait is shorter than the timeout of a call.
+        // The server is silent. A wait that ends before the call timeout is a timeout; a longer one is an error.
         network.isolate();
         timed_out(&mutex.try_lock_for(ms(900)).await, ms(900));
         let silent = mutex.try_lock_for(ms(1_100)).await;

@@ -24,7 +24,7 @@ pub(crate) struct Finding {
     pub(crate) setting: &'static str,
     pub(crate) value: String,
     pub(crate) danger: &'static str,
-    /// Whether another server under the same name may be better soon.
+    /// Whether this may end by itself, because the name may soon lead to another server.
     pub(crate) is_transient: bool,
 }
 

@@ -185,7 +185,7 @@ impl<C: Connector> Cluster<C> {
                 }
                 return Err(error);
             }
-            // A server or proxy may allow only one connection.
+            // The server or a proxy may allow only one connection. Then it is that for commands.
             if over == Lane::Renewals && to.node.renews_independently() {
                 over = Lane::Commands;
                 continue;

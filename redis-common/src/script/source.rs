@@ -323,8 +323,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("FEW_RECORDS", "64".into()),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),
-        // Stands for all holders of a full semaphore, or for several readers if a writer is first in
-        // the queue: an exclusive hold of nobody, which ends at 2^53.
+        // A placeholder for all holders of a full semaphore, or for several readers if a writer is first
+        // in the queue. It has the form of an exclusive hold without an owner, which ends at 2^53.
         (
             "ALL_HOLDERS",
             format!(

@@ -432,7 +432,7 @@ async fn one_node_of_the_url_is_enough() {
     assert!(matches!(error, BackendError::Closed), "{error:?}");
 }
 
-/// The network swallows the packets to most nodes of the URL.
+/// Most nodes of the URL accept connections and never answer.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_nodes_of_the_url_cost_little_time() {
     const LIMIT: Duration = Duration::from_secs(5);

@@ -197,8 +197,8 @@ async fn failover_moves_to_the_new_primary() {
     }
 }
 
-/// The old primary becomes a replica, and the address leads to the new one. Each call acquires this
-/// many keys at once.
+/// The old primary becomes a replica, and the address leads to the new one. Each call acquires
+/// `elements` keys at once.
 async fn moves_to_the_new_primary(
     constructor: &Constructor,
     (old, new): (&RedisServer, &RedisServer),

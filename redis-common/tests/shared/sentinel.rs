@@ -476,7 +476,7 @@ async fn replica_is_never_used() {
     assert!(error.to_string().contains(&expected), "{error}");
 }
 
-/// Fails to connect. Returns the error and the elapsed time.
+/// Connects, and expects an error. Returns it and the elapsed time.
 async fn failure(url: &str, limit: Duration) -> (BackendError, Duration) {
     let began = Instant::now();
     let options = Options::new().initial_connect_timeout(limit);

@@ -344,7 +344,7 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// The result when the lock is held and the attempt was not queued.
+    /// What follows from an answer that the attempt got no lock and is not in the queue.
     fn not_queued(&mut self, contended: Contended) -> Step {
         let now = self.ask.client.now();
         self.obstacle = Obstacle {

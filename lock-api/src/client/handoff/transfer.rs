@@ -267,7 +267,7 @@ impl<'a> TransferHold<'a> {
             let left = self.hold.check()?;
             let failed = match self.send(retries.limit().min(left)).await {
                 Ok(Answer { stamp, reply, .. }) => match reply {
-                    // There are more if the transfer hold of a failed attempt isn't released yet.
+                    // The server counts more holds if the transfer hold of a failed attempt isn't released yet.
                     AcquireReply::Acquired(acquired) if acquired.holds >= BOTH_HOLDS => {
                         return Ok(stamp);
                     }

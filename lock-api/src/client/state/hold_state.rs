@@ -1,4 +1,4 @@
-//! One hold in the cell of its holder: the terms of its guard, and whether its loss was reported.
+//! The state of one hold, as a part of its `HolderCell`: its lease, its limits, and whether its loss was reported.
 //!
 //! A hold is lost with its holder, or when its maximum hold time is over, whichever comes first.
 //! `take_loss` returns the loss once, so the event, the metric and the hook see each lost guard once.

@@ -158,7 +158,8 @@ impl HolderCell {
         !replaced
     }
 
-    /// Wakes the tasks that wait for a change, after [`join`](Self::join).
+    /// Wakes the tasks that wait for a change of this holder. Call it after [`join`](Self::join), without a
+    /// lock.
     pub(crate) fn wake(&self) {
         self.changed.notify();
         if self.state.lock().lost.is_some() {
