@@ -86,7 +86,7 @@ conformance_on() {
     esac
     logs=$(cell "$1")
     # Before Redis 7.0, a cluster has no push.
-    [[ $logs != *'Redis 6'*cluster ]] || fewer=33
+    [[ $logs != *'Redis 6'*cluster ]] || fewer=36
     suite "$fewer" conformance redis-rs fred
 }
 
