@@ -111,8 +111,12 @@ impl RedisBackend {
     /// Creates a backend that opens its connections through your client. The first call opens the
     /// first connection.
     ///
-    /// The backend has the same features as with a URL. The server, user, database and TLS settings
-    /// of the client apply. The protocol version comes from `options`.
+    /// The backend has the same features as with a URL. The server, user, database, TLS and TCP
+    /// settings of the client apply. The protocol version comes from `options`.
+    ///
+    /// With a URL, the backend sets `TCP_NODELAY`. A client of the `redis` crate does not by itself:
+    /// set it with `redis::io::tcp::TcpSettings::set_nodelay`, or a small call may wait for the
+    /// acknowledgement of the one before.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`] for options out of range, or if the client can't be used.
