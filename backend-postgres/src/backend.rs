@@ -198,16 +198,14 @@ async fn open_two(
     let second = async {
         let second = shared.connect(renewals, None).await?;
         pooler::check(&first, &second, During::Connect(&address)).await?;
-        Session::prepare(second, &address).await
+        Session::prepare(second, shared).await
     };
     let second = shared.within(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
         let problem = "no second connection in time; a client has up to three";
         Err(BackendError::unavailable(format!("{address}: {problem}")))
     })?;
-    let first = shared
-        .within(limit, Session::prepare(first, &address))
-        .await;
+    let first = shared.within(limit, Session::prepare(first, shared)).await;
     let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
     Ok((first, second))
 }

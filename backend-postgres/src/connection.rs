@@ -17,7 +17,7 @@ use crate::connector::{self, Connector};
 use crate::error::{During, classify, ends_connection};
 use crate::options::Options;
 
-/// A call that was given up after this time casts doubt on its connection.
+/// A call that was given up after this time casts doubt on its connection, if the server is near.
 const DOUBT_AFTER: Duration = Duration::from_millis(100);
 
 /// The session's settings that the statements rely on.
@@ -137,6 +137,8 @@ pub(crate) struct Session {
     pub(crate) client: Client,
     pub(crate) clock: ClockId,
     pub(crate) statements: Statements,
+    /// A call that was given up after this time casts doubt on the connection.
+    doubt_after: Duration,
     doubtful: AtomicBool,
 }
 
@@ -159,14 +161,15 @@ impl Session {
     async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
         let opening = async {
             let client = shared.connect(handle, None).await?;
-            Self::prepare(client, &shared.address()).await
+            Self::prepare(client, shared).await
         };
         let opened = shared.within(shared.options.connect_timeout, opening).await;
         opened.unwrap_or_else(|| Err(shared.too_late("connection")))
     }
 
     /// Makes a session of a new connection.
-    pub(crate) async fn prepare(client: Client, address: &str) -> Result<Self, BackendError> {
+    pub(crate) async fn prepare(client: Client, shared: &Shared) -> Result<Self, BackendError> {
+        let (address, began) = (shared.address(), shared.runtime.now());
         let statements = async {
             let all = (
                 client.prepare(READ),
@@ -174,13 +177,18 @@ impl Session {
                 client.prepare(UPDATE),
             );
             let statements = try_join3(all.0, all.1, all.2).await;
-            statements.map_err(|error| classify(error, During::Connect(address)))
+            statements.map_err(|error| classify(error, During::Connect(&address)))
         };
         let (clock, (read, insert, update)) =
-            try_join(set_up(&client, address), statements).await?;
+            try_join(set_up(&client, &address), statements).await?;
+        // Two round trips. A call that got the new connection too late for one must not end it, or the next
+        // call would begin where this one began. A call that had enough time must.
+        let took = shared.runtime.now().saturating_since(began);
+        let doubt_after = took.min(shared.options.call_timeout / 2).max(DOUBT_AFTER);
         Ok(Self {
             client,
             clock,
+            doubt_after,
             statements: Statements {
                 read,
                 insert,
@@ -237,7 +245,7 @@ struct Watched<'a> {
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
         let took = self.runtime.now().saturating_since(self.began);
-        if !self.answered && took >= DOUBT_AFTER {
+        if !self.answered && took >= self.session.doubt_after {
             self.session.doubtful.store(true, Ordering::Relaxed);
         }
     }
