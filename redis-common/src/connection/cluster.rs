@@ -18,7 +18,8 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::stream::{FuturesUnordered, StreamExt, select};
+use futures_util::future::ready;
+use futures_util::stream::{FuturesUnordered, StreamExt, once, select};
 use leasehold_api::{BackendError, ClockId, Moment, Notifications, Runtime, SessionId, Stamp};
 use tokio::sync::watch;
 
@@ -296,7 +297,12 @@ impl<C: Connector> Cluster<C> {
         };
         let handle = &self.shared.handle;
         let grants = self.streams.open(session, handle, closed, ended);
-        Ok(Box::pin(select(revocations, grants)))
+        // If a server refuses to subscribe again, the whole stream ends, and the client listens anew.
+        let revocations = revocations.map(Some).chain(once(ready(None)));
+        let both = select(revocations, grants.map(Some));
+        Ok(Box::pin(
+            both.scan((), |(), notification| ready(notification)),
+        ))
     }
 
     /// Whether a request of a session may say that it listens: if it is subscribed to the channel at

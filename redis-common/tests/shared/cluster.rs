@@ -394,6 +394,32 @@ async fn missing_rights_are_named_by_each_node() {
     }
 }
 
+/// Otherwise the client would never listen again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn stream_ends_if_the_nodes_refuse_to_subscribe_again() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let on_all = |command: &[&str]| {
+        block_in_place(|| {
+            for node in cluster.nodes() {
+                node.run(command);
+            }
+        });
+    };
+    let rights = ["on", ">secret", "~*", "&*", "+@all"];
+    on_all(&[&["ACL", "SETUSER", "locks"], &rights[..]].concat());
+    let url = cluster.url().replace("://", "://locks:secret@");
+    let backend = connect(&url).await.expect("connected");
+    let stream = backend.listen(session(1)).await;
+    assert_eq!(stream.is_ok(), backend.capabilities().push);
+    let Ok(mut stream) = stream else { return };
+    // The nodes close the subscribed connections.
+    on_all(&["ACL", "SETUSER", "locks", "resetchannels"]);
+    let end = tokio::time::timeout(RECOVERY * 10, async {
+        while stream.next().await.is_some() {}
+    });
+    end.await.expect("the stream ends");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn scheme_must_fit_the_server() {
     let server = RedisServer::start();
