@@ -278,8 +278,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Returns once the server has confirmed the subscription.
     /// - If the subscription is lost, the stream yields [`Notification::Missed`] twice: when the
     ///   backend notices the loss, and when the subscription works again.
-    /// - If the server then refuses the subscription, the stream ends. The client calls `listen` again
-    ///   every few seconds.
+    /// - If the server then refuses the subscription, end the stream: the client calls `listen` again
+    ///   every few seconds and reports why. A backend may instead do both itself.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
         Err(BackendError::Unsupported { what: "listen" })
