@@ -110,15 +110,20 @@ impl FredBackend {
     /// the first connection.
     ///
     /// The backend has the same features as with a URL. The server, user, database and TLS settings
-    /// of the builder apply. (Without a TLS feature, fred reads `rediss://` as `redis://`, and would
-    /// send the password in plain text.) The protocol version comes from `options`. The backend
+    /// of the builder apply. The protocol version comes from `options`. The backend
     /// sends each command once and replaces connections itself, so a reconnect policy has no effect.
     /// If you have a [`Config`], use [`Builder::from_config`].
+    ///
+    /// If fred is built without TLS, it reads `rediss://` as `redis://`, and its configuration no
+    /// longer tells which one the URL had. Such a configuration is refused, unless it is for a Unix
+    /// socket, because the backend would send the password in plain text. Enable the feature
+    /// `tls-rustls`, or pass the URL to [`connect`](Self::connect), which reads it without fred.
     ///
     /// [`Config`]: fred::types::config::Config
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, or if the builder has no configuration.
+    /// [`ConnectError::Invalid`] for options out of range, if the builder has no configuration, or if
+    /// fred is built without TLS. Nothing was sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -137,7 +142,7 @@ impl FredBackend {
     /// # }
     /// ```
     pub fn from_builder(builder: &Builder, options: Options) -> Result<Self, ConnectError> {
-        let connector = FredConnector::new(builder, &options)?;
+        let connector = FredConnector::from_builder(builder, &options)?;
         Ok(Self(Backend::new(connector, options)?))
     }
 
@@ -149,7 +154,8 @@ impl FredBackend {
     /// the client. Otherwise like [`from_builder`](Self::from_builder).
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range.
+    /// [`ConnectError::Invalid`] for options out of range, or if fred is built without TLS. Nothing was
+    /// sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -178,7 +184,8 @@ impl FredBackend {
     /// connections, and doesn't need a pool: one connection carries many calls at once.
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range.
+    /// [`ConnectError::Invalid`] for options out of range, or if fred is built without TLS. Nothing was
+    /// sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.

@@ -54,13 +54,28 @@ impl FredConnector {
         builder
             .set_connection_config(client.connection_config().clone())
             .set_performance_config(client.perf_config());
-        Self::new(&builder, options)
+        Self::from_builder(&builder, options)
+    }
+
+    /// Creates a connector with the settings of a user's builder.
+    pub(crate) fn from_builder(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+        let tells_tls = |config: &Config| {
+            matches!(config.server, ServerConfig::Unix { .. }) || library_has_tls()
+        };
+        if !builder.get_config().is_none_or(tells_tls) {
+            return Err(ConnectError::unusable(
+                "configuration of fred",
+                &"fred is built without TLS and reads rediss:// as redis://; enable the feature \
+                  tls-rustls, or pass the URL to FredBackend::connect",
+            ));
+        }
+        Self::new(builder, options)
     }
 
     /// Creates a connector with the settings of `builder`, but with the protocol version of
     /// `options` and without reconnects. A client that reconnects by itself sends commands again,
     /// and hides which server it is connected to.
-    pub(crate) fn new(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+    fn new(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
             return Err(ConnectError::unusable("builder", &error));
@@ -87,6 +102,13 @@ impl FredConnector {
             .with_performance_config(|config| config.default_command_timeout = Duration::ZERO);
         Ok(Self(Box::new(own)))
     }
+}
+
+/// Whether the library is built with TLS, by this crate's feature or by a feature of its own. Without
+/// it, a configuration no longer tells whether its URL asked for TLS.
+fn library_has_tls() -> bool {
+    cfg!(feature = "tls-rustls")
+        || Config::from_url("rediss://localhost").map_or(true, |config| config.uses_tls())
 }
 
 /// Sets the server and the login.

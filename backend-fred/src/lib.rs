@@ -70,7 +70,8 @@
 //!
 //! Each of them has push and independent renewal, and recovers from restarts, cuts and silence. The
 //! backend takes the configuration of your client or pool, and opens its own connections. So your
-//! commands and its calls don't wait for each other. Clustered clients are refused.
+//! commands and its calls don't wait for each other. Clustered clients are refused. So are all of them
+//! if fred is built without TLS: [`from_builder`](FredBackend::from_builder) says why.
 //!
 //! # The state of fred
 //! fred's last release is of February 2025. This crate works around the problems that its tests have
