@@ -1,6 +1,5 @@
 //! The backend over several servers.
 
-use std::collections::{BTreeSet, VecDeque};
 use std::fmt;
 use std::future::Future;
 use std::pin::pin;
@@ -14,10 +13,11 @@ use futures_util::future::{Either, join_all, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, Kind, LockBackend, Moment,
-    Notifications, Operation, Poll, PollReply, Refused, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
+    Notifications, Poll, PollReply, Refused, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
+use crate::fates::{Fates, NoBallot, OpenBallot, Verdict};
 use crate::floors::Floors;
 use crate::server::{Asked, Replies, Server, lock};
 use crate::votes::{Rules, Vote};
@@ -26,8 +26,6 @@ use crate::votes::{Rules, Vote};
 const CLOCK: ClockId = ClockId::new(0x5155_4f52_554d);
 /// The servers that a quorum may have.
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
-/// The maximum number of attempts that are remembered as taken back.
-const MAX_TAKEN_BACK: usize = 10_000;
 
 /// The votes on each request of a batch.
 type Votes<T> = Vec<Vec<Vote<T>>>;
@@ -59,29 +57,7 @@ pub struct Quorum {
     call_timeout: Duration,
     max_lease: Duration,
     floors: Mutex<Floors>,
-    /// The attempts that were taken back. One of the releases may still be on its way to a server,
-    /// and would end a later grant of the same attempt. So they are never granted again.
-    taken_back: Mutex<TakenBack>,
-}
-
-#[derive(Default)]
-struct TakenBack {
-    operations: BTreeSet<Operation>,
-    /// The oldest first.
-    order: VecDeque<Operation>,
-}
-
-impl TakenBack {
-    fn note(&mut self, operation: Operation) {
-        if self.operations.insert(operation) {
-            self.order.push_back(operation);
-        }
-        if self.order.len() > MAX_TAKEN_BACK
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.operations.remove(&oldest);
-        }
-    }
+    fates: Fates,
 }
 
 impl fmt::Debug for Quorum {
@@ -134,7 +110,7 @@ impl Quorum {
             call_timeout: bounds::CALL_TIMEOUT,
             max_lease: bounds::DEFAULT_LEASE,
             floors: Mutex::default(),
-            taken_back: Mutex::default(),
+            fates: Fates::default(),
         };
         quorum.connect();
         Ok(quorum)
@@ -247,27 +223,28 @@ impl Quorum {
         }
     }
 
-    /// The outcome of an acquire that needs no server.
-    fn refuse(&self, request: &Acquire, now: Moment) -> Option<Result<AcquireReply, BackendError>> {
+    /// Begins the ballot on an acquire, or returns the outcome of one that needs no server.
+    fn begin(
+        &self,
+        request: &Acquire,
+        now: Moment,
+    ) -> Result<OpenBallot<'_>, Result<AcquireReply, BackendError>> {
         if request.spec.kind() != Kind::Mutex {
             let what = "reader/writer locks and semaphores over a quorum";
-            return Some(Err(BackendError::unsupported(what)));
+            return Err(Err(BackendError::unsupported(what)));
         }
-        if let Err(error) = self.check_lease(request.lease) {
-            return Some(Err(error));
-        }
+        self.check_lease(request.lease).map_err(Err)?;
         let ahead = request.deliver_before.saturating_since(time_of(now));
-        let reason = if ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW {
-            Refused::TooLate
-        } else if lock(&self.taken_back)
-            .operations
-            .contains(&request.operation)
-        {
-            Refused::Stale
-        } else {
-            return None;
-        };
-        Some(Ok(AcquireReply::Refused(reason)))
+        if ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW {
+            return Err(Ok(AcquireReply::Refused(Refused::TooLate)));
+        }
+        let ballot = self.fates.begin(request.operation, now);
+        ballot.map_err(|reason| match reason {
+            NoBallot::Ended => Ok(AcquireReply::Refused(Refused::Stale)),
+            NoBallot::UnderWay => Err(BackendError::outcome_unknown(
+                "an earlier call of this attempt is under way",
+            )),
+        })
     }
 
     fn check_lease(&self, lease: Duration) -> Result<(), BackendError> {
@@ -364,24 +341,33 @@ impl Quorum {
     }
 
     /// Sends acquires to all servers, counts their votes, and takes back what was not elected.
-    async fn elect(&self, asked: Vec<Asked>, until: Moment) -> Replies<AcquireReply> {
+    async fn elect(
+        &self,
+        asked: Vec<Asked>,
+        ballots: Vec<OpenBallot<'_>>,
+        until: Moment,
+    ) -> Replies<AcquireReply> {
         let asked: Arc<[Asked]> = asked.into();
         let acquire = |_, server: Arc<Server>| {
             let asked = Arc::clone(&asked);
             Some(async move { server.acquire(&asked).await })
         };
-        let ballot = self.send(acquire, |task| self.runtime.spawn(task));
+        let replies = self.send(acquire, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<AcquireReply>]| self.rules.acquire(votes);
-        let (outcomes, votes) = self.collect(ballot, asked.len(), until, count).await;
+        let (mut outcomes, votes) = self.collect(replies, asked.len(), until, count).await;
+        let now = self.runtime.now();
         let mut lost = Vec::new();
-        for ((asked, outcome), votes) in asked.iter().zip(&outcomes).zip(&votes) {
+        let decided = asked.iter().zip(ballots).zip(&mut outcomes).zip(&votes);
+        for (((asked, ballot), outcome), votes) in decided {
+            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
+            let verdict = ballot.decide(elected, votes.iter().any(in_doubt), now);
+            if verdict == Verdict::Released {
+                *outcome = Ok(AcquireReply::Refused(Refused::Stale));
+            }
             let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
             self.note_floor(&asked.request.key, votes, elected);
-            if !elected {
+            if verdict != Verdict::Stands {
                 lost.push((asked, votes.as_slice()));
-                if votes.iter().any(in_doubt) {
-                    lock(&self.taken_back).note(asked.request.operation);
-                }
             }
         }
         if !lost.is_empty() {
@@ -503,8 +489,11 @@ impl LockBackend for Quorum {
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let sent = self.runtime.now();
         let until = self.answers_until(sent);
-        let refuse = |request| self.refuse(request, sent);
-        let refused: Vec<_> = batch.iter().map(refuse).collect();
+        let (mut ballots, mut refused) = (Vec::new(), Vec::new());
+        for request in batch {
+            let begun = self.begin(request, sent);
+            refused.push(begun.map(|ballot| ballots.push(ballot)).err());
+        }
         let open = open(batch, &refused);
         if open.is_empty() {
             return stamped(sent, merge(refused, Vec::new()));
@@ -513,7 +502,7 @@ impl LockBackend for Quorum {
             Ok(()) => {
                 let asked = open.into_iter();
                 let asked = asked.map(|request| self.prepare(request, sent));
-                self.elect(asked.collect(), until).await
+                self.elect(asked.collect(), ballots, until).await
             }
             Err(error) => vec![Err(error); open.len()],
         };
@@ -543,6 +532,9 @@ impl LockBackend for Quorum {
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         let sent = self.runtime.now();
+        for request in batch {
+            self.fates.end(request.operation, sent);
+        }
         let requests: Arc<[Release]> = batch.into();
         let release = |_, server: Arc<Server>| {
             let requests = Arc::clone(&requests);

@@ -91,6 +91,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod fates;
 mod floors;
 mod server;
 mod votes;

@@ -2,6 +2,7 @@
 
 mod failures;
 mod input;
+mod overlapping;
 mod partial;
 mod restarts;
 mod stress;

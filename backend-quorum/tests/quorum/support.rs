@@ -176,3 +176,8 @@ impl Process {
         token
     }
 }
+
+/// Whether an attempt got the lock.
+pub(crate) fn granted(answer: &Result<AcquireReply, BackendError>) -> bool {
+    matches!(answer, Ok(AcquireReply::Acquired(_)))
+}
