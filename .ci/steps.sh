@@ -21,7 +21,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*|quorum_conformance'
+own_step='conformance|differential|sentinel|cluster|postgres.*|quorum_.*'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -319,48 +319,11 @@ on_postgres() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
 
-# Runs the suite on a quorum of three Redis servers, and on one of three different backends.
+# Runs the suite on a quorum of three Redis servers, and on one of three different backends. Restarts the
+# servers of a quorum one after the other.
 on_real_quorums() {
+    with_lints cargo test --workspace --test quorum_restarts
     suite 0 quorum_conformance quorum-redis quorum-mixed
-}
-
-tormentor() {
-    with_lints cargo build -q --workspace --bin leasehold-torture
-}
-
-# torture MINUTES: torments leasehold on each topology for this long. Prints what was checked, and the
-# history of each violation.
-torture() {
-    tormentor
-    side_by_side "torments $1 leasehold-redis-rs standalone sentinel cluster" \
-        "torments $1 leasehold-fred standalone sentinel cluster" \
-        "torments $1 leasehold-postgres postgres" "torments $1 leasehold-quorum quorum"
-}
-
-# torments MINUTES SUBJECT TOPOLOGY...: one topology after the other.
-torments() {
-    local topology
-    for topology in "${@:3}"; do
-        "$CARGO_TARGET_DIR/debug/leasehold-torture" "$2" --on "$topology" --minutes "$1" --seed "$SRANDOM" \
-            --out "$CARGO_TARGET_DIR/torture" || return 1
-    done
-}
-
-# Each lock that is broken on purpose must be convicted within a minute on a real server.
-torture_convicts() {
-    local subject broken
-    with_mutants tormentor
-    mapfile -t broken < <("$CARGO_TARGET_DIR/debug/leasehold-torture" --list | grep ^broken-)
-    [ ${#broken[@]} -ge 3 ]
-    for subject in "${broken[@]}"; do
-        local status=0
-        torments 1 "$subject" standalone >"$TMPDIR/torture.log" || status=$?
-        grep -A1 CONVICTED "$TMPDIR/torture.log" || {
-            echo "$subject was not convicted (status $status)" >&2
-            cat "$TMPDIR/torture.log" >&2
-            return 1
-        }
-    done
 }
 
 # Runs the example on SQLite, and the suite on it.

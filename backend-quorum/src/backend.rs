@@ -1,36 +1,28 @@
 //! The backend over several servers.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_channel::mpsc::{UnboundedReceiver, unbounded};
-use futures_util::StreamExt;
-use futures_util::future::{Either, join_all, select};
+use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, Kind, LockBackend, Moment,
-    Notifications, Poll, PollReply, Refused, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    ServerTime, SessionId, Stamp, Stamped, bounds,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications,
+    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId,
+    Stamp, Stamped, bounds,
 };
 
-use crate::fates::{Fates, NoBallot, OpenBallot, Verdict};
+use crate::fates::Fates;
 use crate::floors::Floors;
-use crate::server::{Asked, Replies, Server, lock};
+use crate::repair;
+use crate::server::Server;
 use crate::votes::{Rules, Vote};
 
 /// The clock of every quorum: the local clock of the process.
 const CLOCK: ClockId = ClockId::new(0x5155_4f52_554d);
 /// The servers that a quorum may have.
 const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
-
-/// The votes on each request of a batch.
-type Votes<T> = Vec<Vec<Vote<T>>>;
-/// The replies of the servers, by their index.
-type Ballot<T> = UnboundedReceiver<(usize, Replies<T>)>;
 
 /// A [`LockBackend`] over an odd number of independent servers. A majority of them grants a lock.
 ///
@@ -40,7 +32,8 @@ type Ballot<T> = UnboundedReceiver<(usize, Replies<T>)>;
 /// - [`BackendError::Unavailable`] if no quorum of servers can be reached, and nothing was executed.
 /// - [`BackendError::OutcomeUnknown`] if too few servers answered, and some may have executed the
 ///   command.
-/// - [`BackendError::Rejected`] for a lease above [`max_lease`](Self::max_lease), before any I/O.
+/// - [`BackendError::Rejected`] for a lease above [`max_lease`](Self::max_lease), before any I/O; and
+///   for each acquire if two of the backends have reached the same server.
 /// - The error of a server, if all servers that failed have a permanent one.
 ///
 /// The source of an error is that of one server.
@@ -49,15 +42,16 @@ type Ballot<T> = UnboundedReceiver<(usize, Replies<T>)>;
 /// Dropping the future of a command doesn't take back what was sent. Release the operation, as after
 /// any unknown outcome.
 pub struct Quorum {
-    runtime: Arc<dyn Runtime>,
-    servers: Vec<Arc<Server>>,
-    backends: Vec<Arc<dyn LockBackend>>,
-    rules: Rules,
-    capabilities: Capabilities,
-    call_timeout: Duration,
-    max_lease: Duration,
-    floors: Mutex<Floors>,
-    fates: Fates,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) servers: Vec<Arc<Server>>,
+    pub(crate) backends: Vec<Arc<dyn LockBackend>>,
+    pub(crate) rules: Rules,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) call_timeout: Duration,
+    pub(crate) max_lease: Duration,
+    pub(crate) restarts_keep_data: bool,
+    pub(crate) floors: Mutex<Floors>,
+    pub(crate) fates: Arc<Fates>,
 }
 
 impl fmt::Debug for Quorum {
@@ -66,6 +60,7 @@ impl fmt::Debug for Quorum {
             .field("servers", &self.backends)
             .field("call_timeout", &self.call_timeout)
             .field("max_lease", &self.max_lease)
+            .field("restarts_keep_data", &self.restarts_keep_data)
             .finish_non_exhaustive()
     }
 }
@@ -73,7 +68,7 @@ impl fmt::Debug for Quorum {
 impl Quorum {
     /// Creates a quorum of servers, one backend for each.
     ///
-    /// Every client of the same locks must name the same servers. The servers must fail
+    /// Every client of the same locks must name the same servers, each once. The servers must fail
     /// independently: none is a replica of another, and none is a cluster. All times are read from
     /// the [runtime](LockBackend::runtime) of the first backend.
     ///
@@ -109,8 +104,9 @@ impl Quorum {
             capabilities,
             call_timeout: bounds::CALL_TIMEOUT,
             max_lease: bounds::DEFAULT_LEASE,
+            restarts_keep_data: false,
             floors: Mutex::default(),
-            fates: Fates::default(),
+            fates: Arc::default(),
         };
         quorum.connect();
         Ok(quorum)
@@ -148,6 +144,34 @@ impl Quorum {
         Ok(self)
     }
 
+    /// States whether each server has all its data after a restart, down to the last write that it
+    /// answered. The default is `false`.
+    ///
+    /// - `false`: a client that notices a restart doesn't count the server's grants until every lease
+    ///   that the server may have forgotten has ended (see [`max_lease`](Self::max_lease)). If a majority
+    ///   restarts within that time, nobody acquires a lock until it is over.
+    /// - `true`: the server's grants count at once, so servers may restart one after the other. **If a
+    ///   server has lost data all the same, two clients may hold a lock.** No client notices that.
+    ///
+    /// A quorum can't find this out: no answer of a server proves that its very last writes survived. For
+    /// Redis, it takes `appendonly yes` and `appendfsync always`.
+    ///
+    /// ```
+    /// # use leasehold_sim::SimServer;
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let servers = [1, 2, 3].map(|seed| SimServer::new(seed).client("a"));
+    /// let quorum = leasehold_quorum::Quorum::new(servers)?.restarts_keep_data(true);
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[must_use]
+    pub fn restarts_keep_data(mut self, keep: bool) -> Self {
+        self.restarts_keep_data = keep;
+        self.connect();
+        self
+    }
+
     /// Begins anew with the settings. Nothing was sent before.
     fn connect(&mut self) {
         let drift = self.max_lease / bounds::DRIFT_PARTS + bounds::DRIFT_FLOOR;
@@ -159,248 +183,10 @@ impl Quorum {
                 runtime,
                 self.call_timeout,
                 restart_delay,
+                self.restarts_keep_data,
             ))
         };
         self.servers = self.backends.iter().map(server).collect();
-    }
-
-    /// When the servers must have answered a call that was sent now.
-    fn answers_until(&self, sent: Moment) -> Moment {
-        sent.saturating_add(self.call_timeout / 2)
-    }
-
-    /// Sends a call to each server, from tasks that go on if the caller doesn't wait for them.
-    fn send<T: Send + 'static, F: Future<Output = Replies<T>> + Send + 'static>(
-        &self,
-        call: impl Fn(usize, Arc<Server>) -> Option<F>,
-        spawn: impl Fn(BoxFuture<'static, ()>),
-    ) -> Ballot<T> {
-        let (send, ballot) = unbounded();
-        for (index, server) in self.servers.iter().enumerate() {
-            let Some(call) = call(index, Arc::clone(server)) else {
-                continue;
-            };
-            let send = send.clone();
-            spawn(Box::pin(async move {
-                // Fails if the votes were counted without this one.
-                let _ = send.unbounded_send((index, call.await));
-            }));
-        }
-        ballot
-    }
-
-    /// Collects votes until each request has an outcome, or the time is up. A vote that is missing
-    /// then is an unknown outcome.
-    async fn collect<T, R>(
-        &self,
-        mut ballot: Ballot<T>,
-        requests: usize,
-        until: Moment,
-        count: impl Fn(&[Vote<T>]) -> Option<R>,
-    ) -> (Vec<R>, Votes<T>) {
-        let none = || (0..self.servers.len()).map(|_| None).collect::<Vec<_>>();
-        let mut votes: Votes<T> = (0..requests).map(|_| none()).collect();
-        let mut time_is_up = self
-            .runtime
-            .sleep(until.saturating_since(self.runtime.now()));
-        loop {
-            let outcomes: Option<Vec<R>> = votes.iter().map(|votes| count(votes)).collect();
-            if let Some(outcomes) = outcomes {
-                return (outcomes, votes);
-            }
-            match select(pin!(ballot.next()), &mut time_is_up).await {
-                Either::Left((Some((server, replies)), _)) => {
-                    for (votes, reply) in votes.iter_mut().zip(replies) {
-                        votes[server] = Some(reply);
-                    }
-                }
-                Either::Left((None, _)) | Either::Right(_) => {
-                    for vote in votes.iter_mut().flatten().filter(|vote| vote.is_none()) {
-                        *vote = Some(Err(BackendError::outcome_unknown("no answer in time")));
-                    }
-                }
-            }
-        }
-    }
-
-    /// Begins the ballot on an acquire, or returns the outcome of one that needs no server.
-    fn begin(
-        &self,
-        request: &Acquire,
-        now: Moment,
-    ) -> Result<OpenBallot<'_>, Result<AcquireReply, BackendError>> {
-        if request.spec.kind() != Kind::Mutex {
-            let what = "reader/writer locks and semaphores over a quorum";
-            return Err(Err(BackendError::unsupported(what)));
-        }
-        self.check_lease(request.lease).map_err(Err)?;
-        let ahead = request.deliver_before.saturating_since(time_of(now));
-        if ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW {
-            return Err(Ok(AcquireReply::Refused(Refused::TooLate)));
-        }
-        let ballot = self.fates.begin(request.operation, now);
-        ballot.map_err(|reason| match reason {
-            NoBallot::Ended => Ok(AcquireReply::Refused(Refused::Stale)),
-            NoBallot::UnderWay => Err(BackendError::outcome_unknown(
-                "an earlier call of this attempt is under way",
-            )),
-        })
-    }
-
-    fn check_lease(&self, lease: Duration) -> Result<(), BackendError> {
-        if lease <= self.max_lease {
-            return Ok(());
-        }
-        let max = self.max_lease;
-        Err(BackendError::rejected(format!(
-            "a lease of {lease:?} is longer than the max_lease of the quorum, {max:?}"
-        )))
-    }
-
-    /// Reads the clocks of the servers, unless a quorum of them is known. The floor of the tokens
-    /// needs them.
-    async fn know_clocks(&self, now: Moment, until: Moment) -> Result<(), BackendError> {
-        let known = self
-            .servers
-            .iter()
-            .filter(|server| server.time_at(now).is_some());
-        if !self.rules.tokens || known.count() >= self.rules.quorum() {
-            return Ok(());
-        }
-        self.read_clocks(until).await
-    }
-
-    async fn read_clocks(&self, until: Moment) -> Result<(), BackendError> {
-        let read = |_, server: Arc<Server>| Some(async move { vec![server.hello().await] });
-        let ballot = self.send(read, |task| self.runtime.spawn(task));
-        let count = |votes: &[Vote<()>]| {
-            let answered = votes
-                .iter()
-                .filter(|vote| matches!(vote, Some(Ok(()))))
-                .count();
-            let missing = votes.iter().filter(|vote| vote.is_none()).count();
-            if answered >= self.rules.quorum() {
-                return Some(Ok(()));
-            }
-            (missing == 0).then(|| Err(self.rules.failure(votes, |()| false)))
-        };
-        let (mut outcomes, _) = self.collect(ballot, 1, until, count).await;
-        // Reading a clock changes nothing.
-        outcomes.remove(0).map_err(|error| match error {
-            BackendError::OutcomeUnknown { .. } => {
-                BackendError::unavailable("no quorum of clocks").with_source(error)
-            }
-            other => other,
-        })
-    }
-
-    /// Prepares an acquire for all servers.
-    ///
-    /// The floor is the same for all. No server executes the request after its deliver-before, so
-    /// none of their clocks is past the floor then. All servers that don't remember a higher token
-    /// grant the same one: the floor + 1.
-    fn prepare(&self, mut request: Acquire, now: Moment) -> Asked {
-        let ahead = request.deliver_before.saturating_since(time_of(now));
-        let deliver_before = now.saturating_add(ahead);
-        request.wait = None;
-        if self.rules.tokens {
-            let times = self
-                .servers
-                .iter()
-                .filter_map(|server| server.time_at(deliver_before));
-            let floor = times
-                .map(ServerTime::as_micros)
-                .chain(request.floor.map(leasehold_api::FencingToken::get))
-                .chain(lock(&self.floors).get(&request.key))
-                .max();
-            request.floor = floor.map(leasehold_api::FencingToken::new);
-        }
-        Asked {
-            request,
-            deliver_before,
-        }
-    }
-
-    /// Notes the tokens of grants that were not elected, as a floor of the next attempt.
-    fn note_floor(&self, key: &Key, votes: &[Vote<AcquireReply>], elected: bool) {
-        if !self.rules.tokens {
-            return;
-        }
-        let mut floors = lock(&self.floors);
-        if elected {
-            floors.forget(key);
-            return;
-        }
-        let tokens = votes.iter().flatten().filter_map(|vote| match vote {
-            Ok(AcquireReply::Acquired(acquired)) => Some(acquired.token.get()),
-            _ => None,
-        });
-        if let Some(highest) = tokens.max() {
-            floors.note(key, highest);
-        }
-    }
-
-    /// Sends acquires to all servers, counts their votes, and takes back what was not elected.
-    async fn elect(
-        &self,
-        asked: Vec<Asked>,
-        ballots: Vec<OpenBallot<'_>>,
-        until: Moment,
-    ) -> Replies<AcquireReply> {
-        let asked: Arc<[Asked]> = asked.into();
-        let acquire = |_, server: Arc<Server>| {
-            let asked = Arc::clone(&asked);
-            Some(async move { server.acquire(&asked).await })
-        };
-        let replies = self.send(acquire, |task| self.runtime.spawn(task));
-        let count = |votes: &[Vote<AcquireReply>]| self.rules.acquire(votes);
-        let (mut outcomes, votes) = self.collect(replies, asked.len(), until, count).await;
-        let now = self.runtime.now();
-        let mut lost = Vec::new();
-        let decided = asked.iter().zip(ballots).zip(&mut outcomes).zip(&votes);
-        for (((asked, ballot), outcome), votes) in decided {
-            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
-            let verdict = ballot.decide(elected, votes.iter().any(in_doubt), now);
-            if verdict == Verdict::Released {
-                *outcome = Ok(AcquireReply::Refused(Refused::Stale));
-            }
-            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
-            self.note_floor(&asked.request.key, votes, elected);
-            if verdict != Verdict::Stands {
-                lost.push((asked, votes.as_slice()));
-            }
-        }
-        if !lost.is_empty() {
-            let until = until.saturating_add(self.call_timeout / 2);
-            self.take_back(&lost, until).await;
-        }
-        outcomes
-    }
-
-    /// Releases the requests that were not elected, on each server that may have granted them. Waits
-    /// for the servers that have.
-    async fn take_back(&self, lost: &[(&Asked, &[Vote<AcquireReply>])], until: Moment) {
-        let releases = |server: usize| {
-            let lost = lost.iter().filter(|(_, votes)| in_doubt(&votes[server]));
-            let releases = lost.map(|(asked, _)| {
-                let Acquire { key, operation, .. } = &asked.request;
-                Release::new(key.clone(), *operation)
-            });
-            releases.collect::<Vec<_>>()
-        };
-        let release = |index, server: Arc<Server>| {
-            let batch = releases(index);
-            (!batch.is_empty()).then_some(async move { server.release(&batch).await })
-        };
-        let ballot = self.send(release, |task| self.runtime.spawn(task));
-        let servers = 0..self.servers.len();
-        let waits_for = |server: &usize| lost.iter().any(|(_, votes)| granted(&votes[*server]));
-        let waited_for: Vec<usize> = servers.filter(waits_for).collect();
-        let answered = |votes: &[Vote<ReleaseReply>]| {
-            let all = waited_for.iter().all(|server| votes[*server].is_some());
-            all.then_some(())
-        };
-        self.collect(ballot, 1, until, answered).await;
     }
 }
 
@@ -420,20 +206,8 @@ fn merge<R>(refused: Vec<Option<R>>, outcomes: Vec<R>) -> Vec<R> {
         .collect()
 }
 
-fn granted(vote: &Vote<AcquireReply>) -> bool {
-    matches!(vote, Some(Ok(AcquireReply::Acquired(_))))
-}
-
-/// Whether the server may have granted the attempt, or may still do so.
-fn in_doubt(vote: &Vote<AcquireReply>) -> bool {
-    match vote {
-        Some(Err(error)) => matches!(error, BackendError::OutcomeUnknown { .. }),
-        vote => vote.is_none() || granted(vote),
-    }
-}
-
 /// A local moment on the clock of the quorum.
-fn time_of(moment: Moment) -> ServerTime {
+pub(crate) fn time_of(moment: Moment) -> ServerTime {
     ServerTime::default().saturating_add(moment.since_origin())
 }
 
@@ -471,6 +245,7 @@ impl LockBackend for Quorum {
     async fn hello(&self) -> Result<Stamp, BackendError> {
         let sent = self.runtime.now();
         self.read_clocks(self.answers_until(sent)).await?;
+        self.check_distinct()?;
         Ok(stamp(sent))
     }
 
@@ -520,13 +295,18 @@ impl LockBackend for Quorum {
         let refused: Vec<_> = batch.iter().map(refuse).collect();
         let requests: Arc<[Renew]> = open(batch, &refused).into();
         let renew = |_, server: Arc<Server>| {
-            let requests = Arc::clone(&requests);
-            (!requests.is_empty()).then_some(async move { server.renew(&requests).await })
+            let (fates, requests) = (Arc::clone(&self.fates), Arc::clone(&requests));
+            (!requests.is_empty()).then(|| repair::renew(server, fates, requests))
         };
         let ballot = self.send(renew, |task| self.runtime.spawn_on_renewal_thread(task));
         let count = |votes: &[Vote<RenewReply>]| self.rules.renew(votes);
         let until = self.answers_until(sent);
         let (outcomes, _) = self.collect(ballot, requests.len(), until, count).await;
+        for (request, outcome) in requests.iter().zip(&outcomes) {
+            if matches!(outcome, Ok(RenewReply::Lost(_))) {
+                self.fates.lose(request.operation, self.runtime.now());
+            }
+        }
         stamped(sent, merge(refused, outcomes))
     }
 

@@ -9,10 +9,10 @@
 //! as ended. That is always safe: the client goes on with a new operation, which has a higher sequence.
 
 use std::collections::BTreeMap;
-use std::sync::Mutex;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_api::{Moment, Operation, SessionId, bounds};
+use leasehold_api::{Acquire, FencingToken, Moment, Operation, SessionId, bounds};
 
 use crate::server::lock;
 
@@ -36,11 +36,18 @@ struct Session {
     last_used: Moment,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Fate {
-    Elected,
-    /// Taken back or released.
+    Elected(Arc<Hold>),
+    /// Taken back, released or lost.
     Ended,
+}
+
+/// What a quorum granted.
+#[derive(Debug)]
+pub(crate) struct Hold {
+    pub(crate) request: Acquire,
+    pub(crate) token: FencingToken,
 }
 
 /// Why there is no ballot on an operation.
@@ -75,7 +82,7 @@ impl Fates {
                 return Err(NoBallot::UnderWay);
             }
             let fate = session.fate(sequence);
-            if fate == Some(Fate::Ended) {
+            if matches!(fate, Some(Fate::Ended)) {
                 return Err(NoBallot::Ended);
             }
             session.open.insert(sequence, fate);
@@ -87,11 +94,31 @@ impl Fates {
         })
     }
 
+    /// Returns what a quorum granted to an operation, unless that has ended or is forgotten.
+    pub(crate) fn hold(&self, operation: Operation) -> Option<Arc<Hold>> {
+        let sessions = lock(&self.0);
+        match sessions
+            .get(&operation.session)?
+            .decided
+            .get(&operation.sequence)?
+        {
+            Fate::Elected(hold) => Some(Arc::clone(hold)),
+            Fate::Ended => None,
+        }
+    }
+
     /// Notes that an operation is released.
     pub(crate) fn end(&self, operation: Operation, now: Moment) {
         self.with(operation.session, now, |session| {
             session.decide(operation.sequence, Fate::Ended);
         });
+    }
+
+    /// Notes that an operation is lost. One that was not elected may still be.
+    pub(crate) fn lose(&self, operation: Operation, now: Moment) {
+        if self.hold(operation).is_some() {
+            self.end(operation, now);
+        }
     }
 
     fn with<T>(&self, id: SessionId, now: Moment, act: impl FnOnce(&mut Session) -> T) -> T {
@@ -111,13 +138,13 @@ impl Fates {
 impl Session {
     fn fate(&self, sequence: u64) -> Option<Fate> {
         let forgotten = self.ended_up_to.is_some_and(|last| sequence <= last);
-        let remembered = self.decided.get(&sequence).copied();
+        let remembered = self.decided.get(&sequence).cloned();
         remembered.or_else(|| forgotten.then_some(Fate::Ended))
     }
 
     fn decide(&mut self, sequence: u64, fate: Fate) {
         if let Some(open) = self.open.get_mut(&sequence) {
-            *open = Some(fate);
+            *open = Some(fate.clone());
         }
         self.decided.insert(sequence, fate);
         if self.decided.len() > MAX_DECIDED {
@@ -137,21 +164,21 @@ pub(crate) struct OpenBallot<'a> {
 
 impl OpenBallot<'_> {
     /// Decides the fate of the operation. `in_doubt` says whether a server may have granted it.
-    pub(crate) fn decide(self, elected: bool, in_doubt: bool, now: Moment) -> Verdict {
+    pub(crate) fn decide(self, elected: Option<Hold>, in_doubt: bool, now: Moment) -> Verdict {
         let sequence = self.operation.sequence;
         self.fates.with(self.operation.session, now, |session| {
-            match session.open.get(&sequence).copied().flatten() {
-                Some(Fate::Elected) => Verdict::Stands,
-                Some(Fate::Ended) if elected => Verdict::Released,
-                None if elected => {
-                    session.decide(sequence, Fate::Elected);
+            match (session.open.get(&sequence).cloned().flatten(), elected) {
+                (Some(Fate::Elected(_)), _) => Verdict::Stands,
+                (Some(Fate::Ended), Some(_)) => Verdict::Released,
+                (None, Some(hold)) => {
+                    session.decide(sequence, Fate::Elected(Arc::new(hold)));
                     Verdict::Stands
                 }
-                None | Some(Fate::Ended) if in_doubt => {
+                (None | Some(Fate::Ended), None) if in_doubt => {
                     session.decide(sequence, Fate::Ended);
                     Verdict::TakeBack
                 }
-                None | Some(Fate::Ended) => Verdict::Stands,
+                (None | Some(Fate::Ended), None) => Verdict::Stands,
             }
         })
     }
@@ -167,7 +194,7 @@ impl Drop for OpenBallot<'_> {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_api::OwnerId;
+    use leasehold_api::{Key, LockSpec, Mode, OwnerId, ServerTime};
 
     use super::*;
 
@@ -185,9 +212,21 @@ mod tests {
         fates.begin(operation(sequence), NOW)
     }
 
+    fn hold(sequence: u64) -> Hold {
+        let key = Key::new("k").expect("valid");
+        let (lease, until) = (Duration::from_secs(30), ServerTime::default());
+        let operation = operation(sequence);
+        let spec = LockSpec::mutex();
+        Hold {
+            request: Acquire::new(key, spec, Mode::Exclusive, operation, lease, until)
+                .expect("valid"),
+            token: FencingToken::new(7),
+        }
+    }
+
     fn decide(fates: &Fates, sequence: u64, elected: bool) -> Verdict {
         let ballot = begin(fates, sequence).expect("no fate yet");
-        ballot.decide(elected, true, NOW)
+        ballot.decide(elected.then(|| hold(sequence)), true, NOW)
     }
 
     /// Decides so many later operations that an earlier one is forgotten.
@@ -218,10 +257,12 @@ mod tests {
         assert_eq!(decide(&fates, 1, false), Verdict::Stands, "not taken back");
         assert_eq!(decide(&fates, 2, false), Verdict::TakeBack);
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
+        assert!(fates.hold(operation(1)).is_some());
         fates.end(operation(1), NOW);
+        assert!(fates.hold(operation(1)).is_none());
         assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
         let certain = begin(&fates, 3).expect("no fate yet");
-        assert_eq!(certain.decide(false, false, NOW), Verdict::Stands);
+        assert_eq!(certain.decide(None, false, NOW), Verdict::Stands);
         assert_eq!(refusal(&fates, 3), None, "no server can have granted it");
     }
 
@@ -234,7 +275,7 @@ mod tests {
             if forgotten {
                 forget(&fates);
             }
-            assert_eq!(ballot.decide(true, true, NOW), Verdict::Released);
+            assert_eq!(ballot.decide(Some(hold(1)), true, NOW), Verdict::Released);
             assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
         }
     }
@@ -245,7 +286,7 @@ mod tests {
         decide(&fates, 1, true);
         let copy = begin(&fates, 1).expect("it reports the hold");
         forget(&fates);
-        assert_eq!(copy.decide(false, true, NOW), Verdict::Stands);
+        assert_eq!(copy.decide(None, true, NOW), Verdict::Stands);
     }
 
     #[test]
@@ -263,7 +304,7 @@ mod tests {
             );
         }
         assert_eq!(
-            open.decide(true, true, NOW),
+            open.decide(Some(hold(4)), true, NOW),
             Verdict::Stands,
             "it was open all the time"
         );

@@ -54,11 +54,11 @@
 //!   the operation is released on each server that may have granted it. The call waits for the servers
 //!   that did; the others get the release in the background, until they answer it or nothing of the
 //!   operation can be left. The client tries again with another operation, so a late release ends no
-//!   later grant.
+//!   later grant. This is decided once for each operation, however many calls ask for it.
 //! - **Renew.** The lock is renewed if a majority renews it, and lost if a majority has lost it. In
-//!   between, the client tries again until its deadline. A server that has no grant of this lock
-//!   doesn't get one later. So a lock that is held for long survives the failure of a minority, but not
-//!   one server after another losing it.
+//!   between, the client tries again until its deadline. A server that lacks the lock gets it after the
+//!   renewal, with the token that the guard has, or a higher one that counts as the same. So a lock that is held
+//!   for long survives one server after another losing it, if there is a renewal in between.
 //! - **Release.** All servers get it, now or in the background.
 //!
 //! # Time
@@ -66,6 +66,11 @@
 //! its call was made, and the remaining time that a majority of servers grants at least. The client
 //! subtracts the drift allowance, so a guard is valid for lease − elapsed − drift. The clock of each
 //! server is assumed to run at the rate of the local clock, within 1 % and 10 ms.
+//!
+//! A server whose clock jumps forward forgets its locks. That doesn't matter if a majority of the others has
+//! them. But if a lock is held at a bare majority, because a message was lost or a server was down, one such
+//! server is enough for a second holder. The first renewal after the trouble ends this state; a lock with a
+//! [`fixed_lease`](leasehold_api::Mutex::fixed_lease) stays in it.
 //!
 //! Fencing tokens are the exception. They are taken from the clocks in microseconds. The clocks may differ
 //! by at most
@@ -80,19 +85,25 @@
 //! must not serve before the last of these leases has ended.** There are two ways:
 //!
 //! - The server keeps its data. For Redis: `appendonly yes` and `appendfsync always`.
-//! - The server stays down for [`max_lease`](Quorum::max_lease) and 1 % of it, and 10 s (the delivery
+//! - The server stays down for [`max_lease`](Quorum::max_lease), 1 % of it and 10 ms, and 10 s (the delivery
 //!   window). With the defaults, that is 40.31 s.
 //!
 //! A client that knew the server notices the restart by the [id of its
-//! clock](leasehold_api::ClockId). For as long, it doesn't count the server's grants, whether data was
-//! lost or not. This doesn't replace the delay: a client that starts after the restart cannot notice
-//! it.
+//! clock](leasehold_api::ClockId). For as long, it doesn't count the server's grants, because it can't tell
+//! whether data was lost. Errors say which servers don't count, and for how long. This doesn't replace the
+//! delay: a client that starts after the restart cannot notice it. If all servers keep their data, say so with
+//! [`restarts_keep_data`](Quorum::restarts_keep_data): they may then restart one after the other.
+//!
+//! The ids also show if two backends have reached the same server. Acquires are then rejected. An id below
+//! 65,536 is taken for a constant that names no server.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod election;
 mod fates;
 mod floors;
+mod repair;
 mod server;
 mod votes;
 

@@ -22,6 +22,10 @@ const MAX_OWED: usize = 10_000;
 /// The first pause between two tries of the owed releases, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
+/// Smaller clock ids name no server. They are constants: of stores, and of servers that don't tell their
+/// identity.
+const FIRST_NAME: u64 = 1 << 16;
+
 /// An acquire for all servers. Its times are on the local clock.
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
@@ -37,6 +41,8 @@ pub(crate) struct Server {
     pub(crate) call_timeout: Duration,
     /// How long a server that may have lost its data gets no say in who acquires a lock.
     pub(crate) restart_delay: Duration,
+    /// Whether a server that has restarted has its data for certain.
+    pub(crate) restarts_keep_data: bool,
     clock: Mutex<Option<Clock>>,
     owed: Mutex<Owed>,
 }
@@ -64,12 +70,14 @@ impl Server {
         runtime: Arc<dyn Runtime>,
         call_timeout: Duration,
         restart_delay: Duration,
+        restarts_keep_data: bool,
     ) -> Self {
         Self {
             backend,
             runtime,
             call_timeout,
             restart_delay,
+            restarts_keep_data,
             clock: Mutex::default(),
             owed: Mutex::default(),
         }
@@ -86,13 +94,25 @@ impl Server {
         )
     }
 
+    /// The id of the server's clock, if it is known and names a server.
+    pub(crate) fn name(&self) -> Option<ClockId> {
+        let clock = (*lock(&self.clock))?;
+        (clock.id.get() >= FIRST_NAME).then_some(clock.id)
+    }
+
+    /// How long the server's grants don't count yet.
+    pub(crate) fn not_counted_for(&self, now: Moment) -> Duration {
+        let counts_from = (*lock(&self.clock)).map_or(Moment::default(), |clock| clock.counts_from);
+        counts_from.saturating_since(now)
+    }
+
     /// Adds a sample of the server's clock. Another clock means that the server has restarted, or was
     /// replaced. It may have lost grants, so its own grants don't count until those have expired.
     fn observe(&self, stamp: Stamp) {
         let now = self.runtime.now();
         let mut clock = lock(&self.clock);
         let counts_from = match *clock {
-            Some(known) if known.id == stamp.clock => known.counts_from,
+            Some(known) if known.id == stamp.clock || self.restarts_keep_data => known.counts_from,
             Some(_) => now.saturating_add(self.restart_delay),
             None => Moment::default(),
         };
@@ -128,8 +148,7 @@ impl Server {
         let mut replies = self
             .call(requests.len(), self.backend.acquire(&requests))
             .await;
-        let counts_from = (*lock(&self.clock)).map_or(Moment::default(), |clock| clock.counts_from);
-        if sent < counts_from {
+        if !self.not_counted_for(sent).is_zero() {
             for reply in &mut replies {
                 if matches!(reply, Ok(AcquireReply::Acquired(_))) {
                     *reply = Err(BackendError::outcome_unknown("the server has restarted"));

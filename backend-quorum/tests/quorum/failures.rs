@@ -136,7 +136,10 @@ async fn hold_that_a_majority_lost_is_lost_at_the_next_renewal() {
     servers.all[0].remove_key("k");
     servers.advance(secs(11)).await;
     assert!(guard.is_valid(), "a minority changes nothing");
+    servers.all[0].remove_key("k");
     servers.all[1].remove_key("k");
     servers.advance(secs(11)).await;
     assert!(!guard.is_valid());
+    let b = servers.acquainted("b").await;
+    assert!(b.gets("k").await, "nothing gives it back to the servers");
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    BackendError, Capabilities, Error, InvalidInput, LockBackend, LockSpec, Mode, Renew,
-    RenewReply, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Error, InvalidInput, LockBackend,
+    LockClient, LockSpec, Mode, Renew, RenewReply, Stamp, Stamped, forward_lock_backend,
 };
 use leasehold_quorum::Quorum;
-use leasehold_sim::SimServer;
+use leasehold_sim::{SimBackend, SimServer};
 
 use crate::support::{Servers, ms, secs};
 
@@ -129,5 +129,62 @@ impl LockBackend for Minimal {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::minimal()
+    }
+}
+
+/// Two of the names lead to the same server. Its vote would count twice.
+#[tokio::test(start_paused = true)]
+async fn same_server_twice_is_refused() {
+    let servers = Servers::start(56);
+    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
+    let quorum = Quorum::new([named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)]);
+    let quorum = Arc::new(quorum.expect("three backends"));
+    let client = LockClient::new(Arc::clone(&quorum));
+    let outcome = client.mutex("k").expect("a valid key").try_lock().await;
+    let error = outcome.expect_err("refused");
+    assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
+    let problem = "servers 2 and 3 of the quorum are the same one";
+    assert!(format!("{error:?}").contains(problem), "{error:?}");
+    let greeting = quorum.hello().await.expect_err("refused");
+    assert_eq!(
+        greeting.to_string(),
+        format!("rejected by the server: {problem}")
+    );
+    servers.advance(secs(1)).await;
+    servers.assert_idle();
+}
+
+/// A server whose clock has a name.
+#[derive(Debug)]
+struct Named(SimBackend, ClockId);
+
+impl Named {
+    fn named(&self, stamp: Stamp) -> Stamp {
+        Stamp {
+            clock: self.1,
+            ..stamp
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for Named {
+    forward_lock_backend! {
+        |wrapper| wrapper.0;
+        capabilities runtime clock read_clock listen poll renew release convert inspect
+        force_release close
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        Ok(self.named(self.0.hello().await?))
+    }
+
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let mut answers = self.0.acquire(batch).await;
+        for answer in answers.iter_mut().flatten() {
+            answer.stamp = self.named(answer.stamp);
+        }
+        answers
     }
 }

@@ -1,10 +1,10 @@
 //! An attempt that no quorum grants leaves nothing behind.
 
 use futures_util::future::join_all;
-use leasehold_api::{AcquireReply, BackendError};
+use leasehold_api::{AcquireReply, BackendError, MutexGuard};
 use leasehold_sim::{Call, Fault, Latency};
 
-use crate::support::{Servers, ms, secs};
+use crate::support::{Process, Servers, ms, secs};
 
 /// One server grants, two are silent. The grant is taken back before the answer.
 #[tokio::test(start_paused = true)]
@@ -165,6 +165,77 @@ async fn contenders_acquire_one_after_the_other() {
         });
         let (_, took) = servers.timed(join_all(clients)).await;
         assert!(took < secs(1), "seed {seed}: {took:?} for 30 acquisitions");
+        servers.assert_idle();
+    }
+}
+
+/// A process that holds a lock at the first two servers only. The third server missed the acquire.
+async fn bare_majority(servers: &Servers) -> (Process, MutexGuard) {
+    let a = servers.acquainted("a").await;
+    a.links[2].inject_into(Call::Acquire, Fault::LoseRequest);
+    let guard = a.lock("k").await;
+    assert_eq!(servers.all[2].left_behind(), "");
+    (a, guard)
+}
+
+/// A hold of a bare majority ends if one of its servers forgets it. A renewal gives it to the server that
+/// missed it.
+#[tokio::test(start_paused = true)]
+async fn renewal_reaches_for_the_server_that_missed_the_hold() {
+    for forgets in [0, 1] {
+        let servers = Servers::start(16);
+        let b = servers.acquainted("b").await;
+        let (_a, guard) = bare_majority(&servers).await;
+        servers.advance(secs(11)).await;
+        servers.all[forgets].step_clock_forward(secs(3_600));
+        for _ in 0..100 {
+            assert!(!b.gets("k").await && guard.is_valid());
+            servers.advance(secs(1)).await;
+        }
+        guard.release().await.expect("released");
+        servers.advance(secs(2)).await;
+        servers.assert_idle();
+    }
+}
+
+/// Each server loses the hold in turn, and gets it back. The token stays the same, although those that got
+/// it late have a higher one.
+#[tokio::test(start_paused = true)]
+async fn hold_survives_servers_that_lose_it_one_after_the_other() {
+    let servers = Servers::start(17);
+    let b = servers.acquainted("b").await;
+    let (_a, guard) = bare_majority(&servers).await;
+    let token = guard.fencing_token();
+    for _ in 0..2 {
+        for server in &servers.all {
+            servers.advance(secs(11)).await;
+            assert!(!b.gets("k").await && guard.is_valid());
+            server.remove_key("k");
+        }
+    }
+    servers.advance(secs(11)).await;
+    assert!(guard.is_valid());
+    assert_eq!(guard.fencing_token(), token);
+    guard.release().await.expect("released");
+    assert!(b.token("k").await > token);
+}
+
+/// The late message that gives the hold to a server arrives after the release.
+#[tokio::test(start_paused = true)]
+async fn server_that_gets_the_hold_after_its_release_keeps_nothing() {
+    for late in [ms(10), ms(500), ms(990), secs(5)] {
+        let servers = Servers::start(18);
+        let (a, guard) = bare_majority(&servers).await;
+        a.links[2].inject_into(Call::Acquire, Fault::DelayRequest(late));
+        let sent = async {
+            while a.links[2].pending_faults() > 0 {
+                servers.advance(ms(1)).await;
+            }
+        };
+        let sent = servers.within(secs(15), sent).await;
+        assert!(sent.is_some(), "the first renewal is after 10 s");
+        guard.release().await.expect("released");
+        servers.advance(secs(6)).await;
         servers.assert_idle();
     }
 }

@@ -1,8 +1,9 @@
 //! A server that comes back without its data must wait.
 
+use leasehold_api::BackendError;
 use leasehold_sim::Data;
 
-use crate::support::{Process, Servers, ms, secs};
+use crate::support::{Process, Servers, granted, ms, secs};
 
 /// A process takes the lock from the first two servers and dies. Its guard is valid for 30 s.
 async fn dead_holder(servers: &Servers) -> (Process, leasehold_api::MutexGuard) {
@@ -46,6 +47,79 @@ async fn restarted_server_counts_after_the_delay() {
     // 30 s, 1 % and 10 ms for drift, and the delivery window of 10 s. The restart was noticed 10 ms ago.
     servers.advance(ms(40_310 - 10 - 1)).await;
     assert!(b.ask("k", 1).await.is_err());
+    assert!(b.gets("k").await);
+}
+
+/// An error says which servers don't count, and for how long.
+#[tokio::test(start_paused = true)]
+async fn error_says_when_a_restarted_server_counts() {
+    let servers = Servers::start(26);
+    let a = servers.acquainted("a").await;
+    servers.all[0].restart(Data::Kept);
+    servers.advance(secs(12)).await;
+    a.quorum.hello().await.expect("a quorum");
+    servers.all[2].restart(Data::Kept);
+    servers.advance(secs(5)).await;
+    a.quorum.hello().await.expect("a quorum");
+    servers.advance(secs(1)).await;
+    let answer = a.ask("k", 1).await;
+    let Err(error @ BackendError::OutcomeUnknown { .. }) = answer else {
+        panic!("{answer:?}");
+    };
+    assert_eq!(
+        error.to_string(),
+        "outcome unknown: server 1 restarted and counts in 35 s, server 3 restarted and counts in 40 s: \
+         2 of 3 servers failed"
+    );
+    servers.advance(secs(40)).await;
+    assert!(granted(&a.ask("k", 2).await));
+}
+
+/// Servers restart one after the other, 12 s apart, and a process tries all the time. Returns the longest
+/// time without a grant.
+async fn longest_wait(servers: &Servers, a: &Process) -> std::time::Duration {
+    let mut longest = ms(0);
+    for restart in 0..9 {
+        servers.all[restart % 3].restart(Data::Kept);
+        let restarted = servers.elapsed();
+        let (guard, waited) = servers
+            .timed(a.locks.mutex("k").expect("a valid key").lock())
+            .await;
+        longest = longest.max(waited);
+        guard.expect("granted").release().await.expect("released");
+        let rest = secs(12).saturating_sub(servers.elapsed() - restarted);
+        servers.advance(rest).await;
+    }
+    longest
+}
+
+/// If restarts keep the data, a client needn't wait. Otherwise it must, because it can't know.
+#[tokio::test(start_paused = true)]
+async fn servers_that_keep_their_data_restart_one_after_the_other() {
+    let servers = Servers::start(27);
+    let a = servers.process_with_quorum("a", |quorum| quorum.restarts_keep_data(true));
+    a.token("k").await;
+    let waited = longest_wait(&servers, &a).await;
+    assert!(waited < ms(100), "{waited:?}");
+
+    let a = servers.acquainted("a").await;
+    let waited = longest_wait(&servers, &a).await;
+    assert!(waited > secs(25), "{waited:?}");
+}
+
+/// The holds of other clients survive such restarts, and nobody else gets their locks.
+#[tokio::test(start_paused = true)]
+async fn restarts_with_data_end_no_hold() {
+    let servers = Servers::start(28);
+    let [a, b] = ["a", "b"]
+        .map(|name| servers.process_with_quorum(name, |quorum| quorum.restarts_keep_data(true)));
+    let guard = a.lock("k").await;
+    for server in servers.all.iter().cycle().take(12) {
+        server.restart(Data::Kept);
+        servers.advance(secs(2)).await;
+        assert!(!b.gets("k").await && guard.is_valid());
+    }
+    guard.release().await.expect("released");
     assert!(b.gets("k").await);
 }
 

@@ -41,9 +41,19 @@ impl Servers {
     }
 
     pub(crate) fn process_with(&self, name: &str, max_lease: Duration) -> Process {
+        self.process_with_quorum(name, |quorum| {
+            quorum.max_lease(max_lease).expect("a valid lease")
+        })
+    }
+
+    /// A process with settings of the quorum.
+    pub(crate) fn process_with_quorum(
+        &self,
+        name: &str,
+        set: impl FnOnce(Quorum) -> Quorum,
+    ) -> Process {
         let links = [0, 1, 2].map(|n: usize| self.all[n].client(name));
-        let quorum = Quorum::new(links.clone()).expect("three servers");
-        let quorum = quorum.max_lease(max_lease).expect("a valid lease");
+        let quorum = set(Quorum::new(links.clone()).expect("three servers"));
         let quorum: Arc<dyn LockBackend> = Arc::new(quorum);
         Process {
             links,
