@@ -326,6 +326,45 @@ on_real_quorums() {
     suite 0 quorum_conformance quorum-redis quorum-mixed
 }
 
+tormentor() {
+    with_lints cargo build -q --workspace --bin leasehold-torture
+}
+
+# torture MINUTES: torments leasehold on each topology for this long. Prints what was checked, and the
+# history of each violation.
+torture() {
+    tormentor
+    side_by_side "torments $1 leasehold-redis-rs standalone sentinel cluster" \
+        "torments $1 leasehold-fred standalone sentinel cluster" \
+        "torments $1 leasehold-postgres postgres" "torments $1 leasehold-quorum quorum"
+}
+
+# torments MINUTES SUBJECT TOPOLOGY...: one topology after the other.
+torments() {
+    local topology
+    for topology in "${@:3}"; do
+        "$CARGO_TARGET_DIR/debug/leasehold-torture" "$2" --on "$topology" --minutes "$1" --seed "$SRANDOM" \
+            --out "$CARGO_TARGET_DIR/torture" || return 1
+    done
+}
+
+# Each lock that is broken on purpose must be convicted within a minute on a real server.
+torture_convicts() {
+    local subject broken
+    with_mutants tormentor
+    mapfile -t broken < <("$CARGO_TARGET_DIR/debug/leasehold-torture" --list | grep ^broken-)
+    [ ${#broken[@]} -ge 3 ]
+    for subject in "${broken[@]}"; do
+        local status=0
+        torments 1 "$subject" standalone >"$TMPDIR/torture.log" || status=$?
+        grep -A1 CONVICTED "$TMPDIR/torture.log" || {
+            echo "$subject was not convicted (status $status)" >&2
+            cat "$TMPDIR/torture.log" >&2
+            return 1
+        }
+    done
+}
+
 # Runs the example on SQLite, and the suite on it.
 example_on_sqlite() {
     cargo run -q --locked --manifest-path examples/sqlite/Cargo.toml

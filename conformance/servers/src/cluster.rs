@@ -166,6 +166,14 @@ impl RedisCluster {
         self.nodes[node].kill();
     }
 
+    /// Starts a killed node on the same address. It rejoins the cluster.
+    ///
+    /// # Panics
+    /// Panics if the node is still running, or does not start.
+    pub fn start_again(&mut self, node: usize) {
+        self.nodes[node].start_again();
+    }
+
     /// The number of the node that is the primary of a Redis key.
     ///
     /// # Panics

@@ -1,0 +1,184 @@
+//! The adapter of leasehold, also with one rule broken on purpose.
+
+use std::cell::Cell;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold::fred::FredBackend;
+use leasehold::postgres::PostgresBackend;
+use leasehold::quorum::Quorum;
+use leasehold::redis_rs::{Options, RedisBackend};
+use leasehold::{Error, ForceMode, Guard, LockBackend, LockClient, Outcome, ReleaseOutcome};
+
+use crate::Failure;
+use crate::adapter::Adapter;
+use crate::protocol::Mode;
+
+/// The backends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Backend {
+    RedisRs,
+    Fred,
+    Postgres,
+    Quorum,
+}
+
+/// What is broken on purpose. Each must be convicted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Broken {
+    /// A user who never looks at the deadline: assumption A4.
+    IgnoresItsDeadline,
+    /// A release that frees the key, whoever holds it: S3.
+    ReleasesAnyone,
+    /// A counter in the process instead of the server's tokens: rule 15.
+    CountsItsOwnTokens,
+    /// Scripts that answer with twice the time that remains: rule 2. Only in a build with the mutants.
+    DoublesTheRemainingTime,
+}
+
+/// A client of leasehold.
+pub(crate) struct Leasehold {
+    locks: LockClient,
+    broken: Option<Broken>,
+    counted: Cell<u64>,
+}
+
+/// A guard of any kind.
+trait AnyGuard {
+    fn is_valid(&self) -> bool;
+    fn release(&self) -> Releasing<'_>;
+}
+
+type Releasing<'a> = Pin<Box<dyn Future<Output = Result<ReleaseOutcome, Error>> + 'a>>;
+
+impl<K> AnyGuard for Guard<K> {
+    fn is_valid(&self) -> bool {
+        Self::is_valid(self)
+    }
+
+    fn release(&self) -> Releasing<'_> {
+        Box::pin(Self::release(self))
+    }
+}
+
+/// A lock that is held.
+pub(crate) struct Held {
+    guard: Box<dyn AnyGuard>,
+    key: String,
+    token: u64,
+}
+
+impl Leasehold {
+    /// Connects as the documentation shows.
+    pub(crate) async fn connect(
+        backend: Backend,
+        urls: &[String],
+        lease: Duration,
+        broken: Option<Broken>,
+    ) -> Result<Self, Failure> {
+        if broken == Some(Broken::DoublesTheRemainingTime) {
+            plant_mutant()?;
+        }
+        let first = urls.first().ok_or("no URL")?;
+        let backend: Arc<dyn LockBackend> = match backend {
+            Backend::RedisRs => Arc::new(RedisBackend::connect(first).await?),
+            Backend::Fred => Arc::new(FredBackend::connect(first).await?),
+            Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
+            Backend::Quorum => {
+                // One of the servers may be down.
+                let server = |url: &String| -> Result<RedisBackend, Failure> {
+                    let client = redis::Client::open(url.as_str())?;
+                    Ok(RedisBackend::from_client(&client, Options::new())?)
+                };
+                let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
+                Arc::new(Quorum::new(servers)?.max_lease(lease)?)
+            }
+        };
+        Ok(Self {
+            locks: LockClient::new(backend),
+            broken,
+            counted: Cell::new(0),
+        })
+    }
+
+    fn held<K: 'static>(&self, key: &str, outcome: Outcome<Guard<K>>) -> Option<Held> {
+        self.counted.set(self.counted.get() + 1);
+        let guard = outcome.into_guard()?;
+        let token = match self.broken {
+            Some(Broken::CountsItsOwnTokens) => self.counted.get(),
+            _ => guard.fencing_token().get(),
+        };
+        Some(Held {
+            guard: Box::new(guard),
+            key: key.into(),
+            token,
+        })
+    }
+}
+
+impl Adapter for Leasehold {
+    type Held = Held;
+
+    async fn acquire(
+        &self,
+        key: &str,
+        mode: Mode,
+        lease_ms: u64,
+        wait_ms: u64,
+    ) -> Result<Option<Held>, Failure> {
+        let lease = Duration::from_millis(lease_ms);
+        // A wait of zero tries once.
+        let wait = Duration::from_millis(wait_ms);
+        Ok(match mode {
+            Mode::Mutex => {
+                let mutex = self.locks.mutex(key)?.lease(lease);
+                self.held(key, mutex.try_lock_for(wait).await?)
+            }
+            Mode::Read => {
+                let lock = self.locks.rw_lock(key)?.lease(lease);
+                self.held(key, lock.try_read_for(wait).await?)
+            }
+            Mode::Write => {
+                let lock = self.locks.rw_lock(key)?.lease(lease);
+                self.held(key, lock.try_write_for(wait).await?)
+            }
+            Mode::Permit(permits) => {
+                let semaphore = self.locks.semaphore(key, permits)?.lease(lease);
+                self.held(key, semaphore.try_acquire_for(1, wait).await?)
+            }
+        })
+    }
+
+    fn token(&self, held: &Held) -> Option<u64> {
+        Some(held.token)
+    }
+
+    async fn check(&self, held: &Held) -> Result<bool, Failure> {
+        Ok(self.broken == Some(Broken::IgnoresItsDeadline) || held.guard.is_valid())
+    }
+
+    async fn release(&self, held: Held) -> Result<bool, Failure> {
+        let outcome = held.guard.release().await?;
+        let was_held = matches!(outcome, ReleaseOutcome::Released { .. });
+        if !was_held && self.broken == Some(Broken::ReleasesAnyone) {
+            let tokens = self.locks.inspect(&held.key).await?.held_tokens();
+            let forced = self.locks.force_release(&held.key, tokens, ForceMode::Now);
+            forced.await?;
+        }
+        Ok(was_held)
+    }
+}
+
+#[cfg(leasehold_mutants)]
+fn plant_mutant() -> Result<(), Failure> {
+    let mut all = leasehold_redis_common::script::mutants::ALL.iter();
+    let mutant = all.find(|it| it.name == "lua-remaining-is-doubled");
+    mutant.ok_or("no such mutant")?.plant();
+    Ok(())
+}
+
+#[cfg(not(leasehold_mutants))]
+fn plant_mutant() -> Result<(), Failure> {
+    Err("this build has no mutants; build with .ci/rustc-with-mutants".into())
+}

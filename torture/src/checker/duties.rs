@@ -1,0 +1,159 @@
+//! What a lock owes its users in time: to notice losses, to answer, to go on, to leave nothing behind.
+
+use super::{Hold, Promise, STALL, STOPPED, Violation, seconds};
+use crate::history::{Answer, Call, Entry, Fault, History, Operation};
+
+/// How long it may take until a signal reaches all threads of a process.
+const SIGNAL_US: u64 = 100_000;
+/// How late an answer may be on a busy machine.
+const LATE_US: u64 = 1_000_000;
+/// A call without a limit of its own ends within seconds.
+const SECONDS_US: u64 = 6_000_000;
+/// Enough to show that nobody gets a lock.
+const SHOWN_ATTEMPTS: usize = 5;
+
+/// Finds clients that slept for longer than their lease, and still believe in it.
+pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+    let lease = history.about.lease_ms * 1_000;
+    let slept = |fault: &&Fault| {
+        fault.kind == STOPPED
+            && fault.until - fault.from > lease + SIGNAL_US
+            && history.about.leased
+    };
+    let mut found = Vec::new();
+    for fault in history.faults().filter(slept) {
+        // A renewal that another fault holds up may extend the lease in the meantime.
+        let reach = (fault.from.saturating_sub(2 * lease), fault.until);
+        let concerns = |other: &Fault| other.client.is_none() || other.client == fault.client;
+        let mut others = history.faults().filter(|other| *other != fault);
+        if others.any(|it| concerns(it) && it.from <= reach.1 && it.until >= reach.0) {
+            continue;
+        }
+        for hold in holds.iter().filter(|it| Some(it.client) == fault.client) {
+            if hold.from <= fault.from && hold.until > fault.until {
+                let mut evidence = hold.evidence();
+                evidence.push(Entry::Fault(fault.clone()));
+                found.push(Violation {
+                    promise: Promise::Loss,
+                    outside: None,
+                    text: format!(
+                        "client {} slept from {} to {}, and then still believed in its lease on {} of {} ms",
+                        hold.client,
+                        seconds(fault.from),
+                        seconds(fault.until),
+                        hold.key,
+                        history.about.lease_ms,
+                    ),
+                    evidence,
+                });
+            }
+        }
+    }
+    found
+}
+
+/// Finds calls that took too long.
+pub(super) fn limits(history: &History) -> Vec<Violation> {
+    let late = |operation: &&Operation| {
+        let limit = match operation.call {
+            Call::Acquire { wait_ms: 0, .. } | Call::Release => SECONDS_US,
+            Call::Acquire { wait_ms, .. } => wait_ms * 1_000 + LATE_US,
+            _ => return operation.answer == Answer::Silence,
+        };
+        let took = operation.completed.map(|at| at - operation.invoked);
+        let asleep = asleep(history, operation);
+        operation.answer == Answer::Silence || took.is_some_and(|took| took > limit + asleep)
+    };
+    let violation = |operation: &Operation| Violation {
+        promise: Promise::Limit,
+        outside: None,
+        text: format!(
+            "client {}: {:?} of {} at {} ended {}",
+            operation.client,
+            operation.call,
+            operation.key,
+            seconds(operation.invoked),
+            operation
+                .completed
+                .map_or("never".into(), |at| format!("at {}", seconds(at))),
+        ),
+        evidence: vec![Entry::Operation(operation.clone())],
+    };
+    history.operations().filter(late).map(violation).collect()
+}
+
+/// How long the process, or the machine, slept during an operation.
+fn asleep(history: &History, operation: &Operation) -> u64 {
+    let Some(completed) = operation.completed else {
+        return 0;
+    };
+    let concerns = |fault: &&Fault| {
+        fault.kind == STALL || fault.kind == STOPPED && fault.client == Some(operation.client)
+    };
+    let overlap = |fault: &Fault| {
+        let until = fault.until.min(completed);
+        until.saturating_sub(fault.from.max(operation.invoked))
+    };
+    history.faults().filter(concerns).map(overlap).sum()
+}
+
+/// Finds times without any success after the servers were healed. Also returns how long each recovery
+/// took, in ms.
+pub(super) fn progress(history: &History, holds: &[Hold<'_>]) -> (Vec<Violation>, Vec<u64>) {
+    let limit = history.about.progress_within_ms * 1_000;
+    let is_server = |fault: &&Fault| fault.client.is_none() && fault.kind != STALL;
+    let mut faults: Vec<&Fault> = history.faults().filter(is_server).collect();
+    faults.sort_by_key(|fault| fault.until);
+    let (mut found, mut recoveries) = (Vec::new(), Vec::new());
+    for (number, fault) in faults.iter().enumerate() {
+        let end = faults
+            .get(number + 1)
+            .map_or(history.about.lasted_us, |next| next.from);
+        let mut later = holds.iter().filter(|hold| hold.from >= fault.until);
+        let took = later.next().map(|hold| hold.from - fault.until);
+        match took.filter(|took| fault.until + took <= end) {
+            Some(took) if took <= limit => recoveries.push(took / 1_000),
+            _ if end >= fault.until + limit => found.push(stuck(history, fault, limit)),
+            // The next fault came too soon to tell.
+            _ => {}
+        }
+    }
+    recoveries.sort_unstable();
+    (found, recoveries)
+}
+
+fn stuck(history: &History, fault: &Fault, limit: u64) -> Violation {
+    let tried = |it: &&Operation| {
+        matches!(it.call, Call::Acquire { .. })
+            && it.invoked >= fault.until
+            && it.invoked < fault.until + limit
+    };
+    let attempts = history.operations().filter(tried).take(SHOWN_ATTEMPTS);
+    let mut evidence = vec![Entry::Fault(fault.clone())];
+    evidence.extend(attempts.cloned().map(Entry::Operation));
+    Violation {
+        promise: Promise::Progress,
+        outside: None,
+        text: format!(
+            "nobody got a lock within {} after `{}` was over at {}",
+            seconds(limit),
+            fault.kind,
+            seconds(fault.until)
+        ),
+        evidence,
+    }
+}
+
+/// What the controller found after the end.
+pub(super) fn left(history: &History) -> Vec<Violation> {
+    let left = history.entries.iter().filter_map(|entry| match entry {
+        Entry::Left { what } => Some(Violation {
+            promise: Promise::Cleanup,
+            outside: None,
+            text: what.clone(),
+            evidence: vec![entry.clone()],
+        }),
+        Entry::Operation(_) | Entry::Fault(_) => None,
+    });
+    left.collect()
+}

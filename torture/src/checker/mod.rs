@@ -1,0 +1,253 @@
+//! Checks a history. A pure function: the same history gets the same verdict.
+//!
+//! The simulator's checker can't be used here, because it compares clients with the state of the
+//! server at each step, and a real server shows neither its steps nor their order. So this one only
+//! convicts on what is certain from outside. A client certainly holds a lock from the completion of its
+//! acquire to the moment when it was last asked and then said that it still did. Whatever happened
+//! between a question and its answer may have happened at any time in between.
+
+mod duties;
+mod exclusion;
+mod register;
+#[cfg(test)]
+mod tests;
+mod tokens;
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use serde::{Deserialize, Serialize};
+
+use crate::history::{Answer, Assumption, Call, Entry, Fault, History, Operation};
+use crate::protocol::Mode;
+
+/// The kind of a fault that stops a client's process.
+pub(crate) const STOPPED: &str = "stop client";
+/// The kind of a fault that nobody injected: the controller itself was late.
+pub(crate) const STALL: &str = "stall of the machine";
+
+/// What a lock may promise.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Promise {
+    /// Holders never overlap (S1).
+    Exclusion,
+    /// A later holder has a higher token (S4).
+    Tokens,
+    /// A resource with a fence accepts no write of an earlier holder after one of a later holder (S5).
+    Fencing,
+    /// A counter loses no addition if each holder claims its token before it reads (S5).
+    Counter,
+    /// A client that slept past its lease knows that it lost the lock (S2).
+    Loss,
+    /// A call ends by its limit (L4).
+    Limit,
+    /// Once the servers answer again, somebody gets a lock (L1, L2).
+    Progress,
+    /// Nothing is left behind.
+    Cleanup,
+}
+
+impl Promise {
+    pub(crate) const ALL: [Self; 8] = [
+        Self::Exclusion,
+        Self::Tokens,
+        Self::Fencing,
+        Self::Counter,
+        Self::Loss,
+        Self::Limit,
+        Self::Progress,
+        Self::Cleanup,
+    ];
+
+    /// In a few words.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Exclusion => "exclusion",
+            Self::Tokens => "tokens grow",
+            Self::Fencing => "no stale write passes the fence",
+            Self::Counter => "no addition lost behind the fence",
+            Self::Loss => "a loss is noticed",
+            Self::Limit => "calls end in time",
+            Self::Progress => "progress after a fault",
+            Self::Cleanup => "nothing left behind",
+        }
+    }
+}
+
+/// A promise that was broken, and the few entries that show it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Violation {
+    pub(crate) promise: Promise,
+    /// The assumption that a fault had broken. Then a lease can't keep the promise.
+    pub(crate) outside: Option<Assumption>,
+    pub(crate) text: String,
+    pub(crate) evidence: Vec<Entry>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = self.promise.name();
+        match self.outside {
+            Some(assumption) => write!(f, "{name}, outside of {assumption:?}: {}", self.text),
+            None => write!(f, "{name}: {}", self.text),
+        }
+    }
+}
+
+/// What a check found.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) figures: Figures,
+}
+
+/// How much a check has seen.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Figures {
+    pub(crate) operations: usize,
+    pub(crate) holds: usize,
+    pub(crate) faults: BTreeMap<String, usize>,
+    /// What the library said when it failed.
+    pub(crate) errors: BTreeMap<String, usize>,
+    /// The times from the end of a fault of the servers to the first success, in ms, in order.
+    pub(crate) recoveries_ms: Vec<u64>,
+    pub(crate) fenced_writes: usize,
+    pub(crate) refused_writes: usize,
+    /// Additions to a counter without a fence, and how many of them were lost. A pause loses some
+    /// under any lease, so this convicts nobody.
+    pub(crate) plain_writes: usize,
+    pub(crate) plain_lost: usize,
+}
+
+/// Checks a history.
+pub(crate) fn check(history: &History) -> Verdict {
+    let holds = Hold::all(history);
+    let mut verdict = Verdict {
+        figures: count(history, &holds),
+        ..Verdict::default()
+    };
+    let found = &mut verdict.violations;
+    found.extend(exclusion::check(history, &holds));
+    found.extend(tokens::check(history, &holds));
+    found.extend(register::check(history, &holds));
+    found.extend(duties::loss(history, &holds));
+    found.extend(duties::limits(history));
+    found.extend(duties::left(history));
+    let (stuck, recoveries) = duties::progress(history, &holds);
+    found.extend(stuck);
+    verdict.figures.recoveries_ms = recoveries;
+    let (written, lost) = register::plain(history);
+    (verdict.figures.plain_writes, verdict.figures.plain_lost) = (written, lost);
+    verdict
+}
+
+fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
+    let mut figures = Figures {
+        operations: history.operations().count(),
+        holds: holds.len(),
+        ..Figures::default()
+    };
+    for fault in history.faults() {
+        *figures.faults.entry(fault.kind.clone()).or_default() += 1;
+    }
+    for operation in history.operations() {
+        match (&operation.call, &operation.answer) {
+            (_, Answer::Error(text)) => *figures.errors.entry(text.clone()).or_default() += 1,
+            (Call::Write { .. }, Answer::Accepted { .. }) => figures.fenced_writes += 1,
+            (Call::Write { .. } | Call::Claim { .. }, Answer::Refused) => {
+                figures.refused_writes += 1;
+            }
+            _ => {}
+        }
+    }
+    figures
+}
+
+/// An acquisition that succeeded.
+#[derive(Clone, Copy, Debug)]
+struct Hold<'a> {
+    id: u64,
+    client: usize,
+    key: &'a str,
+    mode: Mode,
+    token: Option<u64>,
+    acquire: &'a Operation,
+    asked: u64,
+    /// From here on, the client certainly held the lock,
+    from: u64,
+    /// and until here it certainly believed so.
+    until: u64,
+    /// The question that shows it.
+    last_held: Option<&'a Operation>,
+}
+
+impl<'a> Hold<'a> {
+    /// All of them, in the order of their grants.
+    fn all(history: &'a History) -> Vec<Self> {
+        let mut last_held: BTreeMap<u64, &Operation> = BTreeMap::new();
+        for operation in history.operations() {
+            if let (Call::Check, Answer::Held { .. }) = (operation.call, &operation.answer) {
+                let last = last_held.entry(operation.hold).or_insert(operation);
+                if last.invoked < operation.invoked {
+                    *last = operation;
+                }
+            }
+        }
+        let of = |acquire: &'a Operation| {
+            let Call::Acquire { mode, .. } = acquire.call else {
+                return None;
+            };
+            let (Answer::Held { token }, Some(from)) = (&acquire.answer, acquire.completed) else {
+                return None;
+            };
+            let last_held = last_held.get(&acquire.hold).copied();
+            Some(Self {
+                id: acquire.hold,
+                client: acquire.client,
+                key: &acquire.key,
+                mode,
+                token: *token,
+                acquire,
+                asked: acquire.invoked,
+                from,
+                until: last_held.map_or(from, |check| check.invoked.max(from)),
+                last_held,
+            })
+        };
+        let mut holds: Vec<_> = history.operations().filter_map(of).collect();
+        holds.sort_by_key(|hold| (hold.from, hold.id));
+        holds
+    }
+
+    /// The operations that show it.
+    fn evidence(&self) -> Vec<Entry> {
+        let operations = std::iter::once(self.acquire).chain(self.last_held);
+        operations.map(|it| Entry::Operation(it.clone())).collect()
+    }
+
+    /// Whether this one was over, or at least granted, before the other was asked for.
+    fn is_before(&self, other: &Self) -> bool {
+        self.from < other.asked
+    }
+}
+
+/// Splits the holds by key. The order stays.
+fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
+    let mut keys: BTreeMap<&str, Vec<Hold<'_>>> = BTreeMap::new();
+    for hold in holds {
+        keys.entry(hold.key).or_default().push(*hold);
+    }
+    keys
+}
+
+/// The first fault that broke an assumption between these times.
+fn broken(history: &History, from: u64, until: u64) -> Option<&Fault> {
+    let mut faults = history.faults();
+    faults.find(|fault| fault.breaks.is_some() && fault.from <= until && fault.until >= from)
+}
+
+/// A time as text.
+fn seconds(micros: u64) -> String {
+    format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000)
+}

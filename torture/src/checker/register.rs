@@ -1,0 +1,96 @@
+//! What the register that a lock protects went through.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::tokens::lost_and_stepped;
+use super::{Hold, Promise, Violation, seconds};
+use crate::history::{Answer, Call, Entry, History, Operation};
+
+/// Finds stale writes that the fence let pass, and additions that were lost behind it.
+pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+    let holds: BTreeMap<u64, &Hold<'_>> = holds.iter().map(|hold| (hold.id, hold)).collect();
+    let mut found = Vec::new();
+    for (_, accepted) in accepted(history) {
+        // The accepted operation of the latest hold so far, and the first write of each value.
+        let mut latest: Option<(&Operation, &Hold<'_>)> = None;
+        let mut first: BTreeMap<u64, (&Operation, &Hold<'_>)> = BTreeMap::new();
+        for operation in accepted {
+            let Some(hold) = holds.get(&operation.hold) else {
+                continue;
+            };
+            if let Some((newer, by)) = latest.filter(|(_, by)| hold.is_before(by)) {
+                let pair = [(newer, by), (operation, hold)];
+                found.push(violation(history, Promise::Fencing, pair, "after"));
+            }
+            if latest.is_none_or(|(_, by)| by.asked < hold.asked) {
+                latest = Some((operation, hold));
+            }
+            if let Call::Write { value, .. } = operation.call
+                && let Some(other) = first.insert(value, (operation, hold))
+            {
+                let pair = [other, (operation, hold)];
+                found.push(violation(history, Promise::Counter, pair, "as well as"));
+            }
+        }
+    }
+    found
+}
+
+/// The accepted operations of each fenced register, in order.
+fn accepted(history: &History) -> BTreeMap<&str, Vec<&Operation>> {
+    let mut keys: BTreeMap<&str, Vec<&Operation>> = BTreeMap::new();
+    for operation in history.operations() {
+        let is_fenced = matches!(operation.call, Call::Claim { .. } | Call::Write { .. });
+        if is_fenced && matches!(operation.answer, Answer::Accepted { .. }) {
+            keys.entry(&operation.key).or_default().push(operation);
+        }
+    }
+    for operations in keys.values_mut() {
+        operations.sort_by_key(|it| it.completed);
+    }
+    keys
+}
+
+fn violation(
+    history: &History,
+    promise: Promise,
+    [one, other]: [(&Operation, &Hold<'_>); 2],
+    order: &str,
+) -> Violation {
+    let at = other.0.completed.unwrap_or(other.0.invoked);
+    let faults = lost_and_stepped(history, at);
+    let mut evidence = Vec::new();
+    for (operation, hold) in [one, other] {
+        evidence.extend(hold.evidence());
+        evidence.push(Entry::Operation(operation.clone()));
+    }
+    evidence.extend(faults.iter().flatten().cloned().cloned().map(Entry::Fault));
+    let token = |hold: &Hold<'_>| hold.token.unwrap_or_default();
+    Violation {
+        promise,
+        outside: faults.and_then(|[fault, _]| fault.breaks),
+        text: format!(
+            "{}: client {} wrote with token {} at {}, {order} client {} with token {}",
+            other.1.key,
+            other.1.client,
+            token(other.1),
+            seconds(at),
+            one.1.client,
+            token(one.1),
+        ),
+        evidence,
+    }
+}
+
+/// Counts the additions to counters without a fence, and the lost ones.
+pub(super) fn plain(history: &History) -> (usize, usize) {
+    let mut written = 0;
+    let mut values = BTreeSet::new();
+    for operation in history.operations() {
+        if let Call::PlainWrite { value } = operation.call {
+            written += 1;
+            values.insert((&operation.key, value));
+        }
+    }
+    (written, written - values.len())
+}

@@ -1,0 +1,381 @@
+//! Histories by hand: one that keeps all promises, and one for each way to break one.
+
+use super::*;
+use crate::history::About;
+
+/// Times are in ms here.
+const MS: u64 = 1_000;
+const LEASE_MS: u64 = 1_000;
+const KEY: &str = "one";
+
+/// A history under construction.
+struct Story(History);
+
+impl Story {
+    fn new() -> Self {
+        Self(History {
+            about: About {
+                lease_ms: LEASE_MS,
+                leased: true,
+                progress_within_ms: 5_000,
+                ..About::default()
+            },
+            entries: Vec::new(),
+        })
+    }
+
+    fn operation(
+        mut self,
+        (client, hold): (usize, u64),
+        call: Call,
+        times: (u64, u64),
+        answer: Answer,
+    ) -> Self {
+        self.0.entries.push(Entry::Operation(Operation {
+            client,
+            hold,
+            key: KEY.into(),
+            call,
+            invoked: times.0 * MS,
+            completed: Some(times.1 * MS),
+            answer,
+        }));
+        self
+    }
+
+    fn acquires_as(self, mode: Mode, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
+        let token = Some(token);
+        let wait_ms = 1_000;
+        let call = Call::Acquire { mode, wait_ms };
+        self.operation(who, call, times, Answer::Held { token })
+    }
+
+    fn acquires(self, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
+        self.acquires_as(Mode::Mutex, who, times, token)
+    }
+
+    fn still_holds(self, who: (usize, u64), at: u64) -> Self {
+        let held = Answer::Held { token: None };
+        self.operation(who, Call::Check, (at, at + 1), held)
+    }
+
+    fn has_lost(self, who: (usize, u64), at: u64) -> Self {
+        self.operation(who, Call::Check, (at, at + 1), Answer::Free)
+    }
+
+    fn releases(self, who: (usize, u64), times: (u64, u64)) -> Self {
+        let held = Answer::Held { token: None };
+        self.operation(who, Call::Release, times, held)
+    }
+
+    fn claims(self, who: (usize, u64), at: u64, token: u64) -> Self {
+        let accepted = Answer::Accepted { value: Some(0) };
+        self.operation(who, Call::Claim { token }, (at, at), accepted)
+    }
+
+    fn writes(self, who: (usize, u64), at: u64, token: u64, value: u64) -> Self {
+        let accepted = Answer::Accepted { value: None };
+        self.operation(who, Call::Write { token, value }, (at, at), accepted)
+    }
+
+    fn suffers(
+        mut self,
+        kind: &str,
+        client: Option<usize>,
+        times: (u64, u64),
+        breaks: Option<Assumption>,
+    ) -> Self {
+        self.0.entries.push(Entry::Fault(Fault {
+            kind: kind.into(),
+            client,
+            from: times.0 * MS,
+            until: times.1 * MS,
+            breaks,
+        }));
+        self
+    }
+
+    fn lasts(mut self, until: u64) -> Self {
+        self.0.about.lasted_us = until * MS;
+        self
+    }
+
+    /// The broken promises, and the assumption that excuses each.
+    fn broken(&self) -> Vec<(Promise, Option<Assumption>)> {
+        let violations = check(&self.0).violations;
+        for violation in &violations {
+            assert_convicts_again(&self.0.about, violation);
+        }
+        violations
+            .iter()
+            .map(|it| (it.promise, it.outside))
+            .collect()
+    }
+
+    fn keeps_everything(&self) {
+        assert_eq!(self.broken(), []);
+    }
+
+    fn breaks_only(&self, promise: Promise) {
+        assert_eq!(self.broken(), [(promise, None)]);
+    }
+}
+
+/// The minimal history of a violation shows that violation alone, also once it was saved and loaded.
+fn assert_convicts_again(about: &About, violation: &Violation) {
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("history");
+    let minimal = crate::verdict::minimal(about, violation);
+    minimal.save(&path).expect("saved");
+    let loaded = History::load(&path).expect("loaded");
+    assert_eq!(loaded.entries, minimal.entries);
+    let again: Vec<_> = check(&loaded).violations;
+    assert!(
+        again
+            .iter()
+            .any(|it| it.promise == violation.promise && it.outside == violation.outside),
+        "{violation}: {again:?}"
+    );
+}
+
+const ANN: (usize, u64) = (0, 10);
+const BOB: (usize, u64) = (1, 20);
+
+#[test]
+fn holders_in_turn_break_nothing() {
+    Story::new()
+        .acquires(ANN, (0, 10), 33)
+        .claims(ANN, 11, 33)
+        .still_holds(ANN, 20)
+        .writes(ANN, 21, 33, 1)
+        .acquires(BOB, (5, 32), 34)
+        .releases(ANN, (30, 31))
+        .claims(BOB, 33, 34)
+        .still_holds(BOB, 40)
+        .writes(BOB, 41, 34, 2)
+        .releases(BOB, (50, 51))
+        .keeps_everything();
+}
+
+#[test]
+fn overlap_counts_only_while_both_certainly_hold() {
+    // Ann was asked before Bob's grant had arrived: her answer may be from before the grant.
+    let story = |asked| {
+        Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .still_holds(ANN, asked)
+            .has_lost(ANN, 60)
+            .acquires(BOB, (5, 30), 34)
+            .still_holds(BOB, 40)
+    };
+    story(30).keeps_everything();
+    story(31).breaks_only(Promise::Exclusion);
+}
+
+#[test]
+fn overlap_is_excused_by_a_broken_assumption_before_it() {
+    let story = |fault| {
+        Story::new()
+            .acquires(ANN, (100, 110), 33)
+            .still_holds(ANN, 150)
+            .acquires(BOB, (105, 130), 34)
+            .still_holds(BOB, 140)
+            .suffers("failover", None, fault, Some(Assumption::A1))
+            .broken()
+    };
+    let during = [(Promise::Exclusion, Some(Assumption::A1))];
+    assert_eq!(story((115, 120)), during);
+    assert_eq!(story((50, 101)), during);
+    let without = [(Promise::Exclusion, None)];
+    assert_eq!(story((50, 99)), without, "it was over before both");
+    assert_eq!(story((131, 135)), without, "it began after the overlap");
+}
+
+#[test]
+fn readers_share_and_writers_do_not() {
+    let story = |mode| {
+        Story::new()
+            .acquires_as(Mode::Read, ANN, (0, 10), 33)
+            .still_holds(ANN, 50)
+            .acquires_as(mode, BOB, (5, 20), 33)
+            .still_holds(BOB, 30)
+    };
+    story(Mode::Read).keeps_everything();
+    let broken = [(Promise::Exclusion, None), (Promise::Tokens, None)];
+    assert_eq!(story(Mode::Write).broken(), broken);
+}
+
+#[test]
+fn permits_are_counted() {
+    let story = |permits| {
+        let mut story = Story::new();
+        for client in 0..3 {
+            let who = (client, client as u64);
+            let token = 30 + client as u64;
+            story = story
+                .acquires_as(Mode::Permit(permits), who, (token, token), token)
+                .still_holds(who, 50);
+        }
+        story
+    };
+    story(3).keeps_everything();
+    story(2).breaks_only(Promise::Exclusion);
+}
+
+#[test]
+fn tokens_must_grow() {
+    let story = |bobs, asked| {
+        Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .acquires(BOB, (asked, 30), bobs)
+    };
+    story(34, 11).keeps_everything();
+    story(32, 11).breaks_only(Promise::Tokens);
+    // Bob may have been granted before Ann.
+    story(32, 9).keeps_everything();
+    // But not with the same token.
+    story(33, 9).breaks_only(Promise::Tokens);
+}
+
+#[test]
+fn tokens_may_go_back_only_if_lost_while_a_clock_was_stepped() {
+    let story = |stepped: bool| {
+        let story = Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .suffers("lose data", None, (11, 12), Some(Assumption::A1))
+            .acquires(BOB, (20, 30), 32);
+        let clock = |story: Story| story.suffers("step", None, (1, 2), Some(Assumption::A3));
+        if stepped { clock(story) } else { story }.broken()
+    };
+    assert_eq!(story(false), [(Promise::Tokens, None)]);
+    assert_eq!(story(true), [(Promise::Tokens, Some(Assumption::A1))]);
+}
+
+#[test]
+fn stale_write_behind_the_fence() {
+    // Ann was granted before Bob asked, and writes after his claim: her token can't be right.
+    Story::new()
+        .acquires(ANN, (0, 10), 35)
+        .claims(ANN, 11, 35)
+        .acquires(BOB, (20, 30), 36)
+        .claims(BOB, 31, 36)
+        .writes(ANN, 32, 36, 1)
+        .breaks_only(Promise::Fencing);
+}
+
+#[test]
+fn lost_addition_behind_the_fence() {
+    let story = |bobs| {
+        Story::new()
+            .acquires(ANN, (0, 30), 33)
+            .acquires(BOB, (5, 20), bobs)
+            .claims(ANN, 31, 33)
+            .claims(BOB, 32, bobs)
+            .writes(ANN, 33, 33, 1)
+            .writes(BOB, 34, bobs, 1)
+            .broken()
+    };
+    assert_eq!(story(34), [(Promise::Counter, None)]);
+    let same = [(Promise::Tokens, None), (Promise::Counter, None)];
+    assert_eq!(story(33), same);
+}
+
+#[test]
+fn additions_without_a_fence_are_only_counted() {
+    let accepted = Answer::Accepted { value: None };
+    let writes = |story: Story, who, at, value| {
+        story.operation(who, Call::PlainWrite { value }, (at, at), accepted.clone())
+    };
+    let story = writes(writes(Story::new(), ANN, 1, 1), BOB, 2, 1);
+    let verdict = check(&writes(story, BOB, 3, 2).0);
+    assert_eq!(verdict.violations, []);
+    assert_eq!(verdict.figures.plain_writes, 3);
+    assert_eq!(verdict.figures.plain_lost, 1);
+}
+
+#[test]
+fn sleeper_must_notice_its_loss() {
+    let story = |slept: u64, wakes_up: fn(Story) -> Story| {
+        let slept = Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .still_holds(ANN, 100)
+            .suffers(STOPPED, Some(ANN.0), (200, 200 + slept), None);
+        wakes_up(slept)
+    };
+    let believes = |story: Story| story.still_holds(ANN, 4_000);
+    story(3_000, believes).breaks_only(Promise::Loss);
+    story(3_000, |story| story.has_lost(ANN, 4_000)).keeps_everything();
+    story(900, believes).keeps_everything();
+    // The question was asked before the process went on; so perhaps was the answer.
+    story(3_000, |story| story.still_holds(ANN, 3_199)).keeps_everything();
+    // A renewal on its way may have arrived in the meantime.
+    story(3_000, |story| {
+        let cut = story.suffers("lose requests", Some(ANN.0), (150, 2_000), None);
+        cut.still_holds(ANN, 4_000)
+    })
+    .keeps_everything();
+}
+
+#[test]
+fn waits_end_by_their_limit() {
+    let story = |until| {
+        let wait_ms = 500;
+        let mode = Mode::Mutex;
+        let call = Call::Acquire { mode, wait_ms };
+        Story::new().operation(ANN, call, (0, until), Answer::Free)
+    };
+    story(1_400).keeps_everything();
+    story(1_600).breaks_only(Promise::Limit);
+    let stopped = story(1_600).suffers(STOPPED, Some(ANN.0), (100, 300), None);
+    stopped.keeps_everything();
+    let other = story(1_600).suffers(STOPPED, Some(BOB.0), (100, 300), None);
+    other.breaks_only(Promise::Limit);
+    story(1_600)
+        .suffers(STALL, None, (100, 300), None)
+        .keeps_everything();
+}
+
+#[test]
+fn silence_is_too_long() {
+    let mut story = Story::new().releases(ANN, (0, 1));
+    if let Some(Entry::Operation(release)) = story.0.entries.last_mut() {
+        (release.completed, release.answer) = (None, Answer::Silence);
+    }
+    story.breaks_only(Promise::Limit);
+    if let Some(Entry::Operation(release)) = story.0.entries.last_mut() {
+        release.answer = Answer::Killed;
+    }
+    story.keeps_everything();
+}
+
+#[test]
+fn healed_servers_serve_again() {
+    let story = |granted, lasts| {
+        Story::new()
+            .suffers("kill server", None, (100, 200), None)
+            .acquires(ANN, (150, granted), 33)
+            .lasts(lasts)
+    };
+    story(300, 10_000).keeps_everything();
+    assert_eq!(check(&story(300, 10_000).0).figures.recoveries_ms, [100]);
+    // Nobody can tell whether it would have gone on.
+    Story::new()
+        .suffers("kill server", None, (100, 200), None)
+        .lasts(5_000)
+        .keeps_everything();
+    let stuck = Story::new().suffers("kill server", None, (100, 200), None);
+    stuck.lasts(5_300).breaks_only(Promise::Progress);
+    let next = Story::new()
+        .suffers("kill server", None, (100, 200), None)
+        .suffers("stop server", None, (3_000, 3_100), None);
+    next.lasts(5_300).keeps_everything();
+}
+
+#[test]
+fn nothing_may_be_left() {
+    let mut story = Story::new();
+    story.0.entries.push(Entry::Left {
+        what: "one is still taken".into(),
+    });
+    story.breaks_only(Promise::Cleanup);
+}

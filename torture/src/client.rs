@@ -1,0 +1,133 @@
+//! A client process, as the controller sees it.
+
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Child, ChildStdin, Command as Program, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+use crate::Failure;
+use crate::protocol::{Command, Reply};
+
+/// How long a process may take to start.
+const START_WITHIN: Duration = Duration::from_secs(30);
+/// After this time the controller gives up on a reply.
+const REPLY_WITHIN: Duration = Duration::from_secs(30);
+/// How long a process may take to exit after its input has closed.
+const EXIT_WITHIN: Duration = Duration::from_secs(10);
+
+/// Why there is no reply.
+#[derive(Debug)]
+pub(crate) enum NoReply {
+    /// The process has ended.
+    Ended,
+    /// The process is silent, and was killed for it.
+    Silent,
+}
+
+/// What the nemesis sees of a client: the process of the moment.
+#[derive(Debug, Default)]
+pub(crate) struct Target {
+    process: Mutex<Option<Pid>>,
+}
+
+impl Target {
+    /// Sends a signal. Returns whether there was a process.
+    pub(crate) fn signal(&self, signal: Signal) -> bool {
+        self.lock()
+            .is_some_and(|it| kill_process(it, signal).is_ok())
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
+        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A running client process. Dropping it kills the process.
+#[derive(Debug)]
+pub(crate) struct Client<'a> {
+    child: Child,
+    input: Option<ChildStdin>,
+    lines: Receiver<String>,
+    target: &'a Target,
+}
+
+impl<'a> Client<'a> {
+    /// Starts a process and waits until it is ready.
+    pub(crate) fn start(program: &mut Program, target: &'a Target) -> Result<Self, Failure> {
+        let mut child = program
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()?;
+        *target.lock() = Some(Pid::from_child(&child));
+        let (input, output) = (child.stdin.take(), child.stdout.take());
+        let output = output.ok_or("no output")?;
+        // The controller waits for each reply, so at most one line is on its way.
+        let (sender, lines) = sync_channel(1);
+        std::thread::spawn(move || {
+            for line in BufReader::new(output).lines().map_while(Result::ok) {
+                if sender.send(line).is_err() {
+                    return;
+                }
+            }
+        });
+        let client = Self {
+            child,
+            input,
+            lines,
+            target,
+        };
+        match client.reply(START_WITHIN) {
+            Ok(Reply::Ready) => Ok(client),
+            other => Err(format!("the client process is not ready: {other:?}").into()),
+        }
+    }
+
+    /// Sends a command and waits for the reply.
+    pub(crate) fn ask(&mut self, command: &Command) -> Result<Reply, NoReply> {
+        let mut line = serde_json::to_string(command).expect("a command is JSON");
+        line.push('\n');
+        let input = self.input.as_mut().ok_or(NoReply::Ended)?;
+        input
+            .write_all(line.as_bytes())
+            .map_err(|_| NoReply::Ended)?;
+        self.reply(REPLY_WITHIN)
+    }
+
+    fn reply(&self, within: Duration) -> Result<Reply, NoReply> {
+        match self.lines.recv_timeout(within) {
+            Ok(line) => Ok(
+                serde_json::from_str(&line).unwrap_or_else(|error| Reply::Error {
+                    text: format!("not a reply: {line}: {error}"),
+                }),
+            ),
+            Err(RecvTimeoutError::Disconnected) => Err(NoReply::Ended),
+            Err(RecvTimeoutError::Timeout) => Err(NoReply::Silent),
+        }
+    }
+
+    /// Closes the input. Returns whether the process then exits by itself.
+    pub(crate) fn end(mut self) -> bool {
+        self.input = None;
+        let began = Instant::now();
+        while began.elapsed() < EXIT_WITHIN {
+            if self.child.try_wait().is_ok_and(|status| status.is_some()) {
+                return true;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        false
+    }
+}
+
+impl Drop for Client<'_> {
+    fn drop(&mut self) {
+        // Before the process is waited for: afterwards, its number may be another process's.
+        *self.target.lock() = None;
+        // An error means that it has exited.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}

@@ -1,0 +1,182 @@
+//! What happened in a run, as the controller saw it. A history can be saved, and checked again.
+//!
+//! All times are in µs since the run began, on the controller's monotonic clock. No client can
+//! falsify them.
+
+use std::io::{BufRead, Write};
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::protocol::Mode;
+
+/// A run and its history.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct History {
+    pub(crate) about: About,
+    /// In no particular order.
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// The circumstances of a run.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct About {
+    pub(crate) subject: String,
+    pub(crate) version: String,
+    pub(crate) topology: String,
+    pub(crate) server: String,
+    pub(crate) seed: u64,
+    /// When the nemesis stopped.
+    pub(crate) lasted_us: u64,
+    pub(crate) lease_ms: u64,
+    /// The longest that a healed system may go without any success.
+    pub(crate) progress_within_ms: u64,
+    /// Whether a lock ends on the server although its client sleeps.
+    pub(crate) leased: bool,
+}
+
+/// An entry of a history.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "entry", rename_all = "snake_case")]
+pub(crate) enum Entry {
+    Operation(Operation),
+    Fault(Fault),
+    /// Something was left behind after the end of all clients.
+    Left {
+        what: String,
+    },
+}
+
+/// What a client process was asked, or did to the register that its lock protects.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Operation {
+    /// The number of the client. A killed one gets a successor with the same number.
+    pub(crate) client: usize,
+    /// The number of the acquisition that the operation belongs to, unique in the run.
+    pub(crate) hold: u64,
+    pub(crate) key: String,
+    pub(crate) call: Call,
+    pub(crate) invoked: u64,
+    /// `None` if there was no answer.
+    pub(crate) completed: Option<u64>,
+    pub(crate) answer: Answer,
+}
+
+/// The calls to a client process, and to the register of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Call {
+    Acquire {
+        mode: Mode,
+        wait_ms: u64,
+    },
+    /// Does the client still hold the lock?
+    Check,
+    Release,
+    /// Tells the fenced register the token, and reads it. Before the first read of an acquisition.
+    Claim {
+        token: u64,
+    },
+    /// Writes the fenced register.
+    Write {
+        token: u64,
+        value: u64,
+    },
+    /// Writes a register without fences.
+    PlainWrite {
+        value: u64,
+    },
+}
+
+/// How an operation ended.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Answer {
+    /// The client holds the lock.
+    Held {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<u64>,
+    },
+    /// The client doesn't hold the lock.
+    Free,
+    /// The register did it. A claim reads this value.
+    Accepted {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        value: Option<u64>,
+    },
+    /// The register refused the token.
+    Refused,
+    /// The library said that it failed. The outcome may be unknown.
+    Error(String),
+    /// The process was killed by the nemesis. The outcome is unknown.
+    Killed,
+    /// There was no answer for so long that the controller gave up.
+    Silence,
+}
+
+/// Something that the nemesis did.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Fault {
+    pub(crate) kind: String,
+    /// The client that it was done to. `None` for the servers.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) client: Option<usize>,
+    pub(crate) from: u64,
+    /// When it was undone and, if it was done to servers, one of them answered again.
+    pub(crate) until: u64,
+    /// The assumption that it breaks.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(crate) breaks: Option<Assumption>,
+}
+
+/// The assumptions of docs/semantics.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub(crate) enum Assumption {
+    /// One history of writes.
+    A1,
+    /// Nobody else touches the keys.
+    A2,
+    /// Clocks run evenly.
+    A3,
+}
+
+impl History {
+    /// Writes one JSON object per line: first the circumstances, then the entries.
+    pub(crate) fn save(&self, path: &Path) -> Result<(), Failure> {
+        let mut file = std::io::BufWriter::new(std::fs::File::create(path)?);
+        serde_json::to_writer(&mut file, &self.about)?;
+        for entry in &self.entries {
+            file.write_all(b"\n")?;
+            serde_json::to_writer(&mut file, entry)?;
+        }
+        file.write_all(b"\n")?;
+        Ok(file.flush()?)
+    }
+
+    /// Reads what [`save`](Self::save) has written.
+    pub(crate) fn load(path: &Path) -> Result<Self, Failure> {
+        let file = std::fs::File::open(path)?;
+        let mut lines = std::io::BufReader::new(file).lines();
+        let first = lines.next().ok_or("an empty file")??;
+        let about = serde_json::from_str(&first)?;
+        let entries = lines
+            .map(|line| Ok(serde_json::from_str(&line?)?))
+            .collect::<Result<_, Failure>>()?;
+        Ok(Self { about, entries })
+    }
+
+    pub(crate) fn operations(&self) -> impl Iterator<Item = &Operation> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Operation(operation) => Some(operation),
+            Entry::Fault(_) | Entry::Left { .. } => None,
+        })
+    }
+
+    pub(crate) fn faults(&self) -> impl Iterator<Item = &Fault> {
+        self.entries.iter().filter_map(|entry| match entry {
+            Entry::Fault(fault) => Some(fault),
+            Entry::Operation(_) | Entry::Left { .. } => None,
+        })
+    }
+}

@@ -1,0 +1,90 @@
+//! The network between one client and one server: a TCP proxy that knows no protocol.
+
+use std::net::{Ipv4Addr, SocketAddr};
+
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::Handle;
+use tokio::sync::watch;
+
+/// Which directions are cut.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Cut {
+    pub(crate) requests: bool,
+    pub(crate) replies: bool,
+}
+
+/// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it
+/// is healed, as TCP does it.
+#[derive(Debug)]
+pub(crate) struct Link {
+    address: SocketAddr,
+    cut: watch::Sender<Cut>,
+}
+
+impl Link {
+    /// Listens on a free port of 127.0.0.1. The connections end with the runtime.
+    pub(crate) fn start(runtime: &Handle, upstream: SocketAddr) -> std::io::Result<Self> {
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
+        let address = listener.local_addr()?;
+        let (cut, watching) = watch::channel(Cut::default());
+        runtime.spawn(async move {
+            while let Ok((client, _)) = listener.accept().await {
+                tokio::spawn(serve(client, upstream, watching.clone()));
+            }
+        });
+        Ok(Self { address, cut })
+    }
+
+    /// The address for the client.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// Cuts these directions, and no others.
+    pub(crate) fn set(&self, cut: Cut) {
+        self.cut.send_replace(cut);
+    }
+}
+
+async fn serve(client: TcpStream, upstream: SocketAddr, cut: watch::Receiver<Cut>) {
+    let mut connecting = cut.clone();
+    // A connection is made only if both directions are there.
+    if connecting
+        .wait_for(|cut| *cut == Cut::default())
+        .await
+        .is_err()
+    {
+        return;
+    }
+    let Ok(server) = TcpStream::connect(upstream).await else {
+        return;
+    };
+    for stream in [&client, &server] {
+        // An error only means that small messages may be delayed.
+        let _ = stream.set_nodelay(true);
+    }
+    let (from_client, to_client) = client.into_split();
+    let (from_server, to_server) = server.into_split();
+    tokio::select! {
+        () = forward(from_client, to_server, cut.clone(), |cut| cut.requests) => {}
+        () = forward(from_server, to_client, cut, |cut| cut.replies) => {}
+    }
+}
+
+/// Forwards bytes until the connection ends.
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut cut: watch::Receiver<Cut>,
+    is_cut: impl Fn(&Cut) -> bool,
+) {
+    let mut buffer = vec![0; 16 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let open = cut.wait_for(|cut| !is_cut(cut)).await.is_ok();
+        if !open || to.write_all(&buffer[..count]).await.is_err() {
+            return;
+        }
+    }
+}

@@ -1,0 +1,186 @@
+//! Torments locks on real servers: several client processes, a nemesis, and a checker that looks at
+//! what the clients saw.
+//!
+//! ```sh
+//! cargo run --release -p leasehold-torture -- leasehold-redis-rs --on standalone --minutes 10 --seed 7
+//! cargo run --release -p leasehold-torture -- --check target/torture/….jsonl
+//! ```
+//!
+//! A run doesn't repeat from its seed, because real servers and processes don't. So its history is
+//! saved, and can be checked again.
+
+mod adapter;
+mod checker;
+mod client;
+mod history;
+
+mod link;
+mod nemesis;
+mod protocol;
+mod random;
+mod record;
+mod run;
+mod subject;
+mod topology;
+mod verdict;
+mod workload;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Parser, Subcommand};
+
+use adapter::leasehold::{Backend, Broken, Leasehold};
+use history::History;
+use run::Plan;
+use topology::Topology;
+
+type Failure = Box<dyn std::error::Error + Send + Sync>;
+
+/// Torments a lock on real servers.
+///
+/// The exit status is 1 if it broke a promise that its documentation gives, and 2 if it could not be run.
+#[derive(Debug, Parser)]
+#[command(args_conflicts_with_subcommands = true)]
+struct Args {
+    #[command(subcommand)]
+    command: Option<Side>,
+
+    /// The lock
+    #[arg(required_unless_present_any = ["check", "list"])]
+    subject: Option<String>,
+
+    /// The servers
+    #[arg(long, value_enum, default_value = "standalone")]
+    on: Topology,
+
+    /// How long the nemesis works
+    #[arg(long, default_value_t = 1.0)]
+    minutes: f64,
+
+    /// Where its choices come from
+    #[arg(long, default_value_t = 1)]
+    seed: u64,
+
+    /// The number of client processes
+    #[arg(long, default_value_t = 5)]
+    clients: usize,
+
+    #[arg(long, default_value_t = 1_000)]
+    lease_ms: u64,
+
+    /// Runs this many times, with one seed after the other
+    #[arg(long, default_value_t = 1)]
+    repeat: u64,
+
+    /// Only faults that break no assumption
+    #[arg(long)]
+    within: bool,
+
+    /// Where histories are saved
+    #[arg(long, default_value = "target/torture")]
+    out: PathBuf,
+
+    /// Checks a saved history instead
+    #[arg(long, value_name = "FILE", conflicts_with = "subject")]
+    check: Option<PathBuf>,
+
+    /// Lists the subjects instead
+    #[arg(long, conflicts_with_all = ["subject", "check"])]
+    list: bool,
+}
+
+#[derive(Debug, Subcommand)]
+enum Side {
+    /// A client process of leasehold, which talks to the controller.
+    #[command(hide = true)]
+    Client {
+        backend: Backend,
+        lease_ms: u64,
+        #[arg(required = true)]
+        urls: Vec<String>,
+        #[arg(long)]
+        broken: Option<Broken>,
+    },
+}
+
+fn main() -> ExitCode {
+    let args = Args::parse();
+    let ended = match &args.command {
+        Some(Side::Client {
+            backend,
+            lease_ms,
+            urls,
+            broken,
+        }) => serve(*backend, *lease_ms, urls, *broken).map(|()| true),
+        None if args.list => {
+            subject::ALL.iter().for_each(|it| println!("{}", it.name));
+            Ok(true)
+        }
+        None => match &args.check {
+            Some(path) => {
+                History::load(path).map(|history| verdict::print(&history).is_acquitted())
+            }
+            None => torment(&args),
+        },
+    };
+    match ended {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::FAILURE,
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+fn serve(
+    backend: Backend,
+    lease_ms: u64,
+    urls: &[String],
+    broken: Option<Broken>,
+) -> Result<(), Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    runtime.block_on(async {
+        let lease = Duration::from_millis(lease_ms);
+        adapter::serve(Leasehold::connect(backend, urls, lease, broken).await?).await
+    })
+}
+
+/// Runs, checks and saves. Returns whether the subject kept its promises.
+fn torment(args: &Args) -> Result<bool, Failure> {
+    let subject = subject::find(args.subject.as_deref().unwrap_or_default())?;
+    if !subject.topologies.contains(&args.on) {
+        return Err(format!("{} doesn't run on {}", subject.name, args.on.name()).into());
+    }
+    std::fs::create_dir_all(&args.out)?;
+    let mut verdicts = Vec::new();
+    for seed in args.seed..args.seed + args.repeat {
+        let name = format!("{}-{}-{seed}", subject.name, args.on.name());
+        let history = run::run(&Plan {
+            subject,
+            topology: args.on,
+            time: Duration::from_secs_f64(args.minutes * 60.0),
+            seed,
+            clients: args.clients,
+            lease: Duration::from_millis(args.lease_ms),
+            within: args.within,
+            log: &args.out.join(format!("{name}.log")),
+        })?;
+        history.save(&args.out.join(format!("{name}.jsonl")))?;
+        let verdict = verdict::print(&history);
+        verdict.save(&history, &args.out, &name)?;
+        verdicts.push(verdict);
+    }
+    verdict::print_seen(&verdicts);
+    Ok(verdicts.iter().all(verdict::Judged::is_acquitted))
+}
+
+/// Where a minimal history is saved.
+fn path_of(folder: &Path, run: &str, number: usize) -> PathBuf {
+    folder.join(format!("{run}.violation-{number}.jsonl"))
+}

@@ -1,0 +1,85 @@
+//! What the controller and a client process say to each other: one JSON object per line.
+//!
+//! The controller sends a command and waits for its reply before it sends the next one. A client
+//! process first says `{"got":"ready"}`. It exits when its input closes. So an adapter is a loop over
+//! the lines of its input, in any language; it needs no clock and no thread for the controller's sake.
+
+use serde::{Deserialize, Serialize};
+
+/// What a client process is asked to do.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub(crate) enum Command {
+    /// Acquire the lock. Answered by `held` or `free`.
+    Acquire {
+        /// The name of the lock.
+        key: String,
+        /// How to lock it.
+        mode: Mode,
+        /// The lease, in ms.
+        lease_ms: u64,
+        /// The longest wait, in ms. Zero tries once.
+        wait_ms: u64,
+    },
+    /// Ask the library whether the client still holds the lock. Answered by `held` or `free`.
+    Check,
+    /// Answer `ready`, without a question to the library. What a user does under the lock, such as a
+    /// write, passes through the process here: it is late if the process is stopped.
+    Pass,
+    /// Release the lock. Answered by `held` if it was still held, and else by `free`.
+    Release,
+}
+
+/// How a key is locked. A key is always used in ways that go together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub(crate) enum Mode {
+    /// The only mode that each subject has.
+    Mutex,
+    /// For reading, beside other readers.
+    Read,
+    /// For writing.
+    Write,
+    /// One of this many permits.
+    Permit(u32),
+}
+
+impl Mode {
+    /// How much of the key's capacity a holder takes.
+    pub(crate) const fn weight(self) -> u64 {
+        match self {
+            Self::Mutex | Self::Read | Self::Permit(_) => 1,
+            Self::Write => self.capacity(),
+        }
+    }
+
+    /// The capacity of the key.
+    pub(crate) const fn capacity(self) -> u64 {
+        match self {
+            Self::Mutex => 1,
+            Self::Read | Self::Write => u32::MAX as u64,
+            Self::Permit(count) => count as u64,
+        }
+    }
+}
+
+/// The reply to a command.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "got", rename_all = "snake_case")]
+pub(crate) enum Reply {
+    /// The process can take commands.
+    Ready,
+    /// The client holds the lock, as far as the library tells.
+    Held {
+        /// The fencing token, if the library has them. Only needed after an acquire.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        token: Option<u64>,
+    },
+    /// The client doesn't hold the lock: it is contended, or was lost.
+    Free,
+    /// The library failed. The outcome may be unknown.
+    Error {
+        /// What it said.
+        text: String,
+    },
+}

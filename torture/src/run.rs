@@ -1,0 +1,218 @@
+//! One run: servers, clients, their nemesis, and the history of it all.
+
+use std::fs::File;
+use std::path::Path;
+use std::process::{Command as Program, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::ScopedJoinHandle;
+use std::time::Duration;
+
+use crate::Failure;
+use crate::client::{Client, Target};
+use crate::history::{About, History};
+use crate::link::Link;
+use crate::nemesis::Nemesis;
+use crate::protocol::{Command, Mode, Reply};
+use crate::random::Random;
+use crate::record::Record;
+use crate::subject::Subject;
+use crate::topology::{Kind, Servers, Topology};
+use crate::workload::{MUTEXES, Worker};
+
+/// How long the clients go on after the last fault.
+const AFTERWARDS: Duration = Duration::from_secs(3);
+/// How often a run prints where it is.
+const PROGRESS: Duration = Duration::from_secs(10);
+
+/// What a run is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Plan<'a> {
+    pub(crate) subject: &'static Subject,
+    pub(crate) topology: Topology,
+    pub(crate) time: Duration,
+    pub(crate) seed: u64,
+    pub(crate) clients: usize,
+    pub(crate) lease: Duration,
+    /// Only faults that break no assumption.
+    pub(crate) within: bool,
+    /// Where the clients write what they have to say beside the protocol.
+    pub(crate) log: &'a Path,
+}
+
+/// Runs it.
+pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()?;
+    let mut servers = plan.topology.start(plan.lease);
+    let link = |to| Link::start(runtime.handle(), to);
+    let links = (0..plan.clients)
+        .map(|_| servers.linked().into_iter().map(link).collect())
+        .collect::<std::io::Result<Vec<Vec<Link>>>>()?;
+    let mut about = About {
+        subject: plan.subject.name.into(),
+        version: plan.subject.version(),
+        topology: plan.topology.name().into(),
+        server: servers.version(),
+        seed: plan.seed,
+        lasted_us: 0,
+        lease_ms: plan.lease_ms(),
+        progress_within_ms: millis(plan.topology.progress_within(plan.lease)),
+        leased: plan.subject.leased,
+    };
+    let record = Record::new();
+    about.lasted_us = plan.torment(&record, servers.as_mut(), &links)?;
+    plan.look_for_what_is_left(&record, servers.as_ref(), &links[0])?;
+    Ok(History {
+        about,
+        entries: record.take(),
+    })
+}
+
+impl Plan<'_> {
+    /// Runs the clients and the nemeses. Returns when the clients had to end, in µs.
+    fn torment(
+        &self,
+        record: &Record,
+        servers: &mut dyn Servers,
+        links: &[Vec<Link>],
+    ) -> Result<u64, Failure> {
+        let urls: Vec<_> = links.iter().map(|it| self.urls(servers, it)).collect();
+        let kinds = self.kinds(servers);
+        let targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
+        let (calm, mut random) = (&AtomicBool::new(false), Random::new(self.seed));
+        let nemesis = &Nemesis {
+            record,
+            calm,
+            lease: self.lease,
+        };
+        let log = File::create(self.log)?;
+        // Fails early if a client can't be started at all.
+        drop(Client::start(
+            &mut self.program(&urls[0], &log)?,
+            &targets[0],
+        )?);
+        std::thread::scope(|scope| {
+            let workers: Vec<_> = (0..self.clients)
+                .map(|number| {
+                    let worker = self.worker(number, record, &targets[number], random.fork());
+                    let (urls, log) = (&urls[number], &log);
+                    let program = || self.program(urls, log).expect("as for the first one");
+                    scope.spawn(move || worker.run(program))
+                })
+                .collect();
+            let (mut of_clients, mut of_servers) = (random.fork(), random.fork());
+            let targets = &targets;
+            let nemeses = [
+                scope.spawn(move || nemesis.torment_clients(targets, links, &mut of_clients)),
+                scope.spawn(move || nemesis.torment_servers(servers, &kinds, &mut of_servers)),
+            ];
+            scope.spawn(|| nemesis.watch_for_stalls());
+            self.wait(record, &nemeses);
+            calm.store(true, Ordering::Relaxed);
+            let ended: Vec<_> = nemeses.into_iter().map(ScopedJoinHandle::join).collect();
+            record.sleep(AFTERWARDS);
+            let lasted = record.now();
+            record.end();
+            let failures = workers.into_iter().map(ScopedJoinHandle::join);
+            let failures: Vec<_> = failures.filter_map(|it| it.ok().flatten()).collect();
+            if ended.iter().any(Result::is_err) {
+                return Err("the nemesis failed; its message is above".into());
+            }
+            if record.holds() == 0 {
+                return Err(format!("no client started: {failures:?}").into());
+            }
+            Ok(lasted)
+        })
+    }
+
+    fn wait(&self, record: &Record, nemeses: &[ScopedJoinHandle<'_, ()>]) {
+        let micros = |time: Duration| u64::try_from(time.as_micros()).expect("a short time");
+        let mut next = micros(PROGRESS);
+        while record.now() < micros(self.time) && !nemeses.iter().any(|it| it.is_finished()) {
+            record.sleep(Duration::from_millis(50));
+            if record.now() >= next {
+                eprintln!("{:>4} s: {} attempts", next / 1_000_000, record.holds());
+                next += micros(PROGRESS);
+            }
+        }
+    }
+
+    fn kinds(&self, servers: &dyn Servers) -> Vec<(usize, Kind)> {
+        let all = servers.kinds().into_iter().enumerate();
+        all.filter(|(_, kind)| !self.within || kind.breaks.is_none())
+            .collect()
+    }
+
+    fn worker<'a>(
+        &self,
+        number: usize,
+        record: &'a Record,
+        target: &'a Target,
+        random: Random,
+    ) -> Worker<'a> {
+        Worker {
+            number,
+            record,
+            target,
+            lease: self.lease,
+            all_modes: self.subject.all_modes,
+            random,
+        }
+    }
+
+    fn urls(&self, servers: &dyn Servers, links: &[Link]) -> Vec<String> {
+        let addresses: Vec<_> = links.iter().map(Link::address).collect();
+        servers.urls(&addresses)
+    }
+
+    fn program(&self, urls: &[String], log: &File) -> Result<Program, Failure> {
+        let mut program = self.subject.program(self.lease_ms(), urls)?;
+        program.stderr(Stdio::from(log.try_clone()?));
+        Ok(program)
+    }
+
+    fn lease_ms(&self) -> u64 {
+        millis(self.lease)
+    }
+
+    /// A new client must get each mutex, once the leases of the others are over.
+    fn look_for_what_is_left(
+        &self,
+        record: &Record,
+        servers: &dyn Servers,
+        links: &[Link],
+    ) -> Result<(), Failure> {
+        let target = Target::default();
+        let urls = self.urls(servers, links);
+        let log = File::options().append(true).open(self.log)?;
+        let mut client = Client::start(&mut self.program(&urls, &log)?, &target)?;
+        for key in MUTEXES {
+            let acquire = Command::Acquire {
+                key: key.into(),
+                mode: Mode::Mutex,
+                lease_ms: self.lease_ms(),
+                wait_ms: millis(self.topology.progress_within(self.lease)),
+            };
+            match client.ask(&acquire) {
+                Ok(Reply::Held { .. }) => {}
+                other => record.left(format!("{key} is still taken: {other:?}")),
+            }
+            // An error means that the process has ended, which the next key shows.
+            let _ = client.ask(&Command::Release);
+        }
+        if !client.end() {
+            record.left("the last client: the process stays".into());
+        }
+        servers
+            .left()
+            .into_iter()
+            .for_each(|what| record.left(what));
+        Ok(())
+    }
+}
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).expect("a short time")
+}

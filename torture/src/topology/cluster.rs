@@ -1,0 +1,144 @@
+//! A Redis Cluster: three primaries, each with a replica.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use leasehold_test_servers::RedisCluster;
+
+use super::{Faults, Kind, Servers, outside, within};
+use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
+use super::{left_on, redis_version};
+use crate::history::Assumption;
+use crate::random::Random;
+use crate::workload::KEYS;
+
+const PRIMARIES: usize = 3;
+/// Shorter than the node timeout of the test servers, 1 s.
+const SHORT: Duration = Duration::from_millis(500);
+const CHANGE_WITHIN: Duration = Duration::from_secs(60);
+
+const FAULTS: Faults<Cluster> = &[
+    // The primary hands over all that it has written.
+    (within("graceful failover"), |it, random| {
+        let primary = it.primary(random);
+        it.all.fail_over_to(it.all.replica_of(primary));
+        it.wait_until_in_sync();
+    }),
+    (within("move slot"), |it, random| {
+        let key = it.key(random);
+        let from = it.all.primary_of(&key);
+        let mut others = it.primaries();
+        others.retain(|node| *node != from);
+        let to = others[random.below(others.len())];
+        it.all.begin_migration(&key, to);
+        std::thread::sleep(random.between(Duration::ZERO, SHORT));
+        it.all.move_key(&key, to);
+        std::thread::sleep(random.between(Duration::ZERO, SHORT));
+        it.all.end_migration(&key, to);
+    }),
+    // The last writes may not have reached the replica.
+    (outside("kill primary", Assumption::A1), |it, random| {
+        let key = it.key(random);
+        let primary = it.all.primary_of(&key);
+        it.all.kill(primary);
+        until("another primary", || it.all.find_primary_of(&key).is_some());
+        it.all.start_again(primary);
+        it.wait_until_in_sync();
+    }),
+    (within("stop primary for a moment"), |it, random| {
+        let primary = &it.all.nodes()[it.primary(random)];
+        primary.pause();
+        std::thread::sleep(random.between(SHORT / 5, SHORT));
+        primary.resume();
+    }),
+    (within("flush scripts"), |it, _| {
+        it.all.nodes().iter().for_each(flush_scripts);
+    }),
+    (within("cut subscriptions"), |it, _| {
+        it.all.nodes().iter().for_each(cut_subscriptions);
+    }),
+    (within("cut connections"), |it, random| {
+        cut_connections(&it.all.nodes()[it.primary(random)]);
+    }),
+    (within("fill memory"), |it, random| {
+        fill_memory(&it.all.nodes()[it.primary(random)], random, SHORT);
+    }),
+];
+
+pub(super) struct Cluster {
+    all: RedisCluster,
+}
+
+impl Cluster {
+    pub(super) fn start() -> Self {
+        Self {
+            all: RedisCluster::start(),
+        }
+    }
+
+    /// The name of a lock on the servers.
+    fn key(&self, random: &mut Random) -> String {
+        format!("leasehold:{{{}}}", KEYS[random.below(KEYS.len())])
+    }
+
+    /// The primary of one of the locks.
+    fn primary(&self, random: &mut Random) -> usize {
+        self.all.primary_of(&self.key(random))
+    }
+
+    fn info(&self, node: usize) -> String {
+        self.all.nodes()[node].run(&["INFO", "replication"])
+    }
+
+    fn primaries(&self) -> Vec<usize> {
+        let is_primary = |node: &usize| self.info(*node).contains("role:master");
+        (0..2 * PRIMARIES).filter(is_primary).collect()
+    }
+
+    /// Waits until each primary has a replica that follows it.
+    fn wait_until_in_sync(&self) {
+        self.all.wait_until_healthy();
+        until("the replicas follow", || {
+            let infos: Vec<String> = (0..2 * PRIMARIES).map(|node| self.info(node)).collect();
+            let count = |text| infos.iter().filter(|info| info.contains(text)).count();
+            count("role:master") == PRIMARIES && count("master_link_status:up") == PRIMARIES
+        });
+    }
+}
+
+fn until(what: &str, mut check: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !check() {
+        assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+}
+
+impl Servers for Cluster {
+    fn version(&self) -> String {
+        redis_version(&self.all.nodes()[0])
+    }
+
+    fn linked(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
+        vec![self.all.url()]
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        FAULTS.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn inject(&mut self, kind: usize, random: &mut Random) {
+        FAULTS[kind].1(self, random);
+    }
+
+    fn left(&self) -> Vec<String> {
+        let primaries = self.primaries().into_iter();
+        primaries
+            .flat_map(|node| left_on(&self.all.nodes()[node]))
+            .collect()
+    }
+}

@@ -1,0 +1,151 @@
+//! The servers of a run, and what may be done to them.
+
+mod cluster;
+mod postgres;
+mod quorum;
+mod sentinel;
+mod standalone;
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_test_servers::RedisServer;
+
+use crate::history::Assumption;
+use crate::random::Random;
+
+/// The arrangements of servers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Topology {
+    Standalone,
+    Sentinel,
+    Cluster,
+    Postgres,
+    Quorum,
+}
+
+/// A kind of fault.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Kind {
+    pub(crate) name: &'static str,
+    /// The assumption that it breaks.
+    pub(crate) breaks: Option<Assumption>,
+}
+
+/// Running servers.
+pub(crate) trait Servers: Send {
+    /// Their program and version.
+    fn version(&self) -> String;
+
+    /// The servers that each client reaches over a link of its own. With none, it reaches them directly:
+    /// they name their own addresses.
+    fn linked(&self) -> Vec<SocketAddr>;
+
+    /// The URLs for a client with these links.
+    fn urls(&self, links: &[SocketAddr]) -> Vec<String>;
+
+    /// What can be done to them.
+    fn kinds(&self) -> Vec<Kind>;
+
+    /// Does it, and undoes it. Returns when they answer again.
+    fn inject(&mut self, kind: usize, random: &mut Random);
+
+    /// What is left on them after the last client, although its lease is over.
+    fn left(&self) -> Vec<String>;
+}
+
+/// Does one kind of fault to servers.
+type Inject<S> = fn(&mut S, &mut Random);
+
+/// The faults of one topology.
+type Faults<S> = &'static [(Kind, Inject<S>)];
+
+const fn within(name: &'static str) -> Kind {
+    Kind { name, breaks: None }
+}
+
+const fn outside(name: &'static str, assumption: Assumption) -> Kind {
+    Kind {
+        name,
+        breaks: Some(assumption),
+    }
+}
+
+impl Topology {
+    /// Starts the servers.
+    pub(crate) fn start(self, lease: Duration) -> Box<dyn Servers> {
+        match self {
+            Self::Standalone => Box::new(standalone::Standalone::start(lease)),
+            Self::Sentinel => Box::new(sentinel::Sentinel::start()),
+            Self::Cluster => Box::new(cluster::Cluster::start()),
+            Self::Postgres => Box::new(postgres::Postgres::start(lease)),
+            Self::Quorum => Box::new(quorum::Quorum::start(lease)),
+        }
+    }
+
+    /// The name on the command line.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Standalone => "standalone",
+            Self::Sentinel => "sentinel",
+            Self::Cluster => "cluster",
+            Self::Postgres => "postgres",
+            Self::Quorum => "quorum",
+        }
+    }
+
+    /// How long locks may be out of reach after the servers answer: the lease of a dead holder, the 5 s of
+    /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer.
+    pub(crate) fn progress_within(self, lease: Duration) -> Duration {
+        let delay = match self {
+            Self::Quorum => leasehold::api::bounds::DELIVERY_WINDOW + lease,
+            _ => Duration::ZERO,
+        };
+        lease + Duration::from_secs(8) + delay
+    }
+}
+
+fn redis_version(server: &RedisServer) -> String {
+    let version = server.version();
+    format!(
+        "Redis {}.{}.{}",
+        version.major, version.minor, version.patch
+    )
+}
+
+/// Sleeps between these parts of the lease, in percent.
+fn sleep(random: &mut Random, lease: Duration, least: u32, most: u32) {
+    let time = random.between(lease * least / 100, lease * most / 100);
+    std::thread::sleep(time);
+}
+
+/// Makes the server refuse commands that need memory, for a while.
+fn fill_memory(server: &RedisServer, random: &mut Random, lease: Duration) {
+    server.run(&["CONFIG", "SET", "maxmemory", "1"]);
+    sleep(random, lease, 20, 200);
+    server.run(&["CONFIG", "SET", "maxmemory", "0"]);
+}
+
+fn flush_scripts(server: &RedisServer) {
+    server.run(&["SCRIPT", "FLUSH"]);
+}
+
+fn cut_subscriptions(server: &RedisServer) {
+    server.run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+}
+
+fn cut_connections(server: &RedisServer) {
+    server.run(&["CLIENT", "KILL", "TYPE", "normal"]);
+}
+
+/// Keys that never expire: each is a lock that nobody gets again, unless it is free.
+fn left_on(server: &RedisServer) -> Vec<String> {
+    let forever = "local left = {} \
+        for _, key in ipairs(redis.call('KEYS', '*')) do \
+            if redis.call('PTTL', key) == -1 then left[#left + 1] = key end \
+        end return table.concat(left, ' ')";
+    let left = server.run(&["EVAL", forever, "0"]);
+    let keys = left.split(' ').filter(|key| !key.is_empty());
+    keys.map(|key| format!("the key {key} never expires"))
+        .collect()
+}

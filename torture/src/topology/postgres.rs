@@ -1,0 +1,100 @@
+//! One Postgres server, with the schema and a user that has only the documented rights.
+
+use std::net::{Ipv4Addr, SocketAddr};
+use std::time::Duration;
+
+use leasehold_postgres::SCHEMA;
+use leasehold_test_servers::{PostgresOptions, PostgresServer};
+
+use super::{Faults, Kind, Servers, sleep, within};
+use crate::random::Random;
+
+const DATABASE: &str = "shop";
+const USER: &str = "locks";
+
+const FAULTS: Faults<Postgres> = &[
+    (
+        within("kill server, restart with its data"),
+        |it, random| {
+            it.server.stop();
+            sleep(random, it.lease, 0, 150);
+            it.server.restart();
+        },
+    ),
+    (within("terminate backends"), |it, _| {
+        it.execute(&format!(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
+        ));
+    }),
+    (within("lock the rows from outside"), |it, random| {
+        it.hold("PERFORM 1 FROM leasehold.locks FOR UPDATE", random);
+    }),
+    (within("lock the table from outside"), |it, random| {
+        it.hold(
+            "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE",
+            random,
+        );
+    }),
+];
+
+pub(super) struct Postgres {
+    server: PostgresServer,
+    lease: Duration,
+}
+
+impl Postgres {
+    pub(super) fn start(lease: Duration) -> Self {
+        let server = PostgresOptions::default().with_access("trust").start();
+        server.execute("postgres", &format!("CREATE DATABASE {DATABASE}"));
+        server.execute("postgres", &format!("CREATE USER {USER}"));
+        let server = Self { server, lease };
+        server.execute(SCHEMA);
+        server.execute(include_str!("../../../backend-postgres/src/privileges.sql"));
+        server
+    }
+
+    fn execute(&self, statements: &str) -> String {
+        self.server.execute(DATABASE, statements)
+    }
+
+    /// Executes a statement in a transaction that stays open for a while.
+    fn hold(&self, statement: &str, random: &mut Random) {
+        let time = random.between(self.lease / 5, self.lease * 2).as_secs_f64();
+        self.execute(&format!(
+            "DO $$ BEGIN {statement}; PERFORM pg_sleep({time}); END $$"
+        ));
+    }
+}
+
+impl Servers for Postgres {
+    fn version(&self) -> String {
+        format!("PostgreSQL {}", self.execute("SHOW server_version"))
+    }
+
+    fn linked(&self) -> Vec<SocketAddr> {
+        vec![(Ipv4Addr::LOCALHOST, self.server.port()).into()]
+    }
+
+    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
+        let url = |link| format!("postgres://{USER}@{link}/{DATABASE}");
+        links.iter().map(url).collect()
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        FAULTS.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn inject(&mut self, kind: usize, random: &mut Random) {
+        FAULTS[kind].1(self, random);
+    }
+
+    fn left(&self) -> Vec<String> {
+        let transactions = self.execute(&format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE usename = '{USER}' AND xact_start < now() - interval '5 s'"
+        ));
+        match transactions.as_str() {
+            "0" => Vec::new(),
+            count => vec![format!("{count} transactions are open")],
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! A primary with two replicas, and three sentinels that watch them.
+
+use std::net::SocketAddr;
+use std::time::Duration;
+
+use leasehold_test_servers::SentinelServers;
+
+use super::{Faults, Kind, Servers, outside, within};
+use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
+use super::{left_on, redis_version};
+use crate::history::Assumption;
+use crate::random::Random;
+
+const DOWN_AFTER: Duration = Duration::from_millis(500);
+/// Too short for the sentinels.
+const SHORT: Duration = Duration::from_millis(250);
+
+// Redis replicates asynchronously, so each promotion may lose writes. A primary in the minority goes on.
+const FAULTS: Faults<Sentinel> = &[
+    (outside("sentinel failover", Assumption::A1), |it, _| {
+        it.all.fail_over();
+        it.all.wait_until_in_sync();
+    }),
+    (outside("kill primary", Assumption::A1), |it, _| {
+        let old = it.all.primary();
+        it.all.server_mut(old).kill();
+        it.all.wait_for_another_primary(old);
+        it.all.server_mut(old).start_again();
+        it.all.wait_until_in_sync();
+    }),
+    (outside("isolate primary", Assumption::A1), |it, _| {
+        let old = it.all.primary();
+        it.all.isolate(old);
+        it.all.wait_for_another_primary(old);
+        it.all.rejoin(old);
+        it.all.wait_until_in_sync();
+    }),
+    (within("stop primary for a moment"), |it, random| {
+        let primary = it.all.server(it.all.primary());
+        primary.pause();
+        std::thread::sleep(random.between(SHORT / 5, SHORT));
+        primary.resume();
+    }),
+    (within("flush scripts"), |it, _| {
+        flush_scripts(it.all.server(it.all.primary()));
+    }),
+    (within("cut subscriptions"), |it, _| {
+        cut_subscriptions(it.all.server(it.all.primary()));
+    }),
+    (within("cut connections"), |it, _| {
+        cut_connections(it.all.server(it.all.primary()));
+    }),
+    (within("fill memory"), |it, random| {
+        fill_memory(it.all.server(it.all.primary()), random, DOWN_AFTER);
+    }),
+];
+
+pub(super) struct Sentinel {
+    all: SentinelServers,
+}
+
+impl Sentinel {
+    pub(super) fn start() -> Self {
+        Self {
+            all: SentinelServers::start(DOWN_AFTER),
+        }
+    }
+}
+
+impl Servers for Sentinel {
+    fn version(&self) -> String {
+        redis_version(self.all.server(0))
+    }
+
+    fn linked(&self) -> Vec<SocketAddr> {
+        Vec::new()
+    }
+
+    fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
+        vec![self.all.url()]
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        FAULTS.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn inject(&mut self, kind: usize, random: &mut Random) {
+        FAULTS[kind].1(self, random);
+    }
+
+    fn left(&self) -> Vec<String> {
+        left_on(self.all.server(self.all.primary()))
+    }
+}

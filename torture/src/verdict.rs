@@ -1,0 +1,175 @@
+//! What a check means for a subject, and how it is shown and saved.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Failure;
+use crate::checker::{self, Figures, Promise, Violation};
+use crate::history::{About, Entry, History};
+use crate::{path_of, subject};
+
+/// The violations that are shown of one kind.
+const SHOWN: usize = 1;
+
+/// A checked run.
+#[derive(Clone, Debug)]
+pub(crate) struct Judged {
+    pub(crate) about: About,
+    pub(crate) violations: Vec<Violation>,
+    pub(crate) figures: Figures,
+}
+
+/// What is kept of a run for the report.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Summary {
+    pub(crate) about: About,
+    pub(crate) figures: Figures,
+    pub(crate) broken: Vec<Broken>,
+}
+
+/// A promise that was broken in a run.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Broken {
+    pub(crate) promise: Promise,
+    /// Whether the subject's documentation gives it, and no assumption was broken.
+    pub(crate) convicts: bool,
+    pub(crate) count: usize,
+    pub(crate) text: String,
+    pub(crate) evidence: Vec<Entry>,
+}
+
+impl Judged {
+    fn new(history: &History) -> Self {
+        let verdict = checker::check(history);
+        Self {
+            about: history.about.clone(),
+            violations: verdict.violations,
+            figures: verdict.figures,
+        }
+    }
+
+    /// Whether the subject kept what its documentation promises.
+    pub(crate) fn is_acquitted(&self) -> bool {
+        !self.violations.iter().any(|it| self.convicts(it))
+    }
+
+    /// A violation outside of the assumptions convicts nobody, nor does one of a promise that the
+    /// subject doesn't give.
+    fn convicts(&self, violation: &Violation) -> bool {
+        let given = subject::find(&self.about.subject).map_or(&Promise::ALL[..], |it| it.promises);
+        violation.outside.is_none() && given.contains(&violation.promise)
+    }
+
+    /// The violations by promise, those that convict first.
+    fn by_kind(&self) -> BTreeMap<(bool, Promise), Vec<&Violation>> {
+        let mut kinds: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        for violation in &self.violations {
+            let kind = (!self.convicts(violation), violation.promise);
+            kinds.entry(kind).or_default().push(violation);
+        }
+        kinds
+    }
+
+    /// Saves a summary, and a minimal history of each kind of violation.
+    pub(crate) fn save(&self, history: &History, folder: &Path, run: &str) -> Result<(), Failure> {
+        let kinds = self.by_kind();
+        for (number, violations) in kinds.values().enumerate() {
+            minimal(&history.about, violations[0]).save(&path_of(folder, run, number))?;
+        }
+        let broken = kinds.iter().map(|((not, promise), violations)| Broken {
+            promise: *promise,
+            convicts: !not,
+            count: violations.len(),
+            text: violations[0].to_string(),
+            evidence: violations[0].evidence.clone(),
+        });
+        let summary = Summary {
+            about: self.about.clone(),
+            figures: self.figures.clone(),
+            broken: broken.collect(),
+        };
+        let file = std::fs::File::create(folder.join(format!("{run}.summary.json")))?;
+        Ok(serde_json::to_writer_pretty(file, &summary)?)
+    }
+}
+
+/// The few entries that show a violation, as a history that the checker takes again.
+pub(crate) fn minimal(about: &About, violation: &Violation) -> History {
+    let mut about = about.clone();
+    if violation.promise != Promise::Progress {
+        // Too short to tell whether anybody made progress.
+        about.lasted_us = 0;
+    }
+    History {
+        about,
+        entries: violation.evidence.clone(),
+    }
+}
+
+/// Checks a history, and prints the verdict.
+pub(crate) fn print(history: &History) -> Judged {
+    let judged = Judged::new(history);
+    let (about, figures) = (&judged.about, &judged.figures);
+    println!(
+        "{} {} on {} ({}), seed {}: {} operations, {} locks taken, {} faults in {} s",
+        about.subject,
+        about.version,
+        about.topology,
+        about.server,
+        about.seed,
+        figures.operations,
+        figures.holds,
+        figures.faults.values().sum::<usize>(),
+        about.lasted_us / 1_000_000,
+    );
+    let recoveries = &figures.recoveries_ms;
+    if let (Some(middle), Some(last)) = (recoveries.get(recoveries.len() / 2), recoveries.last()) {
+        let count = recoveries.len();
+        println!("  {count} recoveries of the servers: median {middle} ms, longest {last} ms");
+    }
+    println!(
+        "  fenced writes: {}, refused: {}; additions without a fence: {}, lost: {}",
+        figures.fenced_writes, figures.refused_writes, figures.plain_writes, figures.plain_lost
+    );
+    for (text, count) in &figures.errors {
+        println!("  {count} × error: {text}");
+    }
+    for ((not, _), violations) in judged.by_kind() {
+        let kind = if not { "no conviction" } else { "CONVICTED" };
+        println!("  {kind}, {} ×:", violations.len());
+        for violation in violations.iter().take(SHOWN) {
+            println!("    {violation}");
+            for entry in &violation.evidence {
+                let line = serde_json::to_string(entry);
+                println!("      {}", line.expect("an entry is JSON"));
+            }
+        }
+    }
+    if judged.is_acquitted() {
+        println!("  kept its promises");
+    } else if let Ok(subject) = subject::find(&about.subject) {
+        println!("  promised by {}", subject.documentation);
+    }
+    judged
+}
+
+/// Prints in how many of several runs each promise was broken.
+pub(crate) fn print_seen(runs: &[Judged]) {
+    if runs.len() < 2 {
+        return;
+    }
+    let mut seen: BTreeMap<(bool, Promise), usize> = BTreeMap::new();
+    for kind in runs.iter().flat_map(|run| run.by_kind().into_keys()) {
+        *seen.entry(kind).or_default() += 1;
+    }
+    for ((not, promise), count) in seen {
+        let kind = if not { "no conviction" } else { "CONVICTED" };
+        println!(
+            "{kind}: {}, seen in {count} of {} runs",
+            promise.name(),
+            runs.len()
+        );
+    }
+}

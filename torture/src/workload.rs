@@ -1,0 +1,197 @@
+//! What a client does: acquires locks, asks whether it still holds them, counts in the registers that
+//! they protect, and releases.
+
+use std::process::Command as Program;
+use std::time::{Duration, Instant};
+
+use crate::client::{Client, NoReply, Target};
+use crate::history::{Answer, Call};
+use crate::protocol::{Command, Mode, Reply};
+use crate::random::Random;
+use crate::record::{Begun, Record};
+
+/// The keys, and how they are locked. Each client takes one after the other.
+pub(crate) const MUTEXES: [&str; 2] = ["one", "two"];
+/// All of them.
+pub(crate) const KEYS: [&str; 4] = [MUTEXES[0], MUTEXES[1], READERS_AND_WRITERS, PERMITS];
+const READERS_AND_WRITERS: &str = "book";
+const PERMITS: &str = "seats";
+const SEATS: u32 = 2;
+
+/// How long a client pauses between two locks.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How long it pauses after the library failed.
+const AFTER_FAILURE: Duration = Duration::from_millis(100);
+
+/// One client: one process after the other, until the run ends.
+pub(crate) struct Worker<'a> {
+    pub(crate) number: usize,
+    pub(crate) record: &'a Record,
+    pub(crate) target: &'a Target,
+    pub(crate) lease: Duration,
+    /// Whether the subject has more than mutexes.
+    pub(crate) all_modes: bool,
+    pub(crate) random: Random,
+}
+
+/// The process is gone.
+struct Gone;
+
+impl Worker<'_> {
+    /// Runs processes until the run ends. Returns the last failure to start one.
+    pub(crate) fn run(mut self, program: impl Fn() -> Program) -> Option<String> {
+        let mut failure = None;
+        while !self.record.has_ended() {
+            match Client::start(&mut program(), self.target) {
+                Ok(client) => self.serve(client),
+                // The servers may be down, or the nemesis killed it.
+                Err(error) => {
+                    failure = Some(error.to_string());
+                    self.record.sleep(AFTER_FAILURE);
+                }
+            }
+        }
+        failure
+    }
+
+    fn serve(&mut self, mut client: Client<'_>) {
+        while !self.record.has_ended() {
+            if self.round(&mut client).is_err() {
+                return;
+            }
+            let pause = self.random.between(Duration::ZERO, PAUSE);
+            self.record.sleep(pause);
+        }
+        if !client.end() {
+            let what = format!("client {}: the process stays", self.number);
+            self.record.left(what);
+        }
+    }
+
+    /// Takes one lock.
+    fn round(&mut self, client: &mut Client<'_>) -> Result<(), Gone> {
+        let (key, mode) = self.choose();
+        let wait = match self.random.below(5) {
+            0 => Duration::ZERO,
+            _ => self.random.between(self.lease / 2, self.lease * 3),
+        };
+        let millis = |time: Duration| u64::try_from(time.as_millis()).expect("a short time");
+        let (lease_ms, wait_ms) = (millis(self.lease), millis(wait));
+        let command = Command::Acquire {
+            key: key.into(),
+            mode,
+            lease_ms,
+            wait_ms,
+        };
+        let acquire = Call::Acquire { mode, wait_ms };
+        let begun = self.begin(self.record.next_hold(), key, acquire);
+        let like = begun.clone();
+        match self.ask(client, &command, begun)? {
+            Answer::Held { token } => self.work(client, &like, mode, token),
+            Answer::Error(_) => {
+                self.record.sleep(AFTER_FAILURE);
+                Ok(())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn choose(&mut self) -> (&'static str, Mode) {
+        match self.random.below(10) {
+            0 if self.all_modes => (READERS_AND_WRITERS, Mode::Write),
+            1 | 2 if self.all_modes => (READERS_AND_WRITERS, Mode::Read),
+            3 if self.all_modes => (PERMITS, Mode::Permit(SEATS)),
+            other => (MUTEXES[other % MUTEXES.len()], Mode::Mutex),
+        }
+    }
+
+    /// Counts under the lock, and releases it.
+    fn work(
+        &mut self,
+        client: &mut Client<'_>,
+        hold: &Begun,
+        mode: Mode,
+        token: Option<u64>,
+    ) -> Result<(), Gone> {
+        let writes = matches!(mode, Mode::Mutex | Mode::Write);
+        let plain = self.record.plain(&hold.key);
+        // The token is claimed before the first read. Otherwise an earlier holder could still write
+        // between this read and the first write.
+        let claimed = match token.filter(|_| writes) {
+            Some(token) => self.pass(client, hold, Call::Claim { token })?,
+            None => Answer::Refused,
+        };
+        let mut valid = true;
+        let work = self.time_of_work();
+        let until = Instant::now() + work;
+        while valid && Instant::now() < until && !self.record.has_ended() {
+            self.record.sleep((work / 8).max(Duration::from_millis(2)));
+            valid = self.check(client, hold)?;
+        }
+        // Right before the writes, as docs/guarantees.md says.
+        if valid && self.check(client, hold)? && writes {
+            if let (Answer::Accepted { value: Some(value) }, Some(token)) = (claimed, token) {
+                let value = value + 1;
+                self.pass(client, hold, Call::Write { token, value })?;
+            }
+            self.pass(client, hold, Call::PlainWrite { value: plain + 1 })?;
+        }
+        // Also after a loss: a late release must not touch the next holder.
+        let begun = self.begin(hold.hold, &hold.key, Call::Release);
+        self.ask(client, &Command::Release, begun)?;
+        Ok(())
+    }
+
+    /// Most holders are quick. Some need a few renewals.
+    fn time_of_work(&mut self) -> Duration {
+        if self.random.percent(10) {
+            self.random.between(self.lease / 2, self.lease * 2)
+        } else {
+            let quick = Duration::from_millis(20);
+            self.random.between(Duration::ZERO, quick)
+        }
+    }
+
+    fn check(&self, client: &mut Client<'_>, hold: &Begun) -> Result<bool, Gone> {
+        let begun = self.begin(hold.hold, &hold.key, Call::Check);
+        let answer = self.ask(client, &Command::Check, begun)?;
+        Ok(matches!(answer, Answer::Held { .. }))
+    }
+
+    /// Does something to the register, once the process has passed it on.
+    fn pass(&self, client: &mut Client<'_>, hold: &Begun, call: Call) -> Result<Answer, Gone> {
+        let begun = self.begin(hold.hold, &hold.key, call);
+        client.ask(&Command::Pass).map_err(|_| Gone)?;
+        Ok(self.record.apply(begun))
+    }
+
+    fn begin(&self, hold: u64, key: &str, call: Call) -> Begun {
+        Begun {
+            client: self.number,
+            hold,
+            key: key.into(),
+            call,
+            invoked: self.record.now(),
+        }
+    }
+
+    /// Asks the process, and records its answer.
+    fn ask(
+        &self,
+        client: &mut Client<'_>,
+        command: &Command,
+        begun: Begun,
+    ) -> Result<Answer, Gone> {
+        let answer = match client.ask(command) {
+            Ok(Reply::Held { token }) => Answer::Held { token },
+            Ok(Reply::Free) => Answer::Free,
+            Ok(Reply::Ready) => Answer::Error("an answer to another command".into()),
+            Ok(Reply::Error { text }) => Answer::Error(text),
+            Err(NoReply::Ended) => Answer::Killed,
+            Err(NoReply::Silent) => Answer::Silence,
+        };
+        let gone = matches!(answer, Answer::Killed | Answer::Silence);
+        self.record.operation(begun, answer.clone());
+        if gone { Err(Gone) } else { Ok(answer) }
+    }
+}
