@@ -17,7 +17,7 @@ use leasehold_redis_common::connection::{
     Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
     SlotRange, UnboundedSender,
 };
-use leasehold_redis_common::script::Call;
+use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion as Resp};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
@@ -302,20 +302,19 @@ impl Connection for FredConnection {
         &self,
         name: &'static str,
         script: &str,
-        call: &Call,
+        call: &AddressedCall<'_>,
         asking: bool,
     ) -> Result<Bytes, Failure> {
-        let elements = call.elements();
-        let pieces = || call.keys().chain(call.args());
         // One buffer for all arguments, because the library clones each of them.
         let mut all = Vec::with_capacity(script.len() + call.bytes());
         all.extend_from_slice(script.as_bytes());
-        pieces().for_each(|piece| all.extend_from_slice(piece));
+        call.words().for_each(|word| all.extend_from_slice(word));
         let mut all = Bytes::from(all);
-        let mut arguments = Vec::with_capacity(2 + 2 * elements);
+        let mut arguments = Vec::with_capacity(2 + call.word_count());
         arguments.push(Value::Bytes(all.split_to(script.len())));
-        arguments.push(Value::try_from(elements).map_err(failure)?);
-        arguments.extend(pieces().map(|piece| Value::Bytes(all.split_to(piece.len()))));
+        arguments.push(Value::try_from(call.key_count()).map_err(failure)?);
+        let words = call.words();
+        arguments.extend(words.map(|word| Value::Bytes(all.split_to(word.len()))));
         let answer = if asking {
             self.send_asking(name, arguments).await?
         } else {

@@ -9,7 +9,7 @@ use leasehold_redis_common::connection::{
     ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl, SlotRange,
     UnboundedSender,
 };
-use leasehold_redis_common::script::{Call, NO_NOTIFICATIONS};
+use leasehold_redis_common::script::{AddressedCall, NO_NOTIFICATIONS};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, Value};
@@ -219,15 +219,14 @@ impl Connection for RedisConnection {
         &self,
         name: &'static str,
         script: &str,
-        call: &Call,
+        call: &AddressedCall<'_>,
         asking: bool,
     ) -> Result<Vec<u8>, Failure> {
-        let elements = call.elements();
         let size = name.len() + script.len() + LONGEST_COUNT + call.bytes();
-        let mut command = Cmd::with_capacity(3 + 2 * elements, size);
-        command.arg(name).arg(script).arg(elements);
-        for piece in call.keys().chain(call.args()) {
-            command.arg(piece);
+        let mut command = Cmd::with_capacity(3 + call.word_count(), size);
+        command.arg(name).arg(script).arg(call.key_count());
+        for word in call.words() {
+            command.arg(word);
         }
         let answer = if asking {
             self.send_asking(command).await?
@@ -330,8 +329,8 @@ impl Connection for RedisConnection {
 }
 
 impl RedisConnection {
-    /// Checks that the subscriber is connected to the same server as this connection, because
-    /// notifications are stamped with that server's clock.
+    /// Checks that the subscriber is connected to the same server as this connection. Only that server
+    /// counts it as a listener.
     async fn check_subscriber(&self, channel: &str) -> Result<(), Failure> {
         let publish = redis::cmd("PUBLISH")
             .arg(channel)

@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold_api::{
-    Acquire, Key, Label, LockSpec, Mode, Operation, OwnerId, Poll, Release, ServerTime, SessionId,
-    Wait,
+    Acquire, ClockId, Key, Label, LockSpec, Mode, Operation, OwnerId, Poll, Release, ServerTime,
+    SessionId, Wait,
 };
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings};
 use redis::{Connection, cmd};
@@ -25,6 +25,8 @@ const START_WITHIN: Duration = Duration::from_secs(60);
 const TIMES: u64 = 400;
 /// Nothing expires during a count.
 const LEASE: Duration = Duration::from_secs(3_600);
+/// The clock that messages name.
+const CLOCK: ClockId = ClockId::new(1);
 const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(60);
 
 /// The waiters that may get their turn within a count. They poll while the queue is built.
@@ -301,16 +303,17 @@ impl Play {
 
 /// Runs a script call. Fails if the answer is not of the expected kind.
 fn run(commands: &mut Connection, call: &Call, expected: u8) -> Result<()> {
+    let call = call.to_server(CLOCK);
     let mut evaluate = |name: &str, script: &str| -> redis::RedisResult<Vec<u8>> {
         let mut command = cmd(name);
-        command.arg(script).arg(call.elements());
-        for word in call.keys().chain(call.args()) {
+        command.arg(script).arg(call.key_count());
+        for word in call.words() {
             command.arg(word);
         }
         command.query(commands)
     };
-    let answer = match evaluate("EVALSHA", call.script.sha1()) {
-        Err(error) if error.code() == Some("NOSCRIPT") => evaluate("EVAL", call.script.source())?,
+    let answer = match evaluate("EVALSHA", call.script().sha1()) {
+        Err(error) if error.code() == Some("NOSCRIPT") => evaluate("EVAL", call.script().source())?,
         answer => answer?,
     };
     // The kind follows the status and the time.

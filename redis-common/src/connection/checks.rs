@@ -13,7 +13,7 @@ use leasehold_api::BackendError;
 
 use super::connector::Connection;
 use super::failure::{Failure, FailureKind};
-use super::server::field;
+use super::server::{UNKNOWN, field};
 use crate::options::ServerChecks;
 use crate::script::Call;
 
@@ -113,7 +113,8 @@ impl Checks {
             return Ok(String::new());
         };
         // By its source at once, to save a round trip on a server that doesn't know it.
-        let answer = connection.eval("EVAL", call.script.source(), call, false);
+        let call = call.to_server(UNKNOWN);
+        let answer = connection.eval("EVAL", call.script().source(), &call, false);
         let missing = match answer.await {
             Ok(answer) => String::from_utf8_lossy(answer.as_ref()).into_owned(),
             Err(failure) if failure.kind() == FailureKind::Lost => return Err(failure),

@@ -9,7 +9,7 @@ use super::failure::{ConnectError, Failure, FailureKind};
 use super::slots::SlotRange;
 use super::url::ServerUrl;
 use crate::options::Options;
-use crate::script::{Call, ErrorClass};
+use crate::script::{AddressedCall, ErrorClass};
 
 /// An event that a connection reports.
 #[derive(Debug)]
@@ -79,7 +79,7 @@ pub trait Connection: Send + Sync + 'static {
         &self,
         name: &'static str,
         script: &str,
-        call: &Call,
+        call: &AddressedCall<'_>,
         asking: bool,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
@@ -116,11 +116,11 @@ pub trait Connection: Send + Sync + 'static {
 /// Runs a script by its hash, or by its source if the server doesn't know the hash.
 pub(crate) async fn script<T: Connection>(
     connection: &T,
-    call: &Call,
+    call: &AddressedCall<'_>,
     asking: bool,
 ) -> Result<T::Reply, Failure> {
     const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
-    let (hash, source) = (call.script.sha1(), call.script.source());
+    let (hash, source) = (call.script().sha1(), call.script().source());
     match connection.eval("EVALSHA", hash, call, asking).await {
         Err(failure) if failure.kind() == UNKNOWN => {
             connection.eval("EVAL", source, call, asking).await

@@ -34,6 +34,7 @@ use tokio::sync::watch;
 use super::clock::ClockWatch;
 use super::connector::{self, Connection, Connector};
 use super::failure::{Failure, FailureKind};
+use super::server::UNKNOWN;
 use super::shared::{Connected, Shared, no_connection, not_run};
 use super::slots::SlotRange;
 use crate::script::{Call, ErrorClass, reply};
@@ -137,7 +138,9 @@ impl<C: Connector> ManagedConnection<C> {
         asking: bool,
     ) -> Result<Answer<C>, CallError> {
         let turn = self.turn().await.map_err(CallError::NotSent)?;
-        let answer = pin!(connector::script(&turn.live.connection, call, asking));
+        let clock = self.certain_clock(&turn.live).unwrap_or(UNKNOWN);
+        let call = call.to_server(clock);
+        let answer = pin!(connector::script(&turn.live.connection, &call, asking));
         match self.wait_for_answer(&turn, answer).await {
             Ok(body) => {
                 let clock = self.clock_of(&turn, reply::time(body.as_ref()));
@@ -424,11 +427,15 @@ impl<C: Connector> ManagedConnection<C> {
         Live::new(connected, self.shared.now())
     }
 
+    /// The clock by the `run_id`. `None` if the server has none, or if the library may have connected
+    /// to another server meanwhile.
+    fn certain_clock(&self, live: &Live<C::Connection>) -> Option<ClockId> {
+        live.clock.filter(|_| self.shared.connector.is_own())
+    }
+
     /// Returns the id of the clock of a stamp.
     fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
-        if self.shared.connector.is_own()
-            && let Some(clock) = turn.live.clock
-        {
+        if let Some(clock) = self.certain_clock(&turn.live) {
             return clock;
         }
         match (&mut *lock(&self.shared.clock), at) {

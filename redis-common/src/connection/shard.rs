@@ -16,15 +16,12 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::select;
-use leasehold_api::{
-    BackendError, ClockId, Moment, Notification, Notifications, Runtime, SessionId,
-};
+use leasehold_api::{BackendError, Moment, Notification, Notifications, Runtime, SessionId};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
-use super::server::UNKNOWN;
 use super::shared::Shared;
 use super::subscription::{PING_EVERY, as_stream};
 use crate::script::decode_notification;
@@ -190,13 +187,12 @@ impl<C: Connector> Subscriber<C> {
     async fn open(self: &Arc<Self>) -> Result<Arc<C::Connection>, BackendError> {
         let connected = self.shared.connect(true).await?;
         let connection = Arc::new(connected.connection);
-        let clock = connected.info.clock.unwrap_or(UNKNOWN);
         let events = connected.events;
         let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let this = Arc::clone(self);
         let reading = Arc::downgrade(&connection);
         self.shared.handle.spawn(async move {
-            this.read(&reading, events, clock).await;
+            this.read(&reading, events).await;
         });
         Ok(connection)
     }
@@ -206,13 +202,12 @@ impl<C: Connector> Subscriber<C> {
         self: Arc<Self>,
         connection: &std::sync::Weak<C::Connection>,
         mut events: UnboundedReceiver<ConnectionEvent>,
-        clock: ClockId,
     ) {
         loop {
             let event = self.shared.within(PING_EVERY, events.recv()).await;
             match event {
                 Some(Some(ConnectionEvent::ShardMessage { channel, payload })) => {
-                    self.deliver(&channel, &payload, clock);
+                    self.deliver(&channel, &payload);
                 }
                 // The slot has moved away. The others on this connection subscribe again too: a
                 // library may have mistaken this message for an answer.
@@ -302,12 +297,12 @@ impl<C: Connector> Subscriber<C> {
         self.give_up(&mut *self.connection.lock().await);
     }
 
-    fn deliver(&self, channel: &str, payload: &[u8], clock: ClockId) {
+    fn deliver(&self, channel: &str, payload: &[u8]) {
         let session = self.channels().get(channel).map(|channel| channel.session);
         let Some(session) = session else {
             return;
         };
-        match decode_notification(payload, clock) {
+        match decode_notification(payload) {
             Ok(notifications) => notifications
                 .into_iter()
                 .for_each(|notification| self.streams.notify(session, notification)),

@@ -9,12 +9,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{BackendError, ClockId, Notification, Notifications, Runtime};
+use leasehold_api::{BackendError, Notification, Notifications, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
-use super::server::{ServerMode, UNKNOWN};
 use super::shared::Shared;
 use crate::script::decode_notification;
 
@@ -27,7 +26,6 @@ pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// A subscription that the server has confirmed.
 struct Subscription<T> {
     connection: T,
-    clock: ClockId,
     events: UnboundedReceiver<ConnectionEvent>,
     /// The number of the backend's moves to another server, and that number when the connection
     /// was opened.
@@ -97,11 +95,6 @@ impl<T: Connection> Subscription<T> {
         {
             Some(Ok(())) => Ok(Self {
                 connection,
-                clock: match shared.mode {
-                    ServerMode::Standalone => connected.info.clock.unwrap_or(UNKNOWN),
-                    // Any node may have published the message.
-                    ServerMode::Cluster => UNKNOWN,
-                },
                 events: connected
                     .events
                     .unwrap_or_else(|| mpsc::unbounded_channel().1),
@@ -152,7 +145,6 @@ impl<C: Connector> SubscriptionTask<C> {
 
     /// Forwards messages until the connection is lost or the stream is dropped.
     async fn forward(&self, subscription: &mut Subscription<C::Connection>) -> Ended {
-        let clock = subscription.clock;
         loop {
             let event = pin!(subscription.events.recv());
             let dropped = pin!(self.notifications.closed());
@@ -164,7 +156,7 @@ impl<C: Connector> SubscriptionTask<C> {
                 .await
             {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
-                    Some(ConnectionEvent::Message(payload)) => self.deliver(&payload, clock),
+                    Some(ConnectionEvent::Message(payload)) => self.deliver(&payload),
                     Some(ConnectionEvent::Missed) => self.missed(),
                     // This connection has no such subscription.
                     Some(
@@ -206,8 +198,8 @@ impl<C: Connector> SubscriptionTask<C> {
         }
     }
 
-    fn deliver(&self, payload: &[u8], clock: ClockId) {
-        match decode_notification(payload, clock) {
+    fn deliver(&self, payload: &[u8]) {
+        match decode_notification(payload) {
             Ok(notifications) => notifications
                 .into_iter()
                 .for_each(|notification| self.notify(notification)),

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, Convert, ForceMode, ForceRelease, InvalidInput, Key, Operation, Poll, Release, Renew,
-    SessionId, bounds,
+    Acquire, ClockId, Convert, ForceMode, ForceRelease, InvalidInput, Key, Operation, Poll,
+    Release, Renew, SessionId, bounds,
 };
 
-use super::encoding::{LENGTH, Pieces, Writer, mode_code};
+use super::encoding::{CLOCK, LENGTH, Pieces, Writer, clock_bytes, mode_code};
 use super::names::Names;
 use super::source::{self, RightsOf, Script, Scripts};
 
@@ -76,7 +76,7 @@ impl ScriptSettings {
     }
 }
 
-/// One call of a script: `EVALSHA sha1 numkeys keys... args...`.
+/// One call of a script, for any server.
 #[derive(Clone)]
 pub struct Call {
     /// The script.
@@ -107,14 +107,52 @@ impl Call {
         Pieces(&self.packed).step_by(2)
     }
 
-    /// The packed argument of each element.
-    pub fn args(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        Pieces(&self.packed).skip(1).step_by(2)
+    /// Addresses the call to the server with this clock. The clock of a server that may be another one
+    /// by then is 0. A client then renews before it returns a guard.
+    pub const fn to_server(&self, clock: ClockId) -> AddressedCall<'_> {
+        AddressedCall {
+            call: self,
+            clock: clock_bytes(clock),
+        }
+    }
+}
+
+/// One call of a script for one server: `EVALSHA sha1 numkeys keys... args... clock`.
+///
+/// The script puts the id of the server's clock into its messages. Without it, a subscriber of a
+/// replica would read the message with the replica's clock.
+#[derive(Clone, Copy, Debug)]
+pub struct AddressedCall<'a> {
+    call: &'a Call,
+    clock: [u8; CLOCK],
+}
+
+impl AddressedCall<'_> {
+    /// The script.
+    pub fn script(&self) -> &Script {
+        &self.call.script
+    }
+
+    /// The number of keys.
+    pub const fn key_count(&self) -> usize {
+        self.call.elements
+    }
+
+    /// The keys, then the arguments: one for each key, and the clock.
+    pub fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
+        let arguments = Pieces(&self.call.packed).skip(1).step_by(2);
+        let clock = std::iter::once(&self.clock[..]);
+        self.call.keys().chain(arguments).chain(clock)
+    }
+
+    /// The number of keys and arguments.
+    pub const fn word_count(&self) -> usize {
+        2 * self.call.elements + 1
     }
 
     /// The size of all keys and arguments, in bytes.
     pub const fn bytes(&self) -> usize {
-        self.packed.len() - self.elements * 2 * LENGTH
+        self.call.packed.len() - self.call.elements * 2 * LENGTH + CLOCK
     }
 }
 

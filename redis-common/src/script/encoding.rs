@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold_api::{FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds};
+use leasehold_api::{
+    ClockId, FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds,
+};
 
 /// The server sent bytes that no script of this crate sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -17,6 +19,13 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The size of the length field before a [piece](Pieces), in bytes.
 pub(crate) const LENGTH: usize = 4;
+/// The size of the id of a clock, in bytes.
+pub(crate) const CLOCK: usize = 8;
+
+/// The id of a clock, as the scripts copy it from a call to a message.
+pub(crate) const fn clock_bytes(clock: ClockId) -> [u8; CLOCK] {
+    clock.get().to_le_bytes()
+}
 
 /// Builds packed arguments.
 #[derive(Debug)]
@@ -181,6 +190,10 @@ impl<'a> Reader<'a> {
 
     pub(crate) fn time(&mut self, what: &'static str) -> Result<ServerTime, Malformed> {
         self.number(what).map(ServerTime::from_micros)
+    }
+
+    pub(crate) fn clock(&mut self, what: &'static str) -> Result<ClockId, Malformed> {
+        self.array(what).map(u64::from_le_bytes).map(ClockId::new)
     }
 
     pub(crate) fn duration(&mut self, what: &'static str) -> Result<Duration, Malformed> {

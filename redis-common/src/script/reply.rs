@@ -180,15 +180,17 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
 }
 
 /// A message without notifications. Publish it to a session's channel to count the subscribers.
-pub const NO_NOTIFICATIONS: [u8; 8] = [0; 8];
+pub const NO_NOTIFICATIONS: [u8; 16] = [0; 16];
 
-/// Decodes a message from a session's channel.
+/// Decodes a message from a session's channel. The message names the clock of its stamp: a replica or
+/// another node may have delivered it.
 ///
 /// # Errors
 /// [`Malformed`] if no script of this crate publishes such a message.
-pub fn decode_notification(payload: &[u8], clock: ClockId) -> Result<Vec<Notification>, Malformed> {
+pub fn decode_notification(payload: &[u8]) -> Result<Vec<Notification>, Malformed> {
     let mut from = Reader::new(payload);
     let at = from.time("notification stamp")?;
+    let clock = from.clock("notification clock")?;
     let stamp = Stamp { clock, at };
     let mut notifications = Vec::new();
     while !from.is_empty() {
@@ -392,7 +394,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::script::encoding::Writer;
+    use crate::script::encoding::{Writer, clock_bytes};
 
     const CLOCK: ClockId = ClockId::new(7);
 
@@ -461,7 +463,8 @@ mod tests {
     #[test]
     fn message_carries_several_notifications() {
         let mut out = Writer::with_capacity(0);
-        out.number(11).u8(b'G').number(1).number(2).number(3);
+        out.number(11).raw(&clock_bytes(CLOCK));
+        out.u8(b'G').number(1).number(2).number(3);
         out.u8(b'H').number(4).u8(b'R').number(5);
         let stamp = stamped(11, ()).stamp;
         let expected = vec![
@@ -474,7 +477,7 @@ mod tests {
             Notification::WakeUp { sequence: 4, stamp },
             Notification::Revoked { sequence: 5, stamp },
         ];
-        assert_eq!(decode_notification(&out.finish(), CLOCK), Ok(expected));
+        assert_eq!(decode_notification(&out.finish()), Ok(expected));
     }
 
     proptest! {
@@ -486,7 +489,7 @@ mod tests {
         ) {
             let bytes = [start, &bytes].concat();
             let _ = (convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
-            let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes, CLOCK));
+            let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes));
             prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(releases(&bytes, count, CLOCK).len(), count);

@@ -270,10 +270,10 @@ fn expand(text: &str, values: &HashMap<&str, String>, out: &mut String) {
 /// cost time in every call of a script, so they are compiled into the text.
 fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let number = |duration: Duration| duration.as_micros().to_string();
-    let (publish, channel_start) = if settings.shard_channels {
-        ("'SPUBLISH'", "key")
+    let (publish, count, channel_start) = if settings.shard_channels {
+        ("'SPUBLISH'", "SHARDNUMSUB", "key")
     } else {
-        ("'PUBLISH'", "string.match(key, '^[^{]*') .. 'c:'")
+        ("'PUBLISH'", "NUMSUB", "string.match(key, '^[^{]*') .. 'c:'")
     };
     let constants = [
         // The last byte is the version of the format.
@@ -287,7 +287,17 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SHARD_CHANNELS", settings.shard_channels.to_string()),
         ("REVOCATION", b'R'.to_string()),
         ("PUBLISH", publish.into()),
-        ("CHANNEL_START", channel_start.into()),
+        // The channel of session `to`, for the Redis key `key`.
+        (
+            "CHANNEL",
+            format!("{channel_start} .. string.sub(redis.sha1hex(to), 1, 16)"),
+        ),
+        // Whether somebody listens on `channel`. After an error the number of listeners is unknown,
+        // which counts as listening.
+        (
+            "LISTENS",
+            format!("redis.pcall('PUBSUB', '{count}', channel)[2] ~= 0"),
+        ),
         ("MAX_FLOOR", bounds::MAX_FLOOR.to_string()),
         ("MAX_FLOOR_AHEAD", number(bounds::MAX_FLOOR_AHEAD)),
         ("SCAN_FREELY", bounds::SCAN_FREELY.to_string()),

@@ -13,19 +13,18 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
-    Acquire, BackendError, ClockId, Convert, FencingToken, ForceMode, ForceRelease, Key, Label,
-    Limits, LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
-    ServerTime, SessionId, Stamped, Wait,
+    Acquire, BackendError, Convert, FencingToken, ForceMode, ForceRelease, Key, Label, Limits,
+    LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime,
+    SessionId, Stamped, Wait,
 };
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-use super::support::{Connection, Value};
+use super::support::{CLOCK, Connection, Value};
 use actions::{Action, Attempt, CONTENDED, actions, contention};
 
-const CLOCK: ClockId = ClockId::new(1);
 /// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
@@ -439,7 +438,7 @@ impl World<'_> {
             let to = listening
                 .find(|session| self.protocol.channel(session).as_bytes() == parts[1].bytes())
                 .ok_or_else(|| TestCaseError::fail("a message on an unknown channel"))?;
-            let notifications = decode_notification(parts[2].bytes(), CLOCK)
+            let notifications = decode_notification(parts[2].bytes())
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
             published.extend(notifications.into_iter().map(|notification| Message {
                 to,

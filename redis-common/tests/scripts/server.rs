@@ -5,16 +5,15 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, ClockId, Convert, ConvertReply, EndReason, Key, LockSpec,
-    Mode, Operation, OwnerId, Policy, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, EndReason, Key, LockSpec, Mode,
+    Operation, OwnerId, Policy, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
     ServerTime, SessionId, Wait,
 };
 use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
-use super::support::{Connection, Value};
+use super::support::{CLOCK, Connection, Value};
 
-const CLOCK: ClockId = ClockId::new(1);
 const LEASE: Duration = Duration::from_secs(30);
 
 struct Fixture {

@@ -5,8 +5,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use leasehold_api::ClockId;
 use leasehold_redis_common::script::Call;
 use leasehold_test_servers::RedisServer;
+
+/// The clock that the tests call the server's.
+pub(crate) const CLOCK: ClockId = ClockId::new(0x1122_3344_5566_7788);
 
 /// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,13 +134,13 @@ impl Connection {
     }
 
     fn evaluate(&mut self, command: &str, script: &str, call: &Call) -> Value {
+        let call = call.to_server(CLOCK);
         let mut words = vec![
             command.as_bytes().to_vec(),
             script.as_bytes().to_vec(),
-            call.elements().to_string().into_bytes(),
+            call.key_count().to_string().into_bytes(),
         ];
-        words.extend(call.keys().map(<[u8]>::to_vec));
-        words.extend(call.args().map(<[u8]>::to_vec));
+        words.extend(call.words().map(<[u8]>::to_vec));
         self.command(&words)
     }
 }

@@ -7,6 +7,9 @@
 
 local clock = redis.call('TIME')
 local now = clock[1] * 1000000 + clock[2]
+-- The id of this server's clock. Only the client knows it. Each message names it, because a replica or
+-- another node may deliver the message.
+local clock_id = ARGV[#KEYS + 1]
 
 -- The fast path handles the most frequent cases without calling a Lua function; each file says which.
 -- Its result is the same as the general part's. It leaves all other cases to the general part, failed

@@ -32,7 +32,11 @@ then
       seen, reason = highest, known_reason
     end
   end
-  if usable and (own and 0 or 1) + watermarks + waiters <= @QUEUE_RECORDS@ then
+  usable = usable and (own and 0 or 1) + watermarks + waiters <= @QUEUE_RECORDS@
+  local key = KEYS[1]
+  local channel = usable and @CHANNEL@
+  -- The general part marks an unreachable waiter.
+  if usable and @LISTENS@ then
     local watermark = struct.pack('<c16ddc1', session, seen, watermark_end, reason)
     token = math.max(token + 1, now, floor + 1)
     local needed_end, old_end = math.max(watermark_end, offer_end + @RETENTION@), stored_end
@@ -66,11 +70,7 @@ then
     end
     if written then
       @PUBLISH_GRANT@
-      if listens then
-        return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
-      end
-      -- Nobody listens: undo the write. The general part marks the waiter as unreachable.
-      redis.call('SET', KEYS[1], stored, 'PXAT', math.ceil(old_end / 1000) + 1000)
+      return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
     end
   end
 end

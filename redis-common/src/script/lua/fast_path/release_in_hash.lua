@@ -80,10 +80,12 @@ if type(first) == 'table' then
       else
         first_ticket = 0
       end
-      -- The general part drops an expired waiter.
-      if (mode == 'X' or permit and permits == 1) and waiter_end > now
+      usable = (mode == 'X' or permit and permits == 1) and waiter_end > now
         and waiter_flags == @LISTENING@ and (waiting == 1 or first_end > now)
-      then
+      local key = KEYS[1]
+      local channel = usable and @CHANNEL@
+      -- The general part drops an expired waiter, and marks an unreachable one.
+      if usable and @LISTENS@ then
         if not full then
           -- A writer follows the last reader.
           kept = string.sub(kept, 1, 34) .. string.sub(kept, 6, 9) .. string.sub(kept, 39)
@@ -107,36 +109,26 @@ if type(first) == 'table' then
           redis.call('HDEL', KEYS[1], 'h' .. name)
         end
         if type(written) == 'number' then
-          @PUBLISH_GRANT@
-          if listens then
-            if permit then
-              redis.call('HSET', KEYS[1],
-                'head', struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end,
-                  math.min(earliest, offer_end), next_ticket, first_ticket, first_end, waiters_end),
-                'h' .. to .. raw, struct.pack('<I4dBBc0I4c1c8dI4', slot, offer_end, @OWN_TOKEN@,
-                  #label, label, 9, 'P', raw, token, 1),
-                string.format('s%.0f', slot), to .. raw,
-                'm' .. session, watermark)
-            else
-              redis.call('HSET', KEYS[1],
-                'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
-                  stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
-                  to_owner, offer_end, 0, #label, label, 9, 'X', raw),
-                'm' .. session, watermark)
-            end
-            if moved then
-              @SET_EXPIRY@
-            end
-            return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
-          end
-          -- Nobody listens: undo the write. The general part marks the waiter as unreachable.
-          redis.call('HSET', KEYS[1], granted, waiter, ticket_field, string.sub(granted, 2))
-          if hole then
-            redis.call('HSET', KEYS[1], second, hole, hole_end, string.sub(second, 2))
-          end
           if permit then
-            redis.call('HSET', KEYS[1], 'h' .. name, permit)
+            redis.call('HSET', KEYS[1],
+              'head', struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end,
+                math.min(earliest, offer_end), next_ticket, first_ticket, first_end, waiters_end),
+              'h' .. to .. raw, struct.pack('<I4dBBc0I4c1c8dI4', slot, offer_end, @OWN_TOKEN@,
+                #label, label, 9, 'P', raw, token, 1),
+              string.format('s%.0f', slot), to .. raw,
+              'm' .. session, watermark)
+          else
+            redis.call('HSET', KEYS[1],
+              'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
+                stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
+                to_owner, offer_end, 0, #label, label, 9, 'X', raw),
+              'm' .. session, watermark)
           end
+          if moved then
+            @SET_EXPIRY@
+          end
+          @PUBLISH_GRANT@
+          return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
         end
       end
     end

@@ -20,10 +20,11 @@
 -- demand, and step() writes the changes.
 --
 -- Writing
---   A step decides everything before it writes (rule 13), with one exception: a grant depends on
---   the answer to PUBLISH. A step must not publish a change that it can't write, so it first makes a
---   write that changes nothing. If the first write fails, the reply is the server's error and means
---   "not executed". An error after the first write means "outcome unknown".
+--   A step decides everything before it writes (rule 13), and publishes after all writes. A message
+--   may reach listeners that PUBLISH does not count, such as those of a replica, and nothing takes it
+--   back. So no step publishes a change that it hasn't written. If the first write fails, the reply
+--   is the server's error and means "not executed". An error after the first write means "outcome
+--   unknown".
 --
 -- Numbers
 --   Every time, token, ticket and sequence is a double that holds an integer below 2^53.
@@ -51,7 +52,7 @@ local S = {
   strict = false, -- whether the command must fail if the server is out of memory
   -- The answer to GET, if the fast path has called it.
   prefetched = first ~= nil, first = first or false,
-  try = try, answers = answers, done = done,
+  try = try, answers = answers, done = done, clock_id = clock_id,
   -- The current element of the batch, and its operation if the command has one.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,

@@ -209,6 +209,20 @@
 
   -- Writing the hash --------------------------------------------------------------------------
 
+  -- Makes a write that changes nothing. Raises an error if the server refuses it.
+  ensure_writable = function(S)
+    if S.wrote then
+      return
+    end
+    if not S.strict then
+      S:write('PEXPIREAT', S.key, S:expire_at())
+    elseif S.form == 'hash' or S.old_hash then
+      S:write('HSET', S.key, 'head', S.stored)
+    elseif S.stored then
+      S:write('SET', S.key, S.stored, 'KEEPTTL')
+    end
+  end,
+
   delete_key = function(S)
     S:ensure_writable()
     S:write('UNLINK', S.key)

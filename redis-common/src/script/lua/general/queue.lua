@@ -150,28 +150,20 @@
     return math.ceil(S.stored_end / 1000) + 1000
   end,
 
-  -- Makes a write that changes nothing. Raises an error if the server refuses it.
-  ensure_writable = function(S)
-    if S.wrote then
-      return
-    end
-    if not S.strict then
-      S:write('PEXPIREAT', S.key, S:expire_at())
-    elseif S.form == 'hash' or S.old_hash then
-      S:write('HSET', S.key, 'head', S.stored)
-    elseif S.stored then
-      S:write('SET', S.key, S.stored, 'KEEPTTL')
-    end
+  channel_of = function(S, session)
+    local key, to = S.key, session
+    return @CHANNEL@
   end,
 
-  publish = function(S, to, body)
-    local key, session = S.key, string.sub(redis.sha1hex(to), 1, 16)
-    local message = struct.pack('<d', S.now) .. body
-    if @SHARD_CHANNELS@ and string.byte(body) == @REVOCATION@ then
-      -- A holder that hasn't waited doesn't listen to the channel of the key. Revocations are rare.
-      redis.pcall('PUBLISH', string.match(key, '^[^{]*') .. 'c:' .. session, message)
+  -- Whether somebody listens to the session. Only the count before the writes is used: a message that
+  -- has left can't be taken back.
+  is_reachable = function(S, session)
+    S.reach = S.reach or {}
+    if S.reach[session] == nil then
+      local channel = S:channel_of(session)
+      S.reach[session] = not @PUSH@ or @LISTENS@
     end
-    return redis.pcall(@PUBLISH@, @CHANNEL_START@ .. session, message)
+    return S.reach[session]
   end,
 
   -- Keeps a message until the state is written.
@@ -180,31 +172,19 @@
     S.pending[to] = (S.pending[to] or '') .. body
   end,
 
-  -- Publishes a message and returns whether the session listens. Only the first message of a step
-  -- to a session is published at once. Later ones are published together at the end of the step.
-  notify_now = function(S, to, body)
-    if not @PUSH@ then
-      return true
+  publish = function(S, to, body)
+    local channel, message = S:channel_of(to), struct.pack('<dc8', S.now, S.clock_id) .. body
+    if @SHARD_CHANNELS@ and string.byte(body) == @REVOCATION@ then
+      -- A holder that hasn't waited doesn't listen to the channel of the key. Revocations are rare.
+      redis.pcall('PUBLISH',
+        string.match(S.key, '^[^{]*') .. 'c:' .. string.sub(channel, -16), message)
     end
-    S.reach = S.reach or {}
-    if S.reach[to] == nil then
-      S:ensure_writable()
-      local before = S.pending and S.pending[to] or ''
-      local listeners = S:publish(to, before .. body)
-      -- After an error the number of listeners is unknown, which counts as listening.
-      S.reach[to] = type(listeners) == 'table' or listeners > 0
-      if S.pending then
-        S.pending[to] = nil
-      end
-    elseif S.reach[to] then
-      S:notify(to, body)
-    end
-    return S.reach[to]
+    redis.pcall(@PUBLISH@, channel, message)
   end,
 
   publish_pending = function(S)
-    for to, body in pairs(S.pending) do
-      if @PUSH@ and not (S.reach and S.reach[to] == false) then
+    if @PUSH@ then
+      for to, body in pairs(S.pending) do
         S:publish(to, body)
       end
     end
@@ -250,49 +230,30 @@
     return @OFFER_END@
   end,
 
-  -- Turns a waiter into an offer. Returns the ticket of the next waiter.
+  -- Turns a waiter into an offer. Returns the ticket of the next waiter, and the holder.
   grant_waiter = function(S, ticket, waiter)
     local after = S:remove_waiter(ticket, waiter)
-    S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.label,
-      waiter.floor, S:offer_end(waiter))
-    return after
-  end,
-
-  -- The message to a waiter that is about to be granted.
-  offer_message = function(S, waiter)
-    local holder_id = waiter.session .. (S.kind == @SEMAPHORE@ and waiter.raw or waiter.owner)
-    local holder, others = S:holder_of(holder_id), S.holder_count
-    if holder and holder.ends <= S.now then
-      holder, others = nil, others - 1
-    end
-    local token, holder_end = S.token, S:offer_end(waiter)
-    if holder and holder.flags % 2 == @REVOKED@ then
-      holder_end = holder.ends
-    elseif holder then
-      holder_end = math.max(holder_end, holder.ends)
-    elseif not S:joins(waiter.mode, waiter.floor, others) then
-      token = S:token_after(waiter.floor)
-    end
-    return 'G' .. waiter.raw .. struct.pack('<dd', token, holder_end - S.now)
+    return after, S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits,
+      waiter.label, waiter.floor, S:offer_end(waiter))
   end,
 
   -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9). Returns the
   -- ticket of the next waiter.
   offer = function(S, ticket, waiter)
-    if not waiter.listening then
-      return S:grant_waiter(ticket, waiter)
-    end
-    local message = S:offer_message(waiter)
-    if waiter.unreachable_marks >= @MAX_UNREACHABLE_MARKS@ then
-      S:notify(waiter.session, message)
-    elseif not S:notify_now(waiter.session, message) then
+    local may_mark = waiter.listening and waiter.unreachable_marks < @MAX_UNREACHABLE_MARKS@
+    if may_mark and not S:is_reachable(waiter.session) then
       waiter.unreachable, waiter.unreachable_marks = true, waiter.unreachable_marks + 1
       waiter.fresh, waiter.bytes = true, false
       S.waiters.unreachable = S.waiters.unreachable + 1
       S.dirty = true
       return S:ticket_after(ticket)
     end
-    return S:grant_waiter(ticket, waiter)
+    local after, holder = S:grant_waiter(ticket, waiter)
+    if waiter.listening then
+      local body = 'G' .. waiter.raw .. struct.pack('<dd', S.token, holder.ends - S.now)
+      S:notify(waiter.session, body)
+    end
+    return after
   end,
 
   -- Grants waiters of this mode, or of any mode, in ticket order up to the first that does not fit.
@@ -331,7 +292,8 @@
           return
         end
         S.budget = S.budget - 1
-        if S:notify_now(waiter.session, 'H' .. waiter.raw) then
+        if S:is_reachable(waiter.session) then
+          S:notify(waiter.session, 'H' .. waiter.raw)
           return
         end
       end
