@@ -1,6 +1,8 @@
 //! Behavior that the state machine doesn't model: foreign values, full memory, read-only servers,
 //! batches, and the stored form of a key.
 
+mod replica;
+
 use std::slice::from_ref;
 use std::time::Duration;
 

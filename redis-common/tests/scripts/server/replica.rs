@@ -1,0 +1,210 @@
+//! A server with a replica. The server relays all messages to the replica, and counts none of the
+//! replica's subscribers.
+
+use std::collections::BTreeMap;
+
+use leasehold_api::{FencingToken, InspectReply, Notification};
+use leasehold_redis_common::script::decode_notification;
+
+use super::*;
+
+/// The session of the holder.
+const HOLDER: u8 = 1;
+/// The first waiter's session. It listens at the replica only, as a client does that was connected to
+/// it before a failover.
+const FIRST: u8 = 2;
+
+/// A server, its replica, and a subscriber of the replica.
+struct Pair {
+    primary: Fixture,
+    subscriber: Connection,
+    /// The channel of each session, for the keys that the test uses.
+    sessions: BTreeMap<Vec<u8>, u8>,
+    shard_channels: bool,
+    _replica: RedisServer,
+}
+
+impl Pair {
+    fn new(shard_channels: bool) -> Self {
+        let mut primary = Fixture::new();
+        let settings = ScriptSettings::default().with_shard_channels(shard_channels);
+        primary.protocol = Protocol::new("t:", settings).expect("a good prefix");
+        let of_primary = ["127.0.0.1".into(), primary._server.port().to_string()];
+        let options = ServerOptions::default().with_config("replicaof", of_primary);
+        let replica = options.start();
+        let mut pair = Self {
+            primary,
+            subscriber: Connection::open(&replica),
+            sessions: BTreeMap::new(),
+            shard_channels,
+            _replica: replica,
+        };
+        while pair.replicas_in_sync() == 0 {}
+        pair
+    }
+
+    /// The number of replicas that have everything up to now.
+    fn replicas_in_sync(&mut self) -> i64 {
+        self.primary.connection.command(&["SET", "written", "1"]);
+        match self.primary.connection.command(&["WAIT", "1", "1000"]) {
+            Value::Int(count) => count,
+            answer => panic!("WAIT answered {answer:?}"),
+        }
+    }
+
+    fn channel(&self, name: &str, number: u8) -> String {
+        let (protocol, session) = (&self.primary.protocol, SessionId::from_bytes([number; 16]));
+        match self.shard_channels {
+            true => protocol.shard_channel(&key(name), &session),
+            false => protocol.channel(&session),
+        }
+    }
+
+    /// Subscribes a session, at the replica or at the primary.
+    fn subscribe(&mut self, name: &str, number: u8, at: Option<&mut Connection>) {
+        let channel = self.channel(name, number);
+        let command = if self.shard_channels {
+            "SSUBSCRIBE"
+        } else {
+            "SUBSCRIBE"
+        };
+        self.sessions.insert(channel.clone().into_bytes(), number);
+        at.unwrap_or(&mut self.subscriber)
+            .command(&[command, &channel]);
+    }
+
+    /// What the subscriber of the replica got since the last call.
+    fn relayed(&mut self) -> Vec<(u8, Notification)> {
+        assert_eq!(self.replicas_in_sync(), 1);
+        let mut relayed = Vec::new();
+        self.subscriber.send(&["PING"]);
+        loop {
+            let Value::Array(parts) = self.subscriber.receive() else {
+                return relayed;
+            };
+            let [_, channel, message] = &parts[..] else {
+                return relayed;
+            };
+            let number = self.sessions[channel.bytes()];
+            let notifications = decode_notification(message.bytes()).expect("a message of ours");
+            relayed.extend(notifications.into_iter().map(|it| (number, it)));
+        }
+    }
+
+    fn inspect(&mut self, name: &str) -> InspectReply {
+        let call = self.primary.protocol.inspect(&key(name));
+        let answer = self.primary.connection.run(&call);
+        let inspected = reply::inspect(answer.bytes(), CLOCK);
+        inspected.expect("a reply").reply
+    }
+
+    /// A holder, then waiters that say that they listen. The holder releases.
+    fn hand_over(&mut self, case: &Case, waiters: u8) {
+        for number in HOLDER..=HOLDER + waiters {
+            let request = self
+                .primary
+                .request(case.name, attempt(number, 1), case.spec, case.mode)
+                .with_wait(Wait::new(true));
+            let reply = self.primary.acquire(&request);
+            let is_holder = matches!(reply, AcquireReply::Acquired(_));
+            assert_eq!(is_holder, number == HOLDER, "{}: {reply:?}", case.name);
+        }
+        let released = self.primary.release(case.name, attempt(HOLDER, 1));
+        assert!(matches!(released, ReleaseReply::Released { .. }));
+    }
+}
+
+/// A lock, and how many waiters give it the wanted form.
+struct Case {
+    name: &'static str,
+    spec: LockSpec,
+    mode: Mode,
+    waiters: u8,
+}
+
+/// Locks for each part of the scripts that publishes: the two fast paths, and the general part.
+fn cases() -> [Case; 6] {
+    let semaphore = LockSpec::semaphore(1).expect("a good number");
+    let barging = LockSpec::mutex().with_policy(Policy::Barging);
+    let case = |name, spec, mode, waiters| Case {
+        name,
+        spec,
+        mode,
+        waiters,
+    };
+    let (mutex, rw_lock) = (LockSpec::mutex(), LockSpec::rw_lock());
+    [
+        case("string", mutex, Mode::Exclusive, 3),
+        case("hash", mutex, Mode::Exclusive, 20),
+        case("one permit", semaphore, Mode::Permits(1), 3),
+        case("many permits", semaphore, Mode::Permits(1), 20),
+        case("writers", rw_lock, Mode::Exclusive, 3),
+        case("woken", barging.expect("a good policy"), Mode::Exclusive, 3),
+    ]
+}
+
+/// Whether the scripts publish on shard channels. Redis 6.2 has none.
+fn channels() -> impl Iterator<Item = bool> {
+    let has_shard_channels = RedisServer::default_version().major >= 7;
+    [false, true]
+        .into_iter()
+        .filter(move |is_shard| !is_shard || has_shard_channels)
+}
+
+#[test]
+fn waiter_that_is_marked_gets_no_message_at_a_replica() {
+    for shard_channels in channels() {
+        let mut pair = Pair::new(shard_channels);
+        for case in cases() {
+            for number in FIRST..FIRST + case.waiters {
+                pair.subscribe(case.name, number, None);
+            }
+            pair.hand_over(&case, case.waiters);
+            let name = case.name;
+            assert_eq!(pair.relayed(), [], "{name}, shard: {shard_channels}");
+            let state = pair.inspect(name);
+            assert_eq!(state.holder_count, 0, "{name}, shard: {shard_channels}");
+            assert_eq!(state.waiter_count, u32::from(case.waiters));
+            if case.spec.policy() == Policy::Fair {
+                assert!(state.waiters.iter().all(|waiter| waiter.unreachable));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_message_at_a_replica_is_about_a_grant_that_was_made() {
+    for shard_channels in channels() {
+        let mut pair = Pair::new(shard_channels);
+        for case in cases() {
+            // All listen at the replica, but only the second waiter at the primary too.
+            let mut at_primary = Connection::open(&pair.primary._server);
+            let second = FIRST + 1;
+            for number in FIRST..FIRST + case.waiters {
+                pair.subscribe(case.name, number, None);
+            }
+            pair.subscribe(case.name, second, Some(&mut at_primary));
+            pair.hand_over(&case, case.waiters);
+            let relayed = pair.relayed();
+            if case.spec.policy() == Policy::Barging {
+                assert!(
+                    matches!(relayed[..], [(to, Notification::WakeUp { .. })] if to == second),
+                    "{relayed:?}"
+                );
+                continue;
+            }
+            let [(to, Notification::Granted { token, stamp, .. })] = relayed[..] else {
+                panic!("{}, shard: {shard_channels}: {relayed:?}", case.name);
+            };
+            // The replica relays a message of the primary, which names the primary's clock.
+            assert_eq!((to, stamp.clock), (second, CLOCK));
+            let holders: Vec<FencingToken> = {
+                let holders = pair.inspect(case.name).holders;
+                holders.iter().map(|holder| holder.token).collect()
+            };
+            assert_eq!(holders, [token], "{}", case.name);
+            let renewed = pair.primary.renew(case.name, attempt(to, 1));
+            assert!(matches!(renewed, RenewReply::Renewed { token: it, .. } if it == token));
+        }
+    }
+}
