@@ -4,6 +4,7 @@
 mod checks;
 mod connecting;
 mod events;
+mod failover;
 mod faults;
 mod recovery;
 mod refusals;

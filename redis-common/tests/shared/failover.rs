@@ -1,0 +1,135 @@
+//! Two servers behind one address that sends new connections to the current primary and leaves old
+//! ones alone, as a load balancer does. After a graceful failover, waiters still listen at the old
+//! primary, which relays the messages of the new one.
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::{FencingToken, LockClient, MutexGuard};
+use leasehold_test_servers::{FaultProxy, RedisServer};
+use tokio::task::JoinHandle;
+
+use super::support::{Constructor, admin, eventually};
+
+const KEY: &str = "failed over";
+/// The variable with the number of failovers.
+const ROUNDS: &str = "LEASEHOLD_FAILOVERS";
+/// How long each client works under the lock, if it stays valid. Much longer than it takes until two
+/// guards meet.
+const WORK: Duration = Duration::from_millis(100);
+/// The time limit of a round on a busy machine.
+const LIMIT: Duration = Duration::from_secs(60);
+
+/// Work under a guard, as long as the guard was valid.
+#[derive(Clone, Copy, Debug)]
+struct Held {
+    from: Instant,
+    until: Instant,
+    token: FencingToken,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn graceful_failover_gives_no_token_twice() {
+    let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().expect("a number"));
+    let (first, second) = (RedisServer::start(), RedisServer::start());
+    let proxy = FaultProxy::start(first.address()).await;
+    let (mut primary, mut replica) = (&first, &second);
+    replicate(primary, replica).await;
+    let mut clients = Vec::new();
+    for _ in 0..3 {
+        let backend = Constructor::URL.open(&proxy.url()).await;
+        clients.push(LockClient::new(backend));
+    }
+    let mut all = Vec::new();
+    for round in 1..=rounds {
+        let held = fail_over_while_they_wait(&clients, &proxy, primary, replica).await;
+        println!("failover {round}: {held:?}");
+        all.extend(held);
+        (primary, replica) = (replica, primary);
+    }
+    all.sort_by_key(|held| held.from);
+    for pair in all.windows(2) {
+        assert!(pair[0].token < pair[1].token, "{pair:?}");
+        assert!(pair[0].until <= pair[1].from, "two valid guards: {pair:?}");
+    }
+}
+
+/// One client holds the lock while the others wait, and releases it right after a failover. Returns
+/// what each of them held.
+async fn fail_over_while_they_wait(
+    clients: &[LockClient],
+    proxy: &FaultProxy,
+    primary: &RedisServer,
+    replica: &RedisServer,
+) -> Vec<Held> {
+    let (holder, waiters) = clients.split_first().expect("clients");
+    let guard = lock(holder).await;
+    let (from, token) = (Instant::now(), guard.fencing_token());
+    let mut waiting = Vec::new();
+    for (waiter, position) in waiters.iter().zip(1..) {
+        waiting.push(wait(waiter.clone()));
+        eventually("the waiter is in the queue", async || {
+            let inspection = holder.inspect(KEY).await.expect("an answer");
+            inspection.waiter_count() == position
+        })
+        .await;
+    }
+    eventually("the waiters listen at the primary", async || {
+        let channels = admin(&primary.url(), &["PUBSUB", "CHANNELS", "*"]).await;
+        channels.matches("leasehold:").count() >= waiters.len()
+    })
+    .await;
+    // The next poll says so.
+    tokio::time::sleep(Duration::from_millis(1_200)).await;
+    let port = replica.port().to_string();
+    admin(&primary.url(), &["FAILOVER", "TO", "127.0.0.1", &port]).await;
+    eventually("the replica is the primary", async || {
+        admin(&replica.url(), &["ROLE"]).await.contains("master")
+    })
+    .await;
+    proxy.lead_to(replica.address());
+    let until = Instant::now();
+    assert!(guard.is_valid());
+    guard.release().await.expect("released");
+    let mut all = vec![Held { from, until, token }];
+    for waiter in waiting {
+        let held = tokio::time::timeout(LIMIT, waiter).await;
+        all.push(held.expect("everybody gets the lock").expect("no panic"));
+    }
+    eventually("the old primary follows the new one", async || {
+        let answer = admin(&replica.url(), &["INFO", "replication"]).await;
+        answer.contains("state=online")
+    })
+    .await;
+    all
+}
+
+async fn lock(client: &LockClient) -> MutexGuard {
+    let mutex = client.mutex(KEY).expect("a good key");
+    let guard = tokio::time::timeout(LIMIT, mutex.lock()).await;
+    guard.expect("a lock in time").expect("a lock")
+}
+
+/// Works under the lock once the client gets it.
+fn wait(client: LockClient) -> JoinHandle<Held> {
+    tokio::spawn(async move {
+        let guard = lock(&client).await;
+        let (from, token) = (Instant::now(), guard.fencing_token());
+        while guard.is_valid() && from.elapsed() < WORK {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        let until = Instant::now();
+        let _ = guard.release().await;
+        Held { from, until, token }
+    })
+}
+
+/// Makes the second server a replica of the first.
+async fn replicate(primary: &RedisServer, replica: &RedisServer) {
+    let port = primary.port().to_string();
+    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    eventually("the replica has everything", async || {
+        let answer = admin(&primary.url(), &["INFO", "replication"]).await;
+        answer.contains("state=online")
+    })
+    .await;
+}
