@@ -93,7 +93,7 @@
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
 //!     -@all +@connection -@dangerous +client|info +info +time +evalsha +eval +subscribe +publish
-//!     +type +get +mget +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
+//!     +pubsub|numsub +type +get +mget +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
 //! ```
 //!
 //! On the nodes of a cluster, it needs these too:
@@ -105,7 +105,7 @@
 //! Since Redis 7.0, and on Valkey, these are for notifications in a cluster:
 //!
 //! ```text
-//! ACL SETUSER locks +ssubscribe +sunsubscribe +spublish
+//! ACL SETUSER locks +ssubscribe +sunsubscribe +spublish +pubsub|shardnumsub
 //! ```
 
 mod backend;

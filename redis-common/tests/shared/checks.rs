@@ -112,6 +112,10 @@ async fn missing_rights_are_named_at_once() {
             "+subscribe",
         ),
         (
+            ["~leasehold:*", "&leasehold:*", "+@all", "-pubsub"],
+            "+pubsub|numsub",
+        ),
+        (
             ["~leasehold:*", "&other:*", "+@all", "+@all"],
             "+subscribe +publish",
         ),

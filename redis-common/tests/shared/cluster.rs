@@ -359,13 +359,18 @@ async fn missing_rights_are_named_by_each_node() {
     let cases = [
         ("-asking", RespVersion::Resp2, "+asking"),
         ("-spublish", RespVersion::Resp2, "+spublish"),
+        (
+            "-pubsub|shardnumsub",
+            RespVersion::Resp2,
+            "+pubsub|shardnumsub",
+        ),
         ("-ssubscribe", RespVersion::Resp2, ""),
         ("-ssubscribe", RespVersion::Resp3, "+ssubscribe"),
         ("-sunsubscribe", RespVersion::Resp3, "+sunsubscribe"),
     ];
     // Servers before 7.0 can't tell, and have no shard channels.
     let can_tell = RedisServer::default_version().major >= 7;
-    for (right, resp, missing) in cases.into_iter().take(if can_tell { 5 } else { 1 }) {
+    for (right, resp, missing) in cases.into_iter().take(if can_tell { 6 } else { 1 }) {
         for (number, node) in cluster.nodes().iter().enumerate() {
             let user = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
             let rights = ["~leasehold:*", "&leasehold:*", "+@all"];

@@ -7,10 +7,15 @@
 -- channels.
 
 local missing = {}
-local function need(command, ...)
-  local known, allowed = pcall(redis.acl_check_cmd, command, ...)
+local function need(right, ...)
+  local words = {...}
+  local command, subcommand = string.match(right, '^(%w+)|?(%w*)$')
+  if subcommand ~= '' then
+    table.insert(words, 1, subcommand)
+  end
+  local known, allowed = pcall(redis.acl_check_cmd, command, unpack(words))
   if known and not allowed then
-    missing[#missing + 1] = '+' .. command
+    missing[#missing + 1] = '+' .. right
   end
 end
 if redis.acl_check_cmd then
@@ -28,9 +33,11 @@ if redis.acl_check_cmd then
   need('evalsha', '', '0')
   need('subscribe', channel)
   need('publish', channel, '')
+  need('pubsub|numsub', channel)
   if shard_channel then
     need('asking')
     need('spublish', shard_channel, '')
+    need('pubsub|shardnumsub', shard_channel)
   end
   if shard_push then
     need('ssubscribe', shard_channel)
