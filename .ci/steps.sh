@@ -292,7 +292,7 @@ explore_others() {
 
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
-    with_mutants cargo test -q --workspace --lib --test server -- --nocapture mutant
+    with_mutants cargo test -q --workspace --lib --test server --test scripts -- --nocapture mutant
 }
 
 # Runs the benches that compare leasehold with other lock libraries.

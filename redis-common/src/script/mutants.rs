@@ -4,7 +4,7 @@
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// The index in [`ALL`] of the planted mutant plus one, or 0 for none.
+/// The index of the planted mutant in [`ALL`], then [`MESSAGES`], plus one. 0 for none.
 static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
 /// A fault in the scripts, made by replacing pieces of their text.
@@ -17,7 +17,7 @@ pub struct LuaMutant {
     changes: &'static [(&'static str, &'static str)],
 }
 
-/// All mutants.
+/// Mutants that the conformance suite detects.
 pub const ALL: &[LuaMutant] = &[
     LuaMutant {
         name: "lua-remaining-is-doubled",
@@ -49,9 +49,9 @@ pub const ALL: &[LuaMutant] = &[
         name: "lua-no-listener-counts-as-one",
         rule: "rule 9",
         changes: &[(
-            "type(listeners) == 'table' or listeners > 0",
+            "channel)[2] ~= 0",
             // A common mistake: in Lua, 0 is true.
-            "listeners and true or false",
+            "channel)[2] and true",
         )],
     },
     LuaMutant {
@@ -163,18 +163,62 @@ pub const ALL: &[LuaMutant] = &[
     },
 ];
 
+/// Mutants that send wrong messages, or send them to nobody. A client on the same server doesn't notice,
+/// so the test that compares all messages with the state machine's detects them.
+pub const MESSAGES: &[LuaMutant] = &[
+    LuaMutant {
+        name: "lua-grant-is-published-and-taken-back",
+        rule: "rule 9",
+        changes: &[(
+            "S:is_reachable(waiter.session) then\n      waiter.unreachable,",
+            "S:is_reachable(waiter.session) then\n      \
+             S:notify(waiter.session, 'G' .. waiter.raw\n        \
+             .. struct.pack('<dd', S:token_after(waiter.floor), waiter.lease))\n      \
+             waiter.unreachable,",
+        )],
+    },
+    LuaMutant {
+        name: "lua-wake-up-is-published-to-nobody",
+        rule: "rule 7",
+        changes: &[(
+            "if S:is_reachable(waiter.session) then\n          S:notify(waiter.session,",
+            "S:notify(waiter.session, 'H' .. waiter.raw)\n        \
+             if S:is_reachable(waiter.session) then\n          S:notify(waiter.session,",
+        )],
+    },
+    LuaMutant {
+        name: "lua-message-names-no-clock",
+        rule: "the client side",
+        changes: &[(
+            "struct.pack('<dc8', S.now, S.clock_id)",
+            "struct.pack('<dd', S.now, 0)",
+        )],
+    },
+    LuaMutant {
+        name: "lua-pushed-grant-names-no-clock",
+        rule: "the client side",
+        changes: &[("'<dc8c1c8dd', now, clock_id,", "'<ddc1c8dd', now, 0,")],
+    },
+];
+
 impl LuaMutant {
     /// Plants this mutant in the protocols that are created from now on, instead of any other.
     pub fn plant(&self) {
-        let index = ALL.iter().position(|mutant| mutant == self);
+        let index = everything().position(|mutant| mutant == self);
         PLANTED.store(index.map_or(0, |index| index + 1), Ordering::SeqCst);
     }
 }
 
+/// All mutants, in the order of their indices.
+fn everything() -> impl Iterator<Item = &'static LuaMutant> {
+    ALL.iter().chain(MESSAGES)
+}
+
 /// Applies the planted mutant to the text of a script.
 pub(crate) fn spoil(text: String) -> String {
-    match PLANTED.load(Ordering::SeqCst).checked_sub(1) {
-        Some(index) => ALL[index]
+    let planted = PLANTED.load(Ordering::SeqCst).checked_sub(1);
+    match planted.and_then(|index| everything().nth(index)) {
+        Some(mutant) => mutant
             .changes
             .iter()
             .fold(text, |text, (right, wrong)| text.replace(right, wrong)),
@@ -191,7 +235,7 @@ mod tests {
     #[test]
     fn every_mutant_changes_the_scripts() {
         let right = Scripts::new(&ScriptSettings::default()).all_text();
-        for mutant in ALL {
+        for mutant in everything() {
             for (text, _) in mutant.changes {
                 assert!(right.contains(text), "{}: {text}", mutant.name);
             }

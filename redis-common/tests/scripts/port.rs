@@ -490,16 +490,32 @@ fn unstamp<T>(
 
 #[test]
 fn scripts_match_the_state_machine() {
-    compare(0..32_u8, actions());
+    let difference = difference(0..32_u8, actions());
+    assert_eq!(difference, None);
 }
 
 #[test]
 fn scripts_match_the_state_machine_on_a_contended_key() {
-    compare(CONTENDED..CONTENDED + 3, contention());
+    let difference = difference(CONTENDED..CONTENDED + 3, contention());
+    assert_eq!(difference, None);
 }
 
-/// Runs random cases of these actions.
-fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Action>) {
+#[cfg(leasehold_mutants)]
+#[test]
+fn every_mutant_that_sends_wrong_messages_differs() {
+    for mutant in leasehold_redis_common::script::mutants::MESSAGES {
+        mutant.plant();
+        let difference = difference(0..32_u8, actions())
+            .or_else(|| difference(CONTENDED..CONTENDED + 3, contention()));
+        assert!(difference.is_some(), "{}", mutant.name);
+    }
+}
+
+/// Runs random cases of these actions. Returns the first difference.
+fn difference(
+    specs: impl Strategy<Value = u8>,
+    actions: impl Strategy<Value = Action>,
+) -> Option<String> {
     let server = RedisServer::start();
     let settings = ScriptSettings::default()
         .with_delivery_window(DELIVERY_WINDOW)
@@ -554,9 +570,7 @@ fn compare(specs: impl Strategy<Value = u8>, actions: impl Strategy<Value = Acti
         }
         result
     });
-    if let Err(failure) = outcome {
-        panic!("{failure}");
-    }
+    outcome.err().map(|failure| failure.to_string())
 }
 
 impl World<'_> {

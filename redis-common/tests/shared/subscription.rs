@@ -8,9 +8,7 @@ use leasehold_api::{BackendError, ClockId, Notification, Notifications, bounds};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
-use super::support::{
-    Backend, Constructor, RECOVERY, admin, eventually, publish, session, time_to_success,
-};
+use super::support::{Backend, Constructor, RECOVERY, admin, eventually, publish, session};
 use crate::constructors::CONSTRUCTORS;
 
 /// The longest wait for a notification. It takes seconds to notice a silent connection.
@@ -20,7 +18,7 @@ fn listeners() -> impl Iterator<Item = &'static Constructor> {
     CONSTRUCTORS.iter().filter(|constructor| constructor.push)
 }
 
-pub(crate) fn channel(number: u8) -> String {
+fn channel(number: u8) -> String {
     Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default())
         .expect("a good prefix")
         .channel(&session(number))
