@@ -1,76 +1,113 @@
 //! Finds a concurrency bug by running code thousands of times with different faults.
 //!
-//! Two workers add to a balance in a database, and both take the lock. One version of the worker
-//! ignores the fencing token. That version occasionally loses an addition: when a worker is paused
-//! for longer than its lease while its write is in flight.
+//! Two workers add to a balance in a database, and both take the lock. A worker may be paused for longer than
+//! its lease while its write is in flight. Then two versions of the worker lose an addition now and then:
+//! one that ignores the fencing token, and one that sends it only with the write. A third version claims the
+//! row with its token before it reads. It loses none.
 //!
 //! ```sh
 //! cargo run --example explore_with_sim     # prints a run that loses an addition
 //! cargo test --example explore_with_sim
+//! LEASEHOLD_SEEDS=300000 cargo test --release --example explore_with_sim
 //! ```
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold::api::{LockBackend as _, Runtime};
 use leasehold::sim::{Exploration, FaultMix, SimServer};
 use leasehold::{Error, FencingToken, LockClient};
 
-/// A row of the database: the balance, and the highest token that wrote it.
+/// A row of the table.
 #[derive(Debug)]
 struct Account {
-    row: Mutex<(u32, FencingToken)>,
+    balance: u32,
+    /// The highest token that the row has seen.
+    fence: FencingToken,
 }
 
-impl Account {
-    fn new() -> Self {
-        let row = Mutex::new((0, FencingToken::new(0)));
-        Self { row }
+/// A worker's connection to the database. Each statement takes 200 ms to arrive.
+struct Connection {
+    account: Arc<Mutex<Account>>,
+    runtime: Arc<dyn Runtime>,
+}
+
+impl Connection {
+    async fn arrive(&self) -> MutexGuard<'_, Account> {
+        self.runtime.sleep(Duration::from_millis(200)).await;
+        self.account.lock().expect("no panic while locked")
     }
 
-    fn balance(&self) -> u32 {
-        self.row.lock().expect("no panic while locked").0
+    /// `SELECT balance FROM account`
+    async fn read(&self) -> u32 {
+        self.arrive().await.balance
     }
 
-    /// `UPDATE account SET balance = …`, which arrives after 50 ms.
-    async fn write(&self, runtime: &dyn Runtime, balance: u32) {
-        runtime.sleep(Duration::from_millis(50)).await;
-        self.row.lock().expect("no panic while locked").0 = balance;
+    /// `UPDATE account SET fence = $1 WHERE fence <= $1 RETURNING balance`
+    async fn claim(&self, token: FencingToken) -> Option<u32> {
+        let mut account = self.arrive().await;
+        if account.fence > token {
+            return None;
+        }
+        account.fence = token;
+        Some(account.balance)
     }
 
-    /// `UPDATE account SET balance = …, fence = … WHERE fence <= …`. Returns whether a row changed.
-    async fn write_fenced(&self, runtime: &dyn Runtime, balance: u32, token: FencingToken) -> bool {
-        runtime.sleep(Duration::from_millis(50)).await;
-        let mut row = self.row.lock().expect("no panic while locked");
-        let accepted = row.1 <= token;
+    /// `UPDATE account SET balance = $1`
+    async fn write(&self, balance: u32) {
+        self.arrive().await.balance = balance;
+    }
+
+    /// `UPDATE account SET balance = $1, fence = $2 WHERE fence <= $2`. Returns whether a row changed.
+    async fn write_fenced(&self, balance: u32, token: FencingToken) -> bool {
+        let mut account = self.arrive().await;
+        let accepted = account.fence <= token;
         if accepted {
-            *row = (balance, token);
+            *account = Account {
+                balance,
+                fence: token,
+            };
         }
         accepted
     }
 }
 
+/// What a worker does with its fencing token.
+#[derive(Clone, Copy, Debug)]
+enum Fencing {
+    /// It checks that its guard is valid. But the guard may expire before the write arrives.
+    None,
+    /// It sends the token with its write. But the late write of an earlier holder may arrive after it has read.
+    WriteOnly,
+    /// It claims the row before it reads, so no earlier holder writes any more.
+    ClaimFirst,
+}
+
 /// Takes the lock and adds 1. Retries until the addition is written.
-async fn add(
-    locks: &LockClient,
-    runtime: &dyn Runtime,
-    account: &Account,
-    fenced: bool,
-) -> Result<(), Error> {
+async fn add(locks: &LockClient, database: &Connection, fencing: Fencing) -> Result<(), Error> {
     loop {
         let lease = Duration::from_secs(3);
         let guard = locks.mutex("account:7")?.lease(lease).lock().await?;
-        let balance = account.balance();
-        runtime.sleep(Duration::from_millis(100)).await; // computes the new balance
-        let written = if !guard.is_valid() {
-            false
-        } else if fenced {
-            let token = guard.fencing_token();
-            account.write_fenced(runtime, balance + 1, token).await
-        } else {
-            // The bug: the guard is valid now, but it may expire before the write arrives.
-            account.write(runtime, balance + 1).await;
-            true
+        let token = guard.fencing_token();
+        let balance = match fencing {
+            Fencing::None | Fencing::WriteOnly => Some(database.read().await),
+            Fencing::ClaimFirst => database.claim(token).await,
+        };
+        let Some(balance) = balance else {
+            continue; // a later holder has the row
+        };
+        database.runtime.sleep(Duration::from_secs(1)).await; // computes the new balance
+        if !guard.is_valid() {
+            continue;
+        }
+        let written = match fencing {
+            Fencing::None => {
+                database.write(balance + 1).await;
+                true
+            }
+            Fencing::WriteOnly | Fencing::ClaimFirst => {
+                database.write_fenced(balance + 1, token).await
+            }
         };
         drop(guard); // releases in the background, even if the network fails
         if written {
@@ -80,51 +117,63 @@ async fn add(
 }
 
 /// Two machines add 1 each, so the balance must be 2.
-async fn scenario(sim: SimServer, fenced: bool) -> Result<(), String> {
-    let account = Arc::new(Account::new());
+async fn scenario(sim: SimServer, fencing: Fencing) -> Result<(), String> {
+    let account = Arc::new(Mutex::new(Account {
+        balance: 0,
+        fence: FencingToken::NONE,
+    }));
     let workers = ["ann", "bob"].map(|name| {
         let machine = sim.client(name);
-        let account = Arc::clone(&account);
+        let database = Connection {
+            account: Arc::clone(&account),
+            runtime: machine.runtime(),
+        };
         sim.spawn(async move {
-            let (locks, runtime) = (LockClient::new(machine.clone()), machine.runtime());
+            let locks = LockClient::new(machine.clone());
             // `run` pauses the worker's code together with its machine.
-            let work = machine.run(add(&locks, &*runtime, &account, fenced));
+            let work = machine.run(add(&locks, &database, fencing));
             let added = work.await.map_err(|error| error.to_string());
-            machine.note(format!("finishes; the balance is {}", account.balance()));
+            machine.note(format!("finishes; {:?}", database.account));
             added
         })
     });
     for worker in workers {
         worker.await?;
     }
-    match account.balance() {
+    let balance = account.lock().expect("no panic while locked").balance;
+    match balance {
         2 => Ok(()),
-        balance => Err(format!(
+        _ => Err(format!(
             "an addition is lost: the balance is {balance}, not 2"
         )),
     }
 }
 
 /// The number of runs to explore.
-const SEEDS: u64 = 2_000;
+fn seeds() -> u64 {
+    match std::env::var("LEASEHOLD_SEEDS") {
+        Ok(seeds) => seeds.parse().expect("LEASEHOLD_SEEDS is a number"),
+        Err(_) => 2_000,
+    }
+}
 
 fn exploration() -> Exploration {
     Exploration::new()
-        .seeds(0..SEEDS)
+        .seeds(0..seeds())
         .fault_mix(FaultMix::all())
 }
 
 fn main() {
     let failure = exploration()
-        .find(|sim| scenario(sim, false))
+        .find(|sim| scenario(sim, Fencing::WriteOnly))
         .expect("the bug is found");
     println!("{failure}");
     match failure.save() {
         Ok(page) => println!("as a page: {}", page.display()),
         Err(error) => println!("could not save the page: {error}"),
     }
-    exploration().check(|sim| scenario(sim, true));
-    println!("\nwith the token, all {SEEDS} runs are correct");
+    exploration().check(|sim| scenario(sim, Fencing::ClaimFirst));
+    println!("\nwith the claim, all {} runs are correct", seeds());
 }
 
 #[cfg(test)]
@@ -133,14 +182,26 @@ mod tests {
 
     #[test]
     fn missing_token_is_found() {
-        let failure = exploration().find(|sim| scenario(sim, false));
+        lost_addition_is_found(Fencing::None);
+    }
+
+    #[test]
+    fn missing_claim_is_found() {
+        lost_addition_is_found(Fencing::WriteOnly);
+    }
+
+    /// The first of them fails after 500 to 2,600 runs, measured with four ranges of seeds.
+    fn lost_addition_is_found(fencing: Fencing) {
+        let failure = exploration()
+            .seeds(0..10_000)
+            .find(|sim| scenario(sim, fencing));
         let failure = failure.expect("the bug is found");
         assert!(failure.reason.contains("an addition is lost"), "{failure}");
     }
 
     #[test]
-    fn token_prevents_lost_additions() {
-        exploration().check(|sim| scenario(sim, true));
+    fn claim_prevents_lost_additions() {
+        exploration().check(|sim| scenario(sim, Fencing::ClaimFirst));
     }
 
     /// Checks every possible order of a small scenario: two workers that try once.

@@ -1,7 +1,8 @@
 //! Transfers between accounts on many machines at once.
 //!
 //! Each transfer locks both accounts. The order in which you name them doesn't matter: it cannot
-//! cause a deadlock. The accounts refuse late writes by their fencing tokens.
+//! cause a deadlock. The accounts refuse late writes by their fencing tokens. A transfer reads and writes in one
+//! transaction, so it needs no claim before that.
 
 mod common;
 

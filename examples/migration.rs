@@ -36,7 +36,7 @@ async fn with_expiry(locks: &LockClient) -> Result<bool, Error> {
 
 async fn with_a_number(locks: &LockClient) -> Result<(MutexGuard, FencingToken), Error> {
     let guard = locks.mutex("job")?.lock().await?;
-    let token = guard.fencing_token(); // UPDATE … SET fence = $token WHERE … AND fence <= $token
+    let token = guard.fencing_token(); // claim: UPDATE … SET fence = $token WHERE … AND fence <= $token
     Ok((guard, token))
 }
 

@@ -10,10 +10,10 @@
 //! use leasehold::{Error, LockClient, Outcome};
 //!
 //! async fn work(locks: LockClient) -> Result<(), Error> {
-//!     // Wait for the lock. Send its fencing token with every write.
+//!     // Wait for the lock. Claim the row with its token before you read.
 //!     let guard = locks.mutex("invoice:42")?.lock().await?;
 //!     let token = guard.fencing_token();
-//!     println!("UPDATE … SET …, fence = {token} WHERE … AND fence <= {token}");
+//!     println!("UPDATE … SET fence = {token} WHERE … AND fence <= {token} RETURNING …");
 //!     guard.release().await?; // or drop it
 //!
 //!     // Try once. Contention is a value, not an error.
@@ -54,10 +54,10 @@
 //!
 //! # Before you rely on it
 //! A lock is a lease. Two processes can believe that they hold the same lock if the server loses
-//! writes in a failover, or if a process is paused for longer than its lease. To be safe, send
-//! [`Guard::fencing_token`] with every write to the protected resource, and let the resource refuse
-//! any token lower than the highest that it has accepted. A late write is then refused. The
-//! repository's `docs/guarantees.md` says what is promised and what is not.
+//! writes in a failover, or if a process is paused for longer than its lease. So claim the protected
+//! resource with [`Guard::fencing_token`] before you read it, send the token with every write, and let the
+//! resource refuse any token lower than the highest that it has seen. Then nobody writes between your
+//! read and your write. The repository's `docs/guarantees.md` says what is promised and what is not.
 //!
 //! # Backends
 //! A backend is a connection to a lock service. [`LockClient::new`] takes any [`LockBackend`]. To

@@ -2,7 +2,7 @@
 //!
 //! [`PostgresBackend`] keeps each lock in one row of a table. It has all capabilities: queues with
 //! notifications, reader/writer locks, semaphores, fencing tokens. Use it if you have a database
-//! and no Redis. [`fence`] makes a transaction fail if the lock was lost meanwhile.
+//! and no Redis. [`Fence`] begins transactions that only the latest holder of a lock can begin.
 //!
 //! ```no_run
 //! use leasehold_api::LockClient;
@@ -22,7 +22,10 @@
 //!
 //! ```sql
 #![doc = include_str!("schema.sql")]
+#![doc = include_str!("fence.sql")]
 //! ```
+//!
+//! [`FENCE_SCHEMA`] is the second part alone, for a database whose locks are elsewhere.
 //!
 //! # Rights
 //! The user of the backend needs these rights and no others:
@@ -93,15 +96,21 @@ mod listen;
 mod message;
 mod options;
 mod pooler;
+mod row_key;
 mod store;
 #[cfg(feature = "tls-rustls")]
 mod tls;
 
 pub use backend::PostgresBackend;
-pub use fence::{FenceError, fence};
+pub use fence::{Fence, FenceError};
 pub use options::{ConnectError, Options};
-/// The client library, whose transactions [`fence`] takes.
+pub use row_key::row_key;
+/// The client library, whose transactions [`Fence`] begins.
 pub use tokio_postgres;
 
 /// The statements that create the tables.
-pub const SCHEMA: &str = include_str!("schema.sql");
+pub const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("fence.sql"));
+
+/// The statements that create what fenced transactions need: a table and a function. They are part of
+/// [`SCHEMA`]. Execute them alone on a database whose locks are elsewhere, or again to upgrade.
+pub const FENCE_SCHEMA: &str = include_str!("fence.sql");

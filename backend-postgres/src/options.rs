@@ -61,15 +61,15 @@ impl Options {
         }
     }
 
-    /// Sets a text that is put in front of every key. Programs with different prefixes don't share
-    /// locks. The default is empty.
+    /// Sets the prefix of every key. Programs with different prefixes don't share locks. The default is
+    /// empty. [`row_key`](crate::row_key) says how prefix and key are stored.
     ///
     /// # Examples
     /// ```
     /// use leasehold_postgres::Options;
     ///
-    /// // The mutex "invoice:42" is the row "billing:invoice:42".
-    /// let options = Options::new().key_prefix("billing:");
+    /// // Not the same lock as "eu:42" of a program with the prefix "billing:".
+    /// let options = Options::new().key_prefix("billing:eu:"); // and the mutex "42"
     /// ```
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {

@@ -1,4 +1,4 @@
 GRANT USAGE ON SCHEMA leasehold TO locks;
 GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.locks TO locks;
--- For transactions that call leasehold.fence:
+-- For fenced transactions:
 GRANT SELECT, INSERT, UPDATE ON leasehold.fences TO locks;

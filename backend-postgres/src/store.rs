@@ -12,6 +12,7 @@ use tokio_postgres::types::ToSql;
 use crate::connection::{Managed, Session};
 use crate::listen;
 use crate::message::{self, Channel};
+use crate::row_key::row_key;
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
@@ -44,8 +45,7 @@ impl PostgresStore {
     }
 
     fn key(&self, key: &Key) -> Vec<u8> {
-        let prefix = &self.connection.shared.options.key_prefix;
-        [prefix.as_bytes(), key.as_str().as_bytes()].concat()
+        row_key(&self.connection.shared.options.key_prefix, key)
     }
 
     async fn query(

@@ -74,7 +74,7 @@ struct Namespace {
 
 impl Namespace {
     fn key(&self, key: &Key) -> Vec<u8> {
-        [self.prefix.as_bytes(), key.as_str().as_bytes()].concat()
+        leasehold_postgres::row_key(&self.prefix, key)
     }
 
     async fn client(&self) -> Result<tokio_postgres::Client, SetupError> {

@@ -207,30 +207,43 @@ impl fmt::Display for Label {
 
 /// The number of an epoch. Tokens of a key strictly increase (rule 15, promise S4).
 ///
-/// Each exclusive holder is an epoch. Readers that overlap share one. Send the token with every
-/// write to the protected resource, and let the resource refuse any token lower than the highest
-/// that it has accepted:
+/// Each exclusive holder is an epoch. Readers that overlap share one. Claim the protected resource with
+/// the token before you read it, and send the token with every write. The resource refuses any token
+/// lower than the highest that it has accepted:
 ///
 /// ```
 /// use leasehold_api::FencingToken;
 ///
-/// struct Resource {
+/// struct Account {
+///     balance: i64,
 ///     highest: FencingToken,
 /// }
 ///
-/// impl Resource {
-///     fn write(&mut self, token: FencingToken) -> Result<(), &'static str> {
+/// impl Account {
+///     fn claim(&mut self, token: FencingToken) -> Result<i64, &'static str> {
 ///         if token < self.highest {
-///             return Err("a later holder has written");
+///             return Err("a later holder has claimed the account");
 ///         }
 ///         self.highest = token;
+///         Ok(self.balance)
+///     }
+///
+///     fn write(&mut self, balance: i64, token: FencingToken) -> Result<(), &'static str> {
+///         self.claim(token)?;
+///         self.balance = balance;
 ///         Ok(())
 ///     }
 /// }
 ///
-/// let mut resource = Resource { highest: FencingToken::new(0) };
-/// assert!(resource.write(FencingToken::new(7)).is_ok());
-/// assert!(resource.write(FencingToken::new(6)).is_err());
+/// # fn example() -> Result<(), &'static str> {
+/// let mut account = Account { balance: 100, highest: FencingToken::NONE };
+/// let (late, current) = (FencingToken::new(6), FencingToken::new(7));
+/// let balance = account.claim(current)?;
+/// assert!(account.write(110, late).is_err());
+/// account.write(balance + 50, current)?;
+/// # Ok(())
+/// # }
+/// # example().unwrap();
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);

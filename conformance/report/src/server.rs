@@ -75,7 +75,7 @@ impl Service {
     fn stored(&self, prefix: &str, key: &Key) -> Result<Vec<u8>, Problem> {
         Ok(match self {
             Self::Redis(..) => Protocol::new(prefix, ScriptSettings::default())?.key(key),
-            Self::Postgres(_) => [prefix.as_bytes(), key.as_str().as_bytes()].concat(),
+            Self::Postgres(_) => leasehold_postgres::row_key(prefix, key),
         })
     }
 }

@@ -62,7 +62,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     bob.disconnect().await
 }
 
-/// The protected resource. It remembers the highest token that it accepted.
+/// The protected resource. It remembers the highest token that it has seen.
 #[derive(Debug)]
 struct Account {
     highest: FencingToken,
@@ -70,13 +70,22 @@ struct Account {
 }
 
 impl Account {
-    fn write(&mut self, token: FencingToken, balance: i64) -> Result<(), FencingToken> {
+    /// Returns the balance, unless a later holder has claimed the account.
+    fn claim(&mut self, token: FencingToken) -> Option<i64> {
         if token < self.highest {
-            return Err(self.highest);
+            return None;
         }
         self.highest = token;
-        self.balance = balance;
-        Ok(())
+        Some(self.balance)
+    }
+
+    /// Returns whether the write was accepted.
+    fn write(&mut self, token: FencingToken, balance: i64) -> bool {
+        let accepted = token == self.highest;
+        if accepted {
+            self.balance = balance;
+        }
+        accepted
     }
 }
 
@@ -85,7 +94,7 @@ pub(crate) async fn run_fencing(tour: &mut Tour) -> Result<()> {
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:account";
     let mut account = Account {
-        highest: FencingToken::new(0),
+        highest: FencingToken::NONE,
         balance: 100,
     };
 
@@ -97,20 +106,26 @@ pub(crate) async fn run_fencing(tour: &mut Tour) -> Result<()> {
         .fixed_lease()
         .lock()
         .await?;
-    let read = account.balance;
+    let read = account.claim(anns.fencing_token());
     tour.print(
         &ann,
-        "locks the account, reads 100, and is suspended before she writes 110",
+        "locks and claims the account, reads 100, and is suspended before she writes 110",
     )?;
     let bobs = bob.locks.mutex(key)?.lock().await?;
-    let written = account.write(bobs.fencing_token(), account.balance + 50);
-    tour.print(&bob, "locks the account, reads 100, writes 150")?;
-    tour.check(written.is_ok(), "the account accepts bob's token")?;
-    tour.print(&ann, "wakes up and writes 110, without checking her guard")?;
-    let late = account.write(anns.fencing_token(), read + 10);
+    let seen = account.claim(bobs.fencing_token());
+    tour.print(&bob, "locks and claims the account, and reads 100")?;
     tour.check(
-        late == Err(bobs.fencing_token()) && account.balance == 150,
-        "the account refuses her older token; bob's 150 stands",
+        read == Some(100) && seen == read,
+        "the account accepts bob's token",
+    )?;
+    let late = account.write(anns.fencing_token(), 110);
+    tour.print(&ann, "wakes up and writes 110, without checking her guard")?;
+    tour.check(!late, "the account refuses her older token")?;
+    let written = account.write(bobs.fencing_token(), 150);
+    tour.print(&bob, "writes 150")?;
+    tour.check(
+        written && account.balance == 150,
+        "nobody wrote between his read and his write",
     )?;
     bobs.release().await?;
     drop(anns);

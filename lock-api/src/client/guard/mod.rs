@@ -160,7 +160,8 @@ impl<K> Guard<K> {
         &self.hold.holder.key
     }
 
-    /// Returns the fencing token. Send it with every write to the resource that the lock protects.
+    /// Returns the fencing token. Claim the resource that the lock protects with it before you read, and send it
+    /// with every write.
     ///
     /// You can read the token after the guard was lost or released. The token may grow while you
     /// hold the guard: when you convert the guard, or when the server loses the token of

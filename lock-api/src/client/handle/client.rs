@@ -40,7 +40,7 @@ const MISSING_TOKENS: &str = "fencing tokens \
 /// # async fn example(backend: impl LockBackend) -> Result<(), Error> {
 /// let locks = LockClient::new(backend);
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// // … work, sending `guard.fencing_token()` with every write …
+/// // … claim the resource with `guard.fencing_token()`, read, and write …
 /// guard.release().await?;
 /// locks.shutdown().await?;
 /// # Ok(())

@@ -106,7 +106,7 @@ impl Mutex {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// // … work, sending `guard.fencing_token()` with every write …
+    /// // … claim the resource with `guard.fencing_token()`, read, and write …
     /// guard.release().await?;
     /// # Ok(())
     /// # }
