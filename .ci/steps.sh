@@ -290,6 +290,11 @@ explore_others() {
     explore --seeds "$first..$((first + $1))" "${@:2}"
 }
 
+# fenced_updates COUNT: explores this many runs of the example whose updates must not be lost.
+fenced_updates() {
+    LEASEHOLD_SEEDS=$1 passed 4 cargo test -q --release --example explore_with_sim
+}
+
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
     with_mutants cargo test -q --workspace --lib --test server --test scripts -- --nocapture mutant

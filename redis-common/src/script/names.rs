@@ -92,8 +92,13 @@ mod tests {
     }
 
     fn key(name: &str) -> Vec<u8> {
+        stored("leasehold:", name)
+    }
+
+    fn stored(prefix: &str, name: &str) -> Vec<u8> {
+        let names = Names::new(prefix).expect("a good prefix");
         let mut out = Writer::with_capacity(0);
-        names().write_key(&mut out, &Key::new(name).expect("a good key"));
+        names.write_key(&mut out, &Key::new(name).expect("a good key"));
         out.finish()
     }
 
@@ -150,6 +155,18 @@ mod tests {
             let harmful = tag.iter().any(|b| matches!(b, b'{' | b'}' | 0..=0x1f));
             prop_assert!(!harmful);
             prop_assert_eq!(decode(tag), name.as_bytes());
+        }
+
+        /// The hardest case: prefix and key are the same text together.
+        #[test]
+        fn prefix_and_key_can_be_told_apart(
+            text in "[a-z:%\\PC&&[^{}]]{1,40}",
+            at in any::<[proptest::sample::Index; 2]>(),
+        ) {
+            let ends: Vec<usize> = text.char_indices().map(|(end, _)| end).collect();
+            let [one, two] = at.map(|at| text.split_at(*at.get(&ends)));
+            let is_same = stored(one.0, one.1) == stored(two.0, two.1);
+            prop_assert_eq!(is_same, one == two);
         }
     }
 }
