@@ -32,8 +32,6 @@ pub(crate) struct About {
     pub(crate) lease_ms: u64,
     /// The longest that a healed system may go without any success.
     pub(crate) progress_within_ms: u64,
-    /// Whether a lock ends on the server although its client sleeps.
-    pub(crate) leased: bool,
 }
 
 /// An entry of a history.

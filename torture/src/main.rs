@@ -13,6 +13,7 @@ mod adapter;
 mod checker;
 mod client;
 mod history;
+mod install;
 
 mod link;
 mod nemesis;
@@ -103,17 +104,21 @@ enum Side {
         #[arg(long)]
         broken: Option<Broken>,
     },
+    /// A client process of another library.
+    #[cfg(feature = "peers")]
+    #[command(hide = true)]
+    Peer {
+        peer: adapter::peers::Peer,
+        lease_ms: u64,
+        #[arg(required = true)]
+        urls: Vec<String>,
+    },
 }
 
 fn main() -> ExitCode {
-    let args = Args::parse();
-    let ended = match &args.command {
-        Some(Side::Client {
-            backend,
-            lease_ms,
-            urls,
-            broken,
-        }) => serve(*backend, *lease_ms, urls, *broken).map(|()| true),
+    let mut args = Args::parse();
+    let ended = match args.command.take() {
+        Some(side) => serve(side).map(|()| true),
         None if args.list => {
             subject::ALL.iter().for_each(|it| println!("{}", it.name));
             Ok(true)
@@ -135,19 +140,30 @@ fn main() -> ExitCode {
     }
 }
 
-fn serve(
-    backend: Backend,
-    lease_ms: u64,
-    urls: &[String],
-    broken: Option<Broken>,
-) -> Result<(), Failure> {
+/// Runs a client process.
+fn serve(side: Side) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let lease = Duration::from_millis(lease_ms);
-        adapter::serve(Leasehold::connect(backend, urls, lease, broken).await?).await
+        match side {
+            Side::Client {
+                backend,
+                lease_ms,
+                urls,
+                broken,
+            } => {
+                let lease = Duration::from_millis(lease_ms);
+                adapter::serve(Leasehold::connect(backend, &urls, lease, broken).await?).await
+            }
+            #[cfg(feature = "peers")]
+            Side::Peer {
+                peer,
+                lease_ms,
+                urls,
+            } => adapter::peers::run(peer, Duration::from_millis(lease_ms), urls).await,
+        }
     })
 }
 

@@ -59,7 +59,6 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
         lasted_us: 0,
         lease_ms: plan.lease_ms(),
         progress_within_ms: millis(plan.topology.progress_within(plan.lease)),
-        leased: plan.subject.leased,
     };
     let record = Record::new();
     about.lasted_us = plan.torment(&record, servers.as_mut(), &links)?;

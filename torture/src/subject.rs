@@ -1,39 +1,45 @@
 //! The locks that can be tormented.
 
-use std::path::PathBuf;
 use std::process::Command as Program;
 
 use clap::ValueEnum;
 
-use crate::Failure;
 use crate::adapter::leasehold::{Backend, Broken};
 use crate::checker::Promise;
 use crate::topology::Topology;
+use crate::{Failure, install};
 
 /// A lock, and how to run a client of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Subject {
     pub(crate) name: &'static str,
+    /// The version that the adapter pins. That of leasehold is found when it runs.
+    version: &'static str,
     pub(crate) topologies: &'static [Topology],
-    pub(crate) launch: Launch,
+    launch: Launch,
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) all_modes: bool,
-    /// Whether a lock ends on the server although its client sleeps.
-    pub(crate) leased: bool,
-    /// What its documentation promises.
+    /// What its documentation promises. Not what it should.
     pub(crate) promises: &'static [Promise],
-    /// The sentence of its documentation, and where it is.
+    /// How its documentation says that, and what the adapter asks it.
     pub(crate) documentation: &'static str,
 }
 
 /// The program of a client process.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Launch {
+enum Launch {
     /// This program.
     Leasehold(Backend, Option<Broken>),
+    /// This program, with another library.
+    #[cfg(feature = "peers")]
+    Rust(crate::adapter::peers::Peer),
+    Python(&'static str),
+    Node(&'static str),
 }
 
 const REDIS: &[Topology] = &[Topology::Standalone, Topology::Sentinel, Topology::Cluster];
+const ONE: &[Topology] = &[Topology::Standalone];
+const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
 const fn leasehold(
     name: &'static str,
@@ -43,15 +49,37 @@ const fn leasehold(
 ) -> Subject {
     Subject {
         name,
+        version: "",
         topologies,
         launch: Launch::Leasehold(backend, broken),
-        all_modes: true,
-        leased: true,
+        all_modes: !matches!(backend, Backend::Quorum),
         promises: &Promise::ALL,
-        documentation: "docs/guarantees.md: all of them; exclusion and the notice of a loss only while \
-            the servers keep their data and the clocks run evenly",
+        documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
+            the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
     }
 }
+
+const fn peer(
+    name: &'static str,
+    version: &'static str,
+    topologies: &'static [Topology],
+    launch: Launch,
+    promises: &'static [Promise],
+    documentation: &'static str,
+) -> Subject {
+    Subject {
+        name,
+        version,
+        topologies,
+        launch,
+        all_modes: false,
+        promises,
+        documentation,
+    }
+}
+
+const EXCLUSION: &[Promise] = &[Promise::Exclusion];
+const EXCLUSION_AND_LOSS: &[Promise] = &[Promise::Exclusion, Promise::Loss];
 
 /// All subjects.
 pub(crate) const ALL: &[Subject] = &[
@@ -93,6 +121,81 @@ pub(crate) const ALL: &[Subject] = &[
         REDIS,
         Some(Broken::DoublesTheRemainingTime),
     ),
+    #[cfg(feature = "peers")]
+    peer(
+        "rslock",
+        "rslock 0.10.0 (crates.io)",
+        REDLOCK,
+        Launch::Rust(crate::adapter::peers::Peer::Rslock),
+        EXCLUSION,
+        "README: \"an implementation of Redlock, the distributed locking mechanism\". Not renewed. Asked: \
+         whether `Lock::validity_time` has passed since the lock was returned.",
+    ),
+    #[cfg(feature = "peers")]
+    peer(
+        "redlock-rs",
+        "redlock 2.0.0 (crates.io)",
+        REDLOCK,
+        Launch::Rust(crate::adapter::peers::Peer::Redlock),
+        EXCLUSION,
+        "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Not \
+         renewed. Asked: whether `Lock::validity_time` has passed since the lock was returned.",
+    ),
+    #[cfg(feature = "peers")]
+    peer(
+        "distributed-lock-redis",
+        "distributed-lock-redis 0.2.0 (crates.io)",
+        REDLOCK,
+        Launch::Rust(crate::adapter::peers::Peer::DistributedLockRedis),
+        EXCLUSION_AND_LOSS,
+        "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
+         when locks are lost due to connection issues\". Renewed. Asked: `LockHandle::lost_token`.",
+    ),
+    peer(
+        "redis-py",
+        "redis 8.1.0 (PyPI)",
+        ONE,
+        Launch::Python("redis_py.py"),
+        EXCLUSION,
+        "Docstring of `Lock`: \"A shared, distributed Lock\". Not renewed. Asked: `Lock.owned`, which asks the \
+         server.",
+    ),
+    peer(
+        "python-redis-lock",
+        "python-redis-lock 4.0.1 (PyPI)",
+        ONE,
+        Launch::Python("python_redis_lock.py"),
+        EXCLUSION,
+        "Docstring of `auto_renewal`: \"Lock will automatically renew the lock so that it doesn't expire for \
+         as long as the lock is held\". Asked: whether `get_owner_id`, which asks the server, is the lock's id.",
+    ),
+    peer(
+        "pottery",
+        "pottery 3.0.1 (PyPI)",
+        REDLOCK,
+        Launch::Python("pottery_redlock.py"),
+        EXCLUSION,
+        "README: \"a safe and reliable lock to coordinate access to a resource shared across threads, \
+         processes, and even machines\". Not renewed. Asked: `Redlock.locked`, which asks the servers.",
+    ),
+    peer(
+        "redlock-js",
+        "redlock 4.2.0 (npm)",
+        REDLOCK,
+        Launch::Node("redlock.js"),
+        EXCLUSION,
+        "README: \"you can continue to extend the lock as long as you never let it expire\". Not renewed. \
+         Asked: whether `lock.expiration` has passed.",
+    ),
+    peer(
+        "redis-semaphore",
+        "redis-semaphore 5.8.0 (npm)",
+        ONE,
+        Launch::Node("redis_semaphore.js"),
+        EXCLUSION_AND_LOSS,
+        "README, \"Example with lost lock handling\": `while (mutex.isAcquired) { // critical cycle \
+         iteration }`. Renewed. Asked: `isAcquired`.",
+    ),
 ];
 
 /// The subject of this name.
@@ -106,37 +209,57 @@ impl Subject {
     /// The version that runs.
     pub(crate) fn version(&self) -> String {
         match self.launch {
-            Launch::Leasehold(..) => {
-                let commit = Program::new("git")
-                    .args(["describe", "--always", "--dirty"])
-                    .current_dir(env!("CARGO_MANIFEST_DIR"))
-                    .output();
-                let commit = commit.map(|output| output.stdout).unwrap_or_default();
-                let commit = String::from_utf8_lossy(&commit).trim().to_owned();
-                format!("{} {commit}", env!("CARGO_PKG_VERSION"))
-            }
+            Launch::Leasehold(..) => format!("{} {}", env!("CARGO_PKG_VERSION"), commit()),
+            _ => self.version.to_owned(),
         }
     }
 
     /// The command of a client process.
     pub(crate) fn program(&self, lease_ms: u64, urls: &[String]) -> Result<Program, Failure> {
-        let name = |value: &dyn Fn() -> Option<clap::builder::PossibleValue>| {
-            value()
-                .map(|it| it.get_name().to_owned())
-                .unwrap_or_default()
-        };
         let mut program = match self.launch {
             Launch::Leasehold(backend, broken) => {
-                let this: PathBuf = std::env::current_exe()?;
-                let mut program = Program::new(this);
-                program.args(["client", &name(&|| backend.to_possible_value())]);
+                let mut program = Program::new(std::env::current_exe()?);
+                program.args(["client", &name_of(&backend)]);
                 if let Some(broken) = broken {
-                    program.args(["--broken", &name(&|| broken.to_possible_value())]);
+                    program.args(["--broken", &name_of(&broken)]);
                 }
+                program
+            }
+            #[cfg(feature = "peers")]
+            Launch::Rust(peer) => {
+                let mut program = Program::new(std::env::current_exe()?);
+                program.args(["peer", &name_of(&peer)]);
+                program
+            }
+            Launch::Python(file) => {
+                let mut program = Program::new(install::python()?);
+                program.arg(install::adapter(file));
+                program
+            }
+            Launch::Node(file) => {
+                let mut program = Program::new("node");
+                program.arg(install::adapter(file));
+                program.env("NODE_PATH", install::node()?);
                 program
             }
         };
         program.arg(lease_ms.to_string()).args(urls);
         Ok(program)
     }
+}
+
+/// The name on the command line.
+fn name_of(value: &impl ValueEnum) -> String {
+    let value = value.to_possible_value();
+    value.map(|it| it.get_name().into()).unwrap_or_default()
+}
+
+/// The commit of this repository.
+fn commit() -> String {
+    let output = Program::new("git")
+        .args(["describe", "--always", "--dirty"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .output();
+    let text = output.map(|output| output.stdout).unwrap_or_default();
+    String::from_utf8_lossy(&text).trim().to_owned()
 }

@@ -2,6 +2,8 @@
 //! writes replies.
 
 pub(crate) mod leasehold;
+#[cfg(feature = "peers")]
+pub(crate) mod peers;
 
 use std::io::{BufRead, Write};
 

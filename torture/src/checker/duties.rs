@@ -15,11 +15,8 @@ const SHOWN_ATTEMPTS: usize = 5;
 /// Finds clients that slept for longer than their lease, and still believe in it.
 pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let lease = history.about.lease_ms * 1_000;
-    let slept = |fault: &&Fault| {
-        fault.kind == STOPPED
-            && fault.until - fault.from > lease + SIGNAL_US
-            && history.about.leased
-    };
+    let slept =
+        |fault: &&Fault| fault.kind == STOPPED && fault.until - fault.from > lease + SIGNAL_US;
     let mut found = Vec::new();
     for fault in history.faults().filter(slept) {
         // A renewal that another fault holds up may extend the lease in the meantime.

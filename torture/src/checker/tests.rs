@@ -16,7 +16,6 @@ impl Story {
         Self(History {
             about: About {
                 lease_ms: LEASE_MS,
-                leased: true,
                 progress_within_ms: 5_000,
                 ..About::default()
             },

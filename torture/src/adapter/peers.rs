@@ -1,0 +1,165 @@
+//! The adapters of other lock libraries for Rust. Each is used as its documentation shows.
+
+use std::cell::RefCell;
+use std::time::{Duration, Instant};
+
+use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
+use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
+use redlock::RedLock;
+use rslock::{LockError, LockManager};
+
+use super::{Adapter, serve};
+use crate::Failure;
+use crate::protocol::Mode;
+
+/// How long a caller pauses between two attempts, where that is up to the caller.
+const RETRY: Duration = Duration::from_millis(100);
+
+/// The libraries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Peer {
+    Rslock,
+    Redlock,
+    DistributedLockRedis,
+}
+
+/// Connects and serves.
+pub(crate) async fn run(peer: Peer, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
+    match peer {
+        Peer::Rslock => serve(Rslock(RefCell::new(LockManager::new(urls)))).await,
+        Peer::Redlock => serve(Redlock(Box::leak(Box::new(RedLock::new(urls))))).await,
+        Peer::DistributedLockRedis => {
+            // A third of the expiry, as the default is.
+            let provider = RedisLockProvider::builder()
+                .urls(&urls)
+                .expiry(lease)
+                .extension_cadence(lease / 3)
+                .build()
+                .await?;
+            serve(DistributedLockRedis(provider)).await
+        }
+    }
+}
+
+fn attempts(wait_ms: u64) -> u32 {
+    let retries = Duration::from_millis(wait_ms).as_millis() / RETRY.as_millis();
+    1 + u32::try_from(retries).expect("a short wait")
+}
+
+struct Rslock(RefCell<LockManager>);
+
+impl Adapter for Rslock {
+    type Held = (rslock::Lock, Instant);
+
+    async fn acquire(
+        &self,
+        key: &str,
+        _: Mode,
+        lease_ms: u64,
+        wait_ms: u64,
+    ) -> Result<Option<Self::Held>, Failure> {
+        // Retries are delayed by half of this time on average.
+        self.0.borrow_mut().set_retry(attempts(wait_ms), 2 * RETRY);
+        let manager = self.0.borrow().clone();
+        match manager.lock(key, Duration::from_millis(lease_ms)).await {
+            Ok(lock) => {
+                let until = Instant::now() + Duration::from_millis(lock.validity_time as u64);
+                Ok(Some((lock, until)))
+            }
+            Err(LockError::Unavailable) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn token(&self, _: &Self::Held) -> Option<u64> {
+        None
+    }
+
+    async fn check(&self, (_, until): &Self::Held) -> Result<bool, Failure> {
+        Ok(Instant::now() < *until)
+    }
+
+    async fn release(&self, (lock, until): Self::Held) -> Result<bool, Failure> {
+        lock.release().await;
+        Ok(Instant::now() < until)
+    }
+}
+
+/// For as long as the process runs, because its locks borrow it.
+struct Redlock(&'static RedLock);
+
+impl Adapter for Redlock {
+    type Held = (redlock::Lock<'static>, Instant);
+
+    async fn acquire(
+        &self,
+        key: &str,
+        _: Mode,
+        lease_ms: u64,
+        wait_ms: u64,
+    ) -> Result<Option<Self::Held>, Failure> {
+        let began = Instant::now();
+        loop {
+            // It tries three times.
+            let lock = self.0.lock(key.as_bytes(), usize::try_from(lease_ms)?)?;
+            if let Some(lock) = lock {
+                let until = Instant::now() + Duration::from_millis(lock.validity_time as u64);
+                return Ok(Some((lock, until)));
+            }
+            if began.elapsed() >= Duration::from_millis(wait_ms) {
+                return Ok(None);
+            }
+        }
+    }
+
+    fn token(&self, _: &Self::Held) -> Option<u64> {
+        None
+    }
+
+    async fn check(&self, (_, until): &Self::Held) -> Result<bool, Failure> {
+        Ok(Instant::now() < *until)
+    }
+
+    async fn release(&self, (lock, until): Self::Held) -> Result<bool, Failure> {
+        self.0.unlock(&lock);
+        Ok(Instant::now() < until)
+    }
+}
+
+struct DistributedLockRedis(RedisLockProvider);
+
+impl Adapter for DistributedLockRedis {
+    type Held = RedisLockHandle;
+
+    async fn acquire(
+        &self,
+        key: &str,
+        _: Mode,
+        _: u64,
+        wait_ms: u64,
+    ) -> Result<Option<RedisLockHandle>, Failure> {
+        let lock = self.0.create_lock(key);
+        if wait_ms == 0 {
+            return Ok(lock.try_acquire().await?);
+        }
+        match lock.acquire(Some(Duration::from_millis(wait_ms))).await {
+            Ok(handle) => Ok(Some(handle)),
+            Err(distributed_lock_core::error::LockError::Timeout(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn token(&self, _: &RedisLockHandle) -> Option<u64> {
+        None
+    }
+
+    async fn check(&self, handle: &RedisLockHandle) -> Result<bool, Failure> {
+        Ok(!*handle.lost_token().borrow())
+    }
+
+    async fn release(&self, handle: RedisLockHandle) -> Result<bool, Failure> {
+        let held = !*handle.lost_token().borrow();
+        handle.release().await?;
+        Ok(held)
+    }
+}
