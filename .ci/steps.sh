@@ -332,7 +332,7 @@ on_real_quorums() {
 }
 
 tormentor() {
-    with_lints cargo build -q --workspace --bin leasehold-torture
+    with_lints cargo build -q --workspace --bin torture
 }
 
 # torture MINUTES: torments leasehold on each topology for this long. Prints what was checked, and the
@@ -348,7 +348,7 @@ torture() {
 torments() {
     local topology
     for topology in "${@:3}"; do
-        "$CARGO_TARGET_DIR/debug/leasehold-torture" "$2" --on "$topology" --minutes "$1" --seed "$SRANDOM" \
+        "$CARGO_TARGET_DIR/debug/torture" "$2" --on "$topology" --minutes "$1" --seed "$SRANDOM" \
             --out "$CARGO_TARGET_DIR/torture" || return 1
     done
 }
@@ -357,7 +357,7 @@ torments() {
 torture_convicts() {
     local subject broken
     with_mutants tormentor
-    mapfile -t broken < <("$CARGO_TARGET_DIR/debug/leasehold-torture" --list | grep ^broken-)
+    mapfile -t broken < <("$CARGO_TARGET_DIR/debug/torture" --list | grep ^broken-)
     [ ${#broken[@]} -ge 3 ]
     for subject in "${broken[@]}"; do
         local status=0

@@ -3,6 +3,7 @@
 //! All times are in µs since the run began, on the controller's monotonic clock. No client can
 //! falsify them.
 
+use std::fmt;
 use std::io::{BufRead, Write};
 use std::path::Path;
 
@@ -44,6 +45,71 @@ pub(crate) enum Entry {
     Left {
         what: String,
     },
+}
+
+impl Entry {
+    /// When it began.
+    pub(crate) fn at(&self) -> u64 {
+        match self {
+            Self::Operation(operation) => operation.invoked,
+            Self::Fault(fault) => fault.from,
+            Self::Left { .. } => u64::MAX,
+        }
+    }
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let ms = |micros: u64| format!("{}.{:03}", micros / 1_000, micros % 1_000);
+        match self {
+            Self::Operation(it) => {
+                let ended = it.completed.map_or("never".into(), ms);
+                write!(f, "{:>11}  {ended:>11}  ", ms(it.invoked))?;
+                let (client, key) = (it.client, &it.key);
+                write!(f, "client {client}: {} `{key}`: {}", it.call, it.answer)
+            }
+            Self::Fault(it) => {
+                write!(f, "{:>11}  {:>11}  ", ms(it.from), ms(it.until))?;
+                match it.client {
+                    Some(client) => write!(f, "nemesis: {} {client}", it.kind)?,
+                    None => write!(f, "nemesis: {}", it.kind)?,
+                }
+                let breaks = |assumption| write!(f, " (breaks {assumption:?})");
+                it.breaks.map_or(Ok(()), breaks)
+            }
+            Self::Left { what } => write!(f, "{:>11}  {:>11}  {what}", "at the end", ""),
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Acquire { mode, wait_ms: 0 } => write!(f, "try {mode:?}"),
+            Self::Acquire { mode, wait_ms } => write!(f, "acquire {mode:?} within {wait_ms} ms"),
+            Self::Check => f.write_str("still held?"),
+            Self::Release => f.write_str("release"),
+            Self::Claim { token } => write!(f, "claim token {token}"),
+            Self::Write { token, value } => write!(f, "write {value} with token {token}"),
+            Self::PlainWrite { value } => write!(f, "write {value} without a token"),
+        }
+    }
+}
+
+impl fmt::Display for Answer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Held { token: None } => f.write_str("held"),
+            Self::Held { token: Some(token) } => write!(f, "held, token {token}"),
+            Self::Free => f.write_str("not held"),
+            Self::Accepted { value: None } => f.write_str("accepted"),
+            Self::Accepted { value: Some(value) } => write!(f, "accepted, read {value}"),
+            Self::Refused => f.write_str("refused"),
+            Self::Error(text) => write!(f, "error: {text}"),
+            Self::Killed => f.write_str("the process has ended"),
+            Self::Silence => f.write_str("no answer"),
+        }
+    }
 }
 
 /// What a client process was asked, or did to the register that its lock protects.

@@ -20,6 +20,7 @@ mod nemesis;
 mod protocol;
 mod random;
 mod record;
+mod report;
 mod run;
 mod subject;
 mod topology;
@@ -87,6 +88,10 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "subject")]
     check: Option<PathBuf>,
 
+    /// With --check: saves its summary and minimal histories again
+    #[arg(long, requires = "check")]
+    save: bool,
+
     /// Lists the subjects instead
     #[arg(long, conflicts_with_all = ["subject", "check"])]
     list: bool,
@@ -94,6 +99,12 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Side {
+    /// Writes the page `docs/torture.md` from saved runs.
+    Report {
+        /// The folder of the runs
+        #[arg(default_value = "docs/torture")]
+        folder: PathBuf,
+    },
     /// A client process of leasehold, which talks to the controller.
     #[command(hide = true)]
     Client {
@@ -118,15 +129,17 @@ enum Side {
 fn main() -> ExitCode {
     let mut args = Args::parse();
     let ended = match args.command.take() {
+        Some(Side::Report { folder }) => report::page(&folder, "torture").map(|page| {
+            print!("{page}");
+            true
+        }),
         Some(side) => serve(side).map(|()| true),
         None if args.list => {
             subject::ALL.iter().for_each(|it| println!("{}", it.name));
             Ok(true)
         }
         None => match &args.check {
-            Some(path) => {
-                History::load(path).map(|history| verdict::print(&history).is_acquitted())
-            }
+            Some(path) => check(path, args.save.then_some(&*args.out)),
             None => torment(&args),
         },
     };
@@ -148,6 +161,7 @@ fn serve(side: Side) -> Result<(), Failure> {
         .build()?;
     runtime.block_on(async {
         match side {
+            Side::Report { .. } => unreachable!("not a client process"),
             Side::Client {
                 backend,
                 lease_ms,
@@ -165,6 +179,17 @@ fn serve(side: Side) -> Result<(), Failure> {
             } => adapter::peers::run(peer, Duration::from_millis(lease_ms), urls).await,
         }
     })
+}
+
+/// Checks a saved history. Returns whether the subject kept its promises.
+fn check(path: &Path, save_to: Option<&Path>) -> Result<bool, Failure> {
+    let history = History::load(path)?;
+    let verdict = verdict::print(&history);
+    if let (Some(folder), Some(run)) = (save_to, path.file_stem()) {
+        std::fs::create_dir_all(folder)?;
+        verdict.save(&history, folder, &run.to_string_lossy())?;
+    }
+    Ok(verdict.is_acquitted())
 }
 
 /// Runs, checks and saves. Returns whether the subject kept its promises.
@@ -199,4 +224,25 @@ fn torment(args: &Args) -> Result<bool, Failure> {
 /// Where a minimal history is saved.
 fn path_of(folder: &Path, run: &str, number: usize) -> PathBuf {
     folder.join(format!("{run}.violation-{number}.jsonl"))
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    use super::*;
+
+    #[test]
+    fn the_arguments_are_consistent() {
+        Args::command().debug_assert();
+    }
+
+    #[test]
+    fn each_subject_has_its_own_name() {
+        let mut names: Vec<_> = subject::ALL.iter().map(|it| it.name).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
 }

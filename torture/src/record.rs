@@ -182,3 +182,50 @@ impl Record {
             .unwrap_or_else(PoisonError::into_inner)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fenced_register_refuses_tokens_below_the_highest() {
+        let record = Record::new();
+        let apply = |call| {
+            record.apply(Begun {
+                client: 0,
+                hold: 0,
+                key: "one".into(),
+                call,
+                invoked: 0,
+            })
+        };
+        let read = |value| Answer::Accepted { value: Some(value) };
+        let accepted = Answer::Accepted { value: None };
+        assert_eq!(apply(Call::Claim { token: 33 }), read(0));
+        assert_eq!(
+            apply(Call::Write {
+                token: 33,
+                value: 1
+            }),
+            accepted
+        );
+        assert_eq!(apply(Call::Claim { token: 34 }), read(1));
+        assert_eq!(
+            apply(Call::Write {
+                token: 33,
+                value: 2
+            }),
+            Answer::Refused
+        );
+        assert_eq!(apply(Call::Claim { token: 33 }), Answer::Refused);
+        assert_eq!(
+            apply(Call::Write {
+                token: 34,
+                value: 2
+            }),
+            accepted
+        );
+        assert_eq!(apply(Call::Claim { token: 34 }), read(2));
+        assert_eq!(record.take().len(), 7);
+    }
+}

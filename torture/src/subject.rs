@@ -23,6 +23,8 @@ pub(crate) struct Subject {
     pub(crate) promises: &'static [Promise],
     /// How its documentation says that, and what the adapter asks it.
     pub(crate) documentation: &'static str,
+    /// Why it was convicted, in words that its authors would agree to. Empty if it wasn't.
+    pub(crate) explained: &'static str,
 }
 
 /// The program of a client process.
@@ -30,9 +32,8 @@ pub(crate) struct Subject {
 enum Launch {
     /// This program.
     Leasehold(Backend, Option<Broken>),
-    /// This program, with another library.
-    #[cfg(feature = "peers")]
-    Rust(crate::adapter::peers::Peer),
+    /// This program, with another library, if it was built with the feature `peers`.
+    Rust(&'static str),
     Python(&'static str),
     Node(&'static str),
 }
@@ -56,6 +57,7 @@ const fn leasehold(
         promises: &Promise::ALL,
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
+        explained: "",
     }
 }
 
@@ -66,6 +68,7 @@ const fn peer(
     launch: Launch,
     promises: &'static [Promise],
     documentation: &'static str,
+    explained: &'static str,
 ) -> Subject {
     Subject {
         name,
@@ -75,6 +78,7 @@ const fn peer(
         all_modes: false,
         promises,
         documentation,
+        explained,
     }
 }
 
@@ -121,35 +125,35 @@ pub(crate) const ALL: &[Subject] = &[
         REDIS,
         Some(Broken::DoublesTheRemainingTime),
     ),
-    #[cfg(feature = "peers")]
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
         REDLOCK,
-        Launch::Rust(crate::adapter::peers::Peer::Rslock),
+        Launch::Rust("rslock"),
         EXCLUSION,
         "README: \"an implementation of Redlock, the distributed locking mechanism\". Not renewed. Asked: \
          whether `Lock::validity_time` has passed since the lock was returned.",
+        "",
     ),
-    #[cfg(feature = "peers")]
     peer(
         "redlock-rs",
         "redlock 2.0.0 (crates.io)",
         REDLOCK,
-        Launch::Rust(crate::adapter::peers::Peer::Redlock),
+        Launch::Rust("redlock"),
         EXCLUSION,
         "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Not \
          renewed. Asked: whether `Lock::validity_time` has passed since the lock was returned.",
+        "",
     ),
-    #[cfg(feature = "peers")]
     peer(
         "distributed-lock-redis",
         "distributed-lock-redis 0.2.0 (crates.io)",
         REDLOCK,
-        Launch::Rust(crate::adapter::peers::Peer::DistributedLockRedis),
+        Launch::Rust("distributed-lock-redis"),
         EXCLUSION_AND_LOSS,
         "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
          when locks are lost due to connection issues\". Renewed. Asked: `LockHandle::lost_token`.",
+        "",
     ),
     peer(
         "redis-py",
@@ -159,6 +163,7 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION,
         "Docstring of `Lock`: \"A shared, distributed Lock\". Not renewed. Asked: `Lock.owned`, which asks the \
          server.",
+        "",
     ),
     peer(
         "python-redis-lock",
@@ -168,6 +173,7 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION,
         "Docstring of `auto_renewal`: \"Lock will automatically renew the lock so that it doesn't expire for \
          as long as the lock is held\". Asked: whether `get_owner_id`, which asks the server, is the lock's id.",
+        "",
     ),
     peer(
         "pottery",
@@ -177,6 +183,7 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION,
         "README: \"a safe and reliable lock to coordinate access to a resource shared across threads, \
          processes, and even machines\". Not renewed. Asked: `Redlock.locked`, which asks the servers.",
+        "",
     ),
     peer(
         "redlock-js",
@@ -186,6 +193,7 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION,
         "README: \"you can continue to extend the lock as long as you never let it expire\". Not renewed. \
          Asked: whether `lock.expiration` has passed.",
+        "",
     ),
     peer(
         "redis-semaphore",
@@ -195,6 +203,7 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION_AND_LOSS,
         "README, \"Example with lost lock handling\": `while (mutex.isAcquired) { // critical cycle \
          iteration }`. Renewed. Asked: `isAcquired`.",
+        "",
     ),
 ];
 
@@ -225,10 +234,12 @@ impl Subject {
                 }
                 program
             }
-            #[cfg(feature = "peers")]
+            Launch::Rust(_) if !cfg!(feature = "peers") => {
+                return Err(format!("{}: build with `--features peers`", self.name).into());
+            }
             Launch::Rust(peer) => {
                 let mut program = Program::new(std::env::current_exe()?);
-                program.args(["peer", &name_of(&peer)]);
+                program.args(["peer", peer]);
                 program
             }
             Launch::Python(file) => {

@@ -142,8 +142,7 @@ pub(crate) fn print(history: &History) -> Judged {
         for violation in violations.iter().take(SHOWN) {
             println!("    {violation}");
             for entry in &violation.evidence {
-                let line = serde_json::to_string(entry);
-                println!("      {}", line.expect("an entry is JSON"));
+                println!("      {entry}");
             }
         }
     }

@@ -137,6 +137,9 @@ pub(crate) fn check(history: &History) -> Verdict {
     let (stuck, recoveries) = duties::progress(history, &holds);
     found.extend(stuck);
     verdict.figures.recoveries_ms = recoveries;
+    for violation in found {
+        add_circumstances(history, violation);
+    }
     let (written, lost) = register::plain(history);
     (verdict.figures.plain_writes, verdict.figures.plain_lost) = (written, lost);
     verdict
@@ -245,6 +248,40 @@ fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
 fn broken(history: &History, from: u64, until: u64) -> Option<&Fault> {
     let mut faults = history.faults();
     faults.find(|fault| fault.breaks.is_some() && fault.from <= until && fault.until >= from)
+}
+
+/// Adds the faults that those who read the evidence want to know of: the latest of the servers, and
+/// those of the same clients.
+fn add_circumstances(history: &History, violation: &mut Violation) {
+    let operations = || {
+        violation.evidence.iter().filter_map(|entry| match entry {
+            Entry::Operation(operation) => Some(operation),
+            Entry::Fault(_) | Entry::Left { .. } => None,
+        })
+    };
+    let first = operations().map(|it| it.invoked).min();
+    let last = operations()
+        .map(|it| it.completed.unwrap_or(it.invoked))
+        .max();
+    let (Some(first), Some(last)) = (first, last) else {
+        return;
+    };
+    let clients: Vec<usize> = operations().map(|it| it.client).collect();
+    let before = || history.faults().filter(|fault| fault.from <= last);
+    let latest = before()
+        .filter(|fault| fault.client.is_none() && fault.kind != STALL)
+        .max_by_key(|fault| fault.from);
+    let own = before().filter(|fault| {
+        let concerns = fault.client.is_some_and(|client| clients.contains(&client));
+        fault.until >= first && (concerns || fault.kind == STALL)
+    });
+    let faults = latest.into_iter().chain(own).cloned().map(Entry::Fault);
+    for fault in faults.collect::<Vec<_>>() {
+        if !violation.evidence.contains(&fault) {
+            violation.evidence.push(fault);
+        }
+    }
+    violation.evidence.sort_by_key(Entry::at);
 }
 
 /// A time as text.
