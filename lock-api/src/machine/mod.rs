@@ -141,7 +141,8 @@ pub struct Env<'a> {
     /// The backend's settings.
     pub settings: Settings,
     /// Tells whether a session listens. It can't wait: ask for the sessions of
-    /// [`State::listeners_of`] beforehand if your store answers asynchronously.
+    /// [`State::listeners_of`] beforehand if your store answers asynchronously. Don't publish a message
+    /// to find out: a step sends nothing to a session that nobody listens for.
     pub reachable: &'a (dyn Fn(SessionId) -> Reach + Sync),
 }
 

@@ -12,8 +12,8 @@ local now = clock[1] * 1000000 + clock[2]
 local clock_id = ARGV[#KEYS + 1]
 
 -- The fast path handles the most frequent cases without calling a Lua function; each file says which.
--- Its result is the same as the general part's. It leaves all other cases to the general part, failed
--- writes included, and undoes what it wrote in them.
+-- Its result is the same as the general part's. It leaves all other cases to the general part, a failed
+-- first write included.
 -- flush_packed() defines the positions in a stored string.
 -- Lua hashes every byte of every string that it creates. With ten waiters, that costs as much as
 -- everything else. So a fast path rebuilds a long string only if parts of it move. Otherwise it
