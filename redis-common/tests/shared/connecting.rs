@@ -9,7 +9,7 @@ use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use super::subscription::next;
-use super::support::{Backend, LATE, admin, key, mutex, operation, session, soon};
+use super::support::{Backend, Constructor, LATE, admin, key, mutex, operation, session, soon};
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
@@ -231,15 +231,28 @@ async fn server_without_run_id_is_used() {
         released.expect("an answer");
         if constructor.push {
             // Another client can't tell which server has executed the release.
-            let told = clock_of_a_grant(&backend, sequence).await;
+            let told = clock_of_a_grant(&backend, &backend, sequence).await;
             assert_ne!(told, clock, "{}", constructor.name);
         }
     }
 }
 
-/// The clock in the message to a waiter that gets the lock by a release.
-async fn clock_of_a_grant(backend: &Backend, sequence: u64) -> ClockId {
-    let mut stream = backend.listen(session(2)).await.expect("subscribed");
+/// The library may connect a user's connection to another server without saying so.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn message_names_the_clock_unless_the_connection_is_the_users() {
+    let server = RedisServer::start();
+    let listener = Constructor::URL.open(&server.url()).await;
+    let clock = listener.hello().await.expect("an answer").clock;
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&server.url()).await;
+        let told = clock_of_a_grant(&listener, &backend, sequence).await;
+        assert_eq!(told == clock, constructor.push, "{}", constructor.name);
+    }
+}
+
+/// The clock in the message to a waiter that gets the lock by a release of `backend`.
+async fn clock_of_a_grant(listener: &Backend, backend: &Backend, sequence: u64) -> ClockId {
+    let mut stream = listener.listen(session(2)).await.expect("subscribed");
     let (key, holder) = (key("granted"), operation(session(1), sequence + 100));
     let before = soon(backend).await;
     let waiter = mutex(&key, operation(session(2), sequence), before).with_wait(Wait::new(true));
