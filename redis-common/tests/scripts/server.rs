@@ -274,31 +274,43 @@ fn full_memory_stops_only_acquires() {
 #[test]
 fn read_only_server_answers_readonly() {
     let mut fixture = Fixture::new();
-    fixture.hold("held", attempt(1, 1));
-    let queued = fixture
-        .mutex("held", attempt(2, 1))
-        .with_wait(Wait::new(true));
-    assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
+    // One for the fast path, and one for the general part.
+    let barging = LockSpec::mutex().with_policy(Policy::Barging);
+    let keys = [
+        ("held", LockSpec::mutex()),
+        ("woken", barging.expect("a good policy")),
+    ];
+    for (name, spec) in keys {
+        let holder = fixture.request(name, attempt(1, 1), spec, Mode::Exclusive);
+        let reply = fixture.acquire(&holder);
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        let queued = fixture
+            .request(name, attempt(2, 1), spec, Mode::Exclusive)
+            .with_wait(Wait::new(true));
+        assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
+    }
     let mut pushes = Connection::open(&fixture._server);
     let channel = fixture.protocol.channel(&SessionId::from_bytes([2; 16]));
     pushes.command(&["SUBSCRIBE", &channel]);
     fixture.connection.command(&["REPLICAOF", "127.0.0.1", "1"]);
     fixture.configure("replica-read-only", "yes");
-    let before = fixture.stored("held");
 
-    let release = fixture
-        .protocol
-        .release(&[Release::new(key("held"), attempt(1, 1))]);
-    let Value::Error(error) = fixture.connection.run(&release) else {
-        panic!("a replica accepted a write");
-    };
-    assert!(error.starts_with("READONLY"), "{error}");
-    assert_eq!(fixture.stored("held"), before);
-    // No grant was published: the answer to PING is the first message.
-    let Value::Array(parts) = pushes.command(&["PING"]) else {
-        panic!("a subscriber's PING is answered with an array");
-    };
-    assert_eq!(parts[0].bytes(), b"pong");
+    for (name, _) in keys {
+        let before = fixture.stored(name);
+        let release = fixture
+            .protocol
+            .release(&[Release::new(key(name), attempt(1, 1))]);
+        let Value::Error(error) = fixture.connection.run(&release) else {
+            panic!("a replica accepted a write");
+        };
+        assert!(error.starts_with("READONLY"), "{error}");
+        assert_eq!(fixture.stored(name), before);
+        // Nothing was published: the answer to PING is the first message.
+        let Value::Array(parts) = pushes.command(&["PING"]) else {
+            panic!("a subscriber's PING is answered with an array");
+        };
+        assert_eq!(parts[0].bytes(), b"pong", "{name}");
+    }
 }
 
 #[test]
