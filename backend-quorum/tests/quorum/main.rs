@@ -1,5 +1,6 @@
 //! The quorum on simulated servers, with exact times.
 
+mod bursts;
 mod failures;
 mod input;
 mod overlapping;

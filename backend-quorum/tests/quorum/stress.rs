@@ -1,4 +1,7 @@
 //! Contenders under random faults. Each seed is one run, in bounded virtual time.
+//!
+//! A contender has several tasks, so its calls are sent in batches. A batch outlives its callers if the
+//! runtime is blocked. That is how a call can take back what another call for the same attempt was granted.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;
@@ -7,7 +10,7 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, join, join_all, select};
+use futures_util::future::{Either, join, join_all, poll_immediate, select};
 use leasehold_api::{Error, FencingToken, LockClient, MutexGuard, Outcome};
 use leasehold_quorum::Quorum;
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimOptions, SimServer};
@@ -30,7 +33,7 @@ async fn contenders_for_five_servers_under_faults() {
 }
 
 /// `LEASEHOLD_QUORUM_SEEDS=1000..2000` asks for other runs.
-fn seeds(usual: u64) -> Range<u64> {
+pub(crate) fn seeds(usual: u64) -> Range<u64> {
     let Ok(range) = std::env::var("LEASEHOLD_QUORUM_SEEDS") else {
         return 0..usual;
     };
@@ -55,10 +58,14 @@ async fn explore(servers: u64, seeds: Range<u64>) {
 
 /// Numbers that depend only on the seed (SplitMix64).
 #[derive(Debug)]
-struct Random(Cell<u64>);
+pub(crate) struct Random(Cell<u64>);
 
 impl Random {
-    fn below(&self, bound: u64) -> u64 {
+    pub(crate) const fn new(seed: u64) -> Self {
+        Self(Cell::new(seed))
+    }
+
+    pub(crate) fn below(&self, bound: u64) -> u64 {
         self.0.set(self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15));
         let mut n = self.0.get();
         n = (n ^ (n >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -66,11 +73,11 @@ impl Random {
         (n ^ (n >> 31)) % bound
     }
 
-    fn one_in(&self, n: u64) -> bool {
+    pub(crate) fn one_in(&self, n: u64) -> bool {
         self.below(n) == 0
     }
 
-    fn ms_below(&self, bound: u64) -> Duration {
+    pub(crate) fn ms_below(&self, bound: u64) -> Duration {
         ms(self.below(bound))
     }
 }
@@ -81,23 +88,42 @@ struct Contender {
     locks: LockClient,
 }
 
+impl Contender {
+    /// Runs code of the process, unless it is paused.
+    async fn run<T>(&self, code: impl Future<Output = T>) -> T {
+        self.links[0].run(code).await
+    }
+}
+
+/// A lock that all tasks want.
+#[derive(Debug)]
+struct Contended {
+    /// The guard of each task.
+    guards: RefCell<Vec<Option<Arc<MutexGuard>>>>,
+    last: Cell<FencingToken>,
+}
+
 #[derive(Debug)]
 struct Run {
     seed: u64,
     random: Random,
     servers: Vec<SimServer>,
     contenders: Vec<Contender>,
+    /// How many tasks each contender has.
+    tasks: usize,
+    keys: Vec<Contended>,
     lease: Duration,
-    /// The guard of each contender.
-    guards: RefCell<Vec<Option<Arc<MutexGuard>>>>,
-    last: Cell<FencingToken>,
+    /// Whether restarts of any server keep the data, and the clients are told so.
+    restarts_keep_data: bool,
+    /// Whether the clock of a server jumps. Exclusion isn't promised then.
+    clock_jumps: bool,
     acquired: Cell<usize>,
     is_over: Cell<bool>,
 }
 
 impl Run {
     fn new(seed: u64, servers: u64) -> Self {
-        let random = Random(Cell::new(seed));
+        let random = Random::new(seed);
         // With the short lease, holds expire. With the long one, a grant that is left behind is seen.
         let lease = if random.one_in(2) { secs(2) } else { secs(10) };
         let start = |n| {
@@ -108,22 +134,31 @@ impl Run {
             server
         };
         let servers: Vec<_> = (0..servers).map(start).collect();
+        let restarts_keep_data = random.one_in(2);
         let contender = |n| {
             let name = format!("c{n}");
             let links: Vec<_> = servers.iter().map(|server| server.client(&name)).collect();
             let quorum = Quorum::new(links.clone()).expect("an odd number");
+            let quorum = quorum.restarts_keep_data(restarts_keep_data);
             let locks = LockClient::new(quorum.max_lease(lease).expect("a valid lease"));
             Contender { links, locks }
         };
         let contenders: Vec<_> = (0..3 + random.below(3)).map(contender).collect();
+        let tasks = 1 + random.below(4) as usize;
+        let key = |_| Contended {
+            guards: RefCell::new(vec![None; contenders.len() * tasks]),
+            last: Cell::new(FencingToken::NONE),
+        };
         Self {
             seed,
-            guards: RefCell::new(contenders.iter().map(|_| None).collect()),
+            keys: (0..1 + random.below(3)).map(key).collect(),
+            contenders,
+            tasks,
+            clock_jumps: random.one_in(4),
             random,
             servers,
-            contenders,
             lease,
-            last: Cell::new(FencingToken::NONE),
+            restarts_keep_data,
             acquired: Cell::new(0),
             is_over: Cell::new(false),
         }
@@ -135,11 +170,12 @@ impl Run {
     }
 
     async fn play(&self) {
-        let contend = (0..self.contenders.len()).map(|me| {
-            // A paused process runs none of its code.
-            let process = self.contenders[me].links[0].clone();
-            async move { process.run(self.contend(me)).await }
-        });
+        let everybody = 0..self.contenders.len() * self.tasks;
+        for key in &self.keys {
+            key.guards
+                .replace(everybody.clone().map(|_| None).collect());
+        }
+        let contend = everybody.map(|me| self.contend(me));
         let disturb = (0..self.servers.len()).map(|server| self.disturb(server));
         let ending = async {
             self.sleep(FAULTS).await;
@@ -165,17 +201,16 @@ impl Run {
     /// again after the delay.
     async fn everybody_acquires(&self) {
         let began = self.now();
-        let acquire = self
-            .contenders
-            .iter()
-            .enumerate()
-            .map(async |(me, contender)| {
-                let mutex = contender.locks.mutex("k").expect("a valid key");
-                let guard = mutex.lease(self.lease).lock().await;
-                let guard = guard.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
-                self.check(me, Arc::new(guard));
-                self.guards.borrow_mut()[me] = None;
-            });
+        let acquire = (0..self.contenders.len()).map(async |contender| {
+            let locks = &self.contenders[contender].locks;
+            let mutex = locks.mutex("k0").expect("a valid key");
+            let before = self.keys[0].last.get();
+            let guard = mutex.lease(self.lease).lock().await;
+            let guard = guard.unwrap_or_else(|error| panic!("seed {}: {error}", self.seed));
+            let me = contender * self.tasks;
+            self.check(me, 0, before, Arc::new(guard));
+            self.keys[0].guards.borrow_mut()[me] = None;
+        });
         join_all(acquire).await;
         let took = self.now() - began;
         let bound = self.restart_delay() + self.lease + secs(5);
@@ -184,17 +219,16 @@ impl Run {
 
     /// Acquires, holds and releases, until the faults are over.
     async fn contend(&self, me: usize) {
+        let contender = &self.contenders[me / self.tasks];
         while !self.is_over.get() {
             self.sleep(self.random.ms_below(100)).await;
-            let mutex = self.contenders[me].locks.mutex("k").expect("a valid key");
-            let mutex = mutex.lease(self.lease);
-            // An attempt that no server gets, and whose releases get lost too.
+            let key = self.random.below(self.keys.len() as u64) as usize;
+            let mutex = contender.locks.mutex(format!("k{key}"));
+            let mutex = mutex.expect("a valid key").lease(self.lease);
+            let before = self.keys[key].last.get();
             let is_lost = self.random.one_in(6);
             if is_lost {
-                for link in &self.contenders[me].links {
-                    link.inject_into(Call::Acquire, Fault::LoseRequest);
-                    link.inject_into(Call::Release, Fault::LoseRequest);
-                }
+                self.lose_an_attempt(contender);
             }
             let limit = self.random.ms_below(5_000);
             let dropped_after = if !is_lost && self.random.one_in(3) {
@@ -202,14 +236,29 @@ impl Run {
             } else {
                 secs(20)
             };
-            match self.within(dropped_after, mutex.try_lock_for(limit)).await {
+            let mut attempt = pin!(contender.run(mutex.try_lock_for(limit)));
+            let blocked = self.random.one_in(6);
+            let at_once = if blocked {
+                poll_immediate(&mut attempt).await
+            } else {
+                None
+            };
+            let outcome = if at_once.is_some() {
+                at_once
+            } else {
+                if blocked {
+                    self.block(contender).await;
+                }
+                self.within(dropped_after, attempt).await
+            };
+            match outcome {
                 Some(Ok(Outcome::Acquired(guard))) => {
                     let time = if is_lost || self.random.one_in(4) {
                         secs(3)
                     } else {
                         self.random.ms_below(300)
                     };
-                    self.hold(me, guard, time).await;
+                    self.hold(me, key, before, guard, time).await;
                 }
                 Some(Err(Error::Unavailable { .. } | Error::OutcomeUnknown { .. }))
                 | Some(Ok(Outcome::Contended(_)))
@@ -219,38 +268,68 @@ impl Run {
         }
     }
 
-    async fn hold(&self, me: usize, guard: MutexGuard, time: Duration) {
-        let guard = Arc::new(guard);
-        self.check(me, Arc::clone(&guard));
-        self.within(time, guard.lost()).await;
-        if self.random.one_in(2) {
-            // The future of the release is dropped, too.
-            let released = self.within(self.random.ms_below(1_500), guard.release());
-            let _ = released.await;
+    /// The next attempt gets to few servers or none, and some of its releases get lost too.
+    fn lose_an_attempt(&self, contender: &Contender) {
+        for link in &contender.links {
+            if !self.random.one_in(4) {
+                link.inject_into(Call::Acquire, Fault::LoseRequest);
+            }
+            if self.random.one_in(2) {
+                link.inject_into(Call::Release, Fault::LoseRequest);
+            }
         }
-        self.guards.borrow_mut()[me] = None;
     }
 
-    /// Checks that nobody else has a valid guard, and that the token is the greatest so far.
-    fn check(&self, me: usize, guard: Arc<MutexGuard>) {
+    /// Something blocks the runtime of a process, so its tasks and timers wait.
+    async fn block(&self, contender: &Contender) {
+        contender.links[0].pause();
+        self.sleep(self.random.ms_below(1_000)).await;
+        contender.links[0].resume();
+    }
+
+    async fn hold(
+        &self,
+        me: usize,
+        key: usize,
+        before: FencingToken,
+        guard: MutexGuard,
+        time: Duration,
+    ) {
+        let contender = &self.contenders[me / self.tasks];
+        let guard = Arc::new(guard);
+        self.check(me, key, before, Arc::clone(&guard));
+        self.within(time, contender.run(guard.lost())).await;
+        if self.random.one_in(2) {
+            // The future of the release is dropped, too.
+            let release = contender.run(guard.release());
+            let _ = self.within(self.random.ms_below(1_500), release).await;
+        }
+        self.keys[key].guards.borrow_mut()[me] = None;
+    }
+
+    /// Checks that nobody else has a valid guard, and that the token is greater than all that were seen
+    /// before the attempt began.
+    fn check(&self, me: usize, key: usize, before: FencingToken, guard: Arc<MutexGuard>) {
         if !guard.is_valid() {
             return;
         }
-        let (seed, now) = (self.seed, self.now());
-        let mut guards = self.guards.borrow_mut();
-        for (other, held) in guards.iter().enumerate() {
+        let (seed, now, token) = (self.seed, self.now(), guard.fencing_token());
+        let Contended { guards, last } = &self.keys[key];
+        for (other, held) in guards.borrow().iter().enumerate() {
             let is_valid = held.as_ref().is_some_and(|guard| guard.is_valid());
-            assert!(!is_valid, "seed {seed}: c{other} and c{me} hold at {now:?}");
+            let excluded = !is_valid || self.clock_jumps;
+            assert!(
+                excluded,
+                "seed {seed}: {other} and {me} hold k{key} at {now:?}"
+            );
         }
-        let (last, token) = (
-            self.last.replace(guard.fencing_token()),
-            guard.fencing_token(),
-        );
+        let before = if self.clock_jumps { before } else { last.get() };
         assert!(
-            token > last,
-            "seed {seed}: {token:?} after {last:?} at {now:?}"
+            token > before,
+            "seed {seed}: {token:?} after {before:?} at {now:?}"
         );
-        guards[me] = Some(guard);
+        last.set(last.get().max(token));
+        guards.borrow_mut()[me] = Some(guard);
         self.acquired.set(self.acquired.get() + 1);
     }
 
@@ -258,9 +337,10 @@ impl Run {
     async fn disturb(&self, n: usize) {
         let server = &self.servers[n];
         let links: Vec<_> = self.contenders.iter().map(|c| &c.links[n]).collect();
-        // The clients that notice a restart don't count the server for a while, so only a minority
-        // restarts.
-        let restarts = n < self.servers.len() / 2;
+        // Clients that aren't told that the data is kept don't count a restarted server for a while, so
+        // only a minority restarts then. Only a minority ever loses its data.
+        let is_minority = n < self.servers.len() / 2;
+        let restarts = is_minority || self.restarts_keep_data;
         while !self.is_over.get() {
             self.sleep(self.random.ms_below(2_000)).await;
             let some = links[self.random.below(links.len() as u64) as usize];
@@ -271,7 +351,7 @@ impl Run {
                     self.sleep(self.random.ms_below(2_000)).await;
                     server.start(Data::Kept);
                 }
-                2 if restarts => {
+                2 if is_minority => {
                     server.stop();
                     self.sleep(self.restart_delay()).await;
                     server.start(Data::Lost);
@@ -289,6 +369,9 @@ impl Run {
                     some.rejoin();
                 }
                 5 => some.drop_connection(),
+                6 if n == 0 && self.clock_jumps => {
+                    server.step_clock_forward(self.random.ms_below(60_000));
+                }
                 _ => self.inject(some),
             }
         }
