@@ -41,6 +41,10 @@ pub struct FaultMix {
     pub restarts: bool,
     /// The server is down for up to 3 s, and then starts with its data.
     pub outages: bool,
+    /// The server fails over gracefully: it [switches over](SimServer::switch_over) to a replica with
+    /// all data. Subscriptions of some clients stay at the old server for up to 10 s. The clocks of
+    /// the servers differ by up to 10 ms, which the drift allowance covers.
+    pub failovers: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -50,6 +54,7 @@ enum FaultKind {
     Pause,
     Restart,
     Outage,
+    Failover,
 }
 
 /// The maximum number of faults in a run.
@@ -64,6 +69,7 @@ impl FaultMix {
             pauses: false,
             restarts: false,
             outages: false,
+            failovers: false,
         }
     }
 
@@ -75,6 +81,7 @@ impl FaultMix {
             pauses: true,
             restarts: true,
             outages: true,
+            failovers: true,
         }
     }
 
@@ -113,6 +120,13 @@ impl FaultMix {
         self
     }
 
+    /// Sets [`failovers`](Self::failovers).
+    #[must_use]
+    pub const fn failovers(mut self, failovers: bool) -> Self {
+        self.failovers = failovers;
+        self
+    }
+
     /// Spawns the task that injects the faults of a run.
     pub(super) fn spawn(self, sim: &SimServer) {
         let kinds = [
@@ -121,6 +135,7 @@ impl FaultMix {
             (self.pauses, FaultKind::Pause),
             (self.restarts, FaultKind::Restart),
             (self.outages, FaultKind::Outage),
+            (self.failovers, FaultKind::Failover),
         ];
         let enabled = kinds.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
         let enabled: Vec<FaultKind> = enabled.map(|(_, kind)| kind).collect();
@@ -181,6 +196,17 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
             });
         }
         FaultKind::Restart => sim.restart(Data::Kept),
+        FaultKind::Failover if sim.is_up() => {
+            let mut staying = sim.clients();
+            staying.retain(|_| sim.draw(2) == 1);
+            let ahead = Duration::from_millis(sim.draw(11).into());
+            sim.switch_over(ahead, &staying);
+            for client in &staying {
+                let time = Duration::from_millis(sim.draw(10_000).into());
+                later(sim, time, client, SimBackend::follow_primary);
+            }
+        }
+        FaultKind::Failover => {}
         FaultKind::Outage => {
             sim.stop();
             let (sim_then, time) = (sim.clone(), Duration::from_millis(sim.draw(3_000).into()));

@@ -177,6 +177,16 @@ impl SimBackend {
         });
     }
 
+    /// Moves the client's subscriptions to the primary, if they are at a replica since a
+    /// [switchover](crate::SimServer::switch_over). Its streams of notifications yield
+    /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
+    /// subscribed at the primary.
+    pub fn follow_primary(&self) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|network, now| network.follow_primary(now, client));
+    }
+
     /// Drops all messages from and to the client until [`rejoin`](Self::rejoin). Nothing reports
     /// the loss: the client's calls time out.
     pub fn isolate(&self) {

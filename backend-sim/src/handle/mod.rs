@@ -4,6 +4,7 @@
 mod backend;
 mod control;
 pub(crate) mod environment;
+mod failover;
 mod runtime;
 mod server;
 mod tasks;

@@ -16,7 +16,7 @@ use crate::history::{History, words};
 use crate::network::Network;
 use crate::network::observer::Observer;
 use crate::network::options::SimOptions;
-use crate::record::{Data, Entry, Message, ServerEvent, Tail};
+use crate::record::{Data, Entry, Message, ServerEvent};
 
 /// A simulated lock server in virtual time, with any number of clients. Clones are the same server.
 ///
@@ -279,77 +279,6 @@ impl SimServer {
         });
     }
 
-    /// Fails over to a replica that lacks the latest writes. The old primary is gone. The replica
-    /// serves at once, with a new [`ClockId`](leasehold_api::ClockId).
-    ///
-    /// # Panics
-    /// Panics if the options have no [journal](SimOptions::journal).
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold_api::LockClient;
-    /// use leasehold_sim::{SimOptions, SimServer, Tail};
-    ///
-    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-    /// # async fn main() -> Result<(), leasehold_api::Error> {
-    /// let server = SimServer::with_options(SimOptions::new(1).journal(100));
-    /// let locks = LockClient::new(server.client("a"));
-    /// let _guard = locks.mutex("job")?.lock().await?;
-    /// server.fail_over(Tail::Commands(1)); // the replica lacks the acquire
-    /// server.assert_idle();
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[track_caller]
-    pub fn fail_over(&self, lost: Tail) {
-        self.assert_journal();
-        self.world.act(|network, now| network.fail_over(now, lost));
-    }
-
-    /// Makes a replica that lacks the latest writes a second primary, until [`heal`](Self::heal).
-    ///
-    /// The old primary doesn't notice, and still serves the clients in `staying`. All other clients
-    /// lose their connection and use the new primary. Clients that you create later use it too. The
-    /// methods of this handle refer to the new primary.
-    ///
-    /// # Panics
-    /// Panics if there are two primaries already, if the server is stopped, if the options have no
-    /// [journal](SimOptions::journal), or if a client belongs to another simulation.
-    #[track_caller]
-    pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
-        self.assert_journal();
-        let mine = |client: &SimBackend| Arc::ptr_eq(client.world(), &self.world);
-        assert!(
-            staying.iter().all(mine),
-            "a client in `staying` belongs to another simulation"
-        );
-        let staying: Vec<_> = staying.iter().map(SimBackend::index).collect();
-        let possible = self.world.act(|network, now| {
-            let possible = network.servers.old.is_none() && network.servers.primary.up;
-            if possible {
-                network.split(now, lost, &staying);
-            }
-            possible
-        });
-        assert!(possible, "a split needs a single primary that runs");
-    }
-
-    /// Ends a [`split`](Self::split): removes the old primary, with everything that was written to
-    /// it since the split. Its clients lose their connection and use the new primary. Does nothing
-    /// if there is only one primary.
-    pub fn heal(&self) {
-        self.world.act(Network::heal);
-    }
-
-    #[track_caller]
-    fn assert_journal(&self) {
-        let journal = self.world.act(|network, _| network.options.journal);
-        assert!(
-            journal > 0,
-            "to lose commands, the server needs a journal: use SimOptions::journal"
-        );
-    }
-
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.
     ///
     /// # Panics
@@ -519,7 +448,7 @@ impl SimServer {
 const LONGEST_STEP: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 #[track_caller]
-fn assert_step(by: Duration) {
+pub(super) fn assert_step(by: Duration) {
     assert!(
         by <= LONGEST_STEP,
         "a clock can be stepped by at most 36,500 days, not by {by:?}"

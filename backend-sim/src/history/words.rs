@@ -84,6 +84,7 @@ fn write_client(f: &mut fmt::Formatter<'_>, event: ClientEvent) -> fmt::Result {
         ClientEvent::Isolated => "~ isolated",
         ClientEvent::Reachable => "~ reachable again",
         ClientEvent::Closed => "~ closed",
+        ClientEvent::FollowedPrimary => "~ listens at the primary again",
         ClientEvent::ClockRate { ppm } => return write!(f, "~ clock runs at {ppm:+} ppm"),
         ClientEvent::ClockJumped { by } => return write!(f, "~ clock jumped by {by:?}"),
     })
@@ -98,6 +99,13 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
             data: Data::AllBut(tail),
         } => write!(f, "~ started, without {tail}"),
         ServerEvent::FailedOver { lost } => write!(f, "~ failed over to a replica, without {lost}"),
+        ServerEvent::SwitchedOver { staying } => {
+            write!(f, "~ switched over to a replica, with all data")?;
+            match staying.as_slice() {
+                [] => Ok(()),
+                names => write!(f, "; the old server still relays to {}", names.join(", ")),
+            }
+        }
         ServerEvent::Split { lost, staying } => {
             write!(f, "~ a replica became a second primary, without {lost}; ")?;
             write!(f, "the old one serves {}", staying.join(", "))

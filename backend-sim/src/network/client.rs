@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{Notification, SessionId};
+use leasehold_api::{ClockId, Notification, SessionId};
 
 use crate::engine::choices::Identities;
 use crate::engine::gate::Gate;
@@ -54,7 +54,7 @@ pub(crate) struct Subscription {
     pub(crate) notifications: VecDeque<Notification>,
     /// The task that waits for the next notification.
     pub(crate) waiter: Option<Wakeup>,
-    /// Whether the server has the subscription.
+    /// Whether the server has the subscription, or the client's replica.
     pub(crate) at_server: bool,
     /// Whether no more notifications follow.
     pub(crate) ended: bool,
@@ -84,6 +84,9 @@ pub(crate) struct Client {
     pub(crate) unordered_pushes: bool,
     /// Whether the old primary serves the client, while there are two.
     pub(crate) on_old: bool,
+    /// The clock of the replica that has the client's subscriptions, if a replica has them. It relays
+    /// the messages of the primary, which doesn't count the client among its listeners.
+    pub(crate) replica: Option<ClockId>,
     /// Number of the connection. Messages of earlier connections are ignored.
     pub(crate) connection: u64,
     pub(crate) to_server: Link<ToServer>,
@@ -105,6 +108,7 @@ impl Client {
             clock: LocalClock::default(),
             unordered_pushes: false,
             on_old: false,
+            replica: None,
             connection: 1,
             to_server: Link::default(),
             from_server: Link::default(),

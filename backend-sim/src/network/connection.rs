@@ -7,7 +7,7 @@ use leasehold_api::{BackendError, Notification, SessionId};
 use crate::network::Network;
 use crate::network::client::{Client, Subscription};
 use crate::network::event::{ClientIndex, SimEvent, ToClient, ToServer};
-use crate::record::{Content, Data, Event, ServerEvent, Tail};
+use crate::record::{ClientEvent, Content, Data, Event, ServerEvent, Tail};
 
 /// The interval at which a client tries to subscribe again.
 const RECONNECT_EVERY: Duration = Duration::from_millis(100);
@@ -30,7 +30,8 @@ impl Network {
     ) -> Option<Subscription> {
         let subscription = self.clients[client].subscriptions.remove(&number)?;
         let session = subscription.session;
-        if self.channels.remove(&(session, client, number)) {
+        let at_server = self.channels.remove(&(session, client, number));
+        if at_server && self.clients[client].replica.is_none() {
             let process = self.server_of(client).process;
             let message = self.note_sent(now, client, Content::Unlisten);
             let unlisten = ToServer::Unlisten {
@@ -45,17 +46,20 @@ impl Network {
 
     /// Adds a subscription at the server. Returns `false` if the client has dropped it.
     pub(crate) fn subscribe(&mut self, now: Duration, client: ClientIndex, number: u64) -> bool {
+        let at_replica = self.clients[client].replica.is_some();
         let subscription = self.clients[client].subscriptions.get_mut(&number);
         let Some(subscription) = subscription.filter(|wanted| !wanted.ended) else {
             return false;
         };
         let session = subscription.session;
         if !std::mem::replace(&mut subscription.at_server, true) {
-            let store = &mut self.server_of(client).store;
-            store.subscribe(session);
-            let clock = store.clock();
             self.channels.insert((session, client, number));
-            self.record(now, Some(client), Event::Subscribed { session, clock });
+            if !at_replica {
+                let store = &mut self.server_of(client).store;
+                store.subscribe(session);
+                let clock = store.clock();
+                self.record(now, Some(client), Event::Subscribed { session, clock });
+            }
         }
         true
     }
@@ -129,8 +133,13 @@ impl Network {
             let (_, waiter) = self.calls.finish(id, Err(lost));
             self.wakes.add(waiter);
         }
+        self.clients[client].connection += 1;
+        self.lose_subscriptions(now, client);
+    }
+
+    /// Ends the subscriptions of a client, at the primary or at a replica.
+    fn lose_subscriptions(&mut self, now: Duration, client: ClientIndex) {
         let state = &mut self.clients[client];
-        state.connection += 1;
         let mut gone = Vec::new();
         for (&number, subscription) in &mut state.subscriptions {
             if std::mem::take(&mut subscription.at_server) {
@@ -140,12 +149,37 @@ impl Network {
                 self.wakes.add(subscription.waiter.take());
             }
         }
-        for (number, session) in gone {
+        for &(number, session) in &gone {
             self.channels.remove(&(session, client, number));
+        }
+        if self.clients[client].replica.take().is_none() {
+            let sessions = gone.into_iter().map(|(_, session)| session);
+            self.uncount(now, client, sessions);
+        }
+    }
+
+    /// Removes listeners from the count of the client's server.
+    fn uncount(
+        &mut self,
+        now: Duration,
+        client: ClientIndex,
+        sessions: impl Iterator<Item = SessionId>,
+    ) {
+        for session in sessions {
             let store = &mut self.server_of(client).store;
             store.unsubscribe(session);
             let clock = store.clock();
             self.record(now, Some(client), Event::Unsubscribed { session, clock });
+        }
+    }
+
+    /// Moves the subscriptions of a client from a replica to the primary.
+    pub(crate) fn follow_primary(&mut self, now: Duration, client: ClientIndex) {
+        if self.clients[client].replica.is_some() {
+            let event = Event::Client(ClientEvent::FollowedPrimary);
+            self.record(now, Some(client), event);
+            self.lose_subscriptions(now, client);
+            self.try_subscribe(now, client);
         }
     }
 
@@ -165,7 +199,7 @@ impl Network {
 
     pub(crate) fn stop_server(&mut self, now: Duration) {
         if self.servers.primary.up {
-            self.leave_server(now, ServerEvent::Stopped, |client| !client.on_old);
+            self.leave_server(now, ServerEvent::Stopped, |_, client| !client.on_old);
         }
     }
 
@@ -182,7 +216,40 @@ impl Network {
     pub(crate) fn fail_over(&mut self, now: Duration, lost: Tail) {
         let lost = self.servers.resolve(now, lost);
         let event = ServerEvent::FailedOver { lost };
-        self.leave_server(now, event, |client| !client.on_old);
+        self.leave_server(now, event, |_, client| !client.on_old);
+    }
+
+    /// Whether there is one primary, which runs.
+    pub(crate) const fn has_one_primary(&self) -> bool {
+        self.servers.old.is_none() && self.servers.primary.up
+    }
+
+    /// Switches over to a replica with all data, whose clock is `ahead`. The clients in `staying` keep
+    /// their subscriptions at the old server.
+    pub(crate) fn switch_over(
+        &mut self,
+        now: Duration,
+        ahead: Duration,
+        staying: &[ClientIndex],
+    ) {
+        let clock = self.servers.primary.store.clock();
+        for &client in staying {
+            let state = &mut self.clients[client];
+            if state.replica.replace(clock).is_none() {
+                let subscriptions = state.subscriptions.values();
+                let counted = subscriptions.filter(|subscription| subscription.at_server);
+                let sessions: Vec<_> = counted.map(|subscription| subscription.session).collect();
+                self.uncount(now, client, sessions.into_iter());
+            }
+        }
+        let names = staying.iter().map(|&client| &self.clients[client].name);
+        let event = ServerEvent::SwitchedOver {
+            staying: names.map(ToString::to_string).collect(),
+        };
+        self.leave_server(now, event, |client, _| !staying.contains(&client));
+        if let Some(step) = self.servers.primary.store.step_to(ahead) {
+            self.change_server(now, step);
+        }
     }
 
     pub(crate) fn split(&mut self, now: Duration, lost: Tail, staying: &[ClientIndex]) {
@@ -193,12 +260,12 @@ impl Network {
         let names = self.clients.iter().filter(|client| client.on_old);
         let staying = names.map(|client| client.name.to_string()).collect();
         let event = ServerEvent::Split { lost, staying };
-        self.leave_server(now, event, |client| !client.on_old);
+        self.leave_server(now, event, |_, client| !client.on_old);
     }
 
     pub(crate) fn heal(&mut self, now: Duration) {
         if self.servers.old.is_some() {
-            self.leave_server(now, ServerEvent::Healed, |client| client.on_old);
+            self.leave_server(now, ServerEvent::Healed, |_, client| client.on_old);
             for client in &mut self.clients {
                 client.on_old = false;
             }
@@ -207,9 +274,14 @@ impl Network {
 
     /// Breaks the connections of the clients that `whose` selects, and applies the event. The
     /// clients then try to subscribe at their new server.
-    fn leave_server(&mut self, now: Duration, event: ServerEvent, whose: fn(&Client) -> bool) {
+    fn leave_server(
+        &mut self,
+        now: Duration,
+        event: ServerEvent,
+        whose: impl Fn(ClientIndex, &Client) -> bool,
+    ) {
         let leaving = self.clients.iter().enumerate();
-        let leaving = leaving.filter(|(_, client)| whose(client));
+        let leaving = leaving.filter(|(index, client)| whose(*index, client));
         let leaving: Vec<ClientIndex> = leaving.map(|(index, _)| index).collect();
         for &client in &leaving {
             self.lose_connection(now, client);

@@ -16,7 +16,7 @@ use crate::network::event::{
 };
 use crate::network::observer::Execution;
 use crate::record::{Answer, Call, Content, Event, Fate, Fault};
-use crate::server::primaries::Server;
+use crate::server::primaries::{Server, Standing};
 
 impl Network {
     pub(crate) fn apply(&mut self, now: Duration, event: SimEvent) {
@@ -277,17 +277,21 @@ impl Network {
             // The client's library sends the second delivery, to its current server.
             arrival.process = self.server_of(client).process;
         }
-        let isolated = self.clients[client].isolated;
-        let up = self.servers.at(arrival.process).map(|server| server.up);
-        let Some(up) = up.filter(|up| !isolated && (*up || !arrival.again)) else {
+        let standing = self.servers.standing(arrival.process);
+        let reached = match standing {
+            Standing::Serves => true,
+            Standing::Refuses(_) => !arrival.again,
+            Standing::Gone => false,
+        };
+        if !reached || self.clients[client].isolated {
             let event = Event::Undelivered { call: arrival.call };
             self.record_of(Some(arrival.message), now, Some(client), event);
             self.log.ended(arrival.message, Fate::Lost(now));
             return;
-        };
+        }
         self.log.ended(arrival.message, Fate::Arrived(now));
-        if !up {
-            let refused = Err(BackendError::unavailable("connection refused"));
+        if let Standing::Refuses(reason) = standing {
+            let refused = Err(BackendError::unavailable(reason));
             self.reply(now, &arrival, None, refused);
             return;
         }
@@ -456,9 +460,13 @@ impl Network {
             notification,
             message,
         };
-        let unordered = self.clients[client]
-            .unordered_pushes
-            .then_some(Duration::ZERO);
+        // A relayed push travels twice, and not on the connection of the replies.
+        let unordered = match self.clients[client].replica {
+            Some(_) => Some(self.latency(client)),
+            None => self.clients[client]
+                .unordered_pushes
+                .then_some(Duration::ZERO),
+        };
         let content = Content::Push {
             notification,
             cause: Some(cause),

@@ -132,6 +132,7 @@ pub enum ClientEvent {
     Isolated,
     Reachable,
     Closed,
+    FollowedPrimary,
     ClockRate { ppm: i32 },
     ClockJumped { by: Duration },
 }
@@ -165,6 +166,11 @@ pub enum ServerEvent {
     FailedOver {
         /// The writes that the replica lacked.
         lost: Tail,
+    },
+    /// The server switched over to a replica with all data.
+    SwitchedOver {
+        /// Names of the clients whose subscriptions stay at the old server, which is a replica now.
+        staying: Vec<String>,
     },
     /// A replica became a second primary.
     Split {

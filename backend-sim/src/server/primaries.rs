@@ -1,4 +1,4 @@
-//! The primary, and the old primary while there are two.
+//! The primary, the old primary while there are two, and the process that was demoted last.
 
 use std::time::Duration;
 
@@ -17,12 +17,24 @@ pub(crate) struct Server {
     pub(crate) up: bool,
 }
 
+/// How a process answers a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Standing {
+    Serves,
+    /// It executes nothing, and says why.
+    Refuses(&'static str),
+    /// It has ended, and doesn't answer.
+    Gone,
+}
+
 /// All servers of a simulation.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) primary: Server,
     /// The old primary, during a split.
     pub(crate) old: Option<Box<Server>>,
+    /// The process that was the primary before the last switchover. It is a replica now.
+    demoted: Option<u64>,
     /// The number of clocks so far.
     clocks: u64,
     processes: u64,
@@ -37,6 +49,7 @@ impl Servers {
                 up: true,
             },
             old: None,
+            demoted: None,
             clocks: 1,
             processes: 1,
         }
@@ -54,6 +67,17 @@ impl Servers {
     pub(crate) fn at(&mut self, process: u64) -> Option<&mut Server> {
         let servers = std::iter::once(&mut self.primary).chain(self.old.as_deref_mut());
         servers.into_iter().find(|server| server.process == process)
+    }
+
+    /// Returns how a process answers a request.
+    pub(crate) fn standing(&mut self, process: u64) -> Standing {
+        let demoted = self.demoted == Some(process);
+        match self.at(process) {
+            Some(server) if server.up => Standing::Serves,
+            Some(_) => Standing::Refuses("connection refused"),
+            None if demoted => Standing::Refuses("READONLY: the server is a replica now"),
+            None => Standing::Gone,
+        }
     }
 
     pub(crate) fn is_old(&self, process: u64) -> bool {
@@ -97,6 +121,12 @@ impl Servers {
                 let clock = self.next_clock();
                 self.primary.store.start(clock);
                 self.primary.store.lose(*lost);
+            }
+            ServerEvent::SwitchedOver { .. } => {
+                self.demoted = Some(self.primary.process);
+                self.primary.process = self.next_process();
+                let clock = self.next_clock();
+                self.primary.store.start(clock);
             }
             ServerEvent::Split { lost, .. } => {
                 let mut store = self.primary.store.clone();

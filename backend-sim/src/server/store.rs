@@ -90,6 +90,16 @@ impl Store {
         }
     }
 
+    /// Returns the step of the clock after which it is `ahead`, if it isn't.
+    pub(crate) fn step_to(&self, ahead: Duration) -> Option<ServerEvent> {
+        let (forward, back) = self.stepped;
+        let (wanted, shown) = (ahead + back, forward);
+        (wanted != shown).then(|| ServerEvent::ClockStepped {
+            forward: wanted > shown,
+            by: wanted.abs_diff(shown),
+        })
+    }
+
     /// Executes one command of the state machine.
     pub(crate) fn execute(
         &mut self,
@@ -226,6 +236,7 @@ impl Store {
             ServerEvent::Stopped
             | ServerEvent::Started { .. }
             | ServerEvent::FailedOver { .. }
+            | ServerEvent::SwitchedOver { .. }
             | ServerEvent::Split { .. }
             | ServerEvent::Healed => unreachable!("these events affect processes, not data"),
         }

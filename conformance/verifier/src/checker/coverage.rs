@@ -76,6 +76,9 @@ situations! {
     Outage = "the server was down for some time";
     ClockRates = "a client's clock ran at another rate";
     ClockJumped = "a client's clock jumped forward";
+    SwitchedOver = "a replica with all data took over";
+    OtherNodesClock = "the lock moved to a server whose clock was ahead or behind";
+    RelayedGrant = "a grant reached a client whose subscription was at a replica";
     DataLost = "the server restarted without all its data";
     Evicted = "a key was removed";
     FailedOver = "a lagging replica took over";

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::Notification;
 use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
 
-use crate::checker::Checker;
+use crate::checker::{Checker, Model};
 use crate::checker::coverage::Situation;
 
 pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, event: &Event) {
@@ -14,6 +14,11 @@ pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, e
         Event::Notified {
             notification: Notification::Missed { listening: true },
         } => Some(Situation::Resubscribed),
+        Event::Notified {
+            notification: Notification::Granted { .. },
+        } => client
+            .filter(|client| !checker.is_counted(*client))
+            .map(|_| Situation::RelayedGrant),
         Event::Client(event) => client.and_then(|client| client_note(checker, at, client, *event)),
         Event::Server(event) => server_note(checker, at, event),
         Event::Subscribed { session, .. } => {
@@ -101,6 +106,12 @@ fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Opti
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
         ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),
         ServerEvent::Split { .. } => Some(Situation::Split),
+        ServerEvent::SwitchedOver { .. } => Some(Situation::SwitchedOver),
+        // Within the model, only another server has another clock.
+        ServerEvent::ClockStepped { forward, by } if checker.model == Model::Within => {
+            checker.guards.shift_ends(*forward, *by);
+            Some(Situation::OtherNodesClock)
+        }
         ServerEvent::ClockStepped { .. } => Some(Situation::ClockStepped),
         _ => None,
     }

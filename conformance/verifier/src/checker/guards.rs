@@ -195,6 +195,24 @@ impl Guards {
         }
     }
 
+    /// Moves the ends at the server on the true timeline, because the server's clock has another time
+    /// now.
+    pub(crate) fn shift_ends(&mut self, forward: bool, by: Duration) {
+        let holds = self.at_server.iter_mut().map(|(_, hold)| &mut hold.end);
+        let waiters = self.waiting.iter_mut().map(|(_, (_, end, _))| end);
+        for end in holds.chain(waiters) {
+            *end = match forward {
+                true => end.saturating_sub(by),
+                false => *end + by,
+            };
+        }
+    }
+
+    /// The client of a session that has sent a command.
+    pub(crate) fn client_of(&self, session: &SessionId) -> Option<usize> {
+        self.sessions.get(session).copied()
+    }
+
     pub(crate) const fn waiting(&self) -> &Waiting {
         &self.waiting
     }

@@ -178,6 +178,12 @@ impl Checker {
         self.duties.event(at, client, event, self.guards.waiting());
     }
 
+    /// Whether the primary counts a subscription of a client among its listeners.
+    fn is_counted(&self, client: usize) -> bool {
+        let mut listeners = self.listeners.keys();
+        listeners.any(|session| self.guards.client_of(session) == Some(client))
+    }
+
     /// Turns off the checks of [`Duties`], because calls may take longer than a renewal waits.
     pub(crate) const fn slow_network(&mut self) {
         self.duties.slow_network();

@@ -4,10 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use leasehold_api::bounds::DRIFT_FLOOR;
 use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer, Tail};
 
 use crate::stress::plan::{LONGEST_STEP, Plan};
+
+/// The longest time for which a subscription stays at a server that is a replica now.
+const LONGEST_DETOUR: Duration = Duration::from_secs(6);
 
 /// Injects the faults that the plan allows.
 pub(crate) struct Chaos {
@@ -19,6 +23,8 @@ pub(crate) struct Chaos {
     pub(crate) keys: Vec<Key>,
     /// Whether there are two primaries.
     pub(crate) split: bool,
+    /// How far the clocks of the servers are ahead, at least.
+    pub(crate) region: Duration,
 }
 
 /// A kind of fault.
@@ -37,6 +43,7 @@ enum FaultKind {
     RefusePublish,
     Revoke,
     Drift,
+    Switchover,
     Eviction,
     DataLoss,
     Failover,
@@ -78,6 +85,7 @@ impl Chaos {
             (on.publish_refused, FaultKind::RefusePublish),
             (on.revokes, FaultKind::Revoke),
             (on.drift, FaultKind::Drift),
+            (on.switchovers, FaultKind::Switchover),
             (on.evictions, FaultKind::Eviction),
             (on.data, FaultKind::DataLoss),
             (on.failovers, FaultKind::Failover),
@@ -160,6 +168,7 @@ impl Chaos {
             FaultKind::RefusePublish => self.refuse_publish(),
             FaultKind::Revoke => self.revoke().await,
             FaultKind::Drift => self.drift(victim),
+            FaultKind::Switchover => self.switch_over(),
             FaultKind::Eviction => self.evict(),
             FaultKind::DataLoss => self.lose_data(),
             FaultKind::Failover => self.fail_over(),
@@ -283,6 +292,36 @@ impl Chaos {
         }
     }
 
+    /// Switches over to a replica. The subscriptions of some clients stay at the old server for some
+    /// time.
+    fn switch_over(&mut self) {
+        if self.split || !self.sim.is_up() {
+            return;
+        }
+        let mut staying = self.clients.clone();
+        staying.retain(|_| self.sim.draw(2) == 1);
+        let ahead = self.node_clock();
+        self.sim.switch_over(ahead, &staying);
+        for client in staying {
+            let (sim, time) = (self.sim.clone(), self.span(LONGEST_DETOUR));
+            drop(self.sim.spawn(async move {
+                sim.sleep(time).await;
+                client.follow_primary();
+            }));
+        }
+    }
+
+    /// Draws how far the next server's clock is ahead. While a lock is held, the clocks of its
+    /// servers differ by the fixed part of the drift allowance at most, because the clients' clocks
+    /// may use up the rest. At other times they may differ by more.
+    fn node_clock(&mut self) -> Duration {
+        if self.sim.draw(4) == 3 && self.sim.left_behind().is_empty() {
+            let most = [Duration::from_millis(300), LONGEST_STEP][self.sim.draw(2) as usize];
+            self.region = self.span(most);
+        }
+        self.region + self.span(DRIFT_FLOOR)
+    }
+
     fn tail(&self) -> Tail {
         if self.sim.draw(2) == 1 {
             Tail::Last(self.span(self.plan.terms.lease))
@@ -331,6 +370,7 @@ impl Chaos {
             self.sim.heal();
         }
         for (client, dead) in self.clients.iter().zip(&self.dead) {
+            client.follow_primary();
             client.clear_faults();
             client.rejoin();
             if !dead.load(Ordering::Relaxed) {

@@ -213,6 +213,7 @@ impl Stress {
             admin: admin.then(|| LockClient::new(sim.client("admin"))),
             keys,
             split: false,
+            region: Duration::ZERO,
         };
         chaos.run().await;
         chaos.heal();

@@ -25,6 +25,9 @@ pub(crate) struct FaultMix {
     pub(crate) revokes: bool,
     /// Clients' clocks run at other rates, or jump forward.
     pub(crate) drift: bool,
+    /// The server switches over to a replica with all data, whose clock differs within the drift
+    /// allowance. Some subscriptions stay at the old server.
+    pub(crate) switchovers: bool,
     /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
@@ -48,6 +51,7 @@ impl FaultMix {
             cancels: flip(),
             revokes: sim.draw(4) == 3,
             drift: flip(),
+            switchovers: flip(),
             evictions: out_of_model && flip(),
             data: out_of_model && flip(),
             failovers: out_of_model && flip(),
