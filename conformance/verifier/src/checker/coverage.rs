@@ -57,6 +57,7 @@ situations! {
     LostByDeadline = "a guard passed its deadline";
     LostByReply = "a reply told a guard that it was lost";
     StaleWrite = "the resource refused a late write";
+    StaleAddition = "an addition was refused, because a later holder had claimed the resource";
     UsedAfterPause = "a paused holder resumed after its lease";
     Cancelled = "a future was dropped while it waited";
     TimedOut = "a wait timed out";

@@ -106,13 +106,20 @@ fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Opti
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
         ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),
         ServerEvent::Split { .. } => Some(Situation::Split),
-        ServerEvent::SwitchedOver { .. } => Some(Situation::SwitchedOver),
-        // Within the model, only another server has another clock.
-        ServerEvent::ClockStepped { forward, by } if checker.model == Model::Within => {
-            checker.guards.shift_ends(*forward, *by);
-            Some(Situation::OtherNodesClock)
+        ServerEvent::SwitchedOver { .. } => {
+            checker.switched_over = Some(at);
+            Some(Situation::SwitchedOver)
         }
-        ServerEvent::ClockStepped { .. } => Some(Situation::ClockStepped),
+        ServerEvent::ClockStepped { forward, by } => {
+            if checker.model == Model::Within {
+                checker.guards.shift_ends(*forward, *by);
+            }
+            Some(if checker.switched_over == Some(at) {
+                Situation::OtherNodesClock
+            } else {
+                Situation::ClockStepped
+            })
+        }
         _ => None,
     }
 }

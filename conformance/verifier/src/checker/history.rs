@@ -154,6 +154,21 @@ impl History {
         epochs.order.insert(token, next);
     }
 
+    /// S5: if each holder claims its token at the resource before it reads, no addition is lost.
+    pub(crate) fn added(
+        &self,
+        key: &Key,
+        token: u64,
+        (read, replaced): (u32, u32),
+        found: &mut Findings,
+    ) {
+        let void = self.epochs.get(key).is_some_and(|epochs| epochs.void);
+        if read != replaced && !void {
+            let text = format!("{token} read {read} and overwrote {replaced}: an addition is lost");
+            found.add("S5", text);
+        }
+    }
+
     /// S5: no write of an epoch takes effect after a write of a later one.
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
         let Some(epochs) = self.epochs.get_mut(key) else {

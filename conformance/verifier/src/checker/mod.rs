@@ -116,6 +116,8 @@ pub(crate) struct Checker {
     publish_refused: bool,
     /// When the server last stopped.
     stopped: Duration,
+    /// When a replica with all data last took over.
+    switched_over: Option<Duration>,
 }
 
 impl Checker {
@@ -132,6 +134,7 @@ impl Checker {
             listeners: LiteMap::new_vec(),
             publish_refused: false,
             stopped: Duration::ZERO,
+            switched_over: None,
         }
     }
 
@@ -229,6 +232,13 @@ impl Checker {
     pub(crate) fn written(&mut self, at: Duration, key: &Key, token: u64) {
         self.found.at = at;
         self.history.written(key, token, &mut self.found);
+    }
+
+    /// Checks an addition to the protected resource: the value that it read and the value that it
+    /// replaced are the same.
+    pub(crate) fn added(&mut self, at: Duration, key: &Key, token: u64, values: (u32, u32)) {
+        self.found.at = at;
+        self.history.added(key, token, values, &mut self.found);
     }
 
     /// Returns the live holds and waiters at the servers, each with its client.

@@ -12,6 +12,7 @@ mod healed;
 mod monitor;
 mod mutants;
 mod plan;
+mod resource;
 mod scope;
 mod simplest;
 mod try_only;
@@ -32,6 +33,7 @@ use foreign::{FOREIGN, ForeignUser};
 use healed::Healed;
 use monitor::Monitor;
 use plan::Plan;
+use resource::Flaw;
 use worker::Worker;
 
 pub use mutants::{CARELESS_RESOURCE, MUTANTS, MutantInfo};
@@ -69,7 +71,7 @@ pub enum Assumption {
 #[non_exhaustive]
 pub struct Stress {
     out_of_model: bool,
-    careless_resource: bool,
+    flaw: Option<Flaw>,
     broken: Option<Assumption>,
     size: Option<(u32, u32)>,
     until_broken: bool,
@@ -92,7 +94,15 @@ impl Stress {
     /// Lets the protected resource accept older tokens, which the checker must find.
     #[must_use]
     pub const fn with_careless_resource(mut self) -> Self {
-        self.careless_resource = true;
+        self.flaw = Some(Flaw::TakesOlderTokens);
+        self
+    }
+
+    /// Lets users read the protected resource without claiming it first, which loses additions. The
+    /// checker must find that.
+    #[must_use]
+    pub const fn without_claims(mut self) -> Self {
+        self.flaw = Some(Flaw::ReadsWithoutClaim);
         self
     }
 
@@ -166,7 +176,7 @@ impl Stress {
         } else {
             Model::Within
         };
-        Monitor::new(sim, model, self.careless_resource, notes)
+        Monitor::new(sim, model, self.flaw, notes)
     }
 
     fn plan(&self, sim: &SimServer) -> Plan {

@@ -13,6 +13,7 @@ use smallvec::SmallVec;
 use crate::checker::{
     Checker, GuardId, GuardReading, Holding, Model, Situation, Step, operation_of,
 };
+use crate::stress::resource::{Flaw, Refused, Resource};
 
 /// The checker of a run, with the protected resource and the pauses of the clients.
 #[derive(Clone)]
@@ -28,10 +29,7 @@ struct Shared {
     checker: Checker,
     /// The number of owners so far.
     owners: u64,
-    /// The highest token that the resource of each key has accepted.
-    highest: LiteMap<Key, u64>,
-    /// Whether the resource accepts older tokens, by mistake.
-    careless: bool,
+    resource: Resource,
     /// The number of pauses of each client.
     pauses: LiteMap<usize, u32>,
     retention: Duration,
@@ -41,6 +39,17 @@ struct Shared {
     era: Duration,
     /// Whether there are two primaries. Only one of their clocks is stepped then.
     split: bool,
+}
+
+impl Shared {
+    /// S5: within the model, no write of a valid guard is refused.
+    fn refused(&mut self, at: Duration, token: u64, refused: &Refused, valid: bool) {
+        if valid && self.checker.model() == Model::Within {
+            let Refused(highest) = refused;
+            let text = format!("a write of a valid guard's {token} was refused after {highest}");
+            self.checker.broken(at, "S5", text);
+        }
+    }
 }
 
 /// The start of a timed call.
@@ -137,12 +146,11 @@ impl Observer for CheckingObserver {
 
 impl Monitor {
     /// Makes a monitor that observes the simulation from now on.
-    pub(crate) fn new(sim: &SimServer, model: Model, careless: bool, notes: bool) -> Self {
+    pub(crate) fn new(sim: &SimServer, model: Model, flaw: Option<Flaw>, notes: bool) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             checker: Checker::new(model),
             owners: 0,
-            highest: LiteMap::new_vec(),
-            careless,
+            resource: Resource::new(flaw),
             pauses: LiteMap::new_vec(),
             retention: leasehold_api::bounds::TOKEN_RETENTION,
             steps: Vec::new(),
@@ -263,8 +271,8 @@ impl Monitor {
         self.checker(|checker| checker.check(at, &readings));
     }
 
-    /// Writes to the protected resource, which refuses every token below the highest that it has
-    /// accepted. Returns whether the write took effect. `valid` tells whether the guard is valid now.
+    /// Writes to the protected resource. Returns whether the write took effect. `valid` tells whether
+    /// the guard is valid now.
     pub(crate) fn write(&self, key: &Key, token: u64, valid: bool, kind: Kind) -> bool {
         if kind == Kind::Semaphore {
             // The tokens of a semaphore don't order its writes.
@@ -272,18 +280,43 @@ impl Monitor {
         }
         let at = self.sim.elapsed();
         let mut shared = lock(&self.shared);
-        let highest = shared.highest.get(key).copied().unwrap_or(0);
-        if token >= highest || shared.careless {
-            shared.highest.insert(key.clone(), token.max(highest));
-            shared.checker.written(at, key, token);
-            return true;
+        match shared.resource.write(key, token) {
+            Ok(()) => shared.checker.written(at, key, token),
+            Err(refused) => {
+                shared.checker.seen.reached(Situation::StaleWrite);
+                shared.refused(at, token, &refused, valid);
+                return false;
+            }
         }
-        shared.checker.seen.reached(Situation::StaleWrite);
-        if valid && shared.checker.model() == Model::Within {
-            let text = format!("a write of a valid guard's {token} was refused after {highest}");
-            shared.checker.broken(at, "S5", text);
+        true
+    }
+
+    /// Claims the counter of the protected resource. Returns whether the claim was accepted.
+    pub(crate) fn claim(&self, key: &Key, token: u64, valid: bool) -> bool {
+        let at = self.sim.elapsed();
+        let mut shared = lock(&self.shared);
+        let claim = shared.resource.claim(key, token);
+        if let Err(refused) = &claim {
+            shared.refused(at, token, refused, valid);
         }
-        false
+        claim.is_ok()
+    }
+
+    pub(crate) fn read(&self, key: &Key) -> u32 {
+        lock(&self.shared).resource.read(key)
+    }
+
+    /// Writes one more than was read to the counter, and checks that this loses no other addition.
+    pub(crate) fn add(&self, key: &Key, token: u64, read: u32, valid: bool) {
+        let at = self.sim.elapsed();
+        let mut shared = lock(&self.shared);
+        match shared.resource.add(key, token, read) {
+            Ok(replaced) => shared.checker.added(at, key, token, (read, replaced)),
+            Err(refused) => {
+                shared.checker.seen.reached(Situation::StaleAddition);
+                shared.refused(at, token, &refused, valid);
+            }
+        }
     }
 
     /// Starts to time a call of a client.

@@ -30,7 +30,7 @@ impl SmallScope {
         let report = Simulation::new(options.atomic_calls(true))
             .scheduling(scheduling)
             .run(|sim| {
-                *slot = Some(Monitor::new(&sim, Model::Within, false, false));
+                *slot = Some(Monitor::new(&sim, Model::Within, None, false));
                 try_only(sim, self.clients, self.calls)
             });
         StressRun::new(report, monitor.as_ref())

@@ -44,6 +44,11 @@ struct HeldLock {
     since: Duration,
 }
 
+/// Whether the resource must accept the guard's token now.
+fn is_valid(held: &HeldLock, may_refuse: MayRefuse) -> bool {
+    may_refuse == MayRefuse::No && held.slot.guard().is_some_and(|guard| guard.is_valid())
+}
+
 /// When a pending future is dropped.
 #[derive(Clone, Copy)]
 enum Cancel {
@@ -246,7 +251,9 @@ impl Worker {
     /// Works for some time, and writes before and after, even if its guard is lost meanwhile.
     async fn work(&self, held: &HeldLock, may_refuse: MayRefuse) {
         held.slot.set_in_use(true);
+        let claimed = self.claim(held, may_refuse);
         self.write(held, may_refuse).await;
+        let read = claimed.map(|token| (token, self.monitor.read(&self.key)));
         if self.draw(8) == 7
             && let Some(guard) = held.slot.guard()
         {
@@ -271,7 +278,21 @@ impl Worker {
         }
         self.monitor.check_guards();
         self.write(held, may_refuse).await;
+        if let Some((token, read)) = read {
+            let valid = is_valid(held, may_refuse);
+            self.monitor.add(&self.key, token, read, valid);
+        }
         held.slot.set_in_use(false);
+    }
+
+    /// Claims the token of an exclusive guard at the resource. Returns the token if it was accepted.
+    fn claim(&self, held: &HeldLock, may_refuse: MayRefuse) -> Option<u64> {
+        let guard = held.slot.guard().filter(|guard| guard.is_exclusive())?;
+        let token = guard.token();
+        let valid = is_valid(held, may_refuse);
+        self.monitor
+            .claim(&self.key, token, valid)
+            .then_some(token)
     }
 
     /// Sends a write to the resource, which may arrive later.
@@ -287,9 +308,7 @@ impl Worker {
             drop(guard);
         }
         // A guard that was valid when the write was sent may be lost when it arrives.
-        let valid = may_refuse == MayRefuse::No
-            && sent_valid
-            && held.slot.guard().is_some_and(|guard| guard.is_valid());
+        let valid = sent_valid && is_valid(held, may_refuse);
         let kind = self.plan.terms.kind;
         let effective = self.monitor.write(&self.key, token, valid, kind);
         if self.monitor.notes {
