@@ -69,6 +69,7 @@
 //! | a replica that lags becomes the primary | [`fail_over`](SimServer::fail_over) |
 //! | there are two primaries for a while | [`split`](SimServer::split), [`heal`](SimServer::heal) |
 //! | the server's clock is stepped | [`step_clock_forward`](SimServer::step_clock_forward), [`step_clock_back`](SimServer::step_clock_back) |
+//! | the server publishes, but doesn't know its subscribers | [`refuse_count`](SimServer::refuse_count), [`allow_count`](SimServer::allow_count) |
 //! | the server publishes nothing, and doesn't know its subscribers | [`refuse_publish`](SimServer::refuse_publish), [`allow_publish`](SimServer::allow_publish) |
 //! | another program writes or deletes a key | [`plant_foreign`](SimServer::plant_foreign), [`remove_key`](SimServer::remove_key) |
 //!

@@ -7,6 +7,7 @@ use crate::handle::server::assert_step;
 use crate::handle::{SimBackend, SimServer};
 use crate::network::Network;
 use crate::network::event::ClientIndex;
+use crate::network::options::Latency;
 use crate::record::Tail;
 
 impl SimServer {
@@ -19,7 +20,7 @@ impl SimServer {
     /// Most clients lose their connection and use the new primary. The clients in `staying` don't
     /// notice, as behind a load balancer or with an old map of a cluster. Their commands go to the
     /// new primary, but their subscriptions stay at the old server. It relays the messages of the
-    /// new primary, so they arrive later. The new primary doesn't count these subscriptions, so it
+    /// new primary, so they may arrive [later](Self::set_replication_lag). The new primary doesn't count these subscriptions, so it
     /// takes the sessions for [unreachable](leasehold_api::machine::Reach::Nobody). This lasts
     /// until [`SimBackend::follow_primary`], or until the connection is lost for another reason.
     ///
@@ -70,6 +71,12 @@ impl SimServer {
         assert!(possible, "a switchover needs a single primary that runs");
     }
 
+    /// Sets how much later a replica has the messages that it [relays](Self::switch_over). The
+    /// default is [`Latency::ZERO`]. The latency of the client adds to it.
+    pub fn set_replication_lag(&self, lag: Latency) {
+        self.world().act(|network, _| network.replication_lag = lag);
+    }
+
     /// Fails over to a replica that lacks the latest writes. The old primary is gone. The replica
     /// serves at once, with a new [`ClockId`](leasehold_api::ClockId).
     ///
@@ -94,7 +101,8 @@ impl SimServer {
     #[track_caller]
     pub fn fail_over(&self, lost: Tail) {
         self.assert_journal();
-        self.world().act(|network, now| network.fail_over(now, lost));
+        self.world()
+            .act(|network, now| network.fail_over(now, lost));
     }
 
     /// Makes a replica that lacks the latest writes a second primary, until [`heal`](Self::heal).

@@ -336,6 +336,18 @@ impl SimServer {
         self.change(ServerEvent::PublishAllowed);
     }
 
+    /// Makes the server count no listeners until [`allow_count`](Self::allow_count), like a server
+    /// that denies its clients the right to ask. It publishes, but doesn't know which sessions listen
+    /// ([`Reach::Unknown`](leasehold_api::machine::Reach::Unknown)).
+    pub fn refuse_count(&self) {
+        self.change(ServerEvent::CountRefused);
+    }
+
+    /// Ends [`refuse_count`](Self::refuse_count).
+    pub fn allow_count(&self) {
+        self.change(ServerEvent::CountAllowed);
+    }
+
     /// Deletes a key with its holders, waiters and watermarks, as an eviction does.
     ///
     /// # Panics

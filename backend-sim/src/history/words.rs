@@ -120,6 +120,8 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
         }
         ServerEvent::PublishRefused => write!(f, "~ publishes nothing"),
         ServerEvent::PublishAllowed => write!(f, "~ publishes again"),
+        ServerEvent::CountRefused => write!(f, "~ counts no listeners"),
+        ServerEvent::CountAllowed => write!(f, "~ counts listeners again"),
         ServerEvent::KeyRemoved { key } => write!(f, "~ {key:?} was deleted"),
     }
 }

@@ -226,12 +226,7 @@ impl Network {
 
     /// Switches over to a replica with all data, whose clock is `ahead`. The clients in `staying` keep
     /// their subscriptions at the old server.
-    pub(crate) fn switch_over(
-        &mut self,
-        now: Duration,
-        ahead: Duration,
-        staying: &[ClientIndex],
-    ) {
+    pub(crate) fn switch_over(&mut self, now: Duration, ahead: Duration, staying: &[ClientIndex]) {
         let clock = self.servers.primary.store.clock();
         for &client in staying {
             let state = &mut self.clients[client];

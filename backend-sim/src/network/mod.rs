@@ -26,7 +26,7 @@ use crate::network::calls::Calls;
 use crate::network::client::Client;
 use crate::network::event::{ClientIndex, SimEvent};
 use crate::network::observer::Observer;
-use crate::network::options::SimOptions;
+use crate::network::options::{Latency, SimOptions};
 use crate::record::{Content, Entry, Event, Log};
 use crate::server::primaries::Servers;
 
@@ -38,6 +38,8 @@ pub(crate) struct Network {
     pub(crate) log: Log,
     pub(crate) observer: Option<Box<dyn Observer>>,
     pub(crate) clients: Vec<Client>,
+    /// How much later a replica has the messages of the primary.
+    pub(crate) replication_lag: Latency,
     pub(crate) calls: Calls,
     pub(crate) queue: EventQueue<SimEvent>,
     /// The subscriptions at the server.
@@ -61,6 +63,7 @@ impl Network {
             log: Log::new(options.log_limit),
             observer: None,
             clients: Vec::new(),
+            replication_lag: Latency::ZERO,
             calls: Calls::default(),
             queue: EventQueue::default(),
             channels: BTreeSet::new(),

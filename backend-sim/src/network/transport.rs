@@ -434,11 +434,12 @@ impl Network {
             return;
         }
         for message in messages {
-            let notification = notification(message.payload, stamp);
             let mut from = (message.to, 0, 0);
             let end = (message.to, usize::MAX, u64::MAX);
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
                 if self.clients[client].on_old == from_old {
+                    let stamp = self.clients[client].stamp_of_push(stamp);
+                    let notification = notification(message.payload, stamp);
                     self.push(now, cause, (client, subscription), notification);
                 }
                 from = (message.to, client, subscription + 1);
@@ -460,9 +461,9 @@ impl Network {
             notification,
             message,
         };
-        // A relayed push travels twice, and not on the connection of the replies.
+        // A replica relays the push, on another connection than that of the replies.
         let unordered = match self.clients[client].replica {
-            Some(_) => Some(self.latency(client)),
+            Some(_) => Some(self.replication_lag.draw(&mut self.choices)),
             None => self.clients[client]
                 .unordered_pushes
                 .then_some(Duration::ZERO),

@@ -185,6 +185,10 @@ pub enum ServerEvent {
     PublishRefused,
     /// The server publishes again.
     PublishAllowed,
+    /// The server no longer knows which sessions listen, but publishes.
+    CountRefused,
+    /// The server knows again which sessions listen.
+    CountAllowed,
     /// A key was deleted.
     KeyRemoved {
         /// The key.

@@ -38,6 +38,8 @@ pub(crate) struct Store {
     listeners: BTreeMap<SessionId, u32>,
     /// Whether the server publishes nothing, and doesn't know which sessions listen.
     mute: bool,
+    /// Whether the server publishes, but doesn't know which sessions listen.
+    uncounted: bool,
     /// What the latest commands replaced, oldest first.
     journal: VecDeque<Undo>,
     /// The maximum length of the journal.
@@ -69,6 +71,7 @@ impl Store {
             slots: BTreeMap::new(),
             listeners: BTreeMap::new(),
             mute: false,
+            uncounted: false,
             journal: VecDeque::new(),
             journal_limit,
         }
@@ -111,12 +114,12 @@ impl Store {
         if self.journal_limit > 0 && *command != machine::Command::Inspect {
             self.remember(elapsed, key);
         }
-        let (listeners, mute) = (&self.listeners, self.mute);
+        let (listeners, unknown) = (&self.listeners, self.mute || self.uncounted);
         let env = Env {
             now: stamp.at,
             settings: self.settings,
             reachable: &|session| {
-                if mute {
+                if unknown {
                     Reach::Unknown
                 } else if listeners.contains_key(&session) {
                     Reach::Listening
@@ -230,6 +233,8 @@ impl Store {
             }
             ServerEvent::PublishRefused => self.mute = true,
             ServerEvent::PublishAllowed => self.mute = false,
+            ServerEvent::CountRefused => self.uncounted = true,
+            ServerEvent::CountAllowed => self.uncounted = false,
             ServerEvent::KeyRemoved { key } => {
                 self.slots.remove(key);
             }

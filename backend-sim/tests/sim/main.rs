@@ -13,6 +13,7 @@ mod determinism;
 mod drivers;
 mod drops;
 mod explore;
+mod failovers;
 mod faults;
 mod histories;
 mod locks;

@@ -12,5 +12,6 @@ mod stress;
 
 pub use checker::{Coverage, Situation, Violation};
 pub use stress::{
-    Assumption, CARELESS_RESOURCE, MUTANTS, MutantInfo, SmallScope, Stress, StressRun, try_only,
+    Assumption, CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo, READ_WITHOUT_CLAIM,
+    SmallScope, Stress, StressRun, try_only,
 };

@@ -65,6 +65,8 @@ mod planted {
         LeaseFromTheReply = "lease-counted-from-the-reply", "rule 2";
         /// A deadline ignores the drift allowance.
         DriftAllowanceIgnored = "drift-allowance-ignored", "rule 2";
+        /// A deadline leaves only the part of the drift allowance that grows with the duration.
+        DriftFloorIgnored = "fixed-part-of-the-drift-allowance-ignored", "A3";
         /// A guard does not check the clock: it is valid until a task notices the deadline.
         ValidAfterAPause = "valid-after-a-pause", "rule 2";
         /// The client ignores a step of the server's clock, and deadlines move by it.
@@ -137,6 +139,12 @@ mod planted {
         ReleaseGrantsNobody = "release-grants-nobody", "rule 8";
         /// A waiter counts as unreachable if the backend cannot tell who listens.
         UnknownIsUnreachable = "unknown-reachability-counts-as-unreachable", "rule 9";
+        /// A grant is published before it is known whether somebody listens. If the primary counts
+        /// nobody, the grant is taken back, and its token goes to the next waiter.
+        GrantTakenBack = "grant-is-pushed-and-then-taken-back", "rule 9";
+        /// The simulator reads a relayed grant with the clock of the replica that relays it, not with
+        /// the clock that the grant names.
+        RelayedWithOtherClock = "relayed-grant-is-read-with-the-replicas-clock", "S2";
         /// A waiter that is marked unreachable loses its ticket.
         UnreachableLosesTicket = "unreachable-waiter-loses-its-ticket", "rule 9";
         /// A grant to a waiter lasts a full lease without a confirmation.

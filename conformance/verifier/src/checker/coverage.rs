@@ -72,7 +72,8 @@ situations! {
     Paused = "a client was paused";
     KilledHolder = "a holder was killed";
     KilledWaiter = "a waiter was killed";
-    PublishRefused = "the server could not tell who listens";
+    PublishRefused = "the server published nothing";
+    CountRefused = "the server could not tell who listens";
     Restarted = "the server restarted with its data";
     Outage = "the server was down for some time";
     ClockRates = "a client's clock ran at another rate";

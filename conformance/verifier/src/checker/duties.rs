@@ -113,7 +113,15 @@ impl Duties {
             }
             // These do not keep a client from its duties.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
-            (Event::Server(ServerEvent::PublishRefused | ServerEvent::PublishAllowed), _) => {}
+            (
+                Event::Server(
+                    ServerEvent::PublishRefused
+                    | ServerEvent::PublishAllowed
+                    | ServerEvent::CountRefused
+                    | ServerEvent::CountAllowed,
+                ),
+                _,
+            ) => {}
             (Event::Fault { .. } | Event::Undelivered { .. }, Some(client)) => {
                 self.clients.entry(client).or_default().message_fault = Some(at);
                 self.disturb(client, at);

@@ -5,8 +5,8 @@ use std::time::Duration;
 use leasehold_api::Notification;
 use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
 
-use crate::checker::{Checker, Model};
 use crate::checker::coverage::Situation;
+use crate::checker::{Checker, Model};
 
 pub(crate) fn note(checker: &mut Checker, at: Duration, client: Option<usize>, event: &Event) {
     let situation = match event {
@@ -99,8 +99,16 @@ fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Opti
             checker.publish_refused = true;
             Some(Situation::PublishRefused)
         }
+        ServerEvent::CountRefused => {
+            checker.count_refused = true;
+            Some(Situation::CountRefused)
+        }
         ServerEvent::PublishAllowed => {
             checker.publish_refused = false;
+            None
+        }
+        ServerEvent::CountAllowed => {
+            checker.count_refused = false;
             None
         }
         ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),

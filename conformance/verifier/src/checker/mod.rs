@@ -73,13 +73,16 @@ pub struct Violation {
 pub(crate) struct Findings {
     at: Duration,
     violations: Vec<Violation>,
+    /// The promises to report; all, if there are none.
+    promises: &'static [&'static str],
     /// Set by the first violation.
     broken: Arc<AtomicBool>,
 }
 
 impl Findings {
     pub(crate) fn add(&mut self, promise: &'static str, text: String) {
-        if self.violations.len() < FINDINGS {
+        let wanted = self.promises.is_empty() || self.promises.contains(&promise);
+        if wanted && self.violations.len() < FINDINGS {
             let at = self.at;
             self.broken.store(true, Ordering::Relaxed);
             self.violations.push(Violation { promise, at, text });
@@ -114,6 +117,8 @@ pub(crate) struct Checker {
     listeners: LiteMap<SessionId, u32>,
     /// Whether the server refuses to publish, and so cannot tell who listens.
     publish_refused: bool,
+    /// Whether the server publishes, but cannot tell who listens.
+    count_refused: bool,
     /// When the server last stopped.
     stopped: Duration,
     /// When a replica with all data last took over.
@@ -133,6 +138,7 @@ impl Checker {
             granted: None,
             listeners: LiteMap::new_vec(),
             publish_refused: false,
+            count_refused: false,
             stopped: Duration::ZERO,
             switched_over: None,
         }
@@ -161,8 +167,9 @@ impl Checker {
         }
         if self.model == Model::Within && step.has_queue() {
             // If the server cannot tell who listens, everybody counts as listening (rule 9).
-            let (publish_refused, listeners) = (self.publish_refused, &self.listeners);
-            let hears = |session: &SessionId| publish_refused || listeners.contains_key(session);
+            let unknown = self.publish_refused || self.count_refused;
+            let listeners = &self.listeners;
+            let hears = |session: &SessionId| unknown || listeners.contains_key(session);
             order::unreachable(step, hears, &mut self.found);
             pushes::woken(step, hears, &mut self.found);
         }
@@ -288,6 +295,11 @@ impl Checker {
     pub(crate) fn broken(&mut self, at: Duration, promise: &'static str, text: String) {
         self.found.at = at;
         self.found.add(promise, text);
+    }
+
+    /// Reports only violations of these promises; of all, if there are none.
+    pub(crate) const fn look_only_for(&mut self, promises: &'static [&'static str]) {
+        self.found.promises = promises;
     }
 
     /// Sets `broken` when the first promise is broken.

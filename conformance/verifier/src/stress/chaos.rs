@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use leasehold_api::bounds::DRIFT_FLOOR;
 use leasehold_api::{ForceMode, Key, LockClient};
-use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer, Tail};
+use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
 use crate::stress::plan::{LONGEST_STEP, Plan};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
-const LONGEST_DETOUR: Duration = Duration::from_secs(6);
+const LONGEST_DETOUR: Duration = Duration::from_secs(30);
 
 /// Injects the faults that the plan allows.
 pub(crate) struct Chaos {
@@ -300,6 +300,9 @@ impl Chaos {
         }
         let mut staying = self.clients.clone();
         staying.retain(|_| self.sim.draw(2) == 1);
+        let lag = [0, 1_000][self.sim.draw(2) as usize];
+        let lag = Latency::between(Duration::ZERO, Duration::from_millis(lag));
+        self.sim.set_replication_lag(lag);
         let ahead = self.node_clock();
         self.sim.switch_over(ahead, &staying);
         for client in staying {
@@ -315,8 +318,9 @@ impl Chaos {
     /// servers differ by the fixed part of the drift allowance at most, because the clients' clocks
     /// may use up the rest. At other times they may differ by more.
     fn node_clock(&mut self) -> Duration {
-        if self.sim.draw(4) == 3 && self.sim.left_behind().is_empty() {
-            let most = [Duration::from_millis(300), LONGEST_STEP][self.sim.draw(2) as usize];
+        let any = || self.plan.out_of_model || self.sim.left_behind().is_empty();
+        if self.sim.draw(2) == 1 && any() {
+            let most = [Duration::from_secs(1), LONGEST_STEP][self.sim.draw(2) as usize];
             self.region = self.span(most);
         }
         self.region + self.span(DRIFT_FLOOR)
@@ -362,7 +366,8 @@ impl Chaos {
         }
     }
 
-    /// Heals every fault. Dead clients stay dead.
+    /// Heals every fault. Dead clients stay dead, and subscriptions at a replica stay there for their
+    /// time, because nothing is wrong with them.
     pub(crate) fn heal(&mut self) {
         self.sim.start(Data::Kept);
         self.sim.allow_publish();
@@ -370,7 +375,6 @@ impl Chaos {
             self.sim.heal();
         }
         for (client, dead) in self.clients.iter().zip(&self.dead) {
-            client.follow_primary();
             client.clear_faults();
             client.rejoin();
             if !dead.load(Ordering::Relaxed) {

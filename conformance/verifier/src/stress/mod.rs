@@ -36,7 +36,7 @@ use plan::Plan;
 use resource::Flaw;
 use worker::Worker;
 
-pub use mutants::{CARELESS_RESOURCE, MUTANTS, MutantInfo};
+pub use mutants::{CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo, READ_WITHOUT_CLAIM};
 pub use scope::SmallScope;
 pub use try_only::try_only;
 
@@ -62,6 +62,8 @@ pub enum Assumption {
     NoEviction,
     /// A3: clocks run at the same rate within the drift allowance.
     SameRate,
+    /// A3: while a key is held, the clocks of its servers show the same time within 10 ms.
+    SameTime,
     /// A4: the user stops at the reported deadline.
     UserStops,
 }
@@ -75,6 +77,7 @@ pub struct Stress {
     broken: Option<Assumption>,
     size: Option<(u32, u32)>,
     until_broken: bool,
+    promises: &'static [&'static str],
 }
 
 impl Stress {
@@ -122,6 +125,13 @@ impl Stress {
         self
     }
 
+    /// Reports only violations of these promises; of all, if there are none.
+    #[must_use]
+    pub const fn only(mut self, promises: &'static [&'static str]) -> Self {
+        self.promises = promises;
+        self
+    }
+
     /// [Stops](Ending::Stopped) each run at the first broken promise.
     #[must_use]
     pub const fn until_broken(mut self) -> Self {
@@ -136,7 +146,10 @@ impl Stress {
 
     fn run_within(&self, steps: u64, options: SimOptions, scheduling: Scheduling) -> StressRun {
         let (report, monitor) = self.run_monitored(steps, options, scheduling);
-        StressRun::new(report, monitor.as_ref())
+        let mut run = StressRun::new(report, monitor.as_ref());
+        let wanted = |promise| self.promises.is_empty() || self.promises.contains(&promise);
+        run.violations.retain(|found| wanted(found.promise));
+        run
     }
 
     fn run_monitored(
@@ -176,7 +189,9 @@ impl Stress {
         } else {
             Model::Within
         };
-        Monitor::new(sim, model, self.flaw, notes)
+        let monitor = Monitor::new(sim, model, self.flaw, notes);
+        monitor.look_only_for(self.promises);
+        monitor
     }
 
     fn plan(&self, sim: &SimServer) -> Plan {
@@ -195,6 +210,9 @@ impl Stress {
         let plan = self.plan(&sim);
         if plan.is_slow() {
             monitor.slow_network();
+        }
+        if plan.fault_mix.count_refused {
+            sim.refuse_count();
         }
         if plan.foreign {
             let key = Key::new(FOREIGN).expect("a scenario's key is valid");

@@ -127,7 +127,9 @@ impl Observer for CheckingObserver {
             Event::Server(
                 ServerEvent::KeyRemoved { .. }
                 | ServerEvent::PublishRefused
-                | ServerEvent::PublishAllowed,
+                | ServerEvent::PublishAllowed
+                | ServerEvent::CountRefused
+                | ServerEvent::CountAllowed,
             ) => {}
             Event::Server(event) => {
                 shared.steps.clear();
@@ -356,6 +358,11 @@ impl Monitor {
     pub(crate) fn left_by(&self) -> Vec<(usize, String)> {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.left_by(at))
+    }
+
+    /// Reports only violations of these promises; of all, if there are none.
+    pub(crate) fn look_only_for(&self, promises: &'static [&'static str]) {
+        self.checker(|checker| checker.look_only_for(promises));
     }
 
     /// Sets `broken` when the first promise is broken.

@@ -1,7 +1,7 @@
 //! The mutants that stress runs find, each with its budget of seeds.
 //!
 //! The mutants of the client and of the state machine are in `leasehold_api::mutants`, compiled only
-//! under `--cfg leasehold_mutants`. The mutant of the protected resource is here.
+//! under `--cfg leasehold_mutants`. The mutants of the protected resource are here.
 
 /// The default budget of seeds.
 const BUDGET: u32 = 5_000;
@@ -16,16 +16,38 @@ pub struct MutantInfo {
     pub budget: u32,
     /// Whether only runs outside of the model can find it.
     pub out_of_model: bool,
+    /// The promises that it must break to count as found; any, if there are none. Other checks find
+    /// it too, but on a real server they don't exist.
+    pub promises: &'static [&'static str],
 }
 
-/// The mutant of the protected resource: it accepts a token below the highest that it has accepted.
+/// A mutant of the protected resource: it accepts a token below the highest that it has accepted.
 pub const CARELESS_RESOURCE: &str = "resource-takes-an-older-token";
+
+/// A mutant of the users of the protected resource: they read it without claiming it first.
+pub const READ_WITHOUT_CLAIM: &str = "resource-is-read-without-a-claim";
+
+/// The mutants that every build contains.
+pub const IN_EVERY_BUILD: &[&str] = &[CARELESS_RESOURCE, READ_WITHOUT_CLAIM];
 
 const fn within(name: &'static str, budget: u32) -> MutantInfo {
     MutantInfo {
         name,
         budget,
         out_of_model: false,
+        promises: &[],
+    }
+}
+
+/// A mutant that must break one of these promises.
+const fn breaking(
+    name: &'static str,
+    budget: u32,
+    promises: &'static [&'static str],
+) -> MutantInfo {
+    MutantInfo {
+        promises,
+        ..within(name, budget)
     }
 }
 
@@ -34,6 +56,7 @@ const fn outside(name: &'static str) -> MutantInfo {
         name,
         budget: BUDGET,
         out_of_model: true,
+        promises: &[],
     }
 }
 
@@ -42,6 +65,7 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("expiry-edge-off-by-one", BUDGET),
     within("lease-counted-from-the-reply", 300),
     within("drift-allowance-ignored", BUDGET),
+    within("fixed-part-of-the-drift-allowance-ignored", BUDGET),
     within("valid-after-a-pause", BUDGET),
     outside("deadline-from-a-stepped-wall-clock"),
     within("cached-reply-to-a-redelivered-renew", BUDGET),
@@ -78,6 +102,16 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("grant-is-pushed-with-a-full-lease", BUDGET),
     within("release-grants-nobody", BUDGET),
     within("unknown-reachability-counts-as-unreachable", BUDGET),
+    breaking(
+        "grant-is-pushed-and-then-taken-back",
+        BUDGET,
+        &["S1", "S4", "S5"],
+    ),
+    breaking(
+        "relayed-grant-is-read-with-the-replicas-clock",
+        BUDGET,
+        &["S1", "S2"],
+    ),
     within("unreachable-waiter-loses-its-ticket", BUDGET),
     within("full-lease-instead-of-an-offer-for-a-pushed-grant", BUDGET),
     within("offer-ignores-the-lease", BUDGET),
@@ -116,6 +150,7 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("batch-mixes-answers", BUDGET),
     within("batch-shares-failure", BUDGET),
     within(CARELESS_RESOURCE, BUDGET),
+    within(READ_WITHOUT_CLAIM, BUDGET),
 ];
 
 impl MutantInfo {
@@ -160,6 +195,9 @@ mod tests {
             );
             assert!(here != elsewhere, "{mutant:?}");
         }
-        assert_eq!(MUTANTS.len() + ELSEWHERE.len(), Mutant::ALL.len() + 1);
+        assert_eq!(
+            MUTANTS.len() + ELSEWHERE.len(),
+            Mutant::ALL.len() + IN_EVERY_BUILD.len()
+        );
     }
 }

@@ -21,6 +21,8 @@ pub(crate) struct FaultMix {
     pub(crate) restarts: bool,
     /// The server refuses to publish for some time, and so cannot tell who listens.
     pub(crate) publish_refused: bool,
+    /// The server publishes, but cannot tell who listens, for the whole run.
+    pub(crate) count_refused: bool,
     pub(crate) cancels: bool,
     pub(crate) revokes: bool,
     /// Clients' clocks run at other rates, or jump forward.
@@ -48,6 +50,7 @@ impl FaultMix {
             kills: flip(),
             restarts: flip(),
             publish_refused: sim.draw(4) == 3,
+            count_refused: sim.draw(4) == 3,
             cancels: flip(),
             revokes: sim.draw(4) == 3,
             drift: flip(),
@@ -168,11 +171,12 @@ impl Plan {
     pub(crate) fn break_assumption(&mut self, assumption: Assumption) {
         let stubborn = assumption == Assumption::UserStops;
         self.stubborn = stubborn;
-        self.out_of_model = assumption == Assumption::SameRate;
+        self.out_of_model = matches!(assumption, Assumption::SameRate | Assumption::SameTime);
         self.fault_mix = FaultMix {
             failovers: assumption == Assumption::OneHistory,
             evictions: assumption == Assumption::NoEviction,
             drift: assumption == Assumption::SameRate,
+            switchovers: assumption == Assumption::SameTime,
             pauses: stubborn,
             ..FaultMix::default()
         };
@@ -212,10 +216,11 @@ impl Plan {
 
     /// How far the server's clock may have been set back in total.
     fn set_back(&self) -> Duration {
-        if self.fault_mix.clock {
-            LONGEST_STEP * self.incidents
-        } else {
-            Duration::ZERO
+        match self.fault_mix {
+            FaultMix { clock: true, .. } => LONGEST_STEP * (self.incidents + 1),
+            // The next server's clock may be behind.
+            FaultMix { switchovers, .. } if switchovers && self.out_of_model => LONGEST_STEP,
+            _ => Duration::ZERO,
         }
     }
 }

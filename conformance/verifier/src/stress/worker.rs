@@ -290,9 +290,7 @@ impl Worker {
         let guard = held.slot.guard().filter(|guard| guard.is_exclusive())?;
         let token = guard.token();
         let valid = is_valid(held, may_refuse);
-        self.monitor
-            .claim(&self.key, token, valid)
-            .then_some(token)
+        self.monitor.claim(&self.key, token, valid).then_some(token)
     }
 
     /// Sends a write to the resource, which may arrive later.

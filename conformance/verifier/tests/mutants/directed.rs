@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
-use leasehold_api::{EndReason, LockClient, Loss, Mutex, MutexGuard, Outcome, ReleaseOutcome};
+use leasehold_api::{
+    EndReason, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome, ReleaseOutcome,
+};
 use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -55,6 +57,8 @@ scenarios! {
     first_waiter_polls_when_a_lease_expires
     release_after_the_lease_reports_expired
     waiter_that_may_listen_is_not_skipped
+    grant_that_is_relayed_is_made
+    relayed_grant_counts_by_the_clock_that_it_names
 }
 
 impl Scenario {
@@ -400,4 +404,58 @@ async fn waiter_that_may_listen_is_not_skipped() {
     let freed = server.elapsed();
     let (got, ..) = next.await.expect("no panic");
     assert!(got - freed <= ms(1_300));
+}
+
+/// After a graceful failover, the first waiter's subscription is at a replica, so the server gives
+/// the lock to the second. The first must not get a guard.
+async fn grant_that_is_relayed_is_made() {
+    let server = SimServer::new(1);
+    let ((_, a), (relayed, b), (_, c)) = (
+        client(&server, "a"),
+        client(&server, "b"),
+        client(&server, "c"),
+    );
+    let guard = hold(&a).await;
+    let first = waiter(&server, b);
+    server.advance(ms(100)).await;
+    let second = waiter(&server, c);
+    server.advance(ms(100)).await;
+    server.switch_over(Duration::ZERO, &[relayed]);
+    server.advance(ms(10)).await;
+    guard.release().await.expect("acknowledged");
+    let (_, second, _c) = second.await.expect("no panic");
+    server.advance(ms(100)).await;
+    assert!(!first.is_finished(), "two valid guards");
+    let token = second.fencing_token();
+    second.release().await.expect("acknowledged");
+    let (_, first, _b) = first.await.expect("no panic");
+    assert!(first.fencing_token() > token);
+}
+
+/// The new primary's clock is 410 ms ahead, and the replica relays the grant 400 ms late. By the
+/// replica's clock, the grant would be as young as the message.
+async fn relayed_grant_counts_by_the_clock_that_it_names() {
+    let server = SimServer::new(1);
+    let ((_, a), (relayed, b)) = (client(&server, "a"), client(&server, "b"));
+    let guard = hold(&a).await;
+    let next = waiter(&server, b);
+    server.advance(ms(100)).await;
+    server.refuse_count(); // so the server grants to a waiter that it can't see
+    server.set_replication_lag(Latency::fixed(ms(400)));
+    server.switch_over(ms(410), &[relayed]);
+    server.advance(ms(1_500)).await; // a poll brings a sample of the new clock
+    let released = server.elapsed();
+    guard.release().await.expect("acknowledged");
+    let (got, second, _b) = next.await.expect("no panic");
+    assert_eq!(got - released, ms(402));
+    let log = server.log();
+    let pushed = log.iter().rev().find_map(|entry| match entry.event {
+        Event::Notified {
+            notification: Notification::Granted { remaining, .. },
+        } => Some(remaining),
+        _ => None,
+    });
+    // The server granted it 1 ms after the release was sent.
+    let end = released + ms(1) + pushed.expect("it was pushed");
+    assert!(got + second.valid_for() <= end, "{end:?}");
 }

@@ -42,6 +42,7 @@ fn exclusion_fails_without_each_of_its_assumptions() {
         Assumption::OneHistory,
         Assumption::NoEviction,
         Assumption::SameRate,
+        Assumption::SameTime,
     ] {
         let stress = Stress::new().breaking(assumption);
         let broken = first_broken(&stress, 200, &["S1", "S2"]);

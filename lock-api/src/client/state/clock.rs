@@ -37,6 +37,9 @@ pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
     if mutant!(DriftAllowanceIgnored) {
         return sent.saturating_add(remaining);
     }
+    if mutant!(DriftFloorIgnored) {
+        return sent.saturating_add(remaining - remaining / DRIFT_PARTS);
+    }
     sent.saturating_add(remaining.saturating_sub(drift_allowance(remaining)))
 }
 

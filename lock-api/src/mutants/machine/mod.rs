@@ -84,6 +84,7 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::GrantToldWithFullLease => queue::grant_told_with_full_lease,
         Mutant::ReleaseGrantsNobody => queue::release_grants_nobody,
         Mutant::UnknownIsUnreachable => queue::unknown_is_unreachable,
+        Mutant::GrantTakenBack => queue::grant_taken_back,
         Mutant::UnreachableLosesTicket => queue::unreachable_loses_ticket,
         Mutant::FullLeaseForOffer => queue::full_lease_for_offer,
         Mutant::OfferIgnoresLease => queue::offer_ignores_lease,

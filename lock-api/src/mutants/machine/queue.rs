@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use super::{Step, full_mode, holder};
-use crate::bounds::{DEFAULT_LEASE, MAX_LEASE};
+use crate::bounds::{DEFAULT_LEASE, MAX_LEASE, OFFER_POLLS};
 use crate::id::FencingToken;
-use crate::machine::{Command, Env, Payload, Reach, Reply, WaiterParts};
+use crate::machine::{Command, Env, Message, Payload, Reach, Reply, WaiterParts};
 use crate::reply::{AcquireReply, Refused, ReleaseReply};
 use crate::request::{Kind, Policy};
 use crate::time::ServerTime;
@@ -144,6 +144,37 @@ pub(super) fn unknown_is_unreachable(step: &mut Step<'_>) {
         reachable: &reachable,
         ..env
     });
+}
+
+/// Pushes a grant to each waiter that the step marks. The token is that of the next grant.
+pub(super) fn grant_taken_back(step: &mut Step<'_>) {
+    let next = (step.before.token + 1).max(step.now().as_micros());
+    let token = FencingToken::new(match step.after.token {
+        same if same == step.before.token => next,
+        granted => granted,
+    });
+    let poll = step.after.spec.map(|spec| spec.poll_interval());
+    let shortest = poll.unwrap_or_default() * OFFER_POLLS;
+    let marks = |waiters: &[WaiterParts], ticket| {
+        let same = waiters.iter().find(|it| it.ticket == ticket);
+        same.map_or(0, |it| it.unreachable_marks)
+    };
+    let before = &step.before.waiters;
+    let waiters = step.after.waiters.iter();
+    let marked = waiters.filter(|it| it.unreachable_marks > marks(before, it.ticket));
+    let pushed: Vec<_> = marked
+        .map(|waiter| {
+            let end = step.in_time(waiter.lease.max(shortest)).min(waiter.end);
+            let payload = Payload::Granted {
+                sequence: waiter.operation.sequence,
+                token,
+                remaining: end.saturating_since(step.now()),
+            };
+            let to = waiter.operation.session;
+            Message { to, payload }
+        })
+        .collect();
+    step.messages.splice(..0, pushed);
 }
 
 pub(super) fn unreachable_loses_ticket(step: &mut Step<'_>) {

@@ -1,7 +1,10 @@
 //! The subject of an exploration: stress runs or a small scope, with or without a mutant.
 
 use leasehold_sim::{Scheduling, SimOptions};
-use leasehold_verifier::{CARELESS_RESOURCE, MutantInfo, SmallScope, Stress, StressRun};
+use leasehold_verifier::{
+    CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, READ_WITHOUT_CLAIM, SmallScope, Stress,
+    StressRun,
+};
 
 use crate::args::Args;
 
@@ -23,7 +26,7 @@ impl Subject {
                 stress
             }));
         };
-        if mutant.is_some_and(|mutant| mutant.out_of_model || mutant.name == CARELESS_RESOURCE) {
+        if mutant.is_some_and(|it| it.out_of_model || IN_EVERY_BUILD.contains(&it.name)) {
             return Err("a small scope cannot find this mutant".into());
         }
         let (clients, calls) = (scope.clients as usize, scope.steps as usize);
@@ -40,20 +43,25 @@ impl Subject {
 
 /// The stress runs that can find a mutant.
 pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
-    let mut stress = Stress::new();
-    if mutant.is_some_and(|mutant| mutant.out_of_model) {
+    let Some(mutant) = mutant else {
+        return Stress::new();
+    };
+    let mut stress = Stress::new().only(mutant.promises);
+    if mutant.out_of_model {
         stress = stress.out_of_model();
     }
-    if mutant.is_some_and(|mutant| mutant.name == CARELESS_RESOURCE) {
-        stress = stress.with_careless_resource();
+    match mutant.name {
+        CARELESS_RESOURCE => stress.with_careless_resource(),
+        READ_WITHOUT_CLAIM => stress.without_claims(),
+        _ => stress,
     }
-    stress
 }
 
 /// The command that repeats the run of a tape, with the same options.
 pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> String {
     let mut command = String::new();
-    let compiled_in = args.mutant.as_deref().filter(|it| *it != CARELESS_RESOURCE);
+    let mutant = args.mutant.as_deref();
+    let compiled_in = mutant.filter(|it| !IN_EVERY_BUILD.contains(it));
     if compiled_in.is_some() {
         command.push_str("RUSTFLAGS='--cfg leasehold_mutants' ");
     }
@@ -82,7 +90,7 @@ pub(crate) fn activate(name: &str) -> Result<MutantInfo, String> {
     #[cfg(leasehold_mutants)]
     {
         use leasehold_api::mutants::Mutant;
-        if name == CARELESS_RESOURCE {
+        if IN_EVERY_BUILD.contains(&name) {
             Mutant::clear();
             return Ok(info);
         }
@@ -92,7 +100,7 @@ pub(crate) fn activate(name: &str) -> Result<MutantInfo, String> {
         Ok(info)
     }
     #[cfg(not(leasehold_mutants))]
-    if name == CARELESS_RESOURCE {
+    if IN_EVERY_BUILD.contains(&name) {
         Ok(info)
     } else {
         Err(format!(
