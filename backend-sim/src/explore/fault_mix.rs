@@ -134,8 +134,8 @@ impl FaultMix {
             (self.connections, FaultKind::Connection),
             (self.pauses, FaultKind::Pause),
             (self.restarts, FaultKind::Restart),
-            (self.outages, FaultKind::Outage),
             (self.failovers, FaultKind::Failover),
+            (self.outages, FaultKind::Outage),
         ];
         let enabled = kinds.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
         let enabled: Vec<FaultKind> = enabled.map(|(_, kind)| kind).collect();
