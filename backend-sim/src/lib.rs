@@ -67,6 +67,7 @@
 //! | the server is down, or restarts, with or without its data | [`stop`](SimServer::stop), [`start`](SimServer::start), [`restart`](SimServer::restart) |
 //! | a restart loses the latest writes | [`restart`](SimServer::restart) with [`Data::AllBut`] |
 //! | a replica that lags becomes the primary | [`fail_over`](SimServer::fail_over) |
+//! | a replica with all data becomes the primary, relays messages, has another clock | [`switch_over`](SimServer::switch_over), [`follow_primary`](SimBackend::follow_primary), [`set_replication_lag`](SimServer::set_replication_lag) |
 //! | there are two primaries for a while | [`split`](SimServer::split), [`heal`](SimServer::heal) |
 //! | the server's clock is stepped | [`step_clock_forward`](SimServer::step_clock_forward), [`step_clock_back`](SimServer::step_clock_back) |
 //! | the server publishes, but doesn't know its subscribers | [`refuse_count`](SimServer::refuse_count), [`allow_count`](SimServer::allow_count) |

@@ -421,7 +421,7 @@ async fn grant_that_is_relayed_is_made() {
     let second = waiter(&server, c);
     server.advance(ms(100)).await;
     server.switch_over(Duration::ZERO, &[relayed]);
-    server.advance(ms(10)).await;
+    server.advance(ms(1_500)).await; // a poll brings a sample of the new clock
     guard.release().await.expect("acknowledged");
     let (_, second, _c) = second.await.expect("no panic");
     server.advance(ms(100)).await;
