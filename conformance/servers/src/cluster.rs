@@ -3,6 +3,7 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::latency::LatencyProxy;
 use crate::server::{RedisServer, ServerOptions};
 
 const PRIMARIES: usize = 3;
@@ -16,6 +17,8 @@ const AGREE_WITHIN: Duration = Duration::from_secs(60);
 #[derive(Debug)]
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
+    /// In front of each node, if the nodes are at a distance.
+    lines: Vec<LatencyProxy>,
 }
 
 /// What a node says about itself in `CLUSTER NODES`.
@@ -68,8 +71,40 @@ impl RedisCluster {
             .into_iter()
             .map(|node| node.join().expect("the node starts"))
             .collect();
-        let cluster = Self { nodes };
+        let cluster = Self {
+            nodes,
+            lines: Vec::new(),
+        };
         cluster.form();
+        cluster
+    }
+
+    /// Starts three primaries, each with a replica, whose messages from and to clients and replicas
+    /// take this much longer in each direction. Those among the nodes of the cluster don't.
+    ///
+    /// # Panics
+    /// Panics like [`start`](Self::start).
+    #[must_use]
+    pub fn start_at_a_distance(latency: Duration) -> Self {
+        let mut cluster = Self::start();
+        if latency.is_zero() {
+            return cluster;
+        }
+        let lines = cluster.nodes.iter();
+        cluster.lines = lines
+            .map(|node| LatencyProxy::start(node.address(), latency))
+            .collect();
+        let mut announced = Vec::new();
+        for (node, line) in cluster.nodes.iter().zip(&cluster.lines) {
+            let port = line.address().port();
+            node.run(&["CONFIG", "SET", "cluster-announce-port", &port.to_string()]);
+            announced.push(format!(":{port}@"));
+        }
+        cluster.wait_until("the nodes know the ports for clients", |node| {
+            let nodes = node.run(&["CLUSTER", "NODES"]);
+            announced.iter().all(|port| nodes.contains(port))
+        });
+        cluster.wait_until_replicas_follow();
         cluster
     }
 
@@ -101,6 +136,10 @@ impl RedisCluster {
             replica.run(&["CLUSTER", "REPLICATE", &primary]);
         }
         self.wait_until_healthy();
+        self.wait_until_replicas_follow();
+    }
+
+    fn wait_until_replicas_follow(&self) {
         let replicas = self.nodes.len() - PRIMARIES;
         self.wait_until("the replicas follow", |node| {
             let nodes = node.run(&["CLUSTER", "NODES"]);
@@ -139,7 +178,12 @@ impl RedisCluster {
     /// The URL of the cluster. It names all nodes.
     #[must_use]
     pub fn url(&self) -> String {
-        Self::url_of("redis-cluster", self.nodes.iter().map(RedisServer::address))
+        if self.lines.is_empty() {
+            let nodes = self.nodes.iter().map(RedisServer::address);
+            return Self::url_of("redis-cluster", nodes);
+        }
+        let lines = self.lines.iter().map(LatencyProxy::address);
+        Self::url_of("redis-cluster", lines)
     }
 
     /// The URL of the ports with TLS, `rediss-cluster://127.0.0.1:PORT?…`.

@@ -4,7 +4,7 @@
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
 //!   process is killed.
 //! - [`RedisCluster`] starts a Redis Cluster of six nodes, and can kill them, migrate slots and
-//!   fail over.
+//!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
 //! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
@@ -15,6 +15,7 @@
 
 mod clock;
 mod cluster;
+mod latency;
 mod pgbouncer;
 mod postgres;
 mod process;
