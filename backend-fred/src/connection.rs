@@ -337,8 +337,9 @@ impl Connection for FredConnection {
         ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
-    async fn info(&self) -> Result<String, Failure> {
-        match self.send("INFO", ClusterHash::Random, Vec::new()).await? {
+    async fn info(&self, section: Option<&'static str>) -> Result<String, Failure> {
+        let section = section.into_iter().map(Value::from).collect();
+        match self.send("INFO", ClusterHash::Random, section).await? {
             Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("INFO", &other)),
         }
@@ -361,10 +362,21 @@ impl Connection for FredConnection {
         }
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
-        self.send("PING", ClusterHash::Random, Vec::new())
-            .await
-            .map(drop)
+    /// The library drops the message that a subscription has ended.
+    async fn check_subscriptions(&self, shard_channels: usize) -> Result<(), Failure> {
+        if shard_channels == 0 {
+            let pong = self.send("PING", ClusterHash::Random, Vec::new()).await;
+            return pong.map(drop);
+        }
+        let info = self.client_info().await?;
+        let mut fields = info.split(' ').filter_map(|field| field.split_once('='));
+        match fields.find(|(name, _)| *name == "ssub") {
+            Some((_, count)) if count != shard_channels.to_string() => Err(Failure::lost(format!(
+                "the server knows {count} of {shard_channels} subscriptions"
+            ))),
+            // Redis 7.0.0 to 7.0.2 don't count them.
+            _ => Ok(()),
+        }
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
@@ -396,9 +408,14 @@ impl Connection for FredConnection {
 
 impl FredConnection {
     async fn is_subscribed(&self) -> Result<bool, Failure> {
+        Ok(self.client_info().await?.contains(" sub=1 "))
+    }
+
+    /// What the server says about this connection.
+    async fn client_info(&self) -> Result<String, Failure> {
         let arguments = vec![Value::from("INFO")];
         match self.send("CLIENT", ClusterHash::Random, arguments).await? {
-            Value::String(text) => Ok(text.contains(" sub=1 ")),
+            Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("CLIENT INFO", &other)),
         }
     }

@@ -248,8 +248,8 @@ impl Connection for RedisConnection {
         ranges.ok_or_else(|| Failure::garbled("CLUSTER SLOTS", &answer))
     }
 
-    async fn info(&self) -> Result<String, Failure> {
-        match self.send(&redis::cmd("INFO")).await? {
+    async fn info(&self, section: Option<&'static str>) -> Result<String, Failure> {
+        match self.send(redis::cmd("INFO").arg(section)).await? {
             Value::BulkString(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
             Value::VerbatimString { text, .. } => Ok(text),
             // A cluster connection asks every node.
@@ -276,7 +276,8 @@ impl Connection for RedisConnection {
         }
     }
 
-    async fn ping(&self) -> Result<(), Failure> {
+    /// The library reports each subscription that the server ends.
+    async fn check_subscriptions(&self, _: usize) -> Result<(), Failure> {
         match self {
             Self::Own {
                 subscriber: Some(subscriber),

@@ -5,6 +5,8 @@ mod client;
 
 #[path = "../../../redis-common/tests/shared/cluster.rs"]
 mod cluster;
+#[path = "../../../redis-common/tests/shared/cluster_push.rs"]
+mod cluster_push;
 #[allow(dead_code, reason = "the tests of single servers use the rest")]
 #[path = "../../../redis-common/tests/shared/support.rs"]
 mod support;

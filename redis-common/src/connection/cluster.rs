@@ -71,6 +71,15 @@ pub(crate) struct Cluster<C: Connector> {
     listened: Arc<AtomicUsize>,
 }
 
+/// Which node is asked for the slots first or last.
+enum Order<C: Connector> {
+    /// It knows best: it has just lost or got slots.
+    First(Arc<ClusterNode<C>>),
+    /// It has failed.
+    Last(Arc<ClusterNode<C>>),
+    Any,
+}
+
 /// Whether a node has shard channels, and the slots that it knows.
 type Slots = Result<(bool, Vec<SlotRange>), BackendError>;
 
@@ -168,7 +177,7 @@ impl<C: Connector> Cluster<C> {
                     tracing::debug!(target: TARGET, slot, node = %address, "slot moved");
                     to = self.moved(slot, address)?;
                     asking = false;
-                    self.refresh_soon(lane, MOVED_PAUSE, None);
+                    self.refresh_soon(lane, MOVED_PAUSE, Order::First(Arc::clone(&to)));
                     continue;
                 }
                 Some(Redirect::Ask(address)) => {
@@ -182,7 +191,7 @@ impl<C: Connector> Cluster<C> {
             let error = error.in_call(&self.shared.options.key_prefix);
             if !matches!(error, BackendError::Unavailable { .. }) {
                 if error.is_transient() {
-                    self.refresh_soon(lane, FAILED_PAUSE, Some(to));
+                    self.refresh_soon(lane, FAILED_PAUSE, Order::Last(to));
                 }
                 return Err(error);
             }
@@ -191,7 +200,8 @@ impl<C: Connector> Cluster<C> {
                 over = Lane::Commands;
                 continue;
             }
-            self.refresh(lane, FAILED_PAUSE, Some(&to)).await;
+            let failed = Order::Last(Arc::clone(&to));
+            self.refresh(lane, FAILED_PAUSE, failed).await;
             let primary = self.primary(slot);
             let moved = primary.filter(|primary| !Arc::ptr_eq(primary, &to));
             match moved {
@@ -239,8 +249,8 @@ impl<C: Connector> Cluster<C> {
             Err(error) if error.is_transient() => error,
             result => return result,
         };
-        self.refresh(Lane::Commands, FAILED_PAUSE, Some(&primary))
-            .await;
+        let failed = Order::Last(Arc::clone(&primary));
+        self.refresh(Lane::Commands, FAILED_PAUSE, failed).await;
         match self.primary(slot) {
             Some(moved) if !Arc::ptr_eq(&moved, &primary) => moved.node.commands.time().await,
             _ => Err(error),
@@ -251,7 +261,7 @@ impl<C: Connector> Cluster<C> {
     pub(crate) async fn time(&self) -> Result<Stamp, BackendError> {
         let mut last = BackendError::unavailable("no node of the cluster is known");
         let first = self.primary(0);
-        for node in first.into_iter().chain(self.candidates(None)) {
+        for node in first.into_iter().chain(self.candidates(&Order::Any)) {
             match node.node.commands.time().await {
                 Err(error) if error.is_transient() => last = error,
                 result => return result,
@@ -281,7 +291,7 @@ impl<C: Connector> Cluster<C> {
         let (this, turn) = (Arc::clone(self), Arc::clone(&self.listened));
         // A node that fails is not the next one again, also if the client listens anew.
         let pick = move || {
-            let nodes = this.candidates(None);
+            let nodes = this.candidates(&Order::Any);
             let turn = turn.fetch_add(1, Ordering::Relaxed);
             let node = &nodes[turn % nodes.len()].node;
             Arc::clone(node.commands.shared())
@@ -289,7 +299,7 @@ impl<C: Connector> Cluster<C> {
         let revocations = listen(Arc::new(pick), channel, closed.clone()).await?;
         let this = Arc::downgrade(self);
         let ended = move || {
-            let nodes = this.upgrade().map(|this| this.candidates(None));
+            let nodes = this.upgrade().map(|this| this.candidates(&Order::Any));
             for node in nodes.into_iter().flatten() {
                 let handle = node.node.commands.handle().clone();
                 handle.spawn(async move { node.subscriber.end(session).await });
@@ -325,12 +335,12 @@ impl<C: Connector> Cluster<C> {
         let Some(primary) = self.node_of_key(key) else {
             return false;
         };
-        let subscribing = primary.subscriber.subscribe(session, channel);
+        let subscribing = primary.subscriber.subscribe(self, session, channel);
         match self.shared.within(limit, subscribing).await {
             Some(Ok(is_subscribed)) => is_subscribed,
             _ => {
                 // The slot may have moved.
-                self.refresh_soon(Lane::Commands, MOVED_PAUSE, None);
+                self.refresh_soon(Lane::Commands, MOVED_PAUSE, Order::Any);
                 false
             }
         }
@@ -339,7 +349,7 @@ impl<C: Connector> Cluster<C> {
     /// Closes the connections to all nodes. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
-        for node in self.candidates(None) {
+        for node in self.candidates(&Order::Any) {
             node.node.close();
             let handle = node.node.commands.handle().clone();
             handle.spawn(async move { node.subscriber.close().await });
@@ -361,7 +371,7 @@ impl<C: Connector> Cluster<C> {
         if let Some(primary) = self.primary(slot) {
             return Ok(primary);
         }
-        self.refresh(lane, FAILED_PAUSE, None).await;
+        self.refresh(lane, FAILED_PAUSE, Order::Any).await;
         self.primary(slot)
             .ok_or_else(|| BackendError::unavailable("no node of the cluster has the key's slot"))
     }
@@ -387,31 +397,41 @@ impl<C: Connector> Cluster<C> {
     /// Notes that a slot is on another node.
     fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
         let node = self.node_at(address)?;
-        self.map().primaries[usize::from(slot)] = Some(Arc::clone(&node));
+        let before = self.map().primaries[usize::from(slot)].replace(Arc::clone(&node));
+        if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, &node)) {
+            // After a failover, the other slots have moved too. One report is enough for all.
+            before.subscriber.forget(|_| true);
+            node.subscriber.forget(|other| other == slot);
+        }
         Ok(node)
     }
 
-    /// Reads the slots in the background. Asks the node that failed last.
-    fn refresh_soon(
-        self: &Arc<Self>,
-        lane: Lane,
-        pause: Duration,
-        failed: Option<Arc<ClusterNode<C>>>,
-    ) {
+    /// Reads the slots from a node that has just lost some of them, because it knows who has them.
+    pub(super) async fn refresh_from(&self, address: &NodeAddress) {
+        // If it isn't known any more, the slots were read meanwhile.
+        let Some(node) = self.map().nodes.get(address).cloned() else {
+            return;
+        };
+        let reading = self.refresh(Lane::Commands, Duration::ZERO, Order::First(node));
+        self.shared.within(BACKGROUND_LIMIT, reading).await;
+    }
+
+    /// Reads the slots in the background.
+    fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration, order: Order<C>) {
         let this = Arc::clone(self);
-        let Some(node) = self.candidates(None).into_iter().next() else {
+        let Some(node) = self.candidates(&Order::Any).into_iter().next() else {
             return;
         };
         let handle = node.node.connection(lane).handle().clone();
         handle.spawn(async move {
-            let reading = this.refresh(lane, pause, failed.as_ref());
+            let reading = this.refresh(lane, pause, order);
             this.shared.within(BACKGROUND_LIMIT, reading).await;
         });
     }
 
     /// Reads the slots from the first node that answers, unless they were read within `pause` or
-    /// while this caller waited. Asks the node that failed last.
-    async fn refresh(&self, lane: Lane, pause: Duration, failed: Option<&Arc<ClusterNode<C>>>) {
+    /// while this caller waited.
+    async fn refresh(&self, lane: Lane, pause: Duration, order: Order<C>) {
         let began = self.shared.runtime.now();
         let gate = match lane {
             Lane::Commands => &self.commands_gate,
@@ -421,7 +441,7 @@ impl<C: Connector> Cluster<C> {
         if read.is_some_and(|read| read >= began || began.saturating_since(read) < pause) {
             return;
         }
-        let nodes = self.candidates(failed);
+        let nodes = self.candidates(&order);
         let mut asking = self.ask_in_turn(&nodes, lane);
         while let Some((node, answer)) = asking.next().await {
             if answer.is_ok_and(|(_, ranges)| self.install(&node.address, &ranges).is_ok()) {
@@ -447,16 +467,17 @@ impl<C: Connector> Cluster<C> {
         (0..).zip(nodes).map(ask).collect()
     }
 
-    /// All known nodes, then the others of the URL, the failed one last.
-    fn candidates(&self, failed: Option<&Arc<ClusterNode<C>>>) -> Vec<Arc<ClusterNode<C>>> {
+    /// All known nodes, and the others of the URL behind them.
+    fn candidates(&self, order: &Order<C>) -> Vec<Arc<ClusterNode<C>>> {
         let known = self.map().nodes.clone();
         let others = self.seeds.iter();
         let others = others.filter(|seed| !known.contains_key(&seed.address));
         let mut nodes: Vec<_> = known.values().chain(others).cloned().collect();
-        let is_failed = |node: &Arc<ClusterNode<C>>| {
-            failed.is_some_and(|failed| failed.address == node.address)
-        };
-        nodes.sort_by_key(is_failed);
+        nodes.sort_by_key(|node| match order {
+            Order::First(first) => first.address != node.address,
+            Order::Last(last) => last.address == node.address,
+            Order::Any => false,
+        });
         nodes
     }
 
@@ -485,9 +506,15 @@ impl<C: Connector> Cluster<C> {
                 primaries[usize::from(slot)] = Some(Arc::clone(&node));
             }
         }
+        let candidates = self.candidates(&Order::Any);
         let mut map = self.map();
-        map.primaries = primaries;
+        let before = std::mem::replace(&mut map.primaries, primaries);
         let SlotMap { nodes, primaries } = &mut *map;
+        let is_other = |(before, now): (&Option<Arc<_>>, &Option<Arc<_>>)| match (before, now) {
+            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
+            (before, _) => before.is_some(),
+        };
+        let moved: Vec<bool> = before.iter().zip(&*primaries).map(is_other).collect();
         nodes.retain(|_, node| {
             let mut primaries = primaries.iter().flatten();
             primaries.any(|primary| Arc::ptr_eq(primary, node))
@@ -498,7 +525,13 @@ impl<C: Connector> Cluster<C> {
             .filter(unused)
             .for_each(|seed| seed.node.disconnect());
         let primaries = nodes.len();
+        drop(map);
         tracing::debug!(target: TARGET, node = %asked, primaries, "slots read");
+        if moved.contains(&true) {
+            for node in candidates {
+                node.subscriber.forget(|slot| moved[usize::from(slot)]);
+            }
+        }
         Ok(())
     }
 
@@ -523,7 +556,7 @@ impl<C: Connector> Drop for Unanswered<'_, C> {
         let Some(node) = self.node else { return };
         let shared = &self.cluster.shared;
         if shared.now().saturating_since(self.sent) >= shared.silence() {
-            let failed = Some(Arc::clone(node));
+            let failed = Order::Last(Arc::clone(node));
             self.cluster.refresh_soon(self.lane, FAILED_PAUSE, failed);
         }
     }
@@ -548,9 +581,9 @@ fn new_node<C: Connector>(
     let connector = shared.connector.at(&url)?;
     let shared = Arc::new(shared.for_node(connector, address_clock(&address)));
     Ok(Arc::new(ClusterNode {
-        address,
         node: Node::new(&shared),
-        subscriber: Subscriber::new(shared, Arc::clone(streams)),
+        subscriber: Subscriber::new(address.clone(), shared, Arc::clone(streams)),
+        address,
     }))
 }
 

@@ -83,8 +83,11 @@ pub trait Connection: Send + Sync + 'static {
         asking: bool,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
 
-    /// Sends `INFO`.
-    fn info(&self) -> impl Future<Output = Result<String, Failure>> + Send;
+    /// Sends `INFO` for a section, or for the default ones.
+    fn info(
+        &self,
+        section: Option<&'static str>,
+    ) -> impl Future<Output = Result<String, Failure>> + Send;
 
     /// Asks a sentinel for the host and port of a service's primary. `None` if it doesn't know the
     /// service.
@@ -99,8 +102,16 @@ pub trait Connection: Send + Sync + 'static {
     /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
 
-    /// Checks that the connection for messages is alive.
-    fn ping(&self) -> impl Future<Output = Result<(), Failure>> + Send;
+    /// Checks that the connection for messages is alive, and that it is still subscribed to this many
+    /// shard channels. A library that reports each `SUNSUBSCRIBE` of the server doesn't need to ask
+    /// for the latter.
+    ///
+    /// # Errors
+    /// [`FailureKind::Lost`] if a subscription is gone.
+    fn check_subscriptions(
+        &self,
+        shard_channels: usize,
+    ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Subscribes to a channel. Returns once the server has confirmed it.
     fn subscribe(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;

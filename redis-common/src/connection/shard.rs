@@ -6,13 +6,22 @@
 //!
 //! - A request says that its session listens only if the subscription at the key's node is
 //!   confirmed. Without it, the waiter depends on polls.
+//! - A replica accepts subscriptions too. What shows that a node is the primary is that it executes
+//!   the poll that follows the confirmation. If it redirects the poll, the waiter subscribes at the
+//!   other node, and polls there.
 //! - When the slot moves or the connection ends, the subscription is gone. The stream then reports
 //!   that notifications may be missing. Every waiter polls, and subscribes again before that.
+//! - The server ends the subscriptions to a slot whenever the slot gets another primary: at the old
+//!   one, and at the new one that was its replica. A library may keep that to itself. So all that is
+//!   known about the slot is forgotten at both nodes as soon as the backend learns of the move, and
+//!   every [`CHECK_EVERY`] the connection is asked whether it still has its subscriptions.
+//! - If the server says that it has ended a subscription, that node knows who has the slot now. The
+//!   slots are read from it before the waiters poll.
 //! - A channel that no request has used for [`IDLE`] is unsubscribed.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
 use futures_util::future::select;
@@ -20,10 +29,12 @@ use leasehold_api::{BackendError, Moment, Notification, Notifications, Runtime, 
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
+use super::cluster::Cluster;
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
 use super::shared::Shared;
-use super::subscription::{PING_EVERY, as_stream};
+use super::slots::{NodeAddress, slot_of};
+use super::subscription::{CHECK_EVERY, as_stream};
 use crate::script::decode_notification;
 
 /// How long a channel stays subscribed after its last use. A waiter polls at least every second.
@@ -90,6 +101,7 @@ impl Streams {
 
 /// The subscriptions at one node.
 pub(crate) struct Subscriber<C: Connector> {
+    node: NodeAddress,
     shared: Arc<Shared<C>>,
     streams: Arc<Streams>,
     /// The connection. Locked while it opens, and while a subscription is sent, because a refused
@@ -106,8 +118,13 @@ struct Channel {
 }
 
 impl<C: Connector> Subscriber<C> {
-    pub(crate) fn new(shared: Arc<Shared<C>>, streams: Arc<Streams>) -> Arc<Self> {
+    pub(crate) fn new(
+        node: NodeAddress,
+        shared: Arc<Shared<C>>,
+        streams: Arc<Streams>,
+    ) -> Arc<Self> {
         Arc::new(Self {
+            node,
             shared,
             streams,
             connection: tokio::sync::Mutex::default(),
@@ -131,6 +148,7 @@ impl<C: Connector> Subscriber<C> {
     /// The server's answer, or why there was none.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
+        cluster: &Arc<Cluster<C>>,
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
@@ -145,7 +163,7 @@ impl<C: Connector> Subscriber<C> {
             Some(connection) if !connection.is_closed() => Arc::clone(connection),
             _ => {
                 self.give_up(&mut current);
-                let connection = self.open().await?;
+                let connection = self.open(cluster).await?;
                 *current = Some(Arc::clone(&connection));
                 connection
             }
@@ -184,27 +202,37 @@ impl<C: Connector> Subscriber<C> {
     }
 
     /// Opens the connection, and starts the task that reads.
-    async fn open(self: &Arc<Self>) -> Result<Arc<C::Connection>, BackendError> {
+    async fn open(
+        self: &Arc<Self>,
+        cluster: &Arc<Cluster<C>>,
+    ) -> Result<Arc<C::Connection>, BackendError> {
         let connected = self.shared.connect(true).await?;
         let connection = Arc::new(connected.connection);
         let events = connected.events;
         let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let this = Arc::clone(self);
-        let reading = Arc::downgrade(&connection);
+        let (reading, cluster) = (Arc::downgrade(&connection), Arc::downgrade(cluster));
         self.shared.handle.spawn(async move {
-            this.read(&reading, events).await;
+            this.read(&reading, events, &cluster).await;
         });
         Ok(connection)
     }
 
     /// Delivers messages until the connection ends or is not used any more.
     async fn read(
-        self: Arc<Self>,
-        connection: &std::sync::Weak<C::Connection>,
+        &self,
+        connection: &Weak<C::Connection>,
         mut events: UnboundedReceiver<ConnectionEvent>,
+        cluster: &Weak<Cluster<C>>,
     ) {
+        let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
-            let event = self.shared.within(PING_EVERY, events.recv()).await;
+            // Messages must not delay the check.
+            let left = check_at.saturating_since(self.shared.now());
+            let event = match left {
+                Duration::ZERO => None,
+                left => self.shared.within(left, events.recv()).await,
+            };
             match event {
                 Some(Some(ConnectionEvent::ShardMessage { channel, payload })) => {
                     self.deliver(&channel, &payload);
@@ -214,6 +242,9 @@ impl<C: Connector> Subscriber<C> {
                 Some(Some(ConnectionEvent::Unsubscribed(channel)))
                     if self.channels().contains_key(&channel) =>
                 {
+                    if let Some(cluster) = cluster.upgrade() {
+                        cluster.refresh_from(&self.node).await;
+                    }
                     break;
                 }
                 Some(Some(ConnectionEvent::Missed)) => {
@@ -225,13 +256,10 @@ impl<C: Connector> Subscriber<C> {
                     let Some(connection) = connection.upgrade() else {
                         break;
                     };
-                    // The lock keeps a new subscription to the same channel behind this.
-                    let current = self.connection.lock().await;
-                    self.unsubscribe_idle(&connection).await;
-                    drop(current);
-                    if !self.is_used() || !self.is_alive(&connection).await {
+                    if !self.check(&connection).await {
                         break;
                     }
+                    check_at = self.shared.now().saturating_add(CHECK_EVERY);
                 }
             }
         }
@@ -247,14 +275,16 @@ impl<C: Connector> Subscriber<C> {
         }
     }
 
-    fn is_used(&self) -> bool {
-        !self.channels().is_empty()
-    }
-
-    async fn is_alive(&self, connection: &C::Connection) -> bool {
+    /// Drops what is not used any more. Returns whether the connection is used, alive, and has all
+    /// its subscriptions.
+    async fn check(&self, connection: &C::Connection) -> bool {
+        // The lock keeps a new subscription to the same channel behind this.
+        let _current = self.connection.lock().await;
+        self.unsubscribe_idle(connection).await;
+        let count = self.channels().len();
         let limit = self.shared.options.call_timeout;
-        let answer = self.shared.within(limit, connection.ping()).await;
-        matches!(answer, Some(Ok(())))
+        let checking = connection.check_subscriptions(count);
+        count > 0 && matches!(self.shared.within(limit, checking).await, Some(Ok(())))
     }
 
     /// Drops the channels that no request has used for a while.
@@ -276,20 +306,25 @@ impl<C: Connector> Subscriber<C> {
     }
 
     async fn unsubscribe(&self, connection: &C::Connection, ends: impl Fn(&Channel) -> bool) {
-        let mut ended = Vec::new();
-        self.channels().retain(|name, channel| {
-            let stays = !ends(channel);
-            if !stays {
-                ended.push(name.clone());
-            }
-            stays
-        });
         let limit = self.shared.options.call_timeout;
-        for channel in ended {
+        for channel in self.remove(|_, channel| ends(channel)).keys() {
             // If this fails, the connection has ended, or the server has dropped the channel.
-            let leaving = connection.unsubscribe_shard(&channel);
+            let leaving = connection.unsubscribe_shard(channel);
             let _ = self.shared.within(limit, leaving).await;
         }
+    }
+
+    /// Forgets the subscriptions to slots that the node has lost, or has got from its primary. The
+    /// server has ended them, or this node gets no more messages.
+    pub(crate) fn forget(&self, has_moved: impl Fn(u16) -> bool) {
+        let ended = self.remove(|name, _| has_moved(slot_of(name.as_bytes())));
+        self.report_missed(ended.values());
+    }
+
+    /// Takes channels away.
+    fn remove(&self, ends: impl Fn(&str, &Channel) -> bool) -> HashMap<String, Channel> {
+        let mut channels = self.channels();
+        channels.extract_if(|name, it| ends(name, it)).collect()
     }
 
     /// Closes the connection.

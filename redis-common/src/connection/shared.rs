@@ -134,7 +134,7 @@ impl<C: Connector> Shared<C> {
             let connection = connector.open(&self.options, sender).await?;
             // Both at once, to save a round trip.
             let rights = self.checks.missing_rights(&connection, &self.has_rights);
-            let (info, missing) = join(connection.info(), rights).await;
+            let (info, missing) = join(connection.info(None), rights).await;
             Ok((connection, info?, missing?))
         };
         let opened: Result<_, Failure> = opening.await;

@@ -1,8 +1,12 @@
 //! Subscriptions. Each session that listens has a separate connection and task.
 //!
-//! If the connection ends or goes silent, the task reports that notifications may be missing. It
-//! opens another connection, subscribes again and reports this too. Messages are kept in memory
-//! until the stream is read.
+//! If the connection ends or goes silent, or its server becomes a replica, the task reports that
+//! notifications may be missing. It opens another connection, subscribes again and reports this too.
+//! Messages are kept in memory until the stream is read.
+//!
+//! A server that becomes a replica may leave its connections open, and it goes on to deliver what its
+//! new primary publishes. But the primary doesn't count these subscribers, so it doesn't publish for
+//! them.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,11 +18,14 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::connector::{Connection, ConnectionEvent, Connector};
+use super::failure::FailureKind;
+use super::server::{ServerMode, field};
 use super::shared::Shared;
 use crate::script::decode_notification;
 
-/// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
-pub(super) const PING_EVERY: Duration = Duration::from_secs(2);
+/// How often a subscription is checked. Only an answer shows that the network is not dead, and that
+/// the server is not a replica now.
+pub(super) const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// The pause between attempts to connect or subscribe doubles from the first to the longest.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
@@ -145,14 +152,24 @@ impl<C: Connector> SubscriptionTask<C> {
 
     /// Forwards messages until the connection is lost or the stream is dropped.
     async fn forward(&self, subscription: &mut Subscription<C::Connection>) -> Ended {
+        let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
+            // Messages must not delay the check.
+            let left = check_at.saturating_since(self.shared.now());
+            if left.is_zero() {
+                if !self.is_sound(&subscription.connection).await {
+                    return Ended::Lost;
+                }
+                check_at = self.shared.now().saturating_add(CHECK_EVERY);
+                continue;
+            }
             let event = pin!(subscription.events.recv());
             let dropped = pin!(self.notifications.closed());
             let moves = subscription.moves;
             let moved = pin!(until_moved(&mut subscription.moved, moves));
             match self
                 .shared
-                .within(PING_EVERY, select(select(event, moved), dropped))
+                .within(left, select(select(event, moved), dropped))
                 .await
             {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
@@ -166,18 +183,30 @@ impl<C: Connector> SubscriptionTask<C> {
                 },
                 Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
                 Some(Either::Right(_)) => return Ended::StreamDropped,
-                None if self.is_alive(&subscription.connection).await => {}
-                None => return Ended::Lost,
+                None => {}
             }
         }
     }
 
-    async fn is_alive(&self, connection: &C::Connection) -> bool {
+    /// Whether the connection works, and its server is not a replica.
+    async fn is_sound(&self, connection: &C::Connection) -> bool {
         let limit = self.shared.options.call_timeout;
-        matches!(
-            self.shared.within(limit, connection.ping()).await,
-            Some(Ok(()))
-        )
+        let asking = async {
+            connection.check_subscriptions(0).await.is_ok() && self.is_primary(connection).await
+        };
+        self.shared.within(limit, asking).await == Some(true)
+    }
+
+    async fn is_primary(&self, connection: &C::Connection) -> bool {
+        match self.shared.mode {
+            ServerMode::Standalone => match connection.info(Some("replication")).await {
+                Ok(info) => field(&info, "role") != Some("slave"),
+                // Some services refuse the question.
+                Err(failure) => matches!(failure.kind(), FailureKind::Answered(_)),
+            },
+            // Any node delivers these messages.
+            ServerMode::Cluster => true,
+        }
     }
 
     /// Tries until it succeeds. Returns `None` if the stream is dropped first, or if the server refuses

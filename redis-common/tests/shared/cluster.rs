@@ -4,10 +4,7 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{
-    AcquireReply, BackendError, ClockId, Error, LockClient, Mutex, MutexGuard, Notification,
-    Notifications, Outcome, Poll, PollReply, Release, Wait, bounds,
-};
+use leasehold_api::{BackendError, Error, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds};
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
@@ -16,19 +13,19 @@ use crate::client::connect_with;
 use crate::support::{LATE, RECOVERY, connect, eventually, key, mutex, operation, session, soon};
 
 /// Many renewals fit into the tests.
-const LEASE: Duration = Duration::from_secs(2);
+pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// Longer than a failover.
 const LONG_LEASE: Duration = Duration::from_secs(30);
 /// A failover takes two or three seconds on an idle machine.
 const FAILOVER: Duration = Duration::from_secs(20);
 
 /// The Redis key of a lock.
-fn stored(name: &str) -> String {
+pub(crate) fn stored(name: &str) -> String {
     format!("{}{{{name}}}", bounds::DEFAULT_KEY_PREFIX)
 }
 
 /// The name of a lock on each of the first three nodes.
-fn one_on_each(cluster: &RedisCluster) -> [String; 3] {
+pub(crate) fn one_on_each(cluster: &RedisCluster) -> [String; 3] {
     [0, 1, 2].map(|node| {
         let mut names = (0..).map(|number| format!("lock {number}"));
         let found = names.find(|name| cluster.primary_of(&stored(name)) == node);
@@ -36,17 +33,17 @@ fn one_on_each(cluster: &RedisCluster) -> [String; 3] {
     })
 }
 
-async fn client(cluster: &RedisCluster) -> LockClient {
+pub(crate) async fn client(cluster: &RedisCluster) -> LockClient {
     let backend = connect_with(&cluster.url(), Options::new()).await;
     LockClient::new(backend.expect("connected"))
 }
 
-fn lock(locks: &LockClient, name: &str, lease: Duration) -> Mutex {
+pub(crate) fn lock(locks: &LockClient, name: &str, lease: Duration) -> Mutex {
     locks.mutex(name).expect("a good key").lease(lease)
 }
 
 /// Starts to wait for a lock that another client holds.
-async fn wait_in_line(
+pub(crate) async fn wait_in_line(
     locks: &LockClient,
     name: &str,
     lease: Duration,
@@ -481,127 +478,4 @@ async fn silent_nodes_of_the_url_cost_little_time() {
     let locks = LockClient::new(backend.expect("one node answers"));
     let guard = lock(&locks, "found", LEASE).lock().await.expect("acquired");
     guard.release().await.expect("released");
-}
-
-/// Takes what the stream has until a grant comes.
-async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
-    loop {
-        let next = tokio::time::timeout(RECOVERY * 5, stream.next()).await;
-        match next
-            .expect("a notification in time")
-            .expect("an open stream")
-        {
-            Notification::Granted {
-                sequence, stamp, ..
-            } => return (sequence, stamp.clock),
-            Notification::Missed { .. } => {}
-            other => panic!("{other:?} instead of a grant"),
-        }
-    }
-}
-
-/// The waiter listens after its slot has moved, after its connection was cut, and on every node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn grants_are_pushed_from_the_node_of_the_key() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let backend = connect(&cluster.url()).await.expect("connected");
-    if RedisServer::default_version().major < 7 {
-        assert!(!backend.capabilities().push, "it has no shard channels");
-        let error = backend.listen(session(2)).await.err();
-        assert!(
-            matches!(error, Some(BackendError::Unsupported { .. })),
-            "{error:?}"
-        );
-        return;
-    }
-    assert!(backend.capabilities().push);
-    let mut stream = backend.listen(session(2)).await.expect("listening");
-    let mut numbers = 1..;
-    for name in &block_in_place(|| one_on_each(&cluster)) {
-        for fault in ["none", "migration", "cut"] {
-            let number = numbers.next().expect("a number");
-            let what = format!("{fault} of {name}");
-            let before = soon(&backend).await;
-            let held = mutex(&key(name), operation(session(1), number), before);
-            let mut waiter = mutex(&key(name), operation(session(2), number), before);
-            waiter.wait = Some(Wait::new(true));
-            let got = backend.acquire(std::slice::from_ref(&held)).await.remove(0);
-            let got = got.expect("an answer").reply;
-            assert!(matches!(got, AcquireReply::Acquired(_)), "{what}: {got:?}");
-            let got = backend
-                .acquire(std::slice::from_ref(&waiter))
-                .await
-                .remove(0);
-            let got = got.expect("an answer").reply;
-            assert!(matches!(got, AcquireReply::Queued(_)), "{what}: {got:?}");
-            block_in_place(|| disturb(&cluster, fault, &stored(name)));
-            // The backend notices the end of a connection at once, but not at the same moment.
-            tokio::time::sleep(Duration::from_millis(200)).await;
-            let poll = Poll::new(key(name), waiter.operation, true);
-            let got = backend.poll(&[poll]).await.remove(0).expect("an answer");
-            assert!(matches!(got.reply, PollReply::Queued(_)), "{what}: {got:?}");
-            for operation in [held.operation, waiter.operation] {
-                let release = Release::new(key(name), operation);
-                let released = backend.release(&[release]).await.remove(0);
-                released.expect("an answer");
-                if operation == held.operation {
-                    let (sequence, clock) = next_grant(&mut stream).await;
-                    assert_eq!(sequence, number, "{what}");
-                    assert_eq!(Some(clock), backend.clock(&key(name)), "{what}");
-                }
-            }
-        }
-    }
-    drop(stream);
-    eventually("the channels are unsubscribed", async || {
-        block_in_place(|| {
-            let mut nodes = cluster.nodes().iter();
-            nodes.all(|node| node.run(&["PUBSUB", "SHARDCHANNELS"]) == "*0")
-        })
-    })
-    .await;
-}
-
-fn disturb(cluster: &RedisCluster, fault: &str, stored: &str) {
-    let from = cluster.primary_of(stored);
-    match fault {
-        "migration" => {
-            let to = (from + 1) % 3;
-            cluster.begin_migration(stored, to);
-            cluster.move_key(stored, to);
-            cluster.end_migration(stored, to);
-        }
-        "cut" => {
-            cluster.nodes()[from].run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
-        }
-        _ => {}
-    }
-}
-
-/// A session that waits for a key on each node gets them by push, faster than by polls.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn hand_over_comes_by_push() {
-    const ROUNDS: u32 = 10;
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let (locks, others) = (client(&cluster).await, client(&cluster).await);
-    let mut took = Vec::new();
-    for name in &block_in_place(|| one_on_each(&cluster)) {
-        for _ in 0..ROUNDS {
-            let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
-            let waiting = wait_in_line(&others, name, LEASE).await;
-            tokio::time::sleep(Duration::from_millis(20)).await;
-            let began = Instant::now();
-            guard.release().await.expect("released");
-            let next = waiting.await.expect("no panic").expect("acquired");
-            took.push(began.elapsed());
-            next.release().await.expect("released");
-        }
-    }
-    took.sort_unstable();
-    let median = took[took.len() / 2];
-    println!("median {median:?}, longest {:?}", took[took.len() - 1]);
-    if locks.backend().capabilities().push {
-        // A waiter polls each second.
-        assert!(median < Duration::from_millis(100), "{took:?}");
-    }
 }

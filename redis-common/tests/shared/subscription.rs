@@ -195,6 +195,26 @@ async fn server_restart_is_reported() {
     }
 }
 
+/// The old primary keeps its connections open, and relays what the new one publishes. But the new one
+/// doesn't know that somebody listens. No command tells the backend of the failover.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_at_a_former_primary_is_reported_and_moved() {
+    let (old, new) = (RedisServer::start(), RedisServer::start());
+    let proxy = FaultProxy::start(old.address()).await;
+    for constructor in listeners() {
+        proxy.lead_to(old.address());
+        let backend = constructor.open(&proxy.url()).await;
+        let mut stream = listen(&backend, 1).await;
+        proxy.lead_to(new.address());
+        let port = new.port().to_string();
+        admin(&old.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+        expect_missed(&mut stream).await;
+        assert_eq!(subscribers(&new, 1).await, 1, "{}", constructor.name);
+        drop((stream, backend));
+        admin(&old.url(), &["REPLICAOF", "NO", "ONE"]).await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_subscription_is_reported_and_restored() {
     let server = RedisServer::start();

@@ -8,8 +8,8 @@
 //!
 //! Each cluster is new: three primaries with a replica each. Four clients with ten tasks each compete for
 //! three locks on one primary, which fails over to its replica (`CLUSTER FAILOVER`) and back. Two things
-//! are measured around each failover: the median hand-over (from the call of a release to the return of
-//! the next holder's `lock`) in the second before, and in the second that begins `--settle-ms` after it.
+//! are measured: the median hand-over (from the call of a release to the return of the next holder's `lock`) before
+//! the first failover, and in the second that begins `--settle-ms` after each.
 //!
 //! The program fails if two guards of one lock were valid at one instant, if two guards had one token, if
 //! a call failed for good, or if the median after a failover is more than twice that before the first one,
@@ -67,14 +67,26 @@ struct Run {
     tokens_twice: usize,
     errors: usize,
     before: Duration,
-    /// The medians after each failover. `None` if there was no hand-over.
-    after: Vec<Option<Duration>>,
+    after: Vec<After>,
+}
+
+/// What followed a failover.
+struct After {
+    /// How long it took until the last slow hand-over had ended.
+    slow_for: Duration,
+    /// The median when hand-overs must be fast again. `None` if there was no hand-over.
+    median: Option<Duration>,
 }
 
 impl Run {
+    /// A hand-over that takes longer is slow.
+    fn limit(&self) -> Duration {
+        self.before * 2 + ALLOWANCE
+    }
+
     fn slow(&self) -> usize {
-        let limit = self.before * 2 + ALLOWANCE;
-        let is_fast = |median: &&Option<Duration>| median.is_some_and(|it| it <= limit);
+        let limit = self.limit();
+        let is_fast = |after: &&After| after.median.is_some_and(|median| median <= limit);
         self.after.len() - self.after.iter().filter(is_fast).count()
     }
 }
@@ -85,16 +97,24 @@ async fn main() -> Result<(), Failure> {
     let mut runs = Vec::new();
     for number in 1..=arguments.clusters {
         let run = measure(&arguments).await?;
-        println!(
-            "cluster {number}: {} grants, {} overlaps, {} tokens twice, {} errors, hand-over {:.1?} \
-             before, {:.1?} after the failovers",
-            run.grants, run.overlaps, run.tokens_twice, run.errors, run.before, run.after,
+        print!(
+            "cluster {number}: {} grants, {} overlaps, {} tokens twice, {} errors, hand-over {:.1?}",
+            run.grants, run.overlaps, run.tokens_twice, run.errors, run.before,
         );
+        for After { slow_for, median } in &run.after {
+            print!(
+                ", slow for {slow_for:.1?} then {:.1?}",
+                median.unwrap_or_default()
+            );
+        }
+        println!();
         runs.push(run);
     }
     let sum = |of: fn(&Run) -> usize| runs.iter().map(of).sum::<usize>();
     let before = runs.iter().map(|run| run.before).collect();
-    let after = runs.iter().flat_map(|run| run.after.iter().flatten());
+    let after = || runs.iter().flat_map(|run| &run.after);
+    let medians = after().filter_map(|it| it.median).collect();
+    let slow_for = after().map(|it| it.slow_for).collect();
     let bad = [
         sum(|run| run.overlaps),
         sum(|run| run.tokens_twice),
@@ -103,7 +123,8 @@ async fn main() -> Result<(), Failure> {
     ];
     println!(
         "{}, {} ms: {} clusters, {} failovers, {} grants, {} overlaps, {} tokens twice, {} errors, \
-         median hand-over {:.1?} before and {:.1?} after, slow after {} failovers",
+         median hand-over {:.1?} before and {:.1?} after, slow for {:.1?} (median), slow after {} \
+         failovers",
         arguments.client.name(),
         arguments.latency_ms,
         runs.len(),
@@ -113,7 +134,8 @@ async fn main() -> Result<(), Failure> {
         bad[1],
         bad[2],
         median(before).unwrap_or_default(),
-        median(after.copied().collect()).unwrap_or_default(),
+        median(medians).unwrap_or_default(),
+        median(slow_for).unwrap_or_default(),
         bad[3],
     );
     match bad {
@@ -149,8 +171,14 @@ async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
             let primary = cluster.primary_of(&stored(&keys[0]));
             cluster.fail_over_to(cluster.replica_of(primary));
         });
+        let failed_over = Instant::now();
         tokio::time::sleep(settle).await;
-        run.after.push(median_from(&load, Instant::now()).await);
+        let median = median_from(&load, Instant::now()).await;
+        let hand_overs = load.seen().hand_overs(failed_over, Instant::now());
+        let slow = hand_overs.iter().filter(|it| it.took > run.limit());
+        let slow_for = slow.map(|it| it.at - failed_over).max();
+        let slow_for = slow_for.unwrap_or_default();
+        run.after.push(After { slow_for, median });
     }
     let seen = load.seen();
     let (overlaps, tokens_twice) = (seen.overlaps(), seen.tokens_twice());

@@ -1,0 +1,213 @@
+//! Push in a cluster: subscriptions follow the key to its primary.
+
+use std::time::{Duration, Instant};
+
+use futures_util::StreamExt;
+use leasehold_api::{
+    AcquireReply, BackendError, ClockId, Notification, Notifications, Poll, PollReply, Release,
+    Wait,
+};
+use leasehold_test_servers::{RedisCluster, RedisServer};
+use tokio::task::block_in_place;
+
+use crate::cluster::{LEASE, client, lock, one_on_each, stored, wait_in_line};
+use crate::support::{RECOVERY, connect, eventually, key, mutex, operation, session, soon};
+
+/// Longer than all failovers of a test.
+const HOLD: Duration = Duration::from_secs(30);
+
+/// Takes what the stream has until a grant comes.
+async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
+    loop {
+        let next = tokio::time::timeout(RECOVERY * 5, stream.next()).await;
+        match next
+            .expect("a notification in time")
+            .expect("an open stream")
+        {
+            Notification::Granted {
+                sequence, stamp, ..
+            } => return (sequence, stamp.clock),
+            Notification::Missed { .. } => {}
+            other => panic!("{other:?} instead of a grant"),
+        }
+    }
+}
+
+/// The waiter listens after its slot has moved, after its connection was cut, and on every node.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn grants_are_pushed_from_the_node_of_the_key() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let backend = connect(&cluster.url()).await.expect("connected");
+    if RedisServer::default_version().major < 7 {
+        assert!(!backend.capabilities().push, "it has no shard channels");
+        let error = backend.listen(session(2)).await.err();
+        assert!(
+            matches!(error, Some(BackendError::Unsupported { .. })),
+            "{error:?}"
+        );
+        return;
+    }
+    assert!(backend.capabilities().push);
+    let mut stream = backend.listen(session(2)).await.expect("listening");
+    let mut numbers = 1..;
+    for name in &block_in_place(|| one_on_each(&cluster)) {
+        for fault in ["none", "migration", "cut"] {
+            let number = numbers.next().expect("a number");
+            let what = format!("{fault} of {name}");
+            let before = soon(&backend).await;
+            let held = mutex(&key(name), operation(session(1), number), before);
+            let mut waiter = mutex(&key(name), operation(session(2), number), before);
+            waiter.wait = Some(Wait::new(true));
+            let got = backend.acquire(std::slice::from_ref(&held)).await.remove(0);
+            let got = got.expect("an answer").reply;
+            assert!(matches!(got, AcquireReply::Acquired(_)), "{what}: {got:?}");
+            let got = backend
+                .acquire(std::slice::from_ref(&waiter))
+                .await
+                .remove(0);
+            let got = got.expect("an answer").reply;
+            assert!(matches!(got, AcquireReply::Queued(_)), "{what}: {got:?}");
+            block_in_place(|| disturb(&cluster, fault, &stored(name)));
+            // The backend notices the end of a connection at once, but not at the same moment.
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            let poll = Poll::new(key(name), waiter.operation, true);
+            let got = backend.poll(&[poll]).await.remove(0).expect("an answer");
+            assert!(matches!(got.reply, PollReply::Queued(_)), "{what}: {got:?}");
+            for operation in [held.operation, waiter.operation] {
+                let release = Release::new(key(name), operation);
+                let released = backend.release(&[release]).await.remove(0);
+                released.expect("an answer");
+                if operation == held.operation {
+                    let (sequence, clock) = next_grant(&mut stream).await;
+                    assert_eq!(sequence, number, "{what}");
+                    assert_eq!(Some(clock), backend.clock(&key(name)), "{what}");
+                }
+            }
+        }
+    }
+    drop(stream);
+    eventually("the channels are unsubscribed", async || {
+        block_in_place(|| {
+            let mut nodes = cluster.nodes().iter();
+            nodes.all(|node| node.run(&["PUBSUB", "SHARDCHANNELS"]) == "*0")
+        })
+    })
+    .await;
+}
+
+fn disturb(cluster: &RedisCluster, fault: &str, stored: &str) {
+    let from = cluster.primary_of(stored);
+    match fault {
+        "migration" => {
+            let to = (from + 1) % 3;
+            cluster.begin_migration(stored, to);
+            cluster.move_key(stored, to);
+            cluster.end_migration(stored, to);
+        }
+        "cut" => {
+            cluster.nodes()[from].run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
+        }
+        _ => {}
+    }
+}
+
+/// A session that waits for a key on each node gets them by push, faster than by polls.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn hand_over_comes_by_push() {
+    const ROUNDS: u32 = 10;
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    let mut took = Vec::new();
+    for name in &block_in_place(|| one_on_each(&cluster)) {
+        for _ in 0..ROUNDS {
+            let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+            let waiting = wait_in_line(&others, name, LEASE).await;
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            let began = Instant::now();
+            guard.release().await.expect("released");
+            let next = waiting.await.expect("no panic").expect("acquired");
+            took.push(began.elapsed());
+            next.release().await.expect("released");
+        }
+    }
+    took.sort_unstable();
+    let median = took[took.len() / 2];
+    println!("median {median:?}, longest {:?}", took[took.len() - 1]);
+    if locks.backend().capabilities().push {
+        // A waiter polls each second.
+        assert!(median < Duration::from_millis(100), "{took:?}");
+    }
+}
+
+/// Waits until the primary of a key knows somebody who listens to a channel of it.
+async fn listens_at_the_primary(cluster: &RedisCluster, what: &str, stored: &str) {
+    eventually(what, async || {
+        block_in_place(|| {
+            let primary = cluster.find_primary_of(stored);
+            let channels = |node: usize| cluster.nodes()[node].run(&["PUBSUB", "SHARDCHANNELS"]);
+            primary.is_some_and(|node| channels(node) != "*0")
+        })
+    })
+    .await;
+}
+
+/// The old primary ends the subscriptions, and so does the replica that takes over. After a failover
+/// and back, the client knows both nodes from before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_follows_failovers_there_and_back() {
+    let cluster = block_in_place(RedisCluster::start);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    if !locks.backend().capabilities().push {
+        return assert!(RedisServer::default_version().major < 7);
+    }
+    let stored = stored("there and back");
+    for failover in 1..=4 {
+        let guard = lock(&locks, "there and back", HOLD).lock().await;
+        let guard = guard.expect("acquired");
+        let waiting = wait_in_line(&others, "there and back", HOLD).await;
+        block_in_place(|| {
+            let primary = cluster.primary_of(&stored);
+            cluster.fail_over_to(cluster.replica_of(primary));
+        });
+        let what = format!("it listens after failover {failover}");
+        listens_at_the_primary(&cluster, &what, &stored).await;
+        // By now the waiter has told the server that it listens.
+        tokio::time::sleep(RECOVERY * 2).await;
+        let released = Instant::now();
+        guard.release().await.expect("released");
+        let next = waiting.await.expect("no panic").expect("acquired");
+        println!(
+            "failover {failover}: handed over after {:?}",
+            released.elapsed()
+        );
+        next.release().await.expect("released");
+    }
+}
+
+/// A slot moves away and back before the client sends anything to its node. The node has ended the
+/// subscription, and looks the same as before.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn subscription_that_the_server_ended_is_noticed() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let (locks, others) = (client(&cluster).await, client(&cluster).await);
+    if !locks.backend().capabilities().push {
+        return assert!(RedisServer::default_version().major < 7);
+    }
+    let stored = stored("away and back");
+    let guard = lock(&locks, "away and back", HOLD).lock().await;
+    let guard = guard.expect("acquired");
+    let waiting = wait_in_line(&others, "away and back", HOLD).await;
+    listens_at_the_primary(&cluster, "it listens", &stored).await;
+    block_in_place(|| {
+        let home = cluster.primary_of(&stored);
+        for to in [(home + 1) % 3, home] {
+            cluster.begin_migration(&stored, to);
+            cluster.move_key(&stored, to);
+            cluster.end_migration(&stored, to);
+        }
+    });
+    listens_at_the_primary(&cluster, "it listens again", &stored).await;
+    guard.release().await.expect("released");
+    let next = waiting.await.expect("no panic").expect("acquired");
+    next.release().await.expect("released");
+}
