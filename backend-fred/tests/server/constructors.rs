@@ -11,7 +11,10 @@ use crate::shared::support::{Backend, Constructor};
 
 pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor::URL,
-    Constructor::URL_RESP2,
+    Constructor {
+        notices_demotion: false,
+        ..Constructor::URL_RESP2
+    },
     Constructor {
         name: "Builder",
         make: |url, options| {

@@ -11,6 +11,7 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor {
         // The library reports the end of a connection only with RESP3.
         notices_disconnect: false,
+        notices_demotion: false,
         ..Constructor::URL_RESP2
     },
     Constructor {
@@ -39,6 +40,7 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
         replaces_silent: false,
         push: false,
         notices_disconnect: false,
+        notices_demotion: false,
     },
     Constructor {
         name: "MultiplexedConnection",
@@ -55,5 +57,6 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
         replaces_silent: false,
         push: false,
         notices_disconnect: false,
+        notices_demotion: false,
     },
 ];

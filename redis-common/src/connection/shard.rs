@@ -32,7 +32,7 @@ use tokio::sync::watch;
 use super::cluster::Cluster;
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
-use super::shared::Shared;
+use super::shared::{Shared, not_run};
 use super::slots::{NodeAddress, slot_of};
 use super::subscription::{CHECK_EVERY, as_stream};
 use crate::script::decode_notification;
@@ -144,11 +144,26 @@ impl<C: Connector> Subscriber<C> {
 
     /// Subscribes a session to a channel. Returns whether the server has confirmed it.
     ///
+    /// Goes on if the caller gives up, because several round trips to a distant node may take longer
+    /// than a poll has time for. The next poll then finds the subscription.
+    ///
     /// # Errors
     /// The server's answer, or why there was none.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         cluster: &Arc<Cluster<C>>,
+        session: SessionId,
+        channel: String,
+    ) -> Result<bool, BackendError> {
+        let (this, cluster) = (Arc::clone(self), Arc::downgrade(cluster));
+        let subscribing = async move { this.subscribe_now(cluster, session, channel).await };
+        let subscribed = self.shared.handle.spawn(subscribing).await;
+        subscribed.unwrap_or_else(|ended| Err(not_run(&ended)))
+    }
+
+    async fn subscribe_now(
+        self: &Arc<Self>,
+        cluster: Weak<Cluster<C>>,
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
@@ -204,14 +219,14 @@ impl<C: Connector> Subscriber<C> {
     /// Opens the connection, and starts the task that reads.
     async fn open(
         self: &Arc<Self>,
-        cluster: &Arc<Cluster<C>>,
+        cluster: Weak<Cluster<C>>,
     ) -> Result<Arc<C::Connection>, BackendError> {
         let connected = self.shared.connect(true).await?;
         let connection = Arc::new(connected.connection);
         let events = connected.events;
         let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let this = Arc::clone(self);
-        let (reading, cluster) = (Arc::downgrade(&connection), Arc::downgrade(cluster));
+        let reading = Arc::downgrade(&connection);
         self.shared.handle.spawn(async move {
             this.read(&reading, events, &cluster).await;
         });

@@ -36,6 +36,9 @@ pub(crate) struct Constructor {
     pub(crate) push: bool,
     /// Notices the end of a connection before it sends anything over it.
     pub(crate) notices_disconnect: bool,
+    /// Whether a subscription may ask for the role of its server. Over RESP2, a connection that is
+    /// subscribed may not.
+    pub(crate) notices_demotion: bool,
 }
 
 impl Constructor {
@@ -47,6 +50,7 @@ impl Constructor {
         replaces_silent: true,
         push: true,
         notices_disconnect: true,
+        notices_demotion: true,
     };
     /// Connects to a URL, over RESP2.
     pub(crate) const URL_RESP2: Self = Self {
