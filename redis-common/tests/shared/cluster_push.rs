@@ -4,8 +4,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{
-    AcquireReply, BackendError, ClockId, ForceMode, Notification, Notifications, Poll, PollReply,
-    Release, Wait,
+    AcquireReply, BackendError, ClockId, Notification, Notifications, Poll, PollReply, Release,
+    Wait,
 };
 use leasehold_test_servers::{RedisCluster, RedisServer};
 use tokio::task::block_in_place;
@@ -210,45 +210,4 @@ async fn subscription_that_the_server_ended_is_noticed() {
     guard.release().await.expect("released");
     let next = waiting.await.expect("no panic").expect("acquired");
     next.release().await.expect("released");
-}
-
-/// The grant of the last key and the revocation of the first come over different connections.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn key_removed_while_another_is_awaited_voids_the_round() {
-    const ROUNDS: u32 = 20;
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let (locks, others) = (client(&cluster).await, client(&cluster).await);
-    let mut names = block_in_place(|| one_on_each(&cluster));
-    names.sort();
-    let [first, last, _] = &names;
-    for round in 1..=ROUNDS {
-        let held = lock(&others, last, HOLD).lock().await.expect("acquired");
-        let both = locks.multi().mutexes([first, last]).expect("good keys");
-        let waiting = tokio::spawn(async move { both.lock().await });
-        eventually("it waits for the last key", async || {
-            let found = others.inspect(last).await.expect("an answer");
-            found.waiters().len() == 1
-        })
-        .await;
-        let removed = others
-            .inspect(first)
-            .await
-            .expect("an answer")
-            .held_tokens();
-        let forced = others.force_release(first, removed, ForceMode::Now);
-        forced.await.expect("removed");
-        held.release().await.expect("released");
-        let guard = waiting.await.expect("no panic").expect("both keys");
-        let found = others
-            .inspect(first)
-            .await
-            .expect("an answer")
-            .held_tokens();
-        let token = guard.fencing_token(first).expect("it is locked");
-        assert!(
-            found.contains(&token),
-            "round {round}: {token:?} is not among {found:?}"
-        );
-        guard.release().await.expect("released");
-    }
 }
