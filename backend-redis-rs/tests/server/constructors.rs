@@ -11,7 +11,6 @@ pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor {
         // The library reports the end of a connection only with RESP3.
         notices_disconnect: false,
-        notices_demotion: false,
         ..Constructor::URL_RESP2
     },
     Constructor {

@@ -36,8 +36,8 @@ pub(crate) struct Constructor {
     pub(crate) push: bool,
     /// Notices the end of a connection before it sends anything over it.
     pub(crate) notices_disconnect: bool,
-    /// Whether a subscription may ask for the role of its server. Over RESP2, a connection that is
-    /// subscribed may not.
+    /// Whether a subscription can ask for the role of its server. Over RESP2, a connection that is
+    /// subscribed may not ask, and only redis-rs has another one.
     pub(crate) notices_demotion: bool,
 }
 
