@@ -7,16 +7,18 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications,
-    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
-    bounds,
+    Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp,
+    Stamped, bounds,
 };
 
-use crate::execute::{Answer, Call, within};
+use crate::call::{Answer, Call};
+use crate::execute::{Executor, within};
+use crate::local::Local;
 use crate::store::Store;
 use crate::streams::Streams;
 use crate::turns::Turns;
@@ -29,12 +31,14 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 /// A [`LockBackend`] on a [`Store`].
 ///
 /// It has all [capabilities](Capabilities) but `batches`. It has `push` if the store
-/// [can listen](Store::can_listen), `reachability` if the store [can tell reach](Store::can_tell_reach),
+/// [can listen](Store::can_listen); otherwise it wakes only its own waiters, and the others
+/// [poll](Store::poll_interval). It has `reachability` if the store [can tell reach](Store::can_tell_reach),
 /// and `independent_renewal` with [a store for renewals](Self::renewals).
 ///
-/// Each command is a read and a conditional write, see the [crate's documentation](crate). The commands
-/// of one client on one key follow each other. Between clients, a conflict is tried again after a random
-/// pause, until the call timeout.
+/// A command is a read and a conditional write, see the [crate's documentation](crate). The commands
+/// of one backend on one key are executed in the order in which they come. Those that come while one is
+/// executed share the next read and write, up to 128 of them. Between backends, a conflict is tried again
+/// after a random pause, until the call timeout.
 ///
 /// # Errors of the commands
 /// - [`BackendError::Unavailable`] if the store did not answer a read in time, or other clients were
@@ -44,13 +48,15 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 ///   crate wrote it.
 ///
 /// # Cancel safety
-/// Dropping the future of a command abandons the call. The store may still apply its write.
+/// Dropping the future of a command abandons the call. The store may still apply its write. A future that is
+/// not polled for a while holds nobody up.
 pub struct StoreBackend<S> {
     store: Arc<S>,
     /// The store that renewals use, if they have one of their own.
     renewals: Option<Arc<S>>,
     call_timeout: Duration,
-    turns: Turns,
+    turns: Arc<Turns>,
+    local: Arc<Local>,
     closed: AtomicBool,
     streams: Streams,
     /// When rows were last removed.
@@ -73,7 +79,8 @@ impl<S: Store> StoreBackend<S> {
             store: Arc::new(store),
             renewals: None,
             call_timeout: bounds::CALL_TIMEOUT,
-            turns: Turns::default(),
+            turns: Arc::default(),
+            local: Arc::default(),
             closed: AtomicBool::new(false),
             streams: Streams::default(),
             removed: Mutex::new(None),
@@ -104,35 +111,44 @@ impl<S: Store> StoreBackend<S> {
     }
 
     /// Executes commands on one key, each after the one before it, within the call timeout.
-    async fn call(&self, store: &S, key: &Key, commands: &[Command], in_turn: bool) -> Answer {
+    async fn call(
+        &self,
+        store: &Arc<S>,
+        key: &Key,
+        commands: Vec<Command>,
+        in_turn: bool,
+    ) -> Answer {
         if self.closed.load(Ordering::Relaxed) {
             return Err(BackendError::Closed);
         }
         let runtime = store.runtime();
-        let call = Call {
-            store,
-            runtime: &*runtime,
-            key,
-            commands,
-            ends: runtime.now().saturating_add(self.call_timeout),
-            writing: AtomicBool::new(false),
+        let ends = runtime.now().saturating_add(self.call_timeout);
+        let (call, caller) = Call::new(commands, ends);
+        let executor = Executor {
+            store: Arc::clone(store),
+            runtime: Arc::clone(&runtime),
+            local: Arc::clone(&self.local),
         };
-        let executing = async {
-            // Renewals don't wait: a program may block the task whose turn it is.
-            let _turn = match in_turn {
-                true => Some(self.turns.wait(key).await),
-                false => None,
-            };
-            call.execute().await
+        let waiting = caller.wait(&*runtime, self.call_timeout);
+        let answer = match in_turn {
+            true => {
+                if let Some(task) = self.turns.add(key, call) {
+                    // The caller may be blocked by its program, and others wait for the same task.
+                    runtime.spawn(Box::pin(executor.run(task)));
+                }
+                waiting.await
+            }
+            false => join(executor.run_alone(key, call), waiting).await.1,
         };
-        let answer = within(&*runtime, self.call_timeout, executing).await;
         self.remove_expired(&runtime);
-        answer.unwrap_or_else(|| {
-            Err(match call.writing.load(Ordering::Relaxed) {
-                true => BackendError::outcome_unknown("a write was not answered in time"),
-                false => BackendError::unavailable("no answer in time; nothing was written"),
-            })
-        })
+        answer
+    }
+
+    /// The first waiters poll as often as the store wishes (rule 3).
+    fn poll_sooner(&self, queued: &mut Queued) {
+        if queued.ahead < bounds::FIRST_WAITERS {
+            queued.poll_after = queued.poll_after.min(self.store.poll_interval());
+        }
     }
 
     /// Removes expired rows in the background, once in a while.
@@ -153,7 +169,7 @@ impl<S: Store> StoreBackend<S> {
     /// Executes a batch: the commands of each key in one write, the keys side by side.
     async fn batch(
         &self,
-        store: &S,
+        store: &Arc<S>,
         batch: Vec<(&Key, Command)>,
         in_turn: bool,
     ) -> Vec<Result<Stamped<Reply>, BackendError>> {
@@ -165,7 +181,7 @@ impl<S: Store> StoreBackend<S> {
             commands.push(command);
         }
         let calls = keys.into_iter().map(async |(key, (indices, commands))| {
-            let answer = self.call(store, key, &commands, in_turn).await;
+            let answer = self.call(store, key, commands, in_turn).await;
             (indices, answer)
         });
         let mut results: Vec<_> = (0..size).map(|_| None).collect();
@@ -265,9 +281,13 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         let runtime = self.store.runtime();
         // It may take a new connection, and no caller waits for it: a short call timeout does not apply.
         let limit = self.call_timeout.max(bounds::CALL_TIMEOUT);
-        let stream = within(&*runtime, limit, self.store.listen(session))
-            .await
-            .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?;
+        let stream = match self.store.can_listen() {
+            true => within(&*runtime, limit, self.store.listen(session))
+                .await
+                .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?,
+            // Grants that this backend makes reach their waiters, if these are its own.
+            false => self.local.listen(session),
+        };
         let stream = self.streams.add(stream);
         // `close` may have ended the streams before this one was among them.
         if self.closed.load(Ordering::Relaxed) {
@@ -277,16 +297,29 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        batch!(self, batch, Acquire, &self.store, true)
+        let mut replies: Vec<_> = batch!(self, batch, Acquire, &self.store, true);
+        for answer in replies.iter_mut().flatten() {
+            if let AcquireReply::Queued(queued) = &mut answer.reply {
+                self.poll_sooner(queued);
+            }
+        }
+        replies
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        batch!(self, batch, Poll, &self.store, true)
+        let mut replies: Vec<_> = batch!(self, batch, Poll, &self.store, true);
+        for answer in replies.iter_mut().flatten() {
+            if let PollReply::Queued(queued) = &mut answer.reply {
+                self.poll_sooner(queued);
+            }
+        }
+        replies
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         let store = self.renewals.as_ref().unwrap_or(&self.store);
-        batch!(self, batch, Renew, store, self.renewals.is_none())
+        // Renewals don't wait: a program may block the runtime of the task whose turn it is.
+        batch!(self, batch, Renew, store, false)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {

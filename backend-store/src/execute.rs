@@ -1,27 +1,28 @@
-//! Executes commands on the row of a key: read, step, compare-and-set, and again after a conflict.
+//! Executes calls on the row of a key: read, step, compare-and-set, and again after a conflict.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
-use leasehold_api::{BackendError, Key, Moment, Runtime, ServerTime, SessionId, Stamp, Stamped};
+use leasehold_api::{BackendError, Key, Moment, Runtime, SessionId, Stamp, Stamped};
 
+use crate::call::Call;
+use crate::local::Local;
 use crate::store::{Read, Store, Version, Write, Written};
+use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
 /// conflicts it is 4, 16 and at last this many times as long. So the pauses grow with a store's load, and
-/// its clients make room for each other.
+/// its clients make room for each other. They don't grow for a write that gives the lock to a waiter: all the
+/// others wait for it.
 const LONGEST_PAUSE: u32 = 64;
 /// An attempt counts as this long if it took less.
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
 /// How long a row is kept past the end of its state (rule 14).
 const KEEP_LONGER: Duration = Duration::from_secs(1);
-
-/// The replies to some commands on one key, all executed at the same time.
-pub(crate) type Answer = Result<Stamped<Vec<Reply>>, BackendError>;
 
 /// Runs `future` for at most `limit`. Returns `None` if it takes longer.
 pub(crate) async fn within<T>(
@@ -35,135 +36,246 @@ pub(crate) async fn within<T>(
     }
 }
 
-/// One call: some commands on one key.
-pub(crate) struct Call<'a, S> {
-    pub(crate) store: &'a S,
-    pub(crate) runtime: &'a dyn Runtime,
-    pub(crate) key: &'a Key,
-    pub(crate) commands: &'a [Command],
-    /// When the caller stops waiting.
-    pub(crate) ends: Moment,
-    /// Whether a write may be on its way.
-    pub(crate) writing: AtomicBool,
+/// Executes calls on a store.
+#[derive(Debug)]
+pub(crate) struct Executor<S> {
+    pub(crate) store: Arc<S>,
+    pub(crate) runtime: Arc<dyn Runtime>,
+    pub(crate) local: Arc<Local>,
 }
 
-/// The result of the commands on one version of the row.
+/// The result of some calls on one version of the row.
 struct Stepped {
-    answer: Stamped<Vec<Reply>>,
+    stamp: Stamp,
+    /// The replies to each call.
+    replies: Vec<Vec<Reply>>,
     /// The new state, unless nothing changes.
     state: Option<State>,
     messages: Vec<Message>,
 }
 
-impl<S: Store> Call<'_, S> {
-    /// Executes the commands. Tries again after each conflict, until the caller stops it.
-    pub(crate) async fn execute(&self) -> Answer {
-        let mut factor = 1;
-        let mut last: Option<(Version, Stamped<Vec<Reply>>)> = None;
-        loop {
-            let sent = self.runtime.now();
-            let read = self.store.read(self.key).await.map_err(nothing_written)?;
-            let found = read.row.as_ref().map(|row| row.version);
-            if let Some((version, answer)) = last
-                && found == Some(version)
-            {
-                // The store got the write twice, and reported the second one.
-                return Ok(answer);
-            }
-            let stamp = read.stamp;
-            let stepped = self.step(read).await?;
-            let Some(state) = stepped.state else {
-                return Ok(stepped.answer);
-            };
-            let version = Version::new(self.runtime.random_u64());
-            let write = Write {
-                key: self.key,
-                expected: found,
-                version,
-                bytes: &state.to_bytes(),
-                keep_until: state.stored_end().saturating_add(KEEP_LONGER),
-                deadline: self.deadline(stamp, sent),
-                messages: &stepped.messages,
-                stamp,
-            };
-            if self.write(write).await? == Written::Applied {
-                return Ok(stepped.answer);
-            }
-            last = Some((version, stepped.answer));
-            let took = self
-                .runtime
-                .now()
-                .saturating_since(sent)
-                .max(SHORTEST_ATTEMPT);
-            self.runtime.sleep(self.jitter(took * factor)).await;
-            factor = (factor * 4).min(LONGEST_PAUSE);
+/// How an attempt has ended.
+enum Attempted {
+    /// The calls are answered, but for those that must be executed again without others that were given up.
+    Finished,
+    /// The row had another version. All calls must be executed again.
+    Conflict {
+        /// Whether the write would have given the lock to a waiter.
+        hands_over: bool,
+    },
+}
+
+impl<S: Store> Executor<S> {
+    /// Executes the calls on one key until none is left.
+    pub(crate) async fn run(self, mut task: Task) {
+        let mut calls = Vec::new();
+        let mut pauses = Pauses::default();
+        while task.next_turn(&mut calls) {
+            self.attempt(task.key(), &mut calls, &mut pauses).await;
         }
     }
 
-    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
-        self.writing.store(true, Ordering::Relaxed);
-        let written = self.store.write(write).await;
-        self.writing.store(false, Ordering::Relaxed);
-        written
+    /// Executes one call, without a turn.
+    pub(crate) async fn run_alone(self, key: &Key, call: Call) {
+        let (mut calls, mut pauses) = (vec![call], Pauses::default());
+        while !calls.is_empty() {
+            self.attempt(key, &mut calls, &mut pauses).await;
+            calls.retain(Call::is_awaited);
+        }
     }
 
-    /// The end of the call on the store's clock. The stamp is not older than the sending of the read.
-    fn deadline(&self, stamp: Stamp, sent: Moment) -> ServerTime {
-        let left = self.ends.saturating_since(sent);
-        stamp.at.saturating_add(left)
+    /// Executes these calls once. Keeps those that must be executed again, after a pause.
+    async fn attempt(&self, key: &Key, calls: &mut Vec<Call>, pauses: &mut Pauses) {
+        let sent = self.runtime.now();
+        let ends = calls.iter().map(|call| call.ends).max().unwrap_or(sent);
+        let limit = ends.saturating_since(sent);
+        match within(&*self.runtime, limit, self.try_once(key, calls, sent, ends)).await {
+            Some(Ok(Attempted::Finished)) => *pauses = Pauses::default(),
+            Some(Ok(Attempted::Conflict { hands_over })) => {
+                let now = self.runtime.now();
+                let longest = pauses.next(now.saturating_since(sent), hands_over);
+                // The calls that come meanwhile don't wait longer than these.
+                let pause = self.up_to(longest).min(ends.saturating_since(now));
+                self.runtime.sleep(pause).await;
+            }
+            Some(Err(error)) => {
+                for call in calls.drain(..) {
+                    call.answer(Err(error.clone()));
+                }
+            }
+            // By now, none of the callers waits any longer.
+            None => calls.clear(),
+        }
     }
 
-    fn jitter(&self, limit: Duration) -> Duration {
+    async fn try_once(
+        &self,
+        key: &Key,
+        calls: &mut Vec<Call>,
+        sent: Moment,
+        ends: Moment,
+    ) -> Result<Attempted, BackendError> {
+        let read = self.store.read(key).await.map_err(nothing_written)?;
+        let found = read.row.as_ref().map(|row| row.version);
+        answer_written(calls, found);
+        if calls.is_empty() {
+            return Ok(Attempted::Finished);
+        }
+        let stepped = self.step(read, calls).await?;
+        let Some(state) = &stepped.state else {
+            stepped.answer(calls);
+            return Ok(Attempted::Finished);
+        };
+        if !begin_write(calls) {
+            // Without those that were given up meanwhile, the result is another one.
+            return Ok(Attempted::Finished);
+        }
+        let version = Version::new(self.runtime.random_u64());
+        let write = Write {
+            key,
+            expected: found,
+            version,
+            bytes: &state.to_bytes(),
+            keep_until: state.stored_end().saturating_add(KEEP_LONGER),
+            // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
+            deadline: stepped.stamp.at.saturating_add(ends.saturating_since(sent)),
+            messages: &stepped.messages,
+            stamp: stepped.stamp,
+        };
+        match self.store.write(write).await? {
+            Written::Applied => {
+                self.local.deliver(&stepped.messages, stepped.stamp);
+                stepped.answer(calls);
+                Ok(Attempted::Finished)
+            }
+            Written::NotApplied => {
+                let hands_over = !stepped.messages.is_empty();
+                stepped.note_refused(calls, version);
+                Ok(Attempted::Conflict { hands_over })
+            }
+        }
+    }
+
+    fn up_to(&self, limit: Duration) -> Duration {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX).max(1);
         Duration::from_micros(self.runtime.random_u64() % micros)
     }
 
-    /// Executes the commands on a state in memory.
-    async fn step(&self, read: Read) -> Result<Stepped, BackendError> {
+    /// Executes the commands on a state in memory. If that depends on who listens, asks the store, and
+    /// executes them again.
+    async fn step(&self, read: Read, calls: &[Call]) -> Result<Stepped, BackendError> {
         let before = match &read.row {
             Some(row) => State::from_bytes(&row.bytes)?,
             None => State::default(),
         };
-        let (now, settings) = (read.stamp.at, Settings::default());
-        let mut state = before.clone();
         let mut known = BTreeMap::new();
-        let (mut replies, mut messages) = (Vec::new(), Vec::new());
-        for command in self.commands {
-            self.ask(state.listeners_of(now, settings, command), &mut known)
-                .await;
-            let reachable = |session| known.get(&session).copied().unwrap_or(Reach::Unknown);
-            let env = Env {
-                now,
-                settings,
-                reachable: &reachable,
-            };
-            let (reply, more) = machine::step(&mut state, env, command);
-            replies.push(reply);
-            messages.extend(more);
+        loop {
+            let (stepped, unknown) = step_all(&before, read.stamp, calls, &known);
+            if unknown.is_empty() || !self.store.can_tell_reach() {
+                return Ok(stepped);
+            }
+            let reach = self.store.reach(&unknown).await;
+            // Without an answer, everybody counts as listening.
+            let reach = reach.unwrap_or_else(|_| vec![Reach::Unknown; unknown.len()]);
+            known.extend(unknown.into_iter().zip(reach));
         }
-        // A state that has ended becomes empty. Its row is removed later.
-        let keeps = state == State::default() || (state == before && messages.is_empty());
-        Ok(Stepped {
-            answer: Stamped {
-                stamp: read.stamp,
-                reply: replies,
-            },
-            state: (!keeps).then_some(state),
-            messages,
-        })
+    }
+}
+
+/// Executes the commands on a state. Also returns the sessions whose reach matters and is not known. At first
+/// they count as listening, so usually one session is asked about. If it doesn't listen, they count as gone:
+/// a step passes over those, and so finds all that may get the lock instead.
+fn step_all(
+    before: &State,
+    stamp: Stamp,
+    calls: &[Call],
+    known: &BTreeMap<SessionId, Reach>,
+) -> (Stepped, Vec<SessionId>) {
+    let unknown = Mutex::new(BTreeSet::new());
+    let unless_known = match known.is_empty() {
+        true => Reach::Unknown,
+        false => Reach::Nobody,
+    };
+    let reachable = |session| match known.get(&session) {
+        Some(reach) => *reach,
+        None => {
+            unknown
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner)
+                .insert(session);
+            unless_known
+        }
+    };
+    let env = Env {
+        now: stamp.at,
+        settings: Settings::default(),
+        reachable: &reachable,
+    };
+    let (mut state, mut messages) = (before.clone(), Vec::new());
+    let mut step = |command: &Command| {
+        let (reply, more) = machine::step(&mut state, env, command);
+        messages.extend(more);
+        reply
+    };
+    let replies = calls
+        .iter()
+        .map(|call| call.commands.iter().map(&mut step).collect());
+    let replies = replies.collect();
+    // A state that has ended becomes empty. Its row is removed later.
+    let keeps = state == State::default() || (state == *before && messages.is_empty());
+    let stepped = Stepped {
+        stamp,
+        replies,
+        state: (!keeps).then_some(state),
+        messages,
+    };
+    let unknown = unknown.into_inner().unwrap_or_else(PoisonError::into_inner);
+    (stepped, unknown.into_iter().collect())
+}
+
+impl Stepped {
+    fn answers(self) -> impl Iterator<Item = Stamped<Vec<Reply>>> {
+        let stamp = self.stamp;
+        self.replies
+            .into_iter()
+            .map(move |reply| Stamped { stamp, reply })
     }
 
-    /// Asks who listens, unless that is known.
-    async fn ask(&self, mut sessions: Vec<SessionId>, known: &mut BTreeMap<SessionId, Reach>) {
-        sessions.retain(|session| !known.contains_key(session));
-        if sessions.is_empty() || !self.store.can_tell_reach() {
-            return;
-        }
-        // Without an answer, everybody counts as listening.
-        if let Ok(reach) = self.store.reach(&sessions).await {
-            known.extend(sessions.into_iter().zip(reach));
+    fn answer(self, calls: &mut Vec<Call>) {
+        for (call, answer) in calls.drain(..).zip(self.answers()) {
+            call.answer(Ok(answer));
         }
     }
+
+    /// Keeps the replies, in case the store got the write twice and reported the second one.
+    fn note_refused(self, calls: &mut [Call], version: Version) {
+        for (call, answer) in calls.iter_mut().zip(self.answers()) {
+            call.refused = Some((version, answer));
+            call.end_write();
+        }
+    }
+}
+
+/// Answers the calls whose last write the store has applied, although it said otherwise: it got the write
+/// twice, and reported the second one.
+fn answer_written(calls: &mut Vec<Call>, found: Option<Version>) {
+    for mut call in std::mem::take(calls) {
+        match call.refused.take() {
+            Some((version, answer)) if found == Some(version) => call.answer(Ok(answer)),
+            _ => calls.push(call),
+        }
+    }
+}
+
+/// Begins the write of these calls, unless one of them was abandoned. That one is taken out.
+fn begin_write(calls: &mut Vec<Call>) -> bool {
+    let size = calls.len();
+    calls.retain(Call::begin_write);
+    let all = calls.len() == size;
+    if !all {
+        calls.iter().for_each(Call::end_write);
+    }
+    all
 }
 
 /// A failed read has no effect, whatever the store says.
@@ -173,5 +285,26 @@ fn nothing_written(error: BackendError) -> BackendError {
             BackendError::unavailable("a read failed").with_source(error)
         }
         other => other,
+    }
+}
+
+/// The pauses after conflicts.
+#[derive(Debug)]
+struct Pauses {
+    factor: u32,
+}
+
+impl Default for Pauses {
+    fn default() -> Self {
+        Self { factor: 1 }
+    }
+}
+
+impl Pauses {
+    /// The longest pause after an attempt that took this long.
+    fn next(&mut self, took: Duration, hands_over: bool) -> Duration {
+        let longest = took.max(SHORTEST_ATTEMPT) * if hands_over { 1 } else { self.factor };
+        self.factor = (self.factor * 4).min(LONGEST_PAUSE);
+        longest
     }
 }

@@ -94,7 +94,9 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod call;
 mod execute;
+mod local;
 pub mod messages;
 mod store;
 mod streams;

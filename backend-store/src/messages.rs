@@ -56,19 +56,37 @@ pub fn decode(text: &str, clock: ClockId) -> Option<Vec<Notification>> {
     let mut notifications = Vec::new();
     while let Some(kind) = words.next() {
         let sequence = number(&mut words)?;
-        notifications.push(match kind {
-            "G" => Notification::Granted {
+        let payload = match kind {
+            "G" => Payload::Granted {
                 sequence,
                 token: FencingToken::new(number(&mut words)?),
                 remaining: Duration::from_micros(number(&mut words)?),
-                stamp,
             },
-            "W" => Notification::WakeUp { sequence, stamp },
-            "R" => Notification::Revoked { sequence, stamp },
+            "W" => Payload::WakeUp { sequence },
+            "R" => Payload::Revoked { sequence },
             _ => return None,
-        });
+        };
+        notifications.push(notification(payload, stamp));
     }
     Some(notifications)
+}
+
+/// A message as the notification that its listener gets.
+pub(crate) fn notification(payload: Payload, stamp: Stamp) -> Notification {
+    match payload {
+        Payload::Granted {
+            sequence,
+            token,
+            remaining,
+        } => Notification::Granted {
+            sequence,
+            token,
+            remaining,
+            stamp,
+        },
+        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
+        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
+    }
 }
 
 #[cfg(test)]

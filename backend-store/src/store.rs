@@ -2,10 +2,13 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::machine::{Message, Reach};
-use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
+use leasehold_api::{
+    BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp, bounds,
+};
 
 /// The version of a row: 64 random bits, which [`StoreBackend`](crate::StoreBackend) draws for each write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -153,9 +156,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///   command may be executed again: a release then answers `NotHeld` instead of `Released`.
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError>;
 
-    /// Whether [`listen`](Self::listen) works. The default is `false`: waiters only poll.
+    /// Whether [`listen`](Self::listen) works. The default is `false`: waiters of the same
+    /// [`StoreBackend`](crate::StoreBackend) are still woken, and others only [poll](Self::poll_interval).
     fn can_listen(&self) -> bool {
         false
+    }
+
+    /// How often the first waiters of a key poll at least, if nothing tells them that it is their turn. The
+    /// default, and the longest, is the usual [poll interval](leasehold_api::bounds::MAX_POLL_INTERVAL) of 1 s.
+    ///
+    /// A store without [`can_listen`](Self::can_listen) passes a lock to another process after half of this
+    /// time, on average. In return, each process that waits reads and writes the row so often.
+    fn poll_interval(&self) -> Duration {
+        bounds::MAX_POLL_INTERVAL
     }
 
     /// Subscribes to the messages of a session.

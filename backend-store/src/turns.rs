@@ -1,85 +1,144 @@
-//! Turns: the commands of one client on one key follow each other.
+//! Turns: the calls of one client on one key are executed in the order in which they came, by one task. The
+//! calls that come while it is busy share its next turn: one read and one write for all of them.
 //!
-//! Two commands at the same time would spoil each other's compare-and-set.
+//! So the calls of a client never spoil each other's compare-and-set, and a release waits for at most one
+//! other write of its client, however many tasks use the key.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use futures_util::lock::{Mutex as AsyncMutex, OwnedMutexGuard};
-use leasehold_api::Key;
+use leasehold_api::{Key, bounds};
 
-/// The keys that commands are executing on or waiting for.
+use crate::call::Call;
+
+/// The calls that wait for their turn, by key. A key is there while a task executes calls on it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    keys: Mutex<BTreeMap<Key, Arc<AsyncMutex<()>>>>,
+    keys: Mutex<BTreeMap<Key, VecDeque<Call>>>,
 }
 
-/// One command's turn, or its place among those that wait for it.
-pub(crate) struct Turn<'a> {
-    turns: &'a Turns,
-    key: &'a Key,
-    mutex: Arc<AsyncMutex<()>>,
-    guard: Option<OwnedMutexGuard<()>>,
+/// The task of a key. When it ends, calls that still wait are dropped, and the next call starts another task.
+#[derive(Debug)]
+pub(crate) struct Task {
+    turns: Arc<Turns>,
+    key: Key,
+    ended: bool,
 }
 
 impl Turns {
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<Key, Arc<AsyncMutex<()>>>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<Key, VecDeque<Call>>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits until no other command is executing on the key. Dropping the turn ends it.
-    ///
-    /// # Cancel safety
-    /// Dropping the future gives the place up.
-    pub(crate) async fn wait<'a>(&'a self, key: &'a Key) -> Turn<'a> {
-        let mutex = Arc::clone(self.keys().entry(key.clone()).or_default());
-        let mut turn = Turn {
-            turns: self,
-            key,
-            mutex: Arc::clone(&mutex),
-            guard: None,
-        };
-        turn.guard = Some(mutex.lock_owned().await);
-        turn
-    }
-
-    /// The number of keys that are remembered.
-    #[cfg(test)]
-    pub(crate) fn len(&self) -> usize {
-        self.keys().len()
+    /// Adds a call. If no task executes calls on the key, returns one, which the caller spawns.
+    pub(crate) fn add(self: &Arc<Self>, key: &Key, call: Call) -> Option<Task> {
+        let mut keys = self.keys();
+        if let Some(waiting) = keys.get_mut(key) {
+            waiting.push_back(call);
+            return None;
+        }
+        keys.insert(key.clone(), VecDeque::from([call]));
+        Some(Task {
+            turns: Arc::clone(self),
+            key: key.clone(),
+            ended: false,
+        })
     }
 }
 
-impl Drop for Turn<'_> {
-    fn drop(&mut self) {
-        self.guard = None;
+impl Task {
+    pub(crate) const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// Takes calls that nobody awaits any more out of the next turn, and adds those that wait, the oldest
+    /// first. Returns `false` if no call is left. Then the task has ended.
+    pub(crate) fn next_turn(&mut self, calls: &mut Vec<Call>) -> bool {
+        calls.retain(Call::is_awaited);
+        let mut size: usize = calls.iter().map(Call::size).sum();
         let mut keys = self.turns.keys();
-        // The map and this turn. Nobody gets another copy while the map is locked.
-        if Arc::strong_count(&self.mutex) == 2 {
-            keys.remove(self.key);
+        if let Some(waiting) = keys.get_mut(&self.key) {
+            waiting.retain(Call::is_awaited);
+            while let Some(next) = waiting.front() {
+                size += next.size();
+                if size > bounds::MAX_BATCH && !calls.is_empty() {
+                    break;
+                }
+                calls.extend(waiting.pop_front());
+            }
+        }
+        if calls.is_empty() {
+            keys.remove(&self.key);
+            self.ended = true;
+        }
+        !self.ended
+    }
+}
+
+impl Drop for Task {
+    fn drop(&mut self) {
+        if !self.ended {
+            // The runtime has ended, or the task has panicked. The callers learn it at once.
+            self.turns.keys().remove(&self.key);
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use leasehold_api::Moment;
+    use leasehold_api::machine::Command;
 
-    use futures_util::FutureExt;
+    use super::*;
+    use crate::call::Caller;
+
+    fn call(commands: usize) -> (Call, Caller) {
+        Call::new(vec![Command::Inspect; commands], Moment::default())
+    }
+
+    fn sizes(calls: &[Call]) -> Vec<usize> {
+        calls.iter().map(Call::size).collect()
+    }
 
     #[test]
-    fn turns_follow_each_other_and_are_forgotten() {
-        let (turns, key) = (Turns::default(), Key::new("a").expect("valid"));
-        let first = turns.wait(&key).now_or_never().expect("a free key");
-        let other = Key::new("b").expect("valid");
-        drop(turns.wait(&other).now_or_never().expect("another key"));
-        let mut second = Box::pin(turns.wait(&key));
-        assert!(second.as_mut().now_or_never().is_none());
-        assert!(turns.wait(&key).now_or_never().is_none(), "a dropped wait");
-        drop(first);
-        let second = second.now_or_never().expect("the turn");
-        assert_eq!(turns.len(), 1);
-        drop(second);
-        assert_eq!(turns.len(), 0);
+    fn calls_that_wait_share_the_next_turn_in_order() {
+        let (turns, key) = (Arc::new(Turns::default()), Key::new("a").expect("valid"));
+        let (first, _caller) = call(1);
+        let mut task = turns.add(&key, first).expect("a task");
+        let mut turn = Vec::new();
+        assert!(task.next_turn(&mut turn));
+        assert_eq!(sizes(&turn), [1]);
+        let others: Vec<_> = (2..=4).map(call).collect();
+        let mut callers = Vec::new();
+        for (call, caller) in others {
+            assert!(turns.add(&key, call).is_none(), "the task goes on");
+            callers.push(caller);
+        }
+        let (full, _caller) = call(bounds::MAX_BATCH);
+        turns.add(&key, full);
+        // Nobody awaits the second of them any more.
+        callers.remove(1);
+        turn.clear();
+        assert!(task.next_turn(&mut turn));
+        assert_eq!(sizes(&turn), [2, 4], "a turn has a limit");
+        turn.clear();
+        assert!(task.next_turn(&mut turn));
+        assert_eq!(sizes(&turn), [bounds::MAX_BATCH]);
+        turn.clear();
+        assert!(!task.next_turn(&mut turn));
+        assert_eq!(turns.keys().len(), 0, "keys are forgotten");
+    }
+
+    #[test]
+    fn task_that_is_dropped_leaves_no_key_behind() {
+        let (turns, key) = (Arc::new(Turns::default()), Key::new("a").expect("valid"));
+        let mut old = turns.add(&key, call(1).0).expect("a task");
+        assert!(!old.next_turn(&mut Vec::new()), "nobody awaits the call");
+        let (next, _caller) = call(1);
+        let new = turns.add(&key, next).expect("another task");
+        drop(old);
+        assert!(turns.add(&key, call(1).0).is_none(), "the new task goes on");
+        drop(new);
+        assert!(turns.add(&key, call(1).0).is_some());
     }
 }

@@ -36,7 +36,8 @@ pub struct Capabilities {
     /// Waiters queue in the backend: [`LockBackend::poll`], and [`LockBackend::acquire`] with
     /// [`wait`](Acquire::wait). Without it, the client retries until it gets the lock.
     pub queue: bool,
-    /// [`LockBackend::listen`] delivers grants as they are made. Without it, waiters only poll.
+    /// [`LockBackend::listen`] delivers grants as they are made, whichever client makes them. Without it,
+    /// it delivers at most those that the same backend makes, and waiters rely on polls.
     pub push: bool,
     /// The backend can tell which sessions listen, so it passes over unreachable waiters (rule 9).
     /// Without it, every session counts as listening. It means nothing without `push`.

@@ -5,6 +5,7 @@
 mod support;
 
 mod connections;
+mod crowd;
 mod distant;
 mod events;
 mod fencing;

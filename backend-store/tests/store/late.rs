@@ -18,10 +18,11 @@ fn client() -> (Arc<Server>, Client) {
     (server, client)
 }
 
-/// Sends an acquire and gives up while its write is on its way. Returns the write.
-async fn held_back(server: &Arc<Server>, client: &Client, lease: Duration) -> Sent {
+/// Another client sends an acquire and gives up while its write is on its way. Returns the write.
+async fn held_back(server: &Arc<Server>, lease: Duration) -> Sent {
     server.set_stopped(true);
-    let sending = send(client, ask(server, operation(1, 1), lease));
+    let client = server.client();
+    let sending = send(&client, ask(server, operation(1, 1), lease));
     let gave_up = tokio::time::timeout(Duration::from_millis(5), sending).await;
     assert!(gave_up.is_err(), "{gave_up:?}");
     server.set_stopped(false);
@@ -45,7 +46,7 @@ fn late_creation_is_refused_after_the_row_has_come_and_gone() {
     block_on(async {
         let (server, client) = client();
         // A lease that outlasts the row of the other client.
-        let late = held_back(&server, &client, Duration::from_secs(3_600)).await;
+        let late = held_back(&server, Duration::from_secs(3_600)).await;
         assert_eq!(late.expected, None, "the write creates a row");
         use_and_forget(&server, &client).await;
         assert_eq!(server.arrive(&late), Written::NotApplied);
@@ -62,7 +63,7 @@ fn late_replacement_is_refused_after_the_row_was_created_again() {
         release(&client, operation(3, 1)).await;
         // The row ends while the write is on its way.
         let row = server.row(&key()).expect("a row");
-        let late = held_back(&server, &client, LEASE).await;
+        let late = held_back(&server, LEASE).await;
         assert_eq!(late.expected, Some(row.version));
         server.forget(&key());
         enter(&client, ask(&server, operation(2, 1), LEASE)).await;
@@ -77,7 +78,7 @@ fn write_may_not_arrive_after_its_call() {
     block_on(async {
         let (server, client) = client();
         let sent_at = server.stamp().at;
-        let late = held_back(&server, &client, LEASE).await;
+        let late = held_back(&server, LEASE).await;
         assert!(late.deadline > sent_at);
         let ends = sent_at.saturating_add(Duration::from_secs(1));
         assert!(late.deadline <= ends, "{:?} after {ends:?}", late.deadline);

@@ -13,5 +13,6 @@ mod contending;
 mod exploring;
 mod late;
 mod outcomes;
+mod quiet;
 mod sharing;
 mod steps;

@@ -4,11 +4,11 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all, join3};
 use leasehold_api::{AcquireReply, BackendError, LockBackend, Release, Renew};
 use leasehold_store::Written;
 
-use crate::steps::{LEASE, ask, enter, key, operation, release, send, session, waiting};
+use crate::steps::{LEASE, ask, enter, holders, key, operation, release, send, session, waiting};
 use crate::support::{Server, block_on};
 
 const LATENCY: Duration = Duration::from_millis(1);
@@ -18,17 +18,28 @@ fn conflicts(server: &Server) -> usize {
     server.arrived().iter().filter(|it| refused(it)).count()
 }
 
+/// The first command begins at once. All that come meanwhile are executed together, in their order.
 #[test]
-fn commands_of_one_client_do_not_conflict() {
+fn commands_of_one_client_share_a_write() {
     block_on(async {
         let server = Server::new(1, LATENCY);
         let client = server.client();
-        let sent = (1..=16).map(|number| send(&client, ask(&server, operation(1, number), LEASE)));
-        let replies = join_all(sent).await;
-        let acquired = replies.iter().flatten();
-        let acquired = acquired.filter(|reply| matches!(reply, AcquireReply::Acquired(_)));
-        assert_eq!(acquired.count(), 1);
-        assert_eq!((server.arrived().len(), conflicts(&server)), (16, 0));
+        let first = async { enter(&client, ask(&server, operation(1, 1), LEASE)).await };
+        let others = async {
+            tokio::time::sleep(LATENCY / 10).await;
+            let sent = (2..=100).map(|n| send(&client, waiting(&server, operation(n, 1))));
+            join_all(sent).await
+        };
+        let (_, replies) = join(first, others).await;
+        let places: Vec<_> = replies
+            .into_iter()
+            .map(|reply| match reply {
+                Ok(AcquireReply::Queued(queued)) => queued.ahead,
+                other => panic!("{other:?}"),
+            })
+            .collect();
+        assert_eq!(places, (0..99).collect::<Vec<_>>());
+        assert_eq!((server.arrived().len(), conflicts(&server)), (2, 0));
     });
 }
 
@@ -95,44 +106,106 @@ fn store_is_asked_who_listens_before_a_grant() {
     });
 }
 
-/// A renewal with a store of its own does not wait for a command whose task is blocked.
+/// A renewal does not wait for a command whose write hangs.
 #[test]
-fn renewals_pass_a_blocked_command() {
+fn renewals_pass_a_command() {
     block_on(async {
         let server = Server::new(1, LATENCY);
         let client = server.client().renewals(server.store());
         assert!(client.capabilities().independent_renewal);
         enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        let other = operation(2, 1);
-        let mut blocked = Box::pin(send(&client, ask(&server, other, LEASE)));
-        // The command has its turn, and is not polled any more.
-        assert!(blocked.as_mut().now_or_never().is_none());
-        let renew = Renew::new(key(), operation(1, 1), LEASE).expect("valid");
-        let renewed = client.renew(&[renew]).await.remove(0);
+        server.set_stopped(true);
+        let stuck = send(&client, ask(&server, operation(2, 1), LEASE));
+        let renewing = async {
+            tokio::time::sleep(LATENCY * 5).await;
+            server.set_stopped(false);
+            let renew = Renew::new(key(), operation(1, 1), LEASE).expect("valid");
+            let begun = tokio::time::Instant::now();
+            let renewed = client.renew(&[renew]).await.remove(0);
+            (renewed, begun.elapsed())
+        };
+        let (stuck, (renewed, took)) = join(stuck, renewing).await;
+        assert!(
+            matches!(stuck, Err(BackendError::OutcomeUnknown { .. })),
+            "{stuck:?}"
+        );
         assert!(renewed.is_ok(), "{renewed:?}");
-        assert!(blocked.await.is_ok());
+        assert!(took < Duration::from_millis(100), "{took:?}");
     });
 }
 
+/// The program has a future that it does not poll for a while, for example after a `select!`.
 #[test]
-fn command_waits_no_longer_than_its_call() {
+fn caller_that_is_not_polled_holds_nobody_up() {
     block_on(async {
         let server = Server::new(1, LATENCY);
         let client = server.client();
-        let mut blocked = Box::pin(send(&client, ask(&server, operation(1, 1), LEASE)));
-        assert!(blocked.as_mut().now_or_never().is_none());
+        let mut waits = Box::pin(send(&client, ask(&server, operation(1, 1), LEASE)));
+        assert!(waits.as_mut().now_or_never().is_none());
         let begun = tokio::time::Instant::now();
         let second = send(&client, ask(&server, operation(1, 2), LEASE)).await;
         assert!(
-            matches!(second, Err(BackendError::Unavailable { .. })),
+            matches!(second, Ok(AcquireReply::Contended(_))),
             "{second:?}"
         );
-        assert_eq!(begun.elapsed(), Duration::from_secs(1));
-        drop(blocked);
+        assert!(begun.elapsed() < Duration::from_millis(100));
+        assert!(matches!(waits.await, Ok(AcquireReply::Acquired(_))));
+    });
+}
+
+/// It waits behind a write that hangs. Its caller is told that nothing was written, and nothing is.
+#[test]
+fn command_that_had_no_turn_is_never_executed() {
+    block_on(async {
+        let server = Server::new(1, LATENCY);
+        let client = server.client();
+        server.set_stopped(true);
+        let begun = tokio::time::Instant::now();
+        let first = send(&client, ask(&server, operation(1, 1), LEASE));
+        let second = async {
+            tokio::time::sleep(LATENCY * 5).await;
+            server.set_stopped(false);
+            let limit = Duration::from_millis(500);
+            let second = send(&client, ask(&server, operation(2, 1), LEASE));
+            tokio::time::timeout(limit, second).await
+        };
+        let (first, second) = join(first, second).await;
         assert!(
-            send(&client, ask(&server, operation(1, 3), LEASE))
-                .await
-                .is_ok()
+            matches!(first, Err(BackendError::OutcomeUnknown { .. })),
+            "{first:?}"
         );
+        assert!(second.is_err(), "{second:?}");
+        assert_eq!(begun.elapsed(), Duration::from_secs(1));
+        tokio::time::sleep(Duration::from_secs(30)).await;
+        assert!(server.arrived().is_empty());
+        // The next one has its whole time.
+        enter(&client, ask(&server, operation(3, 1), LEASE)).await;
+    });
+}
+
+/// Two commands share a read that takes long. The first one's caller is told meanwhile that nothing was
+/// written. The write for the second must not contain the first.
+#[test]
+fn command_that_was_given_up_is_left_out_of_a_shared_write() {
+    block_on(async {
+        let server = Server::with_work(1, Duration::ZERO, Duration::from_millis(400));
+        let client = server.client();
+        let earlier = async { release(&client, operation(3, 1)).await };
+        let given_up = async {
+            tokio::time::sleep(LATENCY).await;
+            send(&client, ask(&server, operation(1, 1), LEASE)).await
+        };
+        let patient = async {
+            tokio::time::sleep(Duration::from_millis(700)).await;
+            let release = Release::new(key(), operation(2, 1));
+            client.release(&[release]).await.remove(0)
+        };
+        let (_, given_up, _) = join3(earlier, given_up, patient).await;
+        assert!(
+            matches!(given_up, Err(BackendError::Unavailable { .. })),
+            "{given_up:?}"
+        );
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        assert_eq!(holders(&client).await, 0);
     });
 }

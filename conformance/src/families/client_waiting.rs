@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all};
+use futures_util::future::{join, join_all, try_join_all};
 use leasehold_api::{LockClient, Outcome};
 
 use crate::case::{Case, cases};
@@ -26,6 +26,7 @@ pub(super) const CASES: &[Case] = cases!("client_waiting";
     dropped_anywhere_leaves_nothing: ["rule 11", "rule 12", "S3"], [Inspect];
     writer_is_not_starved_by_readers: ["rule 7", "L3"], [RwLocks, Queue];
     reader_is_not_starved_by_writers: ["rule 7", "L3"], [RwLocks, Queue];
+    tasks_of_one_client_share_a_key: ["rule 7", "L3"], [Queue];
 );
 
 async fn lock_waits_for_the_release(world: &World) -> Verdict {
@@ -411,6 +412,33 @@ async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
         "rule 7",
         ended,
         "later writers wait behind the reader"
+    );
+    Ok(())
+}
+
+/// Tasks of one client that take the same key again and again, as the workers of a server do. No task may be
+/// faster than the queue, which is fair.
+async fn tasks_of_one_client_share_a_key(world: &World) -> Verdict {
+    const TASKS: u32 = 8;
+    const SHARE: u32 = 8;
+    let locks = world.client().await?;
+    let acquired = &AtomicU32::new(0);
+    let tasks = (0..TASKS).map(async |_| {
+        let (mutex, mut own) = (locks.mutex("k")?, 0);
+        while acquired.load(Ordering::SeqCst) < TASKS * SHARE {
+            let guard = mutex.lock().await?;
+            acquired.fetch_add(1, Ordering::SeqCst);
+            own += 1;
+            released(&guard, "S3").await?;
+        }
+        Ok::<_, Failure>(own)
+    });
+    let shares: Vec<u32> = try_join_all(tasks).await?;
+    ensure!(
+        shares.iter().all(|own| *own >= SHARE / 4),
+        "rule 7",
+        shares,
+        "each task gets at least a quarter of its share"
     );
     Ok(())
 }

@@ -4,7 +4,8 @@
 //! - All programs run on one machine. Don't put the file on a network file system: SQLite's own locks
 //!   don't work there, and two machines have two clocks.
 //! - The clock is that of the system. If somebody steps it, leases end too early or too late.
-//! - Nobody is notified. A waiter polls, up to a second apart.
+//! - Tasks of one program pass a lock on at once. Programs don't notify each other: their waiters poll every
+//!   50 ms.
 //! - One program writes at a time, for all keys. Expect some thousands of commands per second, not more.
 //! - After a loss of power, the last commands may be missing. Their programs are gone then, too.
 
@@ -136,6 +137,10 @@ impl Store for SqliteStore {
             Ok(Written::Applied)
         })
         .await
+    }
+
+    fn poll_interval(&self) -> Duration {
+        Duration::from_millis(50)
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {

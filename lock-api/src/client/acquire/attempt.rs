@@ -100,7 +100,7 @@ impl<'a> Attempt<'a> {
         let operation = session.operation(owner);
         let inbox = core
             .capabilities
-            .push
+            .queue
             .then(|| session.router.register(operation.sequence));
         Self {
             ask,

@@ -26,10 +26,11 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause after the server refused the subscription.
 const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
-/// Spawns the task of a session, once, if the backend sends notifications.
+/// Spawns the task of a session, once, if the backend has waiters to notify. A backend without `push` may
+/// still notify the waiters of its own client, or refuse the subscription.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     let started = session.router.started.swap(true, Ordering::AcqRel);
-    if core.capabilities.push && (!started || mutant!(SubscribesForEachWaiter)) {
+    if core.capabilities.queue && (!started || mutant!(SubscribesForEachWaiter)) {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }

@@ -1,0 +1,53 @@
+//! Many waiters on one key.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use leasehold_api::LockClient;
+use leasehold_postgres::{Options, PostgresBackend};
+use tokio::task::JoinSet;
+
+use crate::support::Server;
+
+const WAITERS: u32 = 500;
+
+/// All waiters get the lock, one at a time, and each of them learns the true outcome of its release.
+async fn many_waiters(clients: u32) {
+    let server = Server::start();
+    let inside = Arc::new(AtomicU32::new(0));
+    let mut waiters = JoinSet::new();
+    for _ in 0..clients {
+        let options = Options::new().connect_timeout(Duration::from_secs(5));
+        let backend = PostgresBackend::connect_with(&server.url(), options).await;
+        let locks = LockClient::new(backend.expect("a server"));
+        for _ in 0..WAITERS / clients {
+            let (locks, inside) = (locks.clone(), Arc::clone(&inside));
+            waiters.spawn(async move {
+                let mutex = locks.mutex("a").expect("valid");
+                let guard = mutex.lock().await.expect("a lock");
+                assert_eq!(inside.fetch_add(1, Ordering::SeqCst), 0, "exclusive");
+                tokio::task::yield_now().await;
+                inside.fetch_sub(1, Ordering::SeqCst);
+                let begun = Instant::now();
+                guard.release().await.expect("the true outcome");
+                begun.elapsed()
+            });
+        }
+    }
+    let begun = Instant::now();
+    let releases = waiters.join_all().await;
+    let longest = releases.into_iter().max().expect("some");
+    let took = begun.elapsed();
+    println!("{WAITERS} waiters of {clients} clients: {took:?}, longest release {longest:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_one_client_learn_the_outcome_of_their_release() {
+    many_waiters(1).await;
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn waiters_of_five_clients_learn_the_outcome_of_their_release() {
+    many_waiters(5).await;
+}

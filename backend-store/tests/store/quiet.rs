@@ -1,0 +1,111 @@
+//! A store that can't notify anybody.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{BackendError, Key, LockBackend, LockClient, Runtime, Stamp};
+use leasehold_store::{Read, Store, StoreBackend, Write, Written};
+use tokio::time::Instant;
+
+use crate::support::{MemoryStore, Server, block_on};
+
+const LATENCY: Duration = Duration::from_millis(1);
+
+#[derive(Debug)]
+struct Quiet {
+    store: MemoryStore,
+    poll_interval: Duration,
+}
+
+#[async_trait]
+impl Store for Quiet {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.store.runtime()
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        self.store.time().await
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        self.store.read(key).await
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        self.store.write(write).await
+    }
+
+    fn poll_interval(&self) -> Duration {
+        self.poll_interval
+    }
+}
+
+fn client(server: &Arc<Server>, poll_interval: Duration) -> LockClient {
+    let store = Quiet {
+        store: server.store(),
+        poll_interval,
+    };
+    let backend = StoreBackend::new(store);
+    assert!(!backend.capabilities().push);
+    LockClient::new(backend)
+}
+
+/// Takes and releases the lock for 10 s. Returns how often.
+async fn use_lock(locks: LockClient) -> u32 {
+    let (mutex, mut acquired) = (locks.mutex("k").expect("valid"), 0);
+    let ends = Instant::now() + Duration::from_secs(10);
+    while Instant::now() < ends {
+        let guard = mutex.lock().await.expect("a lock");
+        guard.release().await.expect("released");
+        acquired += 1;
+    }
+    acquired
+}
+
+/// With polls alone, it would be 15.
+#[test]
+fn tasks_of_one_client_wake_each_other() {
+    block_on(async {
+        let server = Server::new(1, LATENCY);
+        let locks = client(&server, Duration::from_secs(1));
+        let tasks = (0..8).map(|_| tokio::spawn(use_lock(locks.clone())));
+        let acquired = futures_util::future::join_all(tasks).await;
+        let acquired: u32 = acquired.into_iter().map(|it| it.expect("no panic")).sum();
+        println!("{acquired} acquisitions");
+        assert!(acquired > 1_000, "{acquired}");
+    });
+}
+
+/// The time from a release to the grant of a waiter in another process.
+async fn hand_over(poll_interval: Duration) -> Duration {
+    let server = Server::new(1, LATENCY);
+    let (one, two) = (
+        client(&server, poll_interval),
+        client(&server, poll_interval),
+    );
+    let guard = one.mutex("k").expect("valid").lock().await.expect("a lock");
+    let waits = tokio::spawn(async move {
+        let guard = two.mutex("k").expect("valid").lock().await.expect("a lock");
+        (guard, Instant::now())
+    });
+    tokio::time::sleep(Duration::from_millis(2_300)).await;
+    let released = Instant::now();
+    guard.release().await.expect("released");
+    let (_guard, granted) = waits.await.expect("no panic");
+    granted - released
+}
+
+#[test]
+fn store_sets_the_poll_interval_between_processes() {
+    block_on(async {
+        let (usual, short) = (Duration::from_secs(1), Duration::from_millis(100));
+        let took = hand_over(usual).await;
+        assert!(took > short * 2 && took < usual * 2, "{took:?}");
+        let took = hand_over(short).await;
+        assert!(took < short + POLL_SPREAD, "{took:?}");
+    });
+}
+
+/// A poll is up to 20 ms late, and takes some ms.
+const POLL_SPREAD: Duration = Duration::from_millis(30);
