@@ -70,6 +70,13 @@ fn resource_that_accepts_older_tokens_is_found() {
 }
 
 #[test]
+fn resource_that_is_read_without_a_claim_loses_additions() {
+    let lost = |stress: &Stress| first_broken(stress, 300, &["S5"]);
+    assert!(lost(&Stress::new().without_claims()).is_some());
+    assert_eq!(lost(&Stress::new()), None);
+}
+
+#[test]
 fn seed_and_tape_repeat_a_run() {
     let stress = Stress::new();
     for seed in 0..5 {
