@@ -97,7 +97,7 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("downgrade-overtakes-a-queued-writer", BUDGET),
     within("dead-waiter-blocks-the-queue", BUDGET),
     within("barging-past-the-bound", BUDGET),
-    within("reader-preference-under-a-fair-policy", 10),
+    within("reader-preference-under-a-fair-policy", 20),
     within("no-wake-up-is-sent", BUDGET),
     within("grant-is-not-pushed", BUDGET),
     within("grant-is-pushed-to-the-next-in-line", BUDGET),
