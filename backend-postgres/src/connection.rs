@@ -24,9 +24,12 @@ const DOUBT_AFTER: Duration = Duration::from_millis(100);
 ///
 /// The statements of all tasks share the connection. The lock timeout keeps one that waits for a row, which
 /// another program has locked, from holding up the others. A write that waits after it has compared the
-/// deadline is given up soon enough, too.
+/// deadline is given up soon enough, too. A commit that a crash of the server may lose is no lock, so
+/// `synchronous_commit` is never off.
 const SETTINGS: &str = "SET default_transaction_isolation = 'read committed';
-    SET statement_timeout = '5s'; SET lock_timeout = '250ms'";
+    SET statement_timeout = '5s'; SET lock_timeout = '250ms';
+    SELECT set_config('synchronous_commit', CASE current_setting('synchronous_commit')
+        WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
 const IDENTITY: &str = "SELECT pg_is_in_recovery(),
     (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";

@@ -39,7 +39,10 @@
 //! - The server is the primary. A standby is refused. `clock_timestamp()` of the primary is the clock of
 //!   all leases. After a failover, asynchronous replication may have lost the last writes, as with Redis:
 //!   use fencing, or synchronous replication.
-//! - `synchronous_commit` must not be `off`: a crash of the server could then lose locks.
+//! - `synchronous_commit` may be `off` for other programs. The backend sets it to `on` for its own sessions then,
+//!   because a crash of the server could lose locks.
+//! - If the server's queue of notifications is full, locks are released all the same, and waiters learn of
+//!   their turn by polls.
 //! - A client has up to three connections: for commands, for renewals, and for notifications.
 //! - Every renewal updates a row, so autovacuum must be on, as it is by default.
 //!

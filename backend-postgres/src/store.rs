@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use leasehold_api::machine::Reach;
 use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
 use leasehold_store::{Read, Row, Store, Version, Write, Written};
+use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use crate::connection::{Managed, Session};
@@ -134,7 +135,21 @@ impl Store for PostgresStore {
             }
             None => &session.statements.insert,
         };
-        let row = self.query(&session, statement, &parameters).await?;
+        let call = async {
+            let row = session.client.query_one(statement, &parameters).await;
+            match row {
+                Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {
+                    // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
+                    // is repeated without messages. It compares version and deadline again.
+                    let none: Vec<String> = Vec::new();
+                    let mut silent = parameters.clone();
+                    (silent[5], silent[6]) = (&none, &none);
+                    session.client.query_one(statement, &silent).await
+                }
+                row => row,
+            }
+        };
+        let row = session.call(&self.connection.shared.runtime, call).await?;
         Ok(match row.try_get(0) {
             Ok(true) => Written::Applied,
             Ok(false) => Written::NotApplied,

@@ -122,3 +122,42 @@ async fn clients_exclude_each_other_and_tokens_grow() {
     tokens.dedup();
     assert_eq!(tokens.len(), 60, "each epoch has its own token");
 }
+
+/// A crash of the server could lose commits that it has acknowledged.
+#[tokio::test]
+async fn locks_are_committed_to_disk_whatever_the_default_is() {
+    let server = Server::start();
+    server.execute(
+        "ALTER ROLE locks SET synchronous_commit = off;
+         CREATE TABLE seen (setting text);
+         CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql SECURITY DEFINER AS $$ BEGIN
+             INSERT INTO public.seen VALUES (current_setting('synchronous_commit')); RETURN NULL;
+         END $$;
+         CREATE TRIGGER note AFTER INSERT OR UPDATE ON leasehold.locks
+             FOR EACH ROW EXECUTE FUNCTION note()",
+    );
+    let locks = client(&server).await;
+    let guard = locks.mutex("a").expect("valid").lock().await;
+    guard.expect("a lock").release().await.expect("released");
+    let seen = "SELECT string_agg(DISTINCT setting, ' ') FROM seen";
+    assert_eq!(server.execute(seen), "on");
+}
+
+/// The server refuses each notification, as it does when its queue is full. The error is that of the server,
+/// but comes from a function that hides the real one.
+#[tokio::test]
+async fn full_queue_of_notifications_does_not_fail_a_release() {
+    let server = Server::start();
+    server.execute(
+        "CREATE SCHEMA hidden; GRANT USAGE ON SCHEMA hidden TO locks;
+         CREATE FUNCTION hidden.pg_notify(text, text) RETURNS void LANGUAGE plpgsql AS $$ BEGIN
+             RAISE EXCEPTION 'too many notifications in the NOTIFY queue' USING ERRCODE = '54000';
+         END $$;
+         ALTER ROLE locks SET search_path = hidden, pg_catalog",
+    );
+    let (one, two) = (
+        connect_to(&server.url()).await,
+        connect_to(&server.url()).await,
+    );
+    crate::lock_is_handed_over(one, two).await;
+}
