@@ -177,6 +177,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - If the subscription is lost, the stream yields
     ///   [`Missed`](leasehold_api::Notification::Missed) twice: when the loss is noticed, and when the
     ///   subscription works again. The stream never ends by itself.
+    /// - A session may have several streams at a time. Each gets every message, and goes on when another
+    ///   one is dropped.
     /// - A session is secret. Name its channel after a hash of it.
     /// - [`messages`](crate::messages) converts messages to text and back.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

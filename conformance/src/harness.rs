@@ -11,6 +11,9 @@ use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
 /// missing server is never a reason to skip.
 pub type SetupError = Box<dyn std::error::Error + Send + Sync>;
 
+/// The maximum length of a namespace. PostgreSQL cuts longer names off, and MySQL refuses them.
+pub(crate) const NAMESPACE_BYTES: usize = 63;
+
 /// A backend under test.
 ///
 /// `tests/conformance.rs` of a backend implements this and calls [`run`](crate::run).
@@ -52,8 +55,8 @@ pub trait Harness: fmt::Debug + Send + Sync + 'static {
     /// Creates an environment for one case, separate from those of other cases.
     ///
     /// - Called inside [`block_on`](Self::block_on).
-    /// - `namespace` is unique for the case within the run, made of `a-z`, `0-9`, `_`, `-`, and
-    ///   random enough to be used as a key prefix on a shared server.
+    /// - `namespace` is unique for the case within the run, at most 63 bytes of `a-z`, `0-9`, `_`, `-`,
+    ///   and random enough to be used as a key prefix or the name of a table on a shared server.
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError>;
 }
 
@@ -69,7 +72,8 @@ pub trait Environment: fmt::Debug + Send + Sync {
 
     /// Stores a foreign value under the key, as another program might.
     ///
-    /// Called only with [`Abilities::plant_foreign`].
+    /// Called only with [`Abilities::plant_foreign`], and after a client of [`backend`](Self::backend) has
+    /// said [`hello`](LockBackend::hello). So a table that the backend creates is there.
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
         let _ = key;
         Err("this harness cannot plant a foreign value".into())

@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use clap::Parser;
 use leasehold_api::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
@@ -19,6 +20,32 @@ use crate::world::{Lock, World};
 /// The default of `--test-threads`. It exceeds the number of cores because most cases only wait.
 const THREADS: usize = 8;
 
+/// The command line. The library takes one filter, cargo's own tests take several.
+#[derive(Parser)]
+struct CommandLine {
+    #[command(flatten)]
+    arguments: Arguments,
+    /// Further filters. A case runs if its name contains one of the filters.
+    #[arg(value_name = "FILTER")]
+    more_filters: Vec<String>,
+}
+
+impl CommandLine {
+    /// Leaves only the trials that match a filter, if there are several.
+    fn select(&mut self, trials: &mut Vec<Trial>) {
+        if self.more_filters.is_empty() {
+            return;
+        }
+        let filters = self.arguments.filter.take().into_iter();
+        let filters: Vec<_> = filters.chain(self.more_filters.drain(..)).collect();
+        let matches = |name: &str, filter: &String| match self.arguments.exact {
+            true => name == filter,
+            false => name.contains(filter),
+        };
+        trials.retain(|trial| filters.iter().any(|filter| matches(trial.name(), filter)));
+    }
+}
+
 /// Runs the suite. It accepts the command line arguments of every Rust test.
 ///
 /// `cannot_run` lists the cases that this backend can't run; `family::*` stands for all cases
@@ -26,14 +53,16 @@ const THREADS: usize = 8;
 ///
 /// The last line of the output is `conformance BACKEND: N passed, N failed, N ignored`.
 pub fn run(harness: impl Harness, cannot_run: &[&str]) -> ExitCode {
-    let mut arguments = Arguments::from_args();
-    arguments.test_threads = arguments.test_threads.or(Some(THREADS));
+    let mut command_line = CommandLine::parse();
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let mut trials: Vec<_> = families::all()
         .map(|case| trial(Arc::clone(&harness), *case))
         .collect();
     trials.push(compare_ignored(&*harness, cannot_run));
+    command_line.select(&mut trials);
 
+    let mut arguments = command_line.arguments;
+    arguments.test_threads = arguments.test_threads.or(Some(THREADS));
     let conclusion = libtest_mimic::run(&arguments, trials);
     if conclusion.has_failed()
         && let Some(note) = too_slow(&harness)
@@ -270,6 +299,25 @@ mod tests {
         let case = families::all().next().expect("at least one case");
         let failure = run_case(&(Arc::new(harness) as Arc<dyn Harness>), case);
         failure.expect_err("a broken harness").to_string()
+    }
+
+    #[test]
+    fn several_filters_select_what_matches_any() {
+        let selected = |arguments: &[&str]| {
+            let arguments = [&["suite"], arguments].concat();
+            let mut command_line = CommandLine::parse_from(arguments);
+            let trial = |name: &str| Trial::test(name, || Ok(()));
+            let mut trials = ["a::b", "a::bc", "d::e"].map(trial).into();
+            command_line.select(&mut trials);
+            trials.retain(|trial| !command_line.arguments.is_filtered_out(trial));
+            let names: Vec<_> = trials.iter().map(|trial| trial.name().to_owned()).collect();
+            names
+        };
+        assert_eq!(selected(&[]), ["a::b", "a::bc", "d::e"]);
+        assert_eq!(selected(&["bc"]), ["a::bc"]);
+        assert_eq!(selected(&["bc", "d::", "nothing"]), ["a::bc", "d::e"]);
+        assert_eq!(selected(&["--exact", "a::b", "d::e"]), ["a::b", "d::e"]);
+        assert_eq!(selected(&["a", "d", "--skip", "bc"]), ["a::b", "d::e"]);
     }
 
     #[test]

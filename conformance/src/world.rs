@@ -13,8 +13,8 @@ use leasehold_api::{
 
 pub(crate) use crate::attempt::{Attempt, one};
 use crate::case::Case;
-use crate::failure::{Failure, Verdict, want};
-use crate::harness::{Abilities, Environment, Harness, Timing};
+use crate::failure::{Failure, Verdict, ensure, want};
+use crate::harness::{Abilities, Environment, Harness, NAMESPACE_BYTES, Timing};
 
 /// How long an acquire may be delivered, within the delivery window of 10 s.
 pub(crate) const DELIVERABLE: Duration = Duration::from_secs(5);
@@ -28,12 +28,18 @@ pub(crate) struct World {
     abilities: Abilities,
 }
 
+/// The name of a case's environment: as much of the case's name as fits, and 64 random bits.
+fn namespace(case: Case) -> String {
+    let mut namespace = format!("{}-{}", case.family, case.name);
+    let random = format!("-{:016x}", RandomState::new().build_hasher().finish());
+    namespace.truncate(NAMESPACE_BYTES - random.len());
+    namespace + &random
+}
+
 impl World {
     pub(crate) async fn new(harness: &dyn Harness, case: Case) -> Result<Self, Failure> {
-        let random = RandomState::new().build_hasher().finish();
-        let namespace = format!("{}-{}-{random:016x}", case.family, case.name);
         let environment = harness
-            .environment(&namespace)
+            .environment(&namespace(case))
             .await
             .map_err(|error| Failure::setup(&error))?;
         Ok(Self {
@@ -60,6 +66,27 @@ impl World {
         done.map_err(|error| Failure::setup(&error))
     }
 
+    /// Stores a foreign value under the key. A client has connected before, so the tables that it
+    /// creates are there.
+    pub(crate) async fn plant_foreign(&self, key: &Key) -> Verdict {
+        self.backend().await?.hello().await?;
+        let planted = self.environment.plant_foreign(key).await;
+        planted.map_err(|error| Failure::setup(&error))
+    }
+
+    /// Fails the case if the foreign value under the key has changed.
+    pub(crate) async fn foreign_is_untouched(&self, key: &Key) -> Verdict {
+        let intact = self.environment.foreign_is_untouched(key).await;
+        let intact = intact.map_err(|error| Failure::setup(&error))?;
+        ensure!(
+            intact,
+            "rule 14",
+            "the value was changed",
+            "a foreign value stays unchanged"
+        );
+        Ok(())
+    }
+
     /// The capabilities that the harness declares.
     pub(crate) const fn capabilities(&self) -> Capabilities {
         self.capabilities
@@ -77,10 +104,6 @@ impl World {
         } else {
             Duration::ZERO
         }
-    }
-
-    pub(crate) fn environment(&self) -> &dyn Environment {
-        &*self.environment
     }
 
     /// Connects a new client.
@@ -395,5 +418,22 @@ impl Ask {
             "the attempt is refused"
         );
         Ok(refused)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families;
+
+    #[test]
+    fn every_namespace_fits_and_differs() {
+        for case in families::all() {
+            let (name, other) = (namespace(*case), namespace(*case));
+            assert!(name.len() <= NAMESPACE_BYTES, "{name}");
+            assert!(name.starts_with(case.family) && name != other, "{name}");
+            let fits = |byte: u8| matches!(byte, b'a'..=b'z' | b'0'..=b'9' | b'_' | b'-');
+            assert!(name.bytes().all(fits), "{name}");
+        }
     }
 }

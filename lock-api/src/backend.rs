@@ -279,6 +279,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Returns once the server has confirmed the subscription.
     /// - If the subscription is lost, the stream yields [`Notification::Missed`] twice: when the
     ///   backend notices the loss, and when the subscription works again.
+    /// - A session may have several streams at a time, because the client subscribes again before it
+    ///   drops a stream. Each gets every notification, and goes on when another one is dropped.
     /// - If the server then refuses the subscription, end the stream: the client calls `listen` again
     ///   every few seconds and reports why. A backend may instead do both itself.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -77,6 +77,7 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "redelivery_queue::*",
     "reentrancy::*",
     "semaphores::*",
+    "stalls::stalled_acquire_takes_nothing_after_its_window",
     "stalls::stalled_writer_takes_no_read_key",
     "starvation::*",
     "tokens::next_readers_have_another",

@@ -99,6 +99,7 @@ fn exclusion_survives_every_fault() {
         copied: 10,
         unavailable: 3,
         hangs: 1,
+        ..Faults::default()
     };
     let (mut entered, mut refused) = (0, 0);
     for seed in 0..100 {

@@ -16,3 +16,4 @@ mod outcomes;
 mod quiet;
 mod sharing;
 mod steps;
+mod suite;

@@ -302,8 +302,7 @@ async fn largest_batch(world: &World) -> Verdict {
 async fn one_error_touches_no_other(world: &World) -> Verdict {
     let held = holds(world, 2).await?;
     let lock = Lock::mutex("foreign");
-    let planted = world.environment().plant_foreign(&lock.key).await;
-    planted.map_err(|error| Failure::setup(&error))?;
+    world.plant_foreign(&lock.key).await?;
     let mut foreign = held[0].release_request();
     foreign.key = lock.key.clone();
     let batch = [
@@ -443,8 +442,7 @@ async fn largest_batch_of_acquires(world: &World) -> Verdict {
 async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {
     let session = world.session().await?;
     let lock = Lock::mutex("foreign");
-    let planted = world.environment().plant_foreign(&lock.key).await;
-    planted.map_err(|error| Failure::setup(&error))?;
+    world.plant_foreign(&lock.key).await?;
     let batch = [
         session.ask(&Lock::mutex("k0")).build().await?,
         session.ask(&lock).build().await?,

@@ -108,8 +108,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
 async fn failed_call_harms_no_other(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let foreign = leasehold_api::Key::new(name(7)).expect("short enough");
-    let planted = world.environment().plant_foreign(&foreign).await;
-    planted.map_err(|error| Failure::setup(&error))?;
+    world.plant_foreign(&foreign).await?;
     let lock = async |number| a.mutex(name(number))?.lock().await;
     let mut guards = Vec::new();
     let outcomes = join_all((0..20).map(lock)).await;

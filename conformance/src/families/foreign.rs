@@ -3,7 +3,7 @@
 use leasehold_api::{BackendError, Convert, FencingToken, ForceMode, ForceRelease};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want};
+use crate::failure::{Failure, Verdict, want};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("foreign";
@@ -15,23 +15,6 @@ pub(super) const CASES: &[Case] = cases!("foreign";
     force_release_reports_it: ["rule 14"], [PlantForeign, ForceRelease];
     other_keys_work_beside_it: ["rule 14"], [PlantForeign];
 );
-
-async fn plant(world: &World, lock: &Lock) -> Verdict {
-    let planted = world.environment().plant_foreign(&lock.key).await;
-    planted.map_err(|error| Failure::setup(&error))
-}
-
-async fn untouched(world: &World, lock: &Lock) -> Verdict {
-    let intact = world.environment().foreign_is_untouched(&lock.key).await;
-    let intact = intact.map_err(|error| Failure::setup(&error))?;
-    ensure!(
-        intact,
-        "rule 14",
-        "the value was changed",
-        "a foreign value stays unchanged"
-    );
-    Ok(())
-}
 
 fn is_foreign<T: std::fmt::Debug>(answer: Result<T, BackendError>) -> Verdict {
     want!(
@@ -45,7 +28,7 @@ fn is_foreign<T: std::fmt::Debug>(answer: Result<T, BackendError>) -> Verdict {
 
 /// Creates an attempt that was never granted, on a key with a foreign value.
 async fn attempt(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
-    plant(world, lock).await?;
+    world.plant_foreign(&lock.key).await?;
     let a = world.session().await?;
     // The commands need an operation, so it holds another key.
     let elsewhere = Lock::new("elsewhere", lock.spec);
@@ -56,12 +39,12 @@ async fn attempt(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
 
 async fn acquire_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    plant(world, &lock).await?;
+    world.plant_foreign(&lock.key).await?;
     let a = world.session().await?;
     for ask in [a.ask(&lock), a.ask(&lock).wait()] {
         is_foreign(a.backend.acquire(&[ask.build().await?]).await.remove(0))?;
     }
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn renew_and_release_report_it(world: &World) -> Verdict {
@@ -75,7 +58,7 @@ async fn renew_and_release_report_it(world: &World) -> Verdict {
     for answer in backend.release(&[attempt.release_request()]).await {
         is_foreign(answer)?;
     }
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn poll_reports_it(world: &World) -> Verdict {
@@ -85,7 +68,7 @@ async fn poll_reports_it(world: &World) -> Verdict {
     for answer in attempt.session.backend.poll(&[poll]).await {
         is_foreign(answer)?;
     }
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn convert_reports_it(world: &World) -> Verdict {
@@ -94,30 +77,30 @@ async fn convert_reports_it(world: &World) -> Verdict {
     let (key, operation) = (lock.key.clone(), attempt.operation());
     let request = Convert::to_shared(key, operation, FencingToken::new(1));
     is_foreign(attempt.session.backend.convert(&request).await)?;
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn inspect_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    plant(world, &lock).await?;
+    world.plant_foreign(&lock.key).await?;
     is_foreign(world.backend().await?.inspect(&lock.key).await)?;
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn force_release_reports_it(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
-    plant(world, &lock).await?;
+    world.plant_foreign(&lock.key).await?;
     for how in [ForceMode::Revoke, ForceMode::Now] {
         let tokens = vec![FencingToken::new(1)];
         let request = ForceRelease::new(lock.key.clone(), tokens).with_how(how);
         is_foreign(world.backend().await?.force_release(&request).await)?;
     }
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }
 
 async fn other_keys_work_beside_it(world: &World) -> Verdict {
     let (lock, other) = (Lock::mutex("k"), Lock::mutex("k2"));
-    plant(world, &lock).await?;
+    world.plant_foreign(&lock.key).await?;
     let a = world.session().await?;
     let held = a.ask(&other).acquired("rule 14").await?;
     is_foreign(
@@ -127,5 +110,5 @@ async fn other_keys_work_beside_it(world: &World) -> Verdict {
             .remove(0),
     )?;
     held.released("S3").await?;
-    untouched(world, &lock).await
+    world.foreign_is_untouched(&lock.key).await
 }

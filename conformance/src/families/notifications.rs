@@ -24,6 +24,7 @@ pub(super) const CASES: &[Case] = cases!("notifications";
     sessions_that_do_not_listen_are_not_notified: ["rule 8", "L2"], [Queue, Push];
     sessions_receive_only_their_own: ["rule 8"], [Queue, Push];
     two_subscriptions_are_harmless: ["rule 11"], [Queue, Push];
+    ended_subscription_leaves_the_other: ["rule 8", "rule 9"], [Queue, Push];
     grant_after_the_release_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
     barging_sends_wake_ups: ["rule 7", "rule 8"], [Queue, Push];
     revocation_is_pushed: ["S3"], [Push, ForceRelease];
@@ -327,6 +328,21 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
         "two notifications of one grant are one hold"
     );
     waiter.released("rule 11").await
+}
+
+async fn ended_subscription_leaves_the_other(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (b, older) = listener(world).await?;
+    let mut stays = b.backend.listen(b.id).await?;
+    let newer = b.backend.listen(b.id).await?;
+    drop((older, newer));
+    // The server notices.
+    world.pass(2).await;
+    let waiter = listening(&b, &lock).await?;
+    held.released("S3").await?;
+    granted(world, &mut stays, &waiter).await?;
+    Ok(())
 }
 
 async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {

@@ -13,12 +13,13 @@ use leasehold_api::{
 use crate::attempt::one;
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::{Ask, Attempt, Lock, World};
+use crate::world::{Ask, Attempt, DELIVERABLE, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("stalls";
     crash_in_an_acquire_costs_one_lease: ["L1"], [];
     stalled_acquire_takes_no_held_key: ["S1"], [];
     stalled_writer_takes_no_read_key: ["S1"], [RwLocks];
+    stalled_acquire_takes_nothing_after_its_window: ["rule 12"], [Inspect];
     stalled_release_spares_the_next_holder: ["S3"], [];
     stalled_renewal_spares_the_next_holder: ["S3"], [];
 );
@@ -131,6 +132,47 @@ async fn stalled_acquire_takes_no_held_key(world: &World) -> Verdict {
 
 async fn stalled_writer_takes_no_read_key(world: &World) -> Verdict {
     excludes(world, Lock::rw, Ask::shared).await
+}
+
+async fn stalled_acquire_takes_nothing_after_its_window(world: &World) -> Verdict {
+    let mut calls = Vec::new();
+    for step in 1..=STEPS {
+        let session = world.session().await?;
+        let request = session.ask(&key(Lock::mutex, step)).build().await?;
+        calls.push((session, [request]));
+    }
+    let mut stalled = Vec::new();
+    for (step, (session, batch)) in (1..).zip(&calls) {
+        let mut call = session.backend.acquire(batch);
+        if stall(&mut call, step).await.is_none() {
+            stalled.push((step, call));
+        }
+    }
+    // What is on its way arrives. An acquire that has taken its key by then is in time.
+    world.pass(2).await;
+    let b = world.session().await?;
+    let (mut late, mut steps) = (Vec::new(), Vec::new());
+    for (step, call) in stalled {
+        let key = key(Lock::mutex, step);
+        if b.inspect(&key).await?.reply.holders.is_empty() {
+            late.push(call);
+            steps.push(key);
+        }
+    }
+    world.pass_for(DELIVERABLE + world.units(1)).await;
+    // Their answers may be errors.
+    futures_util::future::join_all(late).await;
+    world.pass(2).await;
+    for key in steps {
+        let (_, reply) = b.ask(&key).send().await?;
+        want!(
+            reply,
+            AcquireReply::Acquired(_),
+            "rule 12",
+            "an acquire that stalls and goes on after its window takes nothing"
+        );
+    }
+    Ok(())
 }
 
 /// Takes a key for each step, with a lease of four units, each by a new client.

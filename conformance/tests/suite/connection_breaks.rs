@@ -23,11 +23,15 @@ enum Break {
     CloseStopsTheServer,
     StreamsOutliveClose,
     HidesGaps,
+    /// If one stream of a session is dropped, the others get nothing any longer.
+    DroppedStreamSilencesAll,
     NeverReconnects,
     /// Tries again after its time limit.
     OutlivesItsLimit,
     /// An acquire that arrives after its release takes effect.
     LateAcquiresCount,
+    /// An acquire that was paused takes effect after its window.
+    WindowsNeverEnd,
     /// Queues each waiter as one that listens.
     QueuesEverybodyAsListening,
     /// Takes each waiter that polls for one that listens.
@@ -79,6 +83,14 @@ const BREAKS: &[(Break, &str)] = &[
         "outages::call_to_a_silent_server_ends",
     ),
     (
+        Break::DroppedStreamSilencesAll,
+        "notifications::ended_subscription_leaves_the_other",
+    ),
+    (
+        Break::WindowsNeverEnd,
+        "stalls::stalled_acquire_takes_nothing_after_its_window",
+    ),
+    (
         Break::QueuesEverybodyAsListening,
         "unreachable::waiter_that_never_listened_is_never_unreachable",
     ),
@@ -113,6 +125,7 @@ fn each_break_fails_its_case() {
                     server: Arc::clone(server),
                     how,
                     failed: AtomicBool::new(false),
+                    dropped: Arc::default(),
                 })
             })));
         let case = cases().find(|case| case.name() == *name);
@@ -131,6 +144,17 @@ struct Broken {
     how: Break,
     /// A call has failed.
     failed: AtomicBool,
+    /// A stream was dropped.
+    dropped: Arc<AtomicBool>,
+}
+
+/// Notes that it was dropped.
+struct NotesDrop(Arc<AtomicBool>);
+
+impl Drop for NotesDrop {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Broken {
@@ -172,6 +196,13 @@ impl LockBackend for Broken {
                 .filter(move |it| std::future::ready(told(it)))
                 .boxed());
         }
+        if self.how == Break::DroppedStreamSilencesAll {
+            let drops = NotesDrop(Arc::clone(&self.dropped));
+            let heard = move |_: &Notification| !drops.0.load(Ordering::Relaxed);
+            return Ok(notifications
+                .filter(move |it| std::future::ready(heard(it)))
+                .boxed());
+        }
         if self.how == Break::StreamsOutliveClose {
             return Ok(notifications.chain(stream::pending()).boxed());
         }
@@ -189,6 +220,11 @@ impl LockBackend for Broken {
         }
         let mut batch = batch.to_vec();
         let request = &mut batch[0];
+        if self.how == Break::WindowsNeverEnd {
+            self.pause().await;
+            let now = self.inner.hello().await.expect("it works").at;
+            request.deliver_before = now.saturating_add(Duration::from_secs(5));
+        }
         if self.how == Break::QueuesEverybodyAsListening && request.wait.is_some() {
             request.wait = Some(Wait::new(true));
         }

@@ -131,6 +131,9 @@ impl Environment for MachineEnvironment {
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        if !self.server.greeted.load(Ordering::Relaxed) {
+            return Err("no client has created the table".into());
+        }
         self.server.lock().foreign.insert(key.clone());
         Ok(())
     }
@@ -154,6 +157,8 @@ pub(crate) struct Server {
     /// How often the connections were cut.
     cuts: AtomicU64,
     frozen: AtomicBool,
+    /// A client has said hello.
+    greeted: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -173,6 +178,7 @@ impl Server {
             next_random: AtomicU64::new(1),
             cuts: AtomicU64::new(0),
             frozen: AtomicBool::new(false),
+            greeted: AtomicBool::new(false),
         }
     }
 
@@ -337,6 +343,7 @@ impl LockBackend for Client {
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         self.reach_server().await?;
+        self.server.greeted.store(true, Ordering::Relaxed);
         Ok(self.server.stamp())
     }
 

@@ -59,8 +59,6 @@ impl Harness for Sqlite {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         let path = self.folder.path().join(format!("{namespace}.db"));
-        // Creates the table, for cases that write another program's value first.
-        SqliteStore::open(&path)?;
         Ok(Arc::new(File { path }))
     }
 }
