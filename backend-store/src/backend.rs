@@ -270,6 +270,10 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         None
     }
 
+    fn clock_address(&self, _: ClockId) -> Option<String> {
+        None
+    }
+
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
         self.hello().await
     }

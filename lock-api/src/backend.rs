@@ -264,6 +264,17 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the address of the server that has this clock, for the log.
+    ///
+    /// The client warns if the clocks of two servers differ by more than the drift allowance.
+    /// - `None`, the default, if the backend doesn't know. The log then shows the number of the clock.
+    /// - The address contains no user and no password.
+    /// - Does no I/O.
+    fn clock_address(&self, clock: ClockId) -> Option<String> {
+        let _ = clock;
+        None
+    }
+
     /// Reads the clock that commands for `key` read.
     ///
     /// The default calls [`hello`](Self::hello). Implement it together with
@@ -369,7 +380,8 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 /// Writes [`LockBackend`] methods that forward to the same method of another backend.
 ///
 /// The first line, `|wrapper| inner`, names the backend to call. `inner` may be a block; it runs at
-/// each call. The second line lists the methods to forward, or is `all`.
+/// each call. The second line lists the methods to forward, or is `all`. `clock` stands for
+/// [`clock_address`](LockBackend::clock_address) too.
 ///
 /// The methods return the inner backend's futures as they are. An `async fn` would box each of
 /// them once more.
@@ -429,6 +441,14 @@ macro_rules! forward_lock_backend {
         fn clock(&self, key: &$crate::Key) -> ::std::option::Option<$crate::ClockId> {
             let $wrapper = self;
             ($inner).clock(key)
+        }
+
+        fn clock_address(
+            &self,
+            clock: $crate::ClockId,
+        ) -> ::std::option::Option<::std::string::String> {
+            let $wrapper = self;
+            ($inner).clock_address(clock)
         }
     };
     (@ read_clock $($to:tt)+) => {

@@ -380,6 +380,10 @@ impl<C: Connector> LockBackend for Backend<C> {
         }
     }
 
+    fn clock_address(&self, clock: ClockId) -> Option<String> {
+        self.shared.checks.address_of(clock)
+    }
+
     async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
         match &self.servers {
             Servers::One(_) => self.hello().await,

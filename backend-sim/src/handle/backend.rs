@@ -280,6 +280,10 @@ impl LockBackend for SimBackend {
         None
     }
 
+    fn clock_address(&self, _: ClockId) -> Option<String> {
+        None
+    }
+
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
         self.hello().await
     }

@@ -88,6 +88,9 @@ impl LockBackend for Counted {
     fn clock(&self, key: &Key) -> Option<ClockId> {
         self.inner.clock(key)
     }
+    fn clock_address(&self, clock: ClockId) -> Option<String> {
+        self.inner.clock_address(clock)
+    }
     async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
         self.inner.read_clock(key).await
     }

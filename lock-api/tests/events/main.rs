@@ -296,6 +296,26 @@ async fn retried_acquire_shows_the_error_of_the_library() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn another_server_with_another_time_is_a_warning() {
+    listen();
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let lost = "WARN subscription lost";
+    // The next server shows the same time, the one after it does not.
+    server.restart(Data::Kept);
+    server.advance(secs(12)).await;
+    assert_eq!(warnings(), [lost]);
+    server.restart(Data::Kept);
+    server.step_clock_forward(secs(5));
+    server.advance(secs(25)).await;
+    let differ =
+        r#"WARN server clocks differ ahead="clock 3" behind="clock 2" difference_ms=5000.0"#;
+    assert_eq!(warnings(), [lost, differ], "once");
+    assert!(guard.is_valid(), "its lease is long enough");
+}
+
+#[tokio::test(start_paused = true)]
 async fn problems_are_warnings() {
     listen();
     let server = server();

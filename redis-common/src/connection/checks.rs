@@ -5,17 +5,21 @@
 //! most of that. `CONFIG GET` would tell more, but is often forbidden. What a server doesn't tell is
 //! not judged.
 
+use std::collections::VecDeque;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use leasehold_api::BackendError;
+use leasehold_api::{BackendError, ClockId};
 
 use super::connector::Connection;
 use super::failure::{Failure, FailureKind};
 use super::server::{UNKNOWN, field};
 use crate::options::ServerChecks;
 use crate::script::Call;
+
+/// How many servers are remembered. A restart makes another one.
+const MAX_SERVERS: usize = 1_024;
 
 /// A setting of the server that endangers locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,6 +90,8 @@ pub(crate) struct Checks {
     rights: Option<Call>,
     /// The findings that were reported so far.
     reported: Mutex<Vec<Finding>>,
+    /// The servers that were reached, by their clocks, the oldest first.
+    servers: Mutex<VecDeque<(ClockId, String)>>,
 }
 
 impl Checks {
@@ -95,6 +101,7 @@ impl Checks {
             mode,
             rights: Some(rights).filter(|_| mode != ServerChecks::Ignore),
             reported: Mutex::default(),
+            servers: Mutex::default(),
         }
     }
 
@@ -123,6 +130,25 @@ impl Checks {
         };
         has_rights.store(missing.is_empty(), Ordering::Relaxed);
         Ok(missing)
+    }
+
+    /// Remembers the address of a server.
+    pub(crate) fn reached(&self, clock: ClockId, address: String) {
+        let mut servers = lock(&self.servers);
+        if servers.iter().any(|(known, _)| *known == clock) {
+            return;
+        }
+        if servers.len() == MAX_SERVERS {
+            servers.pop_front();
+        }
+        servers.push_back((clock, address));
+    }
+
+    /// The address of the server that has this clock, if it is remembered.
+    pub(crate) fn address_of(&self, clock: ClockId) -> Option<String> {
+        let servers = lock(&self.servers);
+        let known = servers.iter().find(|(known, _)| *known == clock)?;
+        Some(known.1.clone())
     }
 
     /// Acts on the findings about the server at `address`. Warns of each finding once.

@@ -162,6 +162,9 @@ impl<C: Connector> Shared<C> {
         found.retain(|finding| is_alone || !finding.is_transient);
         let address = connector.address();
         self.checks.report(address.as_deref(), found)?;
+        if let (Some(clock), Some(address)) = (server.clock, address) {
+            self.checks.reached(clock, address);
+        }
         Ok(server)
     }
 

@@ -4,7 +4,8 @@
 //! executed. The client notes the moment *before* it sends a request and keeps that moment with the
 //! reply, because a lease is counted from there (rule 2). Each reply carries a stamp, which becomes
 //! a sample of the [`ServerClock`](crate::client::state::clock::ServerClock). If the sample shows a
-//! step of the server's clock, all holders that depend on that clock are lost.
+//! step of the server's clock, all holders that depend on that clock are lost. If it shows that the
+//! clocks of two servers differ, the client warns.
 
 use std::future::Future;
 use std::pin::pin;
@@ -20,7 +21,7 @@ use crate::id::Key;
 use crate::mutants::mutant;
 use crate::reply::InspectReply;
 use crate::runtime::Moment;
-use crate::time::{Rounded, ServerTime, Stamp, Stamped};
+use crate::time::{ClockId, Rounded, ServerTime, Stamp, Stamped};
 
 impl Core {
     /// Runs one call to the backend for at most `limit`, and samples the server's clock from its
@@ -101,9 +102,18 @@ impl Core {
     }
 
     fn observe(&self, sent: Moment, stamp: Stamp) {
-        if let Err(stepped) = self.clock.observe(sent, stamp, self.now()) {
+        let found = self.clock.observe(sent, stamp, self.now());
+        if found.stepped {
             self.events.clock_stepped();
-            self.renewals.clock_stepped(stepped.0);
+            self.renewals.clock_stepped(stamp.clock);
+        }
+        if let Some(apart) = found.apart {
+            let server = |clock: ClockId| {
+                let address = self.backend.clock_address(clock);
+                address.unwrap_or_else(|| format!("clock {}", clock.get()))
+            };
+            self.events
+                .clocks_apart(&server(apart.ahead), &server(apart.behind), apart.by);
         }
     }
 

@@ -7,7 +7,11 @@
 //! A new sample must agree with both: between two samples, the server's clock must advance as much
 //! as the local clock, within the uncertainty of the samples and the drift allowance. Otherwise the
 //! server's clock has stepped. A pushed grant has a stamp but no `sent`, so its moment is
-//! extrapolated from the best sample. Samples of different clock ids are never compared.
+//! extrapolated from the best sample.
+//!
+//! Samples of different clock ids say how far these clocks differ. A key may move from one server to
+//! another, and its lease ends by the clock of the server that has it then. So servers whose samples
+//! disagree beyond the same allowance are reported.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,6 +27,8 @@ const MAX_BEST_AGE: Duration = Duration::from_secs(5);
 /// A clock that no reply has had for this long is forgotten. Each restart of a server brings a new
 /// clock. A holder depends on a clock for at most a lease after its last reply.
 const MAX_UNUSED: Duration = MAX_LEASE;
+/// A clock that differs from others is reported at most this often.
+const REPORT_EVERY: Duration = Duration::from_secs(60 * 60);
 /// The maximum number of clocks that are remembered. A cluster has one for each primary.
 const MAX_CLOCKS: usize = 1_024;
 
@@ -43,9 +49,23 @@ pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
     sent.saturating_add(remaining.saturating_sub(drift_allowance(remaining)))
 }
 
-/// The server's clock with this id jumped relative to the local clock.
+/// What a sample tells about the clocks.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Findings {
+    /// The clock of the sample jumped relative to the local clock.
+    pub(crate) stepped: bool,
+    /// The clock of the sample and another one differ, which was not reported yet.
+    pub(crate) apart: Option<Apart>,
+}
+
+/// Two clocks that differ by more than the drift allowance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Stepped(pub(crate) ClockId);
+pub(crate) struct Apart {
+    pub(crate) ahead: ClockId,
+    pub(crate) behind: ClockId,
+    /// An estimate of the difference.
+    pub(crate) by: Duration,
+}
 
 #[derive(Clone, Copy, Debug)]
 struct Sample {
@@ -70,12 +90,19 @@ impl Sample {
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
     }
 
-    /// Whether both clocks advanced equally between the two samples.
+    /// Whether both clocks advanced equally between the two samples. Of samples of two clocks: whether
+    /// these may show the same time.
     fn agrees_with(&self, earlier: &Self) -> bool {
         let server = self.at - earlier.at;
         let (min, max) = (self.sent - earlier.received, self.received - earlier.sent);
         let allowance = allowance_micros(max.max(-min));
         min - allowance <= server && server <= max + allowance
+    }
+
+    /// How far the clock of this sample is ahead of the clock of the other sample.
+    fn ahead_of(&self, other: &Self) -> i128 {
+        let ahead = |sample: &Self| sample.at - (sample.sent + sample.received) / 2;
+        ahead(self) - ahead(other)
     }
 }
 
@@ -83,6 +110,16 @@ impl Sample {
 struct ClockSamples {
     latest: Sample,
     best: Sample,
+    /// The time of the last report that it differs from another clock.
+    reported: Option<i128>,
+}
+
+impl ClockSamples {
+    /// Whether a difference may be reported.
+    fn may_report(&self, now: i128) -> bool {
+        let next = |last| last + duration_micros(REPORT_EVERY);
+        self.reported.is_none_or(|last| now >= next(last))
+    }
 }
 
 /// The samples of each clock.
@@ -97,24 +134,20 @@ struct Clocks {
 }
 
 impl ServerClock {
-    /// Adds the sample of one call. Fails if it shows that the clock has stepped.
-    pub(crate) fn observe(
-        &self,
-        sent: Moment,
-        stamp: Stamp,
-        received: Moment,
-    ) -> Result<(), Stepped> {
+    /// Adds the sample of one call.
+    pub(crate) fn observe(&self, sent: Moment, stamp: Stamp, received: Moment) -> Findings {
         let sample = Sample::new(sent, stamp.at, received);
         let mut clocks = self.0.lock();
         clocks.last = Some(stamp.clock);
-        let mut stepped = false;
+        let (mut stepped, mut is_best) = (false, true);
         match clocks.by_id.get_mut(&stamp.clock) {
             Some(clock) => {
                 // The latest sample may be so uncertain that it hides a step.
                 stepped = !sample.agrees_with(&clock.latest) || !sample.agrees_with(&clock.best);
                 let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
                 let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
-                if stepped || outdated || better {
+                is_best = stepped || outdated || better;
+                if is_best {
                     clock.best = sample;
                 }
                 clock.latest = sample;
@@ -123,15 +156,19 @@ impl ServerClock {
                 let clock = ClockSamples {
                     latest: sample,
                     best: sample,
+                    reported: None,
                 };
                 clocks.forget_unused(sample.received);
                 clocks.by_id.insert(stamp.clock, clock);
             }
         }
-        if stepped && !mutant!(SteppedWallClock) {
-            Err(Stepped(stamp.clock))
-        } else {
-            Ok(())
+        let apart = match is_best {
+            true => clocks.compare(stamp.clock, &sample),
+            false => None,
+        };
+        Findings {
+            stepped: stepped && !mutant!(SteppedWallClock),
+            apart,
         }
     }
 
@@ -178,6 +215,31 @@ impl ServerClock {
 }
 
 impl Clocks {
+    /// Compares a sample with those of all other clocks. Returns the greatest difference that is to be
+    /// reported.
+    fn compare(&mut self, id: ClockId, sample: &Sample) -> Option<Apart> {
+        let now = sample.received;
+        if self.by_id.len() == 1 || !self.by_id.get(&id)?.may_report(now) {
+            return None;
+        }
+        let differ = self.by_id.iter().filter(|(other, clock)| {
+            let agree = sample.agrees_with(&clock.latest) && sample.agrees_with(&clock.best);
+            **other != id && !agree && clock.may_report(now)
+        });
+        let differences = differ.map(|(other, clock)| (*other, sample.ahead_of(&clock.best)));
+        let (other, ahead) = differences.max_by_key(|(_, ahead)| ahead.abs())?;
+        for reported in [id, other] {
+            self.by_id.get_mut(&reported)?.reported = Some(now);
+        }
+        let (ahead_id, behind) = if ahead > 0 { (id, other) } else { (other, id) };
+        let by = u64::try_from(ahead.abs()).unwrap_or(u64::MAX);
+        Some(Apart {
+            ahead: ahead_id,
+            behind,
+            by: Duration::from_micros(by),
+        })
+    }
+
     /// Makes room for another clock.
     fn forget_unused(&mut self, now: i128) {
         let oldest = now - duration_micros(MAX_UNUSED);
@@ -234,9 +296,7 @@ mod tests {
         let clock = ServerClock::default();
         let call = Duration::from_secs(1);
         assert_eq!(clock.deliver_before(at(0), None, call), None);
-        clock
-            .observe(at(100), stamp(1, 50_000), at(140))
-            .expect("first");
+        clock.observe(at(100), stamp(1, 50_000), at(140));
         let until = clock.deliver_before(at(240), None, call).expect("a sample");
         assert_eq!(until.as_micros(), 50_000_000 + 100_000 + 2_000_000);
         let far = clock.deliver_before(at(240), None, Duration::from_secs(60));
@@ -248,9 +308,8 @@ mod tests {
         let clock = ServerClock::default();
         // More servers than a client met before clusters, five seconds apart.
         for id in 0..100 {
-            clock
-                .observe(at(id), stamp(id, 90_000 + 5_000 * id), at(id))
-                .expect("another clock is no step");
+            let found = clock.observe(at(id), stamp(id, 90_000 + 5_000 * id), at(id));
+            assert!(!found.stepped, "another clock is no step");
         }
         let micros = |id: u64| 1_000 * (90_000 + 5_000 * id + 200 - id);
         for id in 0..100 {
@@ -271,9 +330,8 @@ mod tests {
     fn unused_clocks_are_forgotten() {
         let clock = ServerClock::default();
         let seen = |ms, id| {
-            clock
-                .observe(at(ms), stamp(id, ms), at(ms))
-                .expect("no step");
+            let found = clock.observe(at(ms), stamp(id, ms), at(ms));
+            assert_eq!(found, Findings::default());
         };
         let known = |ms, id| clock.server_now(at(ms), Some(ClockId::new(id))).is_some();
         let hour = 3_600_000;
@@ -294,35 +352,25 @@ mod tests {
     #[test]
     fn step_is_noticed_in_both_directions_but_not_in_a_slow_reply() {
         let clock = ServerClock::default();
-        clock.observe(at(0), stamp(1, 1_000), at(2)).expect("first");
+        clock.observe(at(0), stamp(1, 1_000), at(2));
         // Both clocks advanced by 100 ms, but the reply took 900 ms.
-        clock
-            .observe(at(100), stamp(1, 1_100), at(1_000))
-            .expect("no step");
-        assert!(
-            clock
-                .observe(at(1_100), stamp(1, 7_000), at(1_101))
-                .is_err()
-        );
-        clock
-            .observe(at(1_200), stamp(1, 7_100), at(1_201))
-            .expect("no further step");
-        assert!(
-            clock
-                .observe(at(1_300), stamp(1, 5_000), at(1_301))
-                .is_err()
-        );
+        let stepped = |sent, ms, received| {
+            let found = clock.observe(at(sent), stamp(1, ms), at(received));
+            found.stepped
+        };
+        assert!(!stepped(100, 1_100, 1_000));
+        assert!(stepped(1_100, 7_000, 1_101));
+        assert!(!stepped(1_200, 7_100, 1_201), "no further step");
+        assert!(stepped(1_300, 5_000, 1_301));
     }
 
     #[test]
     fn slow_call_hides_no_step() {
         let clock = ServerClock::default();
-        clock.observe(at(0), stamp(1, 1_000), at(1)).expect("first");
-        clock
-            .observe(at(1), stamp(1, 1_450), at(900))
-            .expect("no step");
+        clock.observe(at(0), stamp(1, 1_000), at(1));
+        assert!(!clock.observe(at(1), stamp(1, 1_450), at(900)).stepped);
         // A step by 300 ms agrees with the slow sample, but not with the fast one.
-        assert!(clock.observe(at(901), stamp(1, 2_200), at(902)).is_err());
+        assert!(clock.observe(at(901), stamp(1, 2_200), at(902)).stepped);
     }
 
     #[test]
@@ -330,15 +378,77 @@ mod tests {
         let clock = ServerClock::default();
         assert_eq!(clock.granted_at(stamp(1, 0), at(0)), None);
         // The first request took 5 ms to arrive, the second 1 ms, so the second is better.
-        clock.observe(at(0), stamp(1, 1_005), at(6)).expect("first");
-        clock
-            .observe(at(100), stamp(1, 1_101), at(103))
-            .expect("second");
+        clock.observe(at(0), stamp(1, 1_005), at(6));
+        clock.observe(at(100), stamp(1, 1_101), at(103));
         // 100 ms after the sample, less the drift of a fast clock.
         assert_eq!(clock.granted_at(stamp(1, 1_201), at(260)), Some(at(199)));
         // The server's clock stepped forward after the sample.
         assert_eq!(clock.granted_at(stamp(1, 9_000), at(260)), None);
         // A stamp slightly ahead is within the allowance and counts from the receipt.
         assert_eq!(clock.granted_at(stamp(1, 1_264), at(260)), Some(at(260)));
+    }
+
+    /// The clocks with these ids, if a sample shows that the first is ahead.
+    fn apart(ahead: u64, behind: u64, by: Duration) -> Option<Apart> {
+        Some(Apart {
+            ahead: ClockId::new(ahead),
+            behind: ClockId::new(behind),
+            by,
+        })
+    }
+
+    #[test]
+    fn clocks_that_differ_are_reported_once_an_hour() {
+        let clock = ServerClock::default();
+        let seen = |id, ms, offset| {
+            let found = clock.observe(at(ms), stamp(id, ms + offset), at(ms));
+            assert!(!found.stepped);
+            found.apart
+        };
+        let sixty = Duration::from_secs(60);
+        assert_eq!(seen(1, 0, 100_000), None);
+        assert_eq!(seen(2, 12, 160_000), apart(2, 1, sixty));
+        for ms in (100..3_600_000).step_by(4_000) {
+            assert_eq!(seen(1, ms, 100_000), None);
+            assert_eq!(seen(2, ms, 160_000), None);
+        }
+        assert_eq!(seen(1, 3_600_012, 100_000), apart(2, 1, sixty));
+        // Both of them were just reported.
+        assert_eq!(seen(3, 3_600_013, 40_000), None);
+    }
+
+    #[test]
+    fn greatest_difference_is_reported() {
+        let clock = ServerClock::default();
+        for (id, offset) in [(1, 1_003), (2, 1_005), (3, 1_000), (4, 1_009)] {
+            let found = clock.observe(at(5), stamp(id, 5 + offset), at(5));
+            assert_eq!(found.apart, None, "clock {id} is within the allowance");
+        }
+        let found = clock.observe(at(6), stamp(5, 6), at(6));
+        assert_eq!(found.apart, apart(4, 5, Duration::from_millis(1_009)));
+        let found = clock.observe(at(7), stamp(6, 7), at(7));
+        assert_eq!(found.apart, apart(2, 6, Duration::from_millis(1_005)));
+    }
+
+    #[test]
+    fn difference_must_be_certain() {
+        // Each case: when the stamp of the second clock came, how far it is ahead of the first clock at
+        // that time, and how long its reply took. The first clock's came at 0.
+        for (ms, ahead, took, differs) in [
+            (1, 10, 0, false),
+            (1, 11, 0, true),
+            // The clock may have been read at any time since the request.
+            (500, -300, 400, false),
+            (500, -500, 400, true),
+            // Both clocks may have drifted by 1 % since.
+            (60_000, 600, 0, false),
+            (60_000, 611, 0, true),
+        ] {
+            let clock = ServerClock::default();
+            clock.observe(at(0), stamp(1, 100_000), at(0));
+            let shown = (100_000_u64 + ms).saturating_add_signed(ahead);
+            let found = clock.observe(at(ms - took), stamp(2, shown), at(ms));
+            assert_eq!(found.apart.is_some(), differs, "{ahead} ms at {ms} ms");
+        }
     }
 }

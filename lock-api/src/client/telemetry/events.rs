@@ -312,6 +312,17 @@ impl Events {
         count!(meter::CLOCK_STEPS);
     }
 
+    /// The clocks of two servers differ by more than the drift allowance.
+    pub(crate) fn clocks_apart(&self, ahead: &str, behind: &str, by: Duration) {
+        emit!(
+            WARN,
+            "server clocks differ",
+            ahead,
+            behind,
+            difference_ms = millis(by)
+        );
+    }
+
     /// The subscription was confirmed or lost.
     pub(crate) fn subscription(&self, listening: bool) {
         if listening {
