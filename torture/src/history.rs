@@ -189,6 +189,9 @@ pub(crate) struct Fault {
     pub(crate) from: u64,
     /// When it was undone and, if it was done to servers, one of them answered again.
     pub(crate) until: u64,
+    /// Whether a message that was sent during it may arrive after it.
+    #[serde(default)]
+    pub(crate) delays: bool,
     /// The assumption that it breaks.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) breaks: Option<Assumption>,

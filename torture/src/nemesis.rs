@@ -10,7 +10,7 @@ use crate::client::Target;
 use crate::link::{Cut, Link};
 use crate::random::Random;
 use crate::record::Record;
-use crate::topology::{Kind, Servers};
+use crate::topology::{Kind, Servers, within};
 
 /// Both nemeses pause between two faults.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(2_000)];
@@ -58,7 +58,7 @@ impl Nemesis<'_> {
     fn kill(&self, client: usize, target: &Target) {
         let from = self.record.now();
         if target.signal(Signal::KILL) {
-            self.record.fault("kill client", Some(client), from, None);
+            self.record.fault(within("kill client"), Some(client), from);
         }
     }
 
@@ -68,7 +68,7 @@ impl Nemesis<'_> {
         if stopped {
             self.record.sleep(time);
             // Noted before the process goes on, so it certainly slept for all of it.
-            self.record.fault(STOPPED, Some(client), from, None);
+            self.record.fault(within(STOPPED), Some(client), from);
             target.signal(Signal::CONT);
         }
     }
@@ -86,7 +86,7 @@ impl Nemesis<'_> {
         });
         self.record.sleep(time);
         link.set(Cut::default());
-        self.record.fault(kind, Some(client), from, None);
+        self.record.fault(within(kind).delays(), Some(client), from);
     }
 
     /// Does these kinds of faults to the servers, one at a time.
@@ -101,7 +101,7 @@ impl Nemesis<'_> {
             let (number, kind) = kinds[random.below(kinds.len())];
             let from = self.record.now();
             servers.inject(number, random);
-            self.record.fault(kind.name, None, from, kind.breaks);
+            self.record.fault(kind, None, from);
         }
     }
 
@@ -113,7 +113,7 @@ impl Nemesis<'_> {
             std::thread::sleep(INTERVAL);
             let took = Duration::from_micros(self.record.now() - from);
             if took > INTERVAL + LATE {
-                self.record.fault(STALL, None, from, None);
+                self.record.fault(within(STALL), None, from);
             }
         }
     }

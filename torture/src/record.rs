@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use crate::history::{Answer, Assumption, Call, Entry, Fault, Operation};
+use crate::history::{Answer, Call, Entry, Fault, Operation};
+use crate::topology::Kind;
 
 /// The record of a run.
 #[derive(Debug)]
@@ -106,19 +107,14 @@ impl Record {
     }
 
     /// Records a fault that ends now.
-    pub(crate) fn fault(
-        &self,
-        kind: &str,
-        client: Option<usize>,
-        from: u64,
-        breaks: Option<Assumption>,
-    ) {
+    pub(crate) fn fault(&self, kind: Kind, client: Option<usize>, from: u64) {
         self.push(Entry::Fault(Fault {
-            kind: kind.into(),
+            kind: kind.name.into(),
             client,
             from,
             until: self.now(),
-            breaks,
+            delays: kind.delays,
+            breaks: kind.breaks,
         }));
     }
 

@@ -120,10 +120,10 @@ pub(crate) const ALL: &[Subject] = &[
         Some(Broken::CountsItsOwnTokens),
     ),
     leasehold(
-        "broken-doubles-the-remaining-time",
+        "broken-is-valid-after-a-pause",
         Backend::RedisRs,
         REDIS,
-        Some(Broken::DoublesTheRemainingTime),
+        Some(Broken::IsValidAfterAPause),
     ),
     peer(
         "rslock",

@@ -9,7 +9,7 @@ use leasehold::fred::FredBackend;
 use leasehold::postgres::PostgresBackend;
 use leasehold::quorum::Quorum;
 use leasehold::redis_rs::{Options, RedisBackend};
-use leasehold::{Error, ForceMode, Guard, LockBackend, LockClient, Outcome, ReleaseOutcome};
+use leasehold::{Error, Guard, LockBackend, LockClient, Outcome, ReleaseOutcome};
 
 use crate::Failure;
 use crate::adapter::Adapter;
@@ -29,17 +29,20 @@ pub(crate) enum Backend {
 pub(crate) enum Broken {
     /// A user who never looks at the deadline: assumption A4.
     IgnoresItsDeadline,
-    /// A release that frees the key, whoever holds it: S3.
+    /// A release that deletes the key, whoever holds it: S3.
     ReleasesAnyone,
     /// A counter in the process instead of the server's tokens: rule 15.
     CountsItsOwnTokens,
-    /// Scripts that answer with twice the time that remains: rule 2. Only in a build with the mutants.
-    DoublesTheRemainingTime,
+    /// A guard that looks at its deadline only when something happens: rule 2. Only in a build with the
+    /// mutants.
+    IsValidAfterAPause,
 }
 
 /// A client of leasehold.
 pub(crate) struct Leasehold {
     locks: LockClient,
+    /// Only for what is broken.
+    redis: Option<redis::Client>,
     broken: Option<Broken>,
     counted: Cell<u64>,
 }
@@ -77,7 +80,7 @@ impl Leasehold {
         lease: Duration,
         broken: Option<Broken>,
     ) -> Result<Self, Failure> {
-        if broken == Some(Broken::DoublesTheRemainingTime) {
+        if broken == Some(Broken::IsValidAfterAPause) {
             plant_mutant()?;
         }
         let first = urls.first().ok_or("no URL")?;
@@ -95,8 +98,10 @@ impl Leasehold {
                 Arc::new(Quorum::new(servers)?.max_lease(lease)?)
             }
         };
+        let redis = broken.map(|_| redis::Client::open(first.as_str()));
         Ok(Self {
             locks: LockClient::new(backend),
+            redis: redis.transpose()?,
             broken,
             counted: Cell::new(0),
         })
@@ -161,10 +166,13 @@ impl Adapter for Leasehold {
     async fn release(&self, held: Held) -> Result<bool, Failure> {
         let outcome = held.guard.release().await?;
         let was_held = matches!(outcome, ReleaseOutcome::Released { .. });
-        if !was_held && self.broken == Some(Broken::ReleasesAnyone) {
-            let tokens = self.locks.inspect(&held.key).await?.held_tokens();
-            let forced = self.locks.force_release(&held.key, tokens, ForceMode::Now);
-            forced.await?;
+        if let (false, Some(Broken::ReleasesAnyone), Some(redis)) =
+            (was_held, self.broken, &self.redis)
+        {
+            let mut connection = redis.get_multiplexed_async_connection().await?;
+            let mut delete = redis::cmd("DEL");
+            delete.arg(format!("leasehold:{{{}}}", held.key));
+            delete.exec_async(&mut connection).await?;
         }
         Ok(was_held)
     }
@@ -172,9 +180,7 @@ impl Adapter for Leasehold {
 
 #[cfg(leasehold_mutants)]
 fn plant_mutant() -> Result<(), Failure> {
-    let mut all = leasehold_redis_common::script::mutants::ALL.iter();
-    let mutant = all.find(|it| it.name == "lua-remaining-is-doubled");
-    mutant.ok_or("no such mutant")?.plant();
+    leasehold::api::mutants::Mutant::ValidAfterAPause.plant();
     Ok(())
 }
 

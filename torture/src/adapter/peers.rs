@@ -29,10 +29,11 @@ pub(crate) async fn run(peer: Peer, lease: Duration, urls: Vec<String>) -> Resul
         Peer::Rslock => serve(Rslock(RefCell::new(LockManager::new(urls)))).await,
         Peer::Redlock => serve(Redlock(Box::leak(Box::new(RedLock::new(urls))))).await,
         Peer::DistributedLockRedis => {
-            // A third of the expiry, as the default is.
+            // The same parts of the expiry as the defaults are.
             let provider = RedisLockProvider::builder()
                 .urls(&urls)
                 .expiry(lease)
+                .min_validity(lease * 9 / 10)
                 .extension_cadence(lease / 3)
                 .build()
                 .await?;

@@ -21,8 +21,10 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     for fault in history.faults().filter(slept) {
         // A renewal that another fault holds up may extend the lease in the meantime.
         let reach = (fault.from.saturating_sub(2 * lease), fault.until);
-        let concerns = |other: &Fault| other.client.is_none() || other.client == fault.client;
-        let mut others = history.faults().filter(|other| *other != fault);
+        let concerns = |other: &Fault| {
+            other.delays && (other.client.is_none() || other.client == fault.client)
+        };
+        let mut others = history.faults();
         if others.any(|it| concerns(it) && it.from <= reach.1 && it.until >= reach.0) {
             continue;
         }

@@ -89,6 +89,7 @@ impl Story {
             client,
             from: times.0 * MS,
             until: times.1 * MS,
+            delays: kind.starts_with("lose"),
             breaks,
         }));
         self
@@ -313,6 +314,12 @@ fn sleeper_must_notice_its_loss() {
         cut.still_holds(ANN, 4_000)
     })
     .keeps_everything();
+    // Not if connections end with the fault.
+    story(3_000, |story| {
+        let kill = story.suffers("kill server", None, (150, 2_000), None);
+        kill.still_holds(ANN, 4_000)
+    })
+    .breaks_only(Promise::Loss);
 }
 
 #[test]

@@ -19,12 +19,12 @@ const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FAULTS: Faults<Cluster> = &[
     // The primary hands over all that it has written.
-    (within("graceful failover"), |it, random| {
+    (within("graceful failover").delays(), |it, random| {
         let primary = it.primary(random);
         it.all.fail_over_to(it.all.replica_of(primary));
         it.wait_until_in_sync();
     }),
-    (within("move slot"), |it, random| {
+    (within("move slot").delays(), |it, random| {
         let key = it.key(random);
         let from = it.all.primary_of(&key);
         let mut others = it.primaries();
@@ -37,20 +37,26 @@ const FAULTS: Faults<Cluster> = &[
         it.all.end_migration(&key, to);
     }),
     // The last writes may not have reached the replica.
-    (outside("kill primary", Assumption::A1), |it, random| {
-        let key = it.key(random);
-        let primary = it.all.primary_of(&key);
-        it.all.kill(primary);
-        until("another primary", || it.all.find_primary_of(&key).is_some());
-        it.all.start_again(primary);
-        it.wait_until_in_sync();
-    }),
-    (within("stop primary for a moment"), |it, random| {
-        let primary = &it.all.nodes()[it.primary(random)];
-        primary.pause();
-        std::thread::sleep(random.between(SHORT / 5, SHORT));
-        primary.resume();
-    }),
+    (
+        outside("kill primary", Assumption::A1).delays(),
+        |it, random| {
+            let key = it.key(random);
+            let primary = it.all.primary_of(&key);
+            it.all.kill(primary);
+            until("another primary", || it.all.find_primary_of(&key).is_some());
+            it.all.start_again(primary);
+            it.wait_until_in_sync();
+        },
+    ),
+    (
+        within("stop primary for a moment").delays(),
+        |it, random| {
+            let primary = &it.all.nodes()[it.primary(random)];
+            primary.pause();
+            std::thread::sleep(random.between(SHORT / 5, SHORT));
+            primary.resume();
+        },
+    ),
     (within("flush scripts"), |it, _| {
         it.all.nodes().iter().for_each(flush_scripts);
     }),

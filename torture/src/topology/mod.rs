@@ -28,8 +28,20 @@ pub(crate) enum Topology {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
+    /// Whether a message that was sent during it may arrive after it.
+    pub(crate) delays: bool,
     /// The assumption that it breaks.
     pub(crate) breaks: Option<Assumption>,
+}
+
+impl Kind {
+    /// The same, but messages may be late.
+    pub(crate) const fn delays(self) -> Self {
+        Self {
+            delays: true,
+            ..self
+        }
+    }
 }
 
 /// Running servers.
@@ -60,14 +72,18 @@ type Inject<S> = fn(&mut S, &mut Random);
 /// The faults of one topology.
 type Faults<S> = &'static [(Kind, Inject<S>)];
 
-const fn within(name: &'static str) -> Kind {
-    Kind { name, breaks: None }
+pub(crate) const fn within(name: &'static str) -> Kind {
+    Kind {
+        name,
+        delays: false,
+        breaks: None,
+    }
 }
 
 const fn outside(name: &'static str, assumption: Assumption) -> Kind {
     Kind {
-        name,
         breaks: Some(assumption),
+        ..within(name)
     }
 }
 

@@ -26,15 +26,21 @@ const FAULTS: Faults<Postgres> = &[
             "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = '{USER}'"
         ));
     }),
-    (within("lock the rows from outside"), |it, random| {
-        it.hold("PERFORM 1 FROM leasehold.locks FOR UPDATE", random);
-    }),
-    (within("lock the table from outside"), |it, random| {
-        it.hold(
-            "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE",
-            random,
-        );
-    }),
+    (
+        within("lock the rows from outside").delays(),
+        |it, random| {
+            it.hold("PERFORM 1 FROM leasehold.locks FOR UPDATE", random);
+        },
+    ),
+    (
+        within("lock the table from outside").delays(),
+        |it, random| {
+            it.hold(
+                "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE",
+                random,
+            );
+        },
+    ),
 ];
 
 pub(super) struct Postgres {

@@ -21,13 +21,13 @@ const FAULTS: Faults<Quorum> = &[
             it.servers[server].start_again();
         },
     ),
-    (within("stop one server"), |it, random| {
+    (within("stop one server").delays(), |it, random| {
         let server = random.below(SERVERS);
         it.servers[server].pause();
         sleep(random, it.lease, 20, 300);
         it.servers[server].resume();
     }),
-    (within("stop two servers"), |it, random| {
+    (within("stop two servers").delays(), |it, random| {
         let running = random.below(SERVERS);
         let stopped = |number: &usize| *number != running;
         (0..SERVERS)

@@ -17,30 +17,39 @@ const SHORT: Duration = Duration::from_millis(250);
 
 // Redis replicates asynchronously, so each promotion may lose writes. A primary in the minority goes on.
 const FAULTS: Faults<Sentinel> = &[
-    (outside("sentinel failover", Assumption::A1), |it, _| {
-        it.all.fail_over();
-        it.all.wait_until_in_sync();
-    }),
-    (outside("kill primary", Assumption::A1), |it, _| {
+    (
+        outside("sentinel failover", Assumption::A1).delays(),
+        |it, _| {
+            it.all.fail_over();
+            it.all.wait_until_in_sync();
+        },
+    ),
+    (outside("kill primary", Assumption::A1).delays(), |it, _| {
         let old = it.all.primary();
         it.all.server_mut(old).kill();
         it.all.wait_for_another_primary(old);
         it.all.server_mut(old).start_again();
         it.all.wait_until_in_sync();
     }),
-    (outside("isolate primary", Assumption::A1), |it, _| {
-        let old = it.all.primary();
-        it.all.isolate(old);
-        it.all.wait_for_another_primary(old);
-        it.all.rejoin(old);
-        it.all.wait_until_in_sync();
-    }),
-    (within("stop primary for a moment"), |it, random| {
-        let primary = it.all.server(it.all.primary());
-        primary.pause();
-        std::thread::sleep(random.between(SHORT / 5, SHORT));
-        primary.resume();
-    }),
+    (
+        outside("isolate primary", Assumption::A1).delays(),
+        |it, _| {
+            let old = it.all.primary();
+            it.all.isolate(old);
+            it.all.wait_for_another_primary(old);
+            it.all.rejoin(old);
+            it.all.wait_until_in_sync();
+        },
+    ),
+    (
+        within("stop primary for a moment").delays(),
+        |it, random| {
+            let primary = it.all.server(it.all.primary());
+            primary.pause();
+            std::thread::sleep(random.between(SHORT / 5, SHORT));
+            primary.resume();
+        },
+    ),
     (within("flush scripts"), |it, _| {
         flush_scripts(it.all.server(it.all.primary()));
     }),

@@ -20,7 +20,7 @@ const FAULTS: Faults<Standalone> = &[
             it.server.start_again();
         },
     ),
-    (within("stop server"), |it, random| {
+    (within("stop server").delays(), |it, random| {
         it.server.pause();
         sleep(random, it.lease, 20, 250);
         it.server.resume();
