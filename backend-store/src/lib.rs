@@ -95,6 +95,7 @@
 
 mod backend;
 mod call;
+mod check;
 mod execute;
 mod local;
 pub mod messages;
@@ -103,4 +104,5 @@ mod streams;
 mod turns;
 
 pub use backend::StoreBackend;
+pub use check::check_writes;
 pub use store::{Read, Row, Store, Version, Write, Written};

@@ -11,15 +11,88 @@
 mod support;
 
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
-use support::Faults;
-use support::harness::Memory;
+use async_trait::async_trait;
+use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+
+use support::{Faults, Server};
+
+const FOREIGN: &[u8] = b"another program's value";
+
+#[derive(Debug)]
+struct Memory;
+
+#[async_trait]
+impl Harness for Memory {
+    fn name(&self) -> &'static str {
+        "store"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full();
+        capabilities.independent_renewal = false;
+        capabilities.batches = false;
+        capabilities
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().plant_foreign(true).virtual_time(true)
+    }
+
+    fn timing(&self) -> Timing {
+        Timing::simulated()
+    }
+
+    fn block_on(&self, case: BoxFuture<'static, ()>) {
+        support::block_on(case);
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        // Each case has its own seed, which is the same in every run.
+        let case = namespace
+            .rsplit_once('-')
+            .map_or(namespace, |(case, _)| case);
+        let seed = case.bytes().fold(0, |seed: u64, byte| {
+            seed.wrapping_mul(31).wrapping_add(byte.into())
+        });
+        let server = Server::new(seed, Duration::from_millis(1));
+        server.set_faults(Faults {
+            conflict: 20,
+            copied: 10,
+            ..Faults::default()
+        });
+        Ok(Arc::new(MemoryEnvironment { server }))
+    }
+}
+
+#[derive(Debug)]
+struct MemoryEnvironment {
+    server: Arc<Server>,
+}
+
+#[async_trait]
+impl Environment for MemoryEnvironment {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        Ok(Arc::new(self.server.client()))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        self.server.put(key, FOREIGN);
+        Ok(())
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        Ok(self.server.row(key).is_some_and(|row| row.bytes == FOREIGN))
+    }
+}
 
 fn main() -> ExitCode {
-    let faults = Faults {
-        conflict: 20,
-        copied: 10,
-        ..Faults::default()
-    };
-    leasehold_conformance::run(Memory(faults), &["outages::*"])
+    leasehold_conformance::run(Memory, &["outages::*"])
 }

@@ -50,6 +50,7 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "client_waiting::dropped_anywhere_leaves_nothing",
     "client_waiting::dropped_wait_leaves_no_waiter",
     "client_waiting::reader_is_not_starved_by_writers",
+    "client_waiting::tasks_of_one_client_share_a_key",
     "client_waiting::waiters_are_served_in_order",
     "client_waiting::writer_is_not_starved_by_readers",
     "conversion::*",

@@ -10,10 +10,10 @@
 mod support;
 
 mod contending;
+mod contract;
 mod exploring;
 mod late;
 mod outcomes;
 mod quiet;
 mod sharing;
 mod steps;
-mod suite;

@@ -1,7 +1,5 @@
 //! A store in memory and in virtual time, with faults.
 
-pub(crate) mod harness;
-
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
