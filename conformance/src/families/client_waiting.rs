@@ -3,7 +3,7 @@
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use futures_util::future::{join, join_all, try_join_all};
+use futures_util::future::{join, join_all, poll_immediate, try_join_all};
 use leasehold_api::{LockClient, Outcome};
 
 use crate::case::{Case, cases};
@@ -426,7 +426,15 @@ async fn tasks_of_one_client_share_a_key(world: &World) -> Verdict {
     let tasks = (0..TASKS).map(async |_| {
         let (mutex, mut own) = (locks.mutex("k")?, 0);
         while acquired.load(Ordering::SeqCst) < TASKS * SHARE {
-            let guard = mutex.lock().await?;
+            let mut locking = Box::pin(mutex.lock());
+            let guard = match poll_immediate(&mut locking).await {
+                Some(guard) => {
+                    // A backend that answers at once never lets the other tasks begin.
+                    world.pass(1).await;
+                    guard?
+                }
+                None => locking.await?,
+            };
             acquired.fetch_add(1, Ordering::SeqCst);
             own += 1;
             released(&guard, "S3").await?;
