@@ -368,7 +368,7 @@ torments() {
 # Each lock that is broken on purpose must be convicted within a minute on a real server.
 torture_convicts() {
     local subject broken
-    with_mutants tormentor
+    tormentor
     mapfile -t broken < <("$CARGO_TARGET_DIR/debug/torture" --list | grep ^broken-)
     [ ${#broken[@]} -ge 3 ]
     for subject in "${broken[@]}"; do

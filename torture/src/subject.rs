@@ -119,12 +119,6 @@ pub(crate) const ALL: &[Subject] = &[
         REDIS,
         Some(Broken::CountsItsOwnTokens),
     ),
-    leasehold(
-        "broken-is-valid-after-a-pause",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::IsValidAfterAPause),
-    ),
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
