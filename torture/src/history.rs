@@ -31,6 +31,8 @@ pub(crate) struct About {
     /// When the nemesis stopped.
     pub(crate) lasted_us: u64,
     pub(crate) lease_ms: u64,
+    /// The longest that a lock lasts although its client sleeps.
+    pub(crate) lasts_asleep_ms: u64,
     /// The longest that a healed system may go without any success.
     pub(crate) progress_within_ms: u64,
 }

@@ -58,6 +58,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
         seed: plan.seed,
         lasted_us: 0,
         lease_ms: plan.lease_ms(),
+        lasts_asleep_ms: millis(plan.lease.max(plan.subject.shortest_hold)),
         progress_within_ms: millis(plan.topology.progress_within(plan.lease)),
     };
     let record = Record::new();

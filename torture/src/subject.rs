@@ -1,6 +1,7 @@
 //! The locks that can be tormented.
 
 use std::process::Command as Program;
+use std::time::Duration;
 
 use clap::ValueEnum;
 
@@ -19,6 +20,8 @@ pub(crate) struct Subject {
     launch: Launch,
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) all_modes: bool,
+    /// A lock lasts this long without a renewal, even if its lease is shorter.
+    pub(crate) shortest_hold: Duration,
     /// What its documentation promises. Not what it should.
     pub(crate) promises: &'static [Promise],
     /// How its documentation says that, and what the adapter asks it.
@@ -54,6 +57,7 @@ const fn leasehold(
         topologies,
         launch: Launch::Leasehold(backend, broken),
         all_modes: !matches!(backend, Backend::Quorum),
+        shortest_hold: OFFER,
         promises: &Promise::ALL,
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
@@ -76,12 +80,15 @@ const fn peer(
         topologies,
         launch,
         all_modes: false,
+        shortest_hold: Duration::ZERO,
         promises,
         documentation,
         explained,
     }
 }
 
+/// A lock that was granted from the queue, and not renewed yet: two poll intervals (rule 10).
+const OFFER: Duration = Duration::from_secs(2);
 const EXCLUSION: &[Promise] = &[Promise::Exclusion];
 const EXCLUSION_AND_LOSS: &[Promise] = &[Promise::Exclusion, Promise::Loss];
 
@@ -147,7 +154,9 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION_AND_LOSS,
         "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
          when locks are lost due to connection issues\". Renewed. Asked: `LockHandle::lost_token`.",
-        "",
+        "The task that extends the lock sets `lost_token` when an extension fails. Nothing compares the time with \
+         the expiry. So a process that was stopped for longer than the expiry, or whose extension gets no answer, \
+         still sees `false`, while the key has expired and another client holds it.",
     ),
     peer(
         "redis-py",
@@ -197,7 +206,9 @@ pub(crate) const ALL: &[Subject] = &[
         EXCLUSION_AND_LOSS,
         "README, \"Example with lost lock handling\": `while (mutex.isAcquired) { // critical cycle \
          iteration }`. Renewed. Asked: `isAcquired`.",
-        "",
+        "`isAcquired` changes only when a refresh comes back with `false`. Nothing compares the time with \
+         `lockTimeout`. So a process that was stopped for longer than that, or whose refresh fails or gets no answer, \
+         still sees `true`, while the key has expired and another client holds it.",
     ),
 ];
 

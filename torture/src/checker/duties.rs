@@ -1,6 +1,6 @@
 //! What a lock owes its users in time: to notice losses, to answer, to go on, to leave nothing behind.
 
-use super::{Hold, Promise, STALL, STOPPED, Violation, seconds};
+use super::{Hold, Promise, STALL, STOPPED, Violation, broken, seconds};
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
 /// How long it may take until a signal reaches all threads of a process.
@@ -12,15 +12,15 @@ const SECONDS_US: u64 = 6_000_000;
 /// Enough to show that nobody gets a lock.
 const SHOWN_ATTEMPTS: usize = 5;
 
-/// Finds clients that slept for longer than their lease, and still believe in it.
+/// Finds clients that slept for longer than their lock can last, and still believe in it.
 pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
-    let lease = history.about.lease_ms * 1_000;
+    let longest = history.about.lasts_asleep_ms * 1_000;
     let slept =
-        |fault: &&Fault| fault.kind == STOPPED && fault.until - fault.from > lease + SIGNAL_US;
+        |fault: &&Fault| fault.kind == STOPPED && fault.until - fault.from > longest + SIGNAL_US;
     let mut found = Vec::new();
     for fault in history.faults().filter(slept) {
         // A renewal that another fault holds up may extend the lease in the meantime.
-        let reach = (fault.from.saturating_sub(2 * lease), fault.until);
+        let reach = (fault.from.saturating_sub(2 * longest), fault.until);
         let concerns = |other: &Fault| {
             other.delays && (other.client.is_none() || other.client == fault.client)
         };
@@ -30,18 +30,19 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         }
         for hold in holds.iter().filter(|it| Some(it.client) == fault.client) {
             if hold.from <= fault.from && hold.until > fault.until {
+                let broken = broken(history, hold.asked, fault.until);
                 let mut evidence = hold.evidence();
-                evidence.push(Entry::Fault(fault.clone()));
+                evidence.extend([fault].into_iter().chain(broken).cloned().map(Entry::Fault));
                 found.push(Violation {
                     promise: Promise::Loss,
-                    outside: None,
+                    outside: broken.and_then(|fault| fault.breaks),
                     text: format!(
-                        "client {} slept from {} to {}, and then still believed in its lease on {} of {} ms",
+                        "client {} slept from {} to {}, and then still believed that it held {}, which lasts for {} ms at most",
                         hold.client,
                         seconds(fault.from),
                         seconds(fault.until),
                         hold.key,
-                        history.about.lease_ms,
+                        history.about.lasts_asleep_ms,
                     ),
                     evidence,
                 });

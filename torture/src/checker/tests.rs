@@ -16,6 +16,7 @@ impl Story {
         Self(History {
             about: About {
                 lease_ms: LEASE_MS,
+                lasts_asleep_ms: LEASE_MS,
                 progress_within_ms: 5_000,
                 ..About::default()
             },
@@ -314,6 +315,17 @@ fn sleeper_must_notice_its_loss() {
         cut.still_holds(ANN, 4_000)
     })
     .keeps_everything();
+    // A grant from leasehold's queue is an offer, which lasts longer than a short lease (rule 10).
+    let mut offer = story(1_400, |story| story.still_holds(ANN, 1_800));
+    offer.breaks_only(Promise::Loss);
+    offer.0.about.lasts_asleep_ms = 2_000;
+    offer.keeps_everything();
+    // A clock that was set back lets leases last.
+    let stepped = story(3_000, |story| {
+        let step = story.suffers("step", None, (300, 400), Some(Assumption::A3));
+        step.still_holds(ANN, 4_000)
+    });
+    assert_eq!(stepped.broken(), [(Promise::Loss, Some(Assumption::A3))]);
     // Not if connections end with the fault.
     story(3_000, |story| {
         let kill = story.suffers("kill server", None, (150, 2_000), None);
