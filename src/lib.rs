@@ -86,6 +86,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod connect;
+
+pub use connect::{ConnectError, ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
     BackendError, BoxFuture, Capabilities, Cause, Contention, EndReason, Error, FencingToken,

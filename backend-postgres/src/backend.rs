@@ -2,9 +2,12 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold_api::{BackendError, InvalidInput, LockBackend, TokioRuntime, forward_lock_backend};
+use leasehold_api::{
+    BackendError, InvalidInput, LockBackend, Runtime, TokioRuntime, forward_lock_backend,
+};
 use leasehold_store::StoreBackend;
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -21,6 +24,10 @@ use crate::store::PostgresStore;
 
 /// The application name of the connections, unless the configuration has one.
 const APPLICATION: &str = "leasehold";
+
+/// The pause between attempts to connect doubles from the first to the longest.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A [`LockBackend`] on a PostgreSQL server, with all capabilities but
 /// [`batches`](leasehold_api::Capabilities::batches).
@@ -83,7 +90,8 @@ impl PostgresBackend {
     ///   [connection pooler](crate#connection-poolers) shares its connections.
     ///
     /// Each connection, with its TLS handshake, is limited by
-    /// [`connect_timeout`](Options::connect_timeout).
+    /// [`connect_timeout`](Options::connect_timeout). A server that can't be reached is tried again for
+    /// [`initial_connect_timeout`](Options::initial_connect_timeout).
     ///
     /// # Cancel safety
     /// If you drop the future, the connections are closed.
@@ -154,24 +162,63 @@ impl PostgresBackend {
         Self::start(config, Box::new(With(tls)), options).await
     }
 
+    /// Creates a backend for the server of a URL that need not be reachable yet. The first call connects.
+    ///
+    /// Use it where a program must start without the server, for example for one of the servers of a quorum.
+    /// The URL is that of [`connect_with`](Self::connect_with), which also finds a wrong password, a missing
+    /// schema and a [connection pooler](crate#connection-poolers) at once. Here the first call reports the
+    /// former two, and a pooler that shares connections is not noticed.
+    ///
+    /// # Errors
+    /// [`ConnectError::Url`] and [`ConnectError::Invalid`], as [`connect_with`](Self::connect_with).
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_postgres::{Options, PostgresBackend};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = PostgresBackend::connect_lazy("postgres://locks@db.example/shop", Options::new())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn connect_lazy(url: &str, options: Options) -> Result<Self, ConnectError> {
+        options.check()?;
+        let config: Config = url.parse().map_err(ConnectError::Url)?;
+        let connector = connector(&config, &options)?;
+        Self::on(Self::shared(config, connector, options), None)
+    }
+
     async fn start(
-        mut config: Config,
+        config: Config,
         connector: Box<dyn Connector>,
         options: Options,
     ) -> Result<Self, ConnectError> {
+        let shared = Self::shared(config, connector, options);
+        let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
+        let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
+        Self::on(shared, Some(open))
+    }
+
+    fn shared(mut config: Config, connector: Box<dyn Connector>, options: Options) -> Arc<Shared> {
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
-        let shared = Arc::new(Shared {
+        Arc::new(Shared {
             config,
             connector,
             options,
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
-        });
+        })
+    }
+
+    /// `open` has the connections for commands and renewals, if they are open already.
+    fn on(shared: Arc<Shared>, open: Option<(Session, Session)>) -> Result<Self, ConnectError> {
         let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
-        let (commands, renewals) =
-            open_two(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
+        let (commands, renewals) = open.unzip();
         let store = |handle, session| {
             PostgresStore::new(Managed::new(Arc::clone(&shared), handle, session))
         };
@@ -181,6 +228,32 @@ impl PostgresBackend {
             backend = backend.renewals(store(thread, renewals));
         }
         Ok(Self { backend, shared })
+    }
+}
+
+/// Opens the connections, and tries again after transient errors, for
+/// [`initial_connect_timeout`](Options::initial_connect_timeout). An attempt that has begun is not cut short,
+/// because only its own error says what is wrong.
+async fn open_in_time(
+    shared: &Arc<Shared>,
+    commands: &Handle,
+    renewals: &Handle,
+) -> Result<(Session, Session), BackendError> {
+    let until = shared
+        .runtime
+        .now()
+        .saturating_add(shared.options.initial_connect_timeout);
+    let mut pause = FIRST_PAUSE;
+    loop {
+        let error = match open_two(shared, commands, renewals).await {
+            Err(error) if error.is_transient() => error,
+            done => return done,
+        };
+        if shared.runtime.now().saturating_add(pause) >= until {
+            return Err(error);
+        }
+        shared.runtime.sleep(pause).await;
+        pause = (pause * 2).min(LONGEST_PAUSE);
     }
 }
 

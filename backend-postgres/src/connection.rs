@@ -273,11 +273,13 @@ enum Current {
 type Opening = future::Shared<BoxFuture<'static, Result<Arc<Session>, BackendError>>>;
 
 impl Managed {
-    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Session) -> Arc<Self> {
+    /// `open` is its first connection. Without one, the first call opens it.
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Option<Session>) -> Arc<Self> {
+        let current = open.map_or(Current::None, |session| Current::Open(Arc::new(session)));
         Arc::new(Self {
             shared,
             handle,
-            current: Mutex::new(Current::Open(Arc::new(open))),
+            current: Mutex::new(current),
         })
     }
 

@@ -5,6 +5,10 @@ use std::time::Duration;
 
 use leasehold_api::{BackendError, InvalidInput, bounds};
 
+/// Several attempts, or the start of a server.
+const DEFAULT_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+const MAX_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
+
 /// Options of a [`PostgresBackend`](crate::PostgresBackend).
 ///
 /// ```
@@ -19,6 +23,7 @@ pub struct Options {
     pub(crate) key_prefix: String,
     pub(crate) call_timeout: Duration,
     pub(crate) connect_timeout: Duration,
+    pub(crate) initial_connect_timeout: Duration,
     pub(crate) certificates: Certificates,
 }
 
@@ -54,6 +59,7 @@ impl Options {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: bounds::CALL_TIMEOUT,
+            initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             certificates: Certificates {
                 roots: None,
                 client: None,
@@ -118,6 +124,25 @@ impl Options {
         self
     }
 
+    /// Sets how long [`connect`](crate::PostgresBackend::connect) and
+    /// [`connect_with`](crate::PostgresBackend::connect_with) try to reach the server, 10 ms to 60 s. The
+    /// default is 5 s. A time out of range is refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_postgres::Options;
+    ///
+    /// // The database starts together with this program.
+    /// let options = Options::new().initial_connect_timeout(Duration::from_secs(30));
+    /// ```
+    #[must_use]
+    pub const fn initial_connect_timeout(mut self, limit: Duration) -> Self {
+        self.initial_connect_timeout = limit;
+        self
+    }
+
     /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM. They
     /// replace those of the machine.
     ///
@@ -171,7 +196,10 @@ impl Options {
 
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_time_limit("call_timeout", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect_timeout", self.connect_timeout)
+        InvalidInput::check_time_limit("connect_timeout", self.connect_timeout)?;
+        let limits = bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT;
+        let limit = self.initial_connect_timeout;
+        InvalidInput::check_time("initial_connect_timeout", limit, limits)
     }
 
     /// Checks that no certificates are set where they would have no effect.

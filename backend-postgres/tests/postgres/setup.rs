@@ -1,8 +1,9 @@
 //! What a wrong set-up answers, before anything is locked.
 
 use std::path::Path;
+use std::time::Duration;
 
-use leasehold_api::BackendError;
+use leasehold_api::{BackendError, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 use leasehold_test_servers::PostgresServer;
 
@@ -35,7 +36,8 @@ async fn missing_schema_rights_and_databases_are_rejected() {
 #[tokio::test]
 async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     let url = "postgres://locks:hunter2@127.0.0.1:1/shop";
-    let Err(error) = PostgresBackend::connect(url).await else {
+    let options = Options::new().initial_connect_timeout(Duration::from_millis(200));
+    let Err(error) = PostgresBackend::connect_with(url, options).await else {
         panic!("connected to port 1");
     };
     assert!(
@@ -53,11 +55,51 @@ async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     assert!(!format!("{error:?} {error}").contains("hunter2"));
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connect_waits_for_a_server_that_starts() {
+    let mut postgres = PostgresServer::start();
+    postgres.execute("postgres", leasehold_postgres::SCHEMA);
+    let url = postgres.url("owner", "postgres");
+    postgres.stop();
+    let options = Options::new().initial_connect_timeout(Duration::from_secs(60));
+    let connecting =
+        tokio::spawn(async move { PostgresBackend::connect_with(&url, options).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    assert!(!connecting.is_finished(), "it did not try again");
+    tokio::task::block_in_place(|| postgres.restart());
+    let backend = connecting.await.expect("no panic").expect("connected");
+    let mutex = LockClient::new(backend).mutex("k").expect("a good key");
+    drop(mutex.lock().await.expect("acquired"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lazy_backend_needs_no_server_to_start_with() {
+    let mut postgres = PostgresServer::start();
+    postgres.execute("postgres", leasehold_postgres::SCHEMA);
+    let url = postgres.url("owner", "postgres");
+    postgres.stop();
+    let backend = PostgresBackend::connect_lazy(&url, Options::new()).expect("a good URL");
+    let mutex = LockClient::new(backend).mutex("k").expect("a good key");
+    let error = mutex.try_lock().await.expect_err("the server is down");
+    assert!(
+        matches!(error, leasehold_api::Error::Unavailable { .. }),
+        "{error}"
+    );
+    tokio::task::block_in_place(|| postgres.restart());
+    let guard = mutex.lock().await.expect("acquired");
+    assert!(
+        guard.renew().await.is_ok(),
+        "renewals have a connection too"
+    );
+    guard.release().await.expect("released");
+}
+
 #[tokio::test]
 async fn wrong_options_are_refused_before_any_io() {
     for options in [
-        Options::new().call_timeout(std::time::Duration::from_secs(60)),
-        Options::new().connect_timeout(std::time::Duration::ZERO),
+        Options::new().call_timeout(Duration::from_secs(60)),
+        Options::new().connect_timeout(Duration::ZERO),
+        Options::new().initial_connect_timeout(Duration::from_secs(61)),
     ] {
         let result = PostgresBackend::connect_with("host=/nowhere", options).await;
         assert!(

@@ -177,7 +177,9 @@ async fn silent_server_fails_in_time() {
     let port = listener.local_addr().expect("bound").port();
     let url = format!("postgres://locks@{HOST}:{port}/shop?sslmode=require");
     let begun = Instant::now();
-    let options = Options::new().connect_timeout(Duration::from_millis(300));
+    let options = Options::new()
+        .connect_timeout(Duration::from_millis(300))
+        .initial_connect_timeout(Duration::from_millis(300));
     let error = PostgresBackend::connect_with(&url, options).await;
     let error = error.expect_err("no answer");
     assert!(

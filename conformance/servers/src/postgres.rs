@@ -284,7 +284,8 @@ impl PostgresServer {
     }
 
     /// The folder of the Unix socket.
-    pub(crate) fn folder(&self) -> &Path {
+    #[must_use]
+    pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 

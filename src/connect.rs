@@ -1,0 +1,394 @@
+//! One constructor for all lock services: the scheme of a URL chooses the backend.
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use leasehold_api::{BackendError, InvalidInput, LockBackend, LockClient};
+#[cfg(all(feature = "fred", not(feature = "redis-rs")))]
+use leasehold_fred::ConnectError as RedisError;
+#[cfg(feature = "redis-rs")]
+use leasehold_redis_rs::ConnectError as RedisError;
+
+/// Connects to the lock service at `url`, with the default settings.
+///
+/// | scheme of the URL | lock service | feature |
+/// |---|---|---|
+/// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
+/// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
+///
+/// The documentation of `RedisBackend::connect_with` and `PostgresBackend::connect_with` lists all
+/// forms of these URLs. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// a client of your own, use the backend's own constructors.
+///
+/// If both `redis-rs` and `fred` are on, say which one to use with
+/// [`ConnectOptions::redis_library`]. A library always should: cargo adds up the features of all
+/// packages, so another package may enable the second one.
+///
+/// # Errors
+/// The errors of [`ConnectOptions::connect`].
+///
+/// # Panics
+/// Panics if called outside a tokio runtime.
+///
+/// # Cancel safety
+/// This function is cancel safe. Dropping the future abandons the connection.
+///
+/// # Examples
+/// ```no_run
+/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = leasehold::connect("postgres://locks:secret@db.example/shop").await?;
+/// let guard = locks.mutex("invoice:42")?.lock().await?;
+/// guard.release().await?;
+/// # Ok(())
+/// # }
+/// ```
+pub async fn connect(url: &str) -> Result<LockClient, ConnectError> {
+    ConnectOptions::new().connect(url).await
+}
+
+/// The options of a backend with the settings that were made. The types differ, and their setters
+/// have the same names.
+#[cfg(any(feature = "redis-rs", feature = "fred", feature = "postgres"))]
+macro_rules! with_settings {
+    ($settings:expr, $options:expr) => {{
+        let (settings, mut options) = ($settings, $options);
+        if let Some(prefix) = settings.key_prefix {
+            options = options.key_prefix(prefix);
+        }
+        if let Some(limit) = settings.call_timeout {
+            options = options.call_timeout(limit);
+        }
+        if let Some(limit) = settings.connect_timeout {
+            options = options.connect_timeout(limit);
+        }
+        if let Some(limit) = settings.initial_connect_timeout {
+            options = options.initial_connect_timeout(limit);
+        }
+        if let Some(pem) = settings.root_certificates {
+            options = options.root_certificates(pem);
+        }
+        if let Some((chain, key)) = settings.client_certificate {
+            options = options.client_certificate(chain, key);
+        }
+        options
+    }};
+}
+
+/// A client library for Redis and Valkey. Both give the same guarantees.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum RedisLibrary {
+    /// The `redis` crate. Needs the feature `redis-rs`.
+    RedisRs,
+    /// The `fred` crate. Needs the feature `fred`.
+    Fred,
+}
+
+/// Settings that all backends have, for a service that the URL chooses.
+///
+/// A setting that you leave out has the default of the backend.
+///
+/// # Examples
+/// ```no_run
+/// use std::time::Duration;
+///
+/// use leasehold::{ConnectOptions, RedisLibrary};
+///
+/// # async fn example(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+/// let locks = ConnectOptions::new()
+///     .redis_library(RedisLibrary::RedisRs)
+///     .key_prefix("billing:")
+///     .call_timeout(Duration::from_millis(500))
+///     .connect(url)
+///     .await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct ConnectOptions {
+    redis_library: Option<RedisLibrary>,
+    key_prefix: Option<String>,
+    call_timeout: Option<Duration>,
+    connect_timeout: Option<Duration>,
+    initial_connect_timeout: Option<Duration>,
+    root_certificates: Option<Vec<u8>>,
+    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
+}
+
+/// Shows which certificates are set, not their contents.
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectOptions")
+            .field("redis_library", &self.redis_library)
+            .field("key_prefix", &self.key_prefix)
+            .field("call_timeout", &self.call_timeout)
+            .field("connect_timeout", &self.connect_timeout)
+            .field("initial_connect_timeout", &self.initial_connect_timeout)
+            .field("root_certificates", &self.root_certificates.is_some())
+            .field("client_certificate", &self.client_certificate.is_some())
+            .finish()
+    }
+}
+
+/// Why a lock service can't be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// The URL or a setting can't be used. Nothing was sent. The message contains no password.
+    #[error(transparent)]
+    Invalid(#[from] InvalidInput),
+    /// No enabled feature has a backend for the URL. Nothing was sent.
+    #[error("`{scheme}` URLs need the feature {feature} of the crate `leasehold`")]
+    MissingFeature {
+        /// The scheme of the URL.
+        scheme: String,
+        /// The feature, or the features of which one is enough.
+        feature: &'static str,
+    },
+    /// Two enabled features have a backend for the URL. Nothing was sent.
+    #[error(
+        "the features `redis-rs` and `fred` of the crate `leasehold` are both on: choose one with \
+         ConnectOptions::redis_library"
+    )]
+    ChooseLibrary,
+    /// The server can't be reached, or doesn't accept this client.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+}
+
+#[cfg(any(feature = "redis-rs", feature = "fred"))]
+impl From<RedisError> for ConnectError {
+    fn from(error: RedisError) -> Self {
+        match error {
+            RedisError::Invalid(error) => Self::Invalid(error),
+            RedisError::Backend(error) => Self::Backend(error),
+            other => unusable(&other),
+        }
+    }
+}
+
+#[cfg(feature = "postgres")]
+impl From<leasehold_postgres::ConnectError> for ConnectError {
+    fn from(error: leasehold_postgres::ConnectError) -> Self {
+        use leasehold_postgres::ConnectError as Postgres;
+
+        match error {
+            Postgres::Invalid(error) => Self::Invalid(error),
+            Postgres::Failed(error) => Self::Backend(error),
+            other => unusable(&other),
+        }
+    }
+}
+
+impl ConnectOptions {
+    /// Returns the default settings.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Sets the client library for Redis and Valkey. There is no default if both features are on.
+    #[must_use]
+    pub const fn redis_library(mut self, library: RedisLibrary) -> Self {
+        self.redis_library = Some(library);
+        self
+    }
+
+    /// Sets the prefix of all keys. Programs with different prefixes don't share locks.
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = Some(prefix.into());
+        self
+    }
+
+    /// Sets the time limit of a single call, 10 ms to 5 s. The default is 1 s.
+    #[must_use]
+    pub const fn call_timeout(mut self, limit: Duration) -> Self {
+        self.call_timeout = Some(limit);
+        self
+    }
+
+    /// Sets the time limit of one attempt to connect, 10 ms to 5 s.
+    #[must_use]
+    pub const fn connect_timeout(mut self, limit: Duration) -> Self {
+        self.connect_timeout = Some(limit);
+        self
+    }
+
+    /// Sets how long [`connect`](Self::connect) tries, 10 ms to 60 s. The default is 5 s.
+    #[must_use]
+    pub const fn initial_connect_timeout(mut self, limit: Duration) -> Self {
+        self.initial_connect_timeout = Some(limit);
+        self
+    }
+
+    /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM.
+    /// They replace those of the machine. Needs a URL with TLS.
+    #[must_use]
+    pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
+        self.root_certificates = Some(pem.into());
+        self
+    }
+
+    /// Sets the certificate that the backend shows to the server, with those between it and the
+    /// authority's, and its private key, both as PEM. Needs a URL with TLS.
+    #[must_use]
+    pub fn client_certificate(
+        mut self,
+        chain: impl Into<Vec<u8>>,
+        key: impl Into<Vec<u8>>,
+    ) -> Self {
+        self.client_certificate = Some((chain.into(), key.into()));
+        self
+    }
+
+    /// Connects to the lock service at `url`. [`connect`] has the table of URLs.
+    ///
+    /// # Errors
+    /// - [`ConnectError::Invalid`] if the URL or a setting can't be used.
+    /// - [`ConnectError::MissingFeature`] or [`ConnectError::ChooseLibrary`] if it isn't clear which
+    ///   backend to use.
+    /// - [`ConnectError::Backend`] if the server can't be reached in time, or refuses this client.
+    ///
+    /// # Panics
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    pub async fn connect(self, url: &str) -> Result<LockClient, ConnectError> {
+        Ok(LockClient::new(self.backend(url).await?))
+    }
+
+    /// Connects to the lock service at `url`, and returns the backend: for
+    /// [`LockClient::builder`](LockClient::builder), or to wrap it.
+    ///
+    /// # Errors
+    /// The same as [`connect`](Self::connect).
+    ///
+    /// # Panics
+    /// Panics if called outside a tokio runtime.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use std::time::Duration;
+    ///
+    /// use leasehold::{ConnectOptions, LockClient};
+    ///
+    /// # async fn example(url: &str) -> Result<(), Box<dyn std::error::Error>> {
+    /// let backend = ConnectOptions::new().backend(url).await?;
+    /// let locks = LockClient::builder(backend).lease(Duration::from_secs(10)).build()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        match Service::of(url)? {
+            Service::Postgres => self.postgres(url).await,
+            Service::Redis => match self.chosen_library(url)? {
+                RedisLibrary::RedisRs => self.redis_rs(url).await,
+                RedisLibrary::Fred => self.fred(url).await,
+            },
+        }
+    }
+
+    fn chosen_library(&self, url: &str) -> Result<RedisLibrary, ConnectError> {
+        match (
+            self.redis_library,
+            cfg!(feature = "redis-rs"),
+            cfg!(feature = "fred"),
+        ) {
+            (Some(library), _, _) => Ok(library),
+            (None, true, false) => Ok(RedisLibrary::RedisRs),
+            (None, false, true) => Ok(RedisLibrary::Fred),
+            (None, true, true) => Err(ConnectError::ChooseLibrary),
+            (None, false, false) => Err(missing(url, "`redis-rs` or `fred`")),
+        }
+    }
+}
+
+/// The backends. Without its feature, each is an error that names the feature.
+impl ConnectOptions {
+    #[cfg(feature = "redis-rs")]
+    async fn redis_rs(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        let options = with_settings!(self, leasehold_redis_rs::Options::new());
+        Ok(Arc::new(
+            leasehold_redis_rs::RedisBackend::connect_with(url, options).await?,
+        ))
+    }
+
+    #[cfg(not(feature = "redis-rs"))]
+    async fn redis_rs(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`redis-rs`"))
+    }
+
+    #[cfg(feature = "fred")]
+    async fn fred(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        let options = with_settings!(self, leasehold_fred::Options::new());
+        Ok(Arc::new(
+            leasehold_fred::FredBackend::connect_with(url, options).await?,
+        ))
+    }
+
+    #[cfg(not(feature = "fred"))]
+    async fn fred(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`fred`"))
+    }
+
+    #[cfg(feature = "postgres")]
+    async fn postgres(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        let options = with_settings!(self, leasehold_postgres::Options::new());
+        Ok(Arc::new(
+            leasehold_postgres::PostgresBackend::connect_with(url, options).await?,
+        ))
+    }
+
+    #[cfg(not(feature = "postgres"))]
+    async fn postgres(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`postgres`"))
+    }
+}
+
+/// A kind of lock service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Service {
+    Redis,
+    Postgres,
+}
+
+impl Service {
+    fn of(url: &str) -> Result<Self, ConnectError> {
+        let scheme = scheme_of(url);
+        let starts_with = |names: &[&str]| names.iter().any(|name| scheme.starts_with(name));
+        if starts_with(&["postgres"]) {
+            Ok(Self::Postgres)
+        } else if starts_with(&["redis", "valkey", "unix"]) {
+            Ok(Self::Redis)
+        } else {
+            Err(unusable(
+                &"it begins with neither redis, valkey nor postgres",
+            ))
+        }
+    }
+}
+
+/// The text before `://` in lower case; empty if there is none.
+fn scheme_of(url: &str) -> String {
+    let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    scheme.to_ascii_lowercase()
+}
+
+/// The error for a URL that can't be used. It has no source, which might quote the URL and so the
+/// password.
+fn unusable(problem: &impl fmt::Display) -> ConnectError {
+    ConnectError::Invalid(InvalidInput::Setting {
+        what: "URL",
+        problem: problem.to_string(),
+    })
+}
+
+fn missing(url: &str, feature: &'static str) -> ConnectError {
+    let scheme = scheme_of(url);
+    ConnectError::MissingFeature { scheme, feature }
+}
