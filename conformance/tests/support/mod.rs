@@ -14,7 +14,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Notification, Notifications,
     Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId,
-    Stamp, Stamped, bounds, forward_lock_backend,
+    Stamp, Stamped, bounds,
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -37,7 +37,7 @@ pub(crate) struct Reference {
 
 impl Reference {
     pub(crate) fn plain() -> Self {
-        Self::wrapped(Arc::new(|backend, _| Arc::new(Yielding(backend))))
+        Self::wrapped(Arc::new(|backend, _| backend))
     }
 
     pub(crate) fn wrapped(wrap: Wrap) -> Self {
@@ -46,26 +46,6 @@ impl Reference {
             capabilities: Capabilities::full(),
             timing: Timing::simulated().watchdog(Duration::from_secs(20)),
         }
-    }
-}
-
-/// Lets other tasks run before an acquire returns, as while a reply is on its way.
-#[derive(Debug)]
-struct Yielding(Arc<dyn LockBackend>);
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl LockBackend for Yielding {
-    forward_lock_backend! {
-        |it| it.0;
-        capabilities runtime hello clock read_clock listen poll renew release convert inspect
-        force_release close
-    }
-
-    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let replies = self.0.acquire(batch).await;
-        tokio::task::yield_now().await;
-        replies
     }
 }
 
