@@ -229,7 +229,7 @@ mod tests {
         ballot.decide(elected.then(|| hold(sequence)), true, NOW)
     }
 
-    /// Decides so many later operations that an earlier one is forgotten.
+    /// Decides later operations until an earlier one is forgotten.
     fn forget(fates: &Fates) {
         for sequence in 1_000..1_000 + MAX_DECIDED as u64 {
             decide(fates, sequence, true);
