@@ -250,6 +250,7 @@ async fn public_types_are_sync_and_futures_are_send() {
     let all = many.lock().await.expect("free");
     shared(&all);
     sent(all.lost());
+    sent(all.expiring(secs(1)));
     sent(all.renew());
     sent(all.release());
     let single = locks.mutex("z").expect("valid").lock().await.expect("free");
@@ -261,6 +262,7 @@ async fn public_types_are_sync_and_futures_are_send() {
     let guard = mutex.lock().await.expect("free");
     shared(&guard);
     sent(guard.lost());
+    sent(guard.expiring(secs(1)));
     sent(guard.renew());
     sent(guard.release());
     let read = rw.read().await.expect("free");

@@ -9,6 +9,7 @@ mod basics;
 mod batches;
 mod bounds;
 mod cleanup;
+mod expiring;
 mod handoff;
 mod holding;
 mod inspection;

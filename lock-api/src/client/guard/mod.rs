@@ -245,6 +245,43 @@ impl<K> Guard<K> {
         self.hold.lost()
     }
 
+    /// Returns a future that completes when no more than `margin` of validity is left, unless a
+    /// renewal comes first. It completes with the time that is left: at most `margin`, and zero after a
+    /// loss.
+    ///
+    /// Await it if your work needs time to stop before the lock can go to another holder. A renewal that
+    /// succeeds moves the deadline, and the future waits on. So it completes only if renewals fail, if
+    /// the lease is fixed, or near the end of a [`max_hold`](crate::Mutex::max_hold). A lease is renewed
+    /// after each third of it. So choose a margin of less than half of the lease: with two thirds or
+    /// more, the future completes although all is well.
+    ///
+    /// After a loss without a warning, such as a forced release, the future completes at once, with
+    /// zero. It never completes if you release or drop the guard first. It does not borrow the guard.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe. You can drop the future and call the method again at any time.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// async fn stop_the_work() { /* … */ }
+    ///
+    /// let guard = locks.mutex("invoice:42")?.lock().await?;
+    /// let left = guard.expiring(Duration::from_secs(5)).await;
+    /// println!("{left:?} left to stop");
+    /// stop_the_work().await;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn expiring(
+        &self,
+        margin: Duration,
+    ) -> impl Future<Output = Duration> + Send + 'static + use<K> {
+        self.hold.expiring(margin)
+    }
+
     /// Returns why the guard was lost, or `None` if it wasn't: you hold the lock, or the guard was
     /// released first.
     ///

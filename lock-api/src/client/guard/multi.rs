@@ -6,7 +6,9 @@ use std::future::Future;
 use std::time::Duration;
 
 use crate::client::error::{Error, Loss};
-use crate::client::hold::{Hold, first_lost, leave_all, release_all, renew_all, run_until_lost};
+use crate::client::hold::{
+    Hold, first_expiring, first_lost, leave_all, release_all, renew_all, run_until_lost,
+};
 use crate::client::outcome::ReleaseOutcome;
 use crate::id::{FencingToken, Key};
 
@@ -174,6 +176,33 @@ impl MultiGuard {
     /// ```
     pub fn lost(&self) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
         first_lost(&self.holds)
+    }
+
+    /// Returns a future that completes when no more than `margin` of validity is left for one of the
+    /// keys, unless a renewal comes first. It completes with the time that is left: at most `margin`, and
+    /// zero after a loss.
+    ///
+    /// See [`Guard::expiring`](crate::Guard::expiring).
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe. You can drop the future and call the method again at any time.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
+    /// let left = guard.expiring(Duration::from_secs(5)).await;
+    /// println!("{left:?} left to stop");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn expiring(
+        &self,
+        margin: Duration,
+    ) -> impl Future<Output = Duration> + Send + 'static + use<> {
+        first_expiring(&self.holds, margin)
     }
 
     /// Returns the first key that was lost, and why. `None` if no key was lost: you hold all keys, or

@@ -99,6 +99,32 @@ impl Hold {
 
     /// Completes when the hold is lost. Never completes if a release begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
+        self.watch(|_now, until| until.map_or_else(Ok, Err))
+    }
+
+    /// Completes with the time left when that is at most `margin`, or zero when the hold is lost. Never
+    /// completes if a release begins first.
+    pub(crate) fn expiring(
+        &self,
+        margin: Duration,
+    ) -> impl Future<Output = Duration> + Send + 'static + use<> {
+        self.watch(move |now, until| match until {
+            Ok(until) if until.saturating_since(now) > margin => Err(until.saturating_sub(margin)),
+            Ok(until) => Ok(until.saturating_since(now)),
+            Err(_loss) => Ok(Duration::ZERO),
+        })
+    }
+
+    /// Asks `answer` whenever the deadline has changed or the time that it named has come, until it
+    /// returns a value. It gets the time, and the deadline or the loss. Never completes if a release
+    /// begins first.
+    fn watch<T: 'static, F>(
+        &self,
+        answer: F,
+    ) -> impl Future<Output = T> + Send + 'static + use<T, F>
+    where
+        F: Fn(Moment, Result<Moment, Loss>) -> Result<T, Moment> + Send + 'static,
+    {
         // The future keeps the core but not the client handle: waiting for a loss doesn't keep the
         // client alive.
         let core = Arc::clone(&**self.client);
@@ -107,13 +133,18 @@ impl Hold {
         async move {
             loop {
                 let version = holder.changed.version();
-                let until = match holder.validity(core.now(), sequence) {
-                    Validity::ValidUntil(until) => until,
-                    Validity::Lost(loss) => return loss,
+                let now = core.now();
+                let until = match holder.validity(now, sequence) {
+                    Validity::ValidUntil(until) => Ok(until),
+                    Validity::Lost(loss) => Err(loss),
                     Validity::Released => return std::future::pending().await,
                 };
+                let ask_again = match answer(now, until) {
+                    Ok(value) => return value,
+                    Err(at) => at,
+                };
                 let changed = holder.changed.changed(version);
-                select(changed, pin!(core.sleep_until(Some(until)))).await;
+                select(changed, pin!(core.sleep_until(Some(ask_again)))).await;
             }
         }
     }

@@ -85,3 +85,17 @@ pub(crate) fn first_lost(
         }
     }
 }
+
+/// Completes with the time left when that is at most `margin` for one of the holds.
+pub(crate) fn first_expiring(
+    holds: &[Hold],
+    margin: Duration,
+) -> impl Future<Output = Duration> + Send + 'static + use<> {
+    let mut all: FuturesUnordered<_> = holds.iter().map(|hold| hold.expiring(margin)).collect();
+    async move {
+        match all.next().await {
+            Some(left) => left,
+            None => std::future::pending().await,
+        }
+    }
+}
