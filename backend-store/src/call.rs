@@ -75,6 +75,12 @@ impl Call {
         self.commands.len()
     }
 
+    /// Whether it may give the lock to a waiter.
+    pub(crate) fn releases(&self) -> bool {
+        let releases = |command: &Command| matches!(command, Command::Release(_));
+        self.commands.iter().any(releases)
+    }
+
     /// Whether somebody still waits for the answer.
     pub(crate) fn is_awaited(&self) -> bool {
         !self.answer.is_canceled()

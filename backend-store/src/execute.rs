@@ -5,9 +5,10 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
+use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
-use leasehold_api::{BackendError, Key, Moment, Runtime, SessionId, Stamp, Stamped};
+use leasehold_api::{BackendError, Key, Moment, ReleaseReply, Runtime, SessionId, Stamp, Stamped};
 
 use crate::call::Call;
 use crate::local::Local;
@@ -16,8 +17,8 @@ use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
 /// conflicts it is 4, 16 and at last this many times as long. So the pauses grow with a store's load, and
-/// its clients make room for each other. They don't grow for a write that gives the lock to a waiter: all the
-/// others wait for it.
+/// its clients make room for each other. They don't grow for a write that releases a holder or gives the lock
+/// to a waiter: all the others wait for it.
 const LONGEST_PAUSE: u32 = 64;
 /// An attempt counts as this long if it took less.
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
@@ -71,7 +72,13 @@ impl<S: Store> Executor<S> {
         let mut calls = Vec::new();
         let mut pauses = Pauses::default();
         while task.next_turn(&mut calls) {
-            self.attempt(task.key(), &mut calls, &mut pauses).await;
+            if let Some(pause) = self.attempt(task.key(), &mut calls, &mut pauses).await {
+                // Everybody waits for a release. It doesn't wait for the pause of other calls.
+                let release = task
+                    .release()
+                    .then(|()| self.runtime.sleep(SHORTEST_ATTEMPT));
+                select(self.runtime.sleep(pause), release).await;
+            }
         }
     }
 
@@ -79,13 +86,21 @@ impl<S: Store> Executor<S> {
     pub(crate) async fn run_alone(self, key: &Key, call: Call) {
         let (mut calls, mut pauses) = (vec![call], Pauses::default());
         while !calls.is_empty() {
-            self.attempt(key, &mut calls, &mut pauses).await;
+            if let Some(pause) = self.attempt(key, &mut calls, &mut pauses).await {
+                self.runtime.sleep(pause).await;
+            }
             calls.retain(Call::is_awaited);
         }
     }
 
-    /// Executes these calls once. Keeps those that must be executed again, after a pause.
-    async fn attempt(&self, key: &Key, calls: &mut Vec<Call>, pauses: &mut Pauses) {
+    /// Executes these calls once. Keeps those that must be executed again. After a conflict, returns the pause
+    /// before that.
+    async fn attempt(
+        &self,
+        key: &Key,
+        calls: &mut Vec<Call>,
+        pauses: &mut Pauses,
+    ) -> Option<Duration> {
         let sent = self.runtime.now();
         let ends = calls.iter().map(|call| call.ends).max().unwrap_or(sent);
         let limit = ends.saturating_since(sent);
@@ -95,8 +110,7 @@ impl<S: Store> Executor<S> {
                 let now = self.runtime.now();
                 let longest = pauses.next(now.saturating_since(sent), hands_over);
                 // The calls that come meanwhile don't wait longer than these.
-                let pause = self.up_to(longest).min(ends.saturating_since(now));
-                self.runtime.sleep(pause).await;
+                return Some(self.up_to(longest).min(ends.saturating_since(now)));
             }
             Some(Err(error)) => {
                 for call in calls.drain(..) {
@@ -106,6 +120,7 @@ impl<S: Store> Executor<S> {
             // By now, none of the callers waits any longer.
             None => calls.clear(),
         }
+        None
     }
 
     async fn try_once(
@@ -149,7 +164,7 @@ impl<S: Store> Executor<S> {
                 Ok(Attempted::Finished)
             }
             Written::NotApplied => {
-                let hands_over = !stepped.messages.is_empty();
+                let hands_over = stepped.hands_over();
                 stepped.note_refused(calls, version);
                 Ok(Attempted::Conflict { hands_over })
             }
@@ -234,6 +249,13 @@ fn step_all(
 }
 
 impl Stepped {
+    /// Whether a holder ends or a waiter gets the lock. A waiter that doesn't listen gets no message.
+    fn hands_over(&self) -> bool {
+        let released =
+            |reply: &Reply| matches!(reply, Reply::Release(ReleaseReply::Released { .. }));
+        !self.messages.is_empty() || self.replies.iter().flatten().any(released)
+    }
+
     fn answers(self) -> impl Iterator<Item = Stamped<Vec<Reply>>> {
         let stamp = self.stamp;
         self.replies

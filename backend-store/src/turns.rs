@@ -7,6 +7,8 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use futures_channel::oneshot;
+use futures_util::FutureExt;
 use leasehold_api::{Key, bounds};
 
 use crate::call::Call;
@@ -14,7 +16,14 @@ use crate::call::Call;
 /// The calls that wait for their turn, by key. A key is there while a task executes calls on it.
 #[derive(Debug, Default)]
 pub(crate) struct Turns {
-    keys: Mutex<BTreeMap<Key, VecDeque<Call>>>,
+    keys: Mutex<BTreeMap<Key, Waiting>>,
+}
+
+#[derive(Debug, Default)]
+struct Waiting {
+    calls: VecDeque<Call>,
+    /// Dropped when a release comes.
+    until_release: Option<oneshot::Sender<()>>,
 }
 
 /// The task of a key. When it ends, calls that still wait are dropped, and the next call starts another task.
@@ -26,7 +35,7 @@ pub(crate) struct Task {
 }
 
 impl Turns {
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<Key, VecDeque<Call>>> {
+    fn keys(&self) -> MutexGuard<'_, BTreeMap<Key, Waiting>> {
         self.keys.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -34,10 +43,17 @@ impl Turns {
     pub(crate) fn add(self: &Arc<Self>, key: &Key, call: Call) -> Option<Task> {
         let mut keys = self.keys();
         if let Some(waiting) = keys.get_mut(key) {
-            waiting.push_back(call);
+            if call.releases() {
+                waiting.until_release = None;
+            }
+            waiting.calls.push_back(call);
             return None;
         }
-        keys.insert(key.clone(), VecDeque::from([call]));
+        let waiting = Waiting {
+            calls: VecDeque::from([call]),
+            until_release: None,
+        };
+        keys.insert(key.clone(), waiting);
         Some(Task {
             turns: Arc::clone(self),
             key: key.clone(),
@@ -57,7 +73,7 @@ impl Task {
         calls.retain(Call::is_awaited);
         let mut size: usize = calls.iter().map(Call::size).sum();
         let mut keys = self.turns.keys();
-        if let Some(waiting) = keys.get_mut(&self.key) {
+        if let Some(Waiting { calls: waiting, .. }) = keys.get_mut(&self.key) {
             waiting.retain(Call::is_awaited);
             while let Some(next) = waiting.front() {
                 size += next.size();
@@ -72,6 +88,17 @@ impl Task {
             self.ended = true;
         }
         !self.ended
+    }
+
+    /// Completes when a release waits for its turn.
+    pub(crate) fn release(&self) -> impl Future<Output = ()> + use<> {
+        let (sender, dropped) = oneshot::channel();
+        if let Some(waiting) = self.turns.keys().get_mut(&self.key)
+            && !waiting.calls.iter().any(Call::releases)
+        {
+            waiting.until_release = Some(sender);
+        }
+        dropped.map(|_| ())
     }
 }
 

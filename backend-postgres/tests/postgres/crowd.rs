@@ -10,11 +10,10 @@ use tokio::task::JoinSet;
 
 use crate::support::Server;
 
-/// `LEASEHOLD_WAITERS` asks for another number. With 500 waiters of several clients on a busy machine, a release
-/// may take longer than the 5 s for which a client waits for its outcome.
+/// `LEASEHOLD_WAITERS` asks for another number.
 fn waiters() -> u32 {
     let asked = std::env::var("LEASEHOLD_WAITERS");
-    asked.map_or(100, |number| number.parse().expect("a number of waiters"))
+    asked.map_or(500, |number| number.parse().expect("a number of waiters"))
 }
 
 /// All waiters get the lock, one at a time, and each of them learns the true outcome of its release.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::LockClient;
 use leasehold_store::Written;
 
-use crate::support::{Server, block_on};
+use crate::support::{Faults, Server, block_on};
 
 const CLIENTS: u32 = 32;
 const TIME: Duration = Duration::from_secs(10);
@@ -42,4 +42,35 @@ fn clients_of_a_busy_store_make_room_for_each_other() {
         assert!(acquired > 200, "{acquired}");
         assert!(refused < 6.0, "{refused}");
     });
+}
+
+/// The calls of a client on one key share their turns, and so their pauses after conflicts. With 64 times an
+/// attempt of 4 ms, a release that waited for the pause of another call would take up to 256 ms.
+#[test]
+fn release_does_not_wait_for_the_pause_of_other_calls() {
+    let longest = (0..50).map(|seed| block_on(release_beside_conflicts(seed)));
+    let longest = longest.max().expect("some");
+    println!("longest release: {longest:?}");
+    assert!(longest < Duration::from_millis(20), "{longest:?}");
+}
+
+async fn release_beside_conflicts(seed: u64) -> Duration {
+    let server = Server::new(seed, Duration::from_millis(1));
+    let locks = LockClient::new(server.client());
+    let guard = locks.mutex("k").expect("valid").lock().await;
+    let guard = guard.expect("a free lock");
+    server.set_faults(Faults {
+        conflict: 100,
+        ..Faults::default()
+    });
+    let other = locks.mutex("k").expect("valid");
+    let other = tokio::spawn(async move { other.try_lock_for(Duration::from_secs(5)).await });
+    tokio::time::sleep(Duration::from_millis(600)).await;
+    server.set_faults(Faults::default());
+    let begun = tokio::time::Instant::now();
+    guard.release().await.expect("released");
+    let took = begun.elapsed();
+    let other = other.await.expect("no panic").expect("an answer");
+    assert!(other.into_guard().is_some(), "the waiter gets the lock");
+    took
 }
