@@ -35,7 +35,7 @@
 //! ```
 //!
 //! # Server
-//! - PostgreSQL 14 or later. It is tested on 15.
+//! - PostgreSQL 14 or later. It is tested on 14, 15 and 18.
 //! - The server is the primary. A standby is refused. `clock_timestamp()` of the primary is the clock of
 //!   all leases. After a failover, asynchronous replication may have lost the last writes, as with Redis:
 //!   use fencing, or synchronous replication.
