@@ -466,9 +466,13 @@ dropped_futures() {
         passed 2 with_lints cargo test -q --workspace --test real -- --nocapture dropped_futures_leave_nothing
 }
 
-# lost_replies COUNT: drops this many replies to each command, through each client library.
+# lost_replies COUNT: drops this many replies to each command, for each way to build a client: on single
+# Redis servers and clusters through both client libraries, and on Postgres.
 lost_replies() {
-    LEASEHOLD_LOST_REPLIES=$1 passed 6 with_lints cargo test -q --workspace --test server -- repeated_
+    local log=$TMPDIR/lost-replies.log
+    LEASEHOLD_LOST_REPLIES=$1 with_lints cargo test -q --workspace --no-fail-fast \
+        --test server --test cluster --test postgres -- repeated_ | tee "$log"
+    [ "$(grep -c '\b6 passed' "$log")" -eq 5 ]
 }
 
 # many_waiters COUNT: the tests of order, of dead waiters and of lost subscriptions, with this many

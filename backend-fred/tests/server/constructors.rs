@@ -9,6 +9,9 @@ use leasehold_fred::FredBackend;
 
 use crate::shared::support::{Backend, Constructor};
 
+/// They don't lead to a cluster.
+pub(crate) const ON_CLUSTER: bool = false;
+
 pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor::URL,
     Constructor {

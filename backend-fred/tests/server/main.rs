@@ -7,3 +7,5 @@ mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;
+
+use shared::lossy;

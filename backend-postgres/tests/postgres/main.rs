@@ -8,8 +8,13 @@ mod connections;
 mod crowd;
 mod distant;
 mod events;
+#[path = "../../../redis-common/tests/shared/faults.rs"]
+mod faults;
 mod fencing;
+mod lossy;
 mod poolers;
+#[path = "../../../redis-common/tests/shared/requests.rs"]
+mod requests;
 mod rows;
 mod setup;
 mod tls;

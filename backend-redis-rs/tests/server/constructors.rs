@@ -6,6 +6,9 @@ use leasehold_redis_rs::RedisBackend;
 
 use crate::shared::support::{Backend, Constructor};
 
+/// They don't lead to a cluster.
+pub(crate) const ON_CLUSTER: bool = false;
+
 pub(crate) const CONSTRUCTORS: [Constructor; 5] = [
     Constructor::URL,
     Constructor {

@@ -13,3 +13,5 @@ mod sources;
 mod harness;
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;
+
+use shared::lossy;

@@ -94,18 +94,28 @@ impl RedisCluster {
         cluster.lines = lines
             .map(|node| LatencyProxy::start(node.address(), latency))
             .collect();
+        let lines: Vec<_> = cluster.lines.iter().map(LatencyProxy::address).collect();
+        cluster.announce(&lines);
+        cluster.wait_until_replicas_follow();
+        cluster
+    }
+
+    /// Makes the nodes tell clients these addresses instead of their own, in the same order. Only the ports
+    /// count: all of them are on 127.0.0.1.
+    ///
+    /// # Panics
+    /// Panics if the nodes don't agree within a minute.
+    pub fn announce(&self, addresses: &[SocketAddr]) {
         let mut announced = Vec::new();
-        for (node, line) in cluster.nodes.iter().zip(&cluster.lines) {
-            let port = line.address().port();
+        for (node, address) in self.nodes.iter().zip(addresses) {
+            let port = address.port();
             node.run(&["CONFIG", "SET", "cluster-announce-port", &port.to_string()]);
             announced.push(format!(":{port}@"));
         }
-        cluster.wait_until("the nodes know the ports for clients", |node| {
+        self.wait_until("the nodes know the ports for clients", |node| {
             let nodes = node.run(&["CLUSTER", "NODES"]);
             announced.iter().all(|port| nodes.contains(port))
         });
-        cluster.wait_until_replicas_follow();
-        cluster
     }
 
     /// Makes a cluster of the nodes.
@@ -191,6 +201,12 @@ impl RedisCluster {
     pub fn tls_url(&self) -> String {
         let addresses = self.nodes.iter().map(RedisServer::peer_address);
         Self::url_of("rediss-cluster", addresses)
+    }
+
+    /// The URL of a cluster whose nodes clients reach at these addresses.
+    #[must_use]
+    pub fn url_at(addresses: &[SocketAddr]) -> String {
+        Self::url_of("redis-cluster", addresses.iter().copied())
     }
 
     fn url_of(scheme: &str, addresses: impl Iterator<Item = SocketAddr>) -> String {

@@ -7,7 +7,7 @@
 //!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
-//! - [`FaultProxy`] forwards between a client and a server. It can drop requests or replies, delay
+//! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
@@ -18,6 +18,7 @@ mod cluster;
 mod latency;
 mod pgbouncer;
 mod postgres;
+mod postgres_wire;
 mod process;
 mod proxy;
 mod resp;

@@ -1,4 +1,4 @@
-//! A proxy that injects faults into Redis connections.
+//! A proxy that injects faults into connections to Redis or Postgres.
 //!
 //! Every connection has two halves. The request half splits the client's bytes into requests,
 //! drops or forwards each one, and queues the forwarded ones. The reply half splits the server's
@@ -21,7 +21,8 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::resp::{self, Frame, Request};
+use crate::postgres_wire::{self, Said};
+use crate::resp::{self, Frame, Malformed, Request};
 
 type Matches = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 
@@ -31,10 +32,26 @@ enum Direction {
     Reply,
 }
 
+/// How much of a message is lost. The connection is closed in any case.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Loss {
+    All,
+    /// The beginning arrives.
+    Rest,
+}
+
 struct DropRule {
     direction: Direction,
     matches: Matches,
     left: u64,
+    loss: Loss,
+}
+
+/// The protocol of the connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Protocol {
+    Redis,
+    Postgres,
 }
 
 /// The faults of all connections. A change wakes the connections that wait.
@@ -51,11 +68,18 @@ struct Faults {
 }
 
 struct Shared {
+    protocol: Protocol,
     upstream: Mutex<SocketAddr>,
     /// A text in replies, and the text of the same length that replaces it.
     renamed: Mutex<Option<(&'static str, &'static str)>>,
     faults: watch::Sender<Faults>,
     drops: Mutex<Drops>,
+}
+
+impl DropRule {
+    fn applies(&self, direction: Direction, request: &Request) -> bool {
+        self.direction == direction && self.left > 0 && (self.matches)(request)
+    }
 }
 
 #[derive(Default)]
@@ -80,20 +104,25 @@ impl Shared {
     }
 
     /// Whether to drop this message. Counts dropped messages.
-    fn drops_message(&self, direction: Direction, request: &Request) -> bool {
+    fn drops_message(&self, direction: Direction, request: &Request) -> Option<Loss> {
         let mut drops = self.drops();
-        let applies = |rule: &&mut DropRule| {
-            rule.direction == direction && rule.left > 0 && (rule.matches)(request)
-        };
-        let Some(rule) = drops.rules.iter_mut().find(applies) else {
-            return false;
-        };
+        let mut rules = drops.rules.iter_mut();
+        let rule = rules.find(|rule| rule.applies(direction, request))?;
         rule.left -= 1;
+        let loss = rule.loss;
         match direction {
             Direction::Request => drops.dropped_requests += 1,
             Direction::Reply => drops.dropped_replies += 1,
         }
-        true
+        Some(loss)
+    }
+
+    /// Whether the reply to this request will be dropped as a whole.
+    fn will_drop_all(&self, request: &Request) -> bool {
+        let drops = self.drops();
+        let mut rules = drops.rules.iter();
+        let rule = rules.find(|rule| rule.applies(Direction::Reply, request));
+        rule.is_some_and(|rule| rule.loss == Loss::All)
     }
 }
 
@@ -116,11 +145,24 @@ impl fmt::Debug for FaultProxy {
 }
 
 impl FaultProxy {
-    /// Starts a proxy to the server at `upstream` on a free port of 127.0.0.1.
+    /// Starts a proxy to the Redis server at `upstream` on a free port of 127.0.0.1.
     ///
     /// # Panics
     /// Panics outside a tokio runtime, or if no port is free.
     pub async fn start(upstream: SocketAddr) -> Self {
+        Self::start_for(Protocol::Redis, upstream).await
+    }
+
+    /// Starts a proxy to the Postgres server at `upstream`. Its connections must be in plain text. A
+    /// [`Request`] is a statement.
+    ///
+    /// # Panics
+    /// Panics like [`start`](Self::start).
+    pub async fn start_for_postgres(upstream: SocketAddr) -> Self {
+        Self::start_for(Protocol::Postgres, upstream).await
+    }
+
+    async fn start_for(protocol: Protocol, upstream: SocketAddr) -> Self {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
             .await
             .expect("a free port of 127.0.0.1");
@@ -128,6 +170,7 @@ impl FaultProxy {
             .local_addr()
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
+            protocol,
             upstream: Mutex::new(upstream),
             renamed: Mutex::default(),
             faults: watch::Sender::new(Faults::default()),
@@ -160,7 +203,17 @@ impl FaultProxy {
         count: u64,
         matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
     ) {
-        self.eat(Direction::Reply, count, Box::new(matches));
+        self.eat(Direction::Reply, Loss::All, count, Box::new(matches));
+    }
+
+    /// The same, but the first half of the reply arrives. From Postgres, all arrives but the message that
+    /// ends the reply.
+    pub fn cut_replies(
+        &self,
+        count: u64,
+        matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
+    ) {
+        self.eat(Direction::Reply, Loss::Rest, count, Box::new(matches));
     }
 
     /// Drops the next `count` requests that match. The server never receives them. The proxy closes
@@ -170,16 +223,17 @@ impl FaultProxy {
         count: u64,
         matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
     ) {
-        self.eat(Direction::Request, count, Box::new(matches));
+        self.eat(Direction::Request, Loss::All, count, Box::new(matches));
     }
 
-    fn eat(&self, direction: Direction, count: u64, matches: Matches) {
+    fn eat(&self, direction: Direction, loss: Loss, count: u64, matches: Matches) {
         let mut drops = self.shared.drops();
         drops.rules.retain(|rule| rule.left > 0);
         drops.rules.push(DropRule {
             direction,
             matches,
             left: count,
+            loss,
         });
     }
 
@@ -280,7 +334,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         faults: shared.faults.subscribe(),
     };
     let mut cut = gate.clone();
-    let in_flight = Mutex::new(VecDeque::new());
+    let in_flight = InFlight::default();
     let served = async {
         if gate.pass().await.is_none() {
             return;
@@ -296,9 +350,20 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         let (from_server, to_server) = server.into_split();
         let requests = Half::new(from_client, to_server, gate.clone());
         let replies = Half::new(from_server, to_client, gate);
-        tokio::select! {
-            () = requests.run(|frame, bytes| forwards_request(&shared, &in_flight, frame, bytes)) => {}
-            () = replies.run(|frame, bytes| forwards_reply(&shared, &in_flight, frame, bytes)) => {}
+        match shared.protocol {
+            Protocol::Redis => tokio::select! {
+                () = requests.run(resp::frame, |_, bytes| of_request(&shared, &in_flight, bytes)) => {}
+                () = replies.run(resp::frame, |frame, bytes| of_reply(&shared, &in_flight, frame, bytes)) => {}
+            },
+            Protocol::Postgres => {
+                let (frame, mut said) = (postgres_wire::frame, Said::default());
+                tokio::select! {
+                    () = requests.run(frame, |_, bytes| {
+                        of_postgres_request(&shared, &in_flight, &mut said, bytes)
+                    }) => {}
+                    () = replies.run(frame, |_, bytes| of_postgres_reply(&shared, &in_flight, bytes)) => {}
+                }
+            }
         }
     };
     tokio::select! {
@@ -307,26 +372,43 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
     }
 }
 
-type InFlight = Mutex<VecDeque<Request>>;
+/// The requests that the server has not answered yet.
+#[derive(Default)]
+struct InFlight(Mutex<VecDeque<Request>>);
 
-fn forwards_request(shared: &Shared, in_flight: &InFlight, _: Frame, bytes: &mut [u8]) -> bool {
+impl InFlight {
+    fn queue(&self) -> MutexGuard<'_, VecDeque<Request>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// What happens to a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Fate {
+    Forward,
+    /// It is dropped, but the connection stays.
+    Withhold,
+    /// The connection is closed after this many of its bytes.
+    Close(usize),
+}
+
+fn of_request(shared: &Shared, in_flight: &InFlight, bytes: &mut [u8]) -> Fate {
     let request = match resp::request(bytes) {
         Ok(request) => request,
         Err(malformed) => panic!("a client sent something other than a request: {malformed:?}"),
     };
-    if shared.drops_message(Direction::Request, &request) {
-        return false;
+    if shared.drops_message(Direction::Request, &request).is_some() {
+        return Fate::Close(0);
     }
     if !request.is_subscription() {
-        let mut queue = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
-        queue.push_back(request);
+        in_flight.queue().push_back(request);
     }
-    true
+    Fate::Forward
 }
 
-fn forwards_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8]) -> bool {
+fn of_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8]) -> Fate {
     if frame.is_push {
-        return true;
+        return Fate::Forward;
     }
     if let Some((text, replacement)) = *shared.renamed() {
         for at in 0..(bytes.len() + 1).saturating_sub(text.len()) {
@@ -335,11 +417,50 @@ fn forwards_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &m
             }
         }
     }
-    let mut queue = in_flight.lock().unwrap_or_else(PoisonError::into_inner);
     // A reply without a request is an error of the connection, such as too many clients.
-    queue
-        .pop_front()
-        .is_none_or(|request| !shared.drops_message(Direction::Reply, &request))
+    let Some(request) = in_flight.queue().pop_front() else {
+        return Fate::Forward;
+    };
+    match shared.drops_message(Direction::Reply, &request) {
+        None => Fate::Forward,
+        Some(Loss::All) => Fate::Close(0),
+        Some(Loss::Rest) => Fate::Close(bytes.len() / 2),
+    }
+}
+
+fn of_postgres_request(
+    shared: &Shared,
+    in_flight: &InFlight,
+    said: &mut Said,
+    bytes: &mut [u8],
+) -> Fate {
+    let request = match said.read(bytes) {
+        Ok(request) => request,
+        Err(malformed) => panic!("a client sent something other than a message: {malformed:?}"),
+    };
+    let Some(request) = request else {
+        return Fate::Forward;
+    };
+    if shared.drops_message(Direction::Request, &request).is_some() {
+        return Fate::Close(0);
+    }
+    in_flight.queue().push_back(request);
+    Fate::Forward
+}
+
+/// A reply of Postgres has several messages. Its transaction is committed before the last one is sent.
+fn of_postgres_reply(shared: &Shared, in_flight: &InFlight, bytes: &mut [u8]) -> Fate {
+    let mut queue = in_flight.queue();
+    if postgres_wire::ends_reply(bytes) {
+        let lost = queue
+            .pop_front()
+            .and_then(|request| shared.drops_message(Direction::Reply, &request));
+        return lost.map_or(Fate::Forward, |_| Fate::Close(0));
+    }
+    match queue.front() {
+        Some(request) if shared.will_drop_all(request) => Fate::Withhold,
+        _ => Fate::Forward,
+    }
 }
 
 /// Decides whether a connection forwards messages.
@@ -382,8 +503,8 @@ impl Half {
         }
     }
 
-    /// Forwards messages until the stream ends or `passes` returns false for a message.
-    async fn run(mut self, mut passes: impl FnMut(Frame, &mut [u8]) -> bool) {
+    /// Forwards messages until the stream ends or a message closes it.
+    async fn run(mut self, frame: FrameOf, mut fate: impl FnMut(Frame, &mut [u8]) -> Fate) {
         while let Ok(1..) = self.from.read_buf(&mut self.buffer).await {
             let Some(delay) = self.gate.pass().await else {
                 return;
@@ -391,7 +512,7 @@ impl Half {
             if !delay.is_zero() {
                 tokio::time::sleep(delay).await;
             }
-            let (done, open) = whole_messages(&mut self.buffer, &mut passes);
+            let (done, open) = whole_messages(&mut self.buffer, frame, &mut fate);
             if self.to.write_all(&self.buffer[..done]).await.is_err() || !open {
                 return;
             }
@@ -400,22 +521,29 @@ impl Half {
     }
 }
 
-/// Returns the length of the complete messages that may pass, and whether to keep the connection.
+/// Finds the first message.
+type FrameOf = fn(&[u8]) -> Result<Option<Frame>, Malformed>;
+
+/// Removes the messages that are withheld. Returns how many bytes may pass, and whether to keep the
+/// connection.
 fn whole_messages(
-    bytes: &mut [u8],
-    passes: &mut impl FnMut(Frame, &mut [u8]) -> bool,
+    bytes: &mut Vec<u8>,
+    frame: FrameOf,
+    fate: &mut impl FnMut(Frame, &mut [u8]) -> Fate,
 ) -> (usize, bool) {
     let mut done = 0;
     loop {
-        match resp::frame(&bytes[done..]) {
+        match frame(&bytes[done..]) {
             Ok(Some(frame)) => {
-                if !passes(frame, &mut bytes[done..done + frame.length]) {
-                    return (done, false);
+                let end = done + frame.length;
+                match fate(frame, &mut bytes[done..end]) {
+                    Fate::Forward => done = end,
+                    Fate::Withhold => drop(bytes.drain(done..end)),
+                    Fate::Close(after) => return (done + after, false),
                 }
-                done += frame.length;
             }
             Ok(None) => return (done, true),
-            Err(malformed) => panic!("not the Redis protocol: {malformed:?}"),
+            Err(malformed) => panic!("not the protocol: {malformed:?}"),
         }
     }
 }

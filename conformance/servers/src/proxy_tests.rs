@@ -202,3 +202,16 @@ async fn drop_closes_all_connections() {
     client.expect_closed().await;
     assert!(TcpStream::connect(address).await.is_err());
 }
+
+#[tokio::test]
+async fn cut_reply_was_executed_and_its_beginning_arrives() {
+    let (_server, proxy, mut client) = start().await;
+    proxy.cut_replies(1, |request| request.is("INCR"));
+    client.send(&["INCR", "n"]).await;
+    client.expect(":1").await;
+    client.expect_closed().await;
+    let mut client = Client::connect(proxy.address()).await;
+    client.send(&["INCR", "n"]).await;
+    client.expect(":2\r\n").await;
+    assert_eq!(proxy.eaten_replies(), 1);
+}

@@ -27,6 +27,20 @@ impl Request {
         self.is("EVALSHA") || self.is("EVAL")
     }
 
+    /// A request that consists of one text, such as a statement.
+    pub(crate) fn of(text: Vec<u8>) -> Self {
+        Self {
+            arguments: vec![text],
+        }
+    }
+
+    /// Whether the command, or the statement, contains this text.
+    #[must_use]
+    pub fn mentions(&self, text: &str) -> bool {
+        let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
+        String::from_utf8_lossy(first).contains(text)
+    }
+
     /// Whether the server replies with messages that look like pushes, one per channel.
     pub(crate) fn is_subscription(&self) -> bool {
         let first = self.arguments.first().map_or(&[][..], Vec::as_slice);

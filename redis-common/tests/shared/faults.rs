@@ -1,22 +1,23 @@
 //! Lost replies: each operation has one effect, however often it is sent.
 //!
-//! The proxy drops the replies to commands that the server has executed. The error must not say
-//! "not executed", and the repeated command must find the effect of the first one.
+//! The proxy drops the replies to commands that the server has executed: every other one as a whole, the
+//! others from the middle on. The error must not say "not executed", and the repeated command must find
+//! the effect of the first one. All real servers run these tests: `crate::lossy` starts them.
 
+use std::any::Any;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, ForceMode,
-    ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll, PollReply,
-    Release, ReleaseReply, Renew, RenewReply, Stamped, Wait,
+    Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Convert, ConvertReply, EndReason,
+    ForceMode, ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll,
+    PollReply, Release, ReleaseReply, Renew, RenewReply, Stamped, Wait,
 };
-use leasehold_redis_common::Options;
-use leasehold_test_servers::{FaultProxy, RedisServer, Request};
+use leasehold_test_servers::{FaultProxy, Request};
 
-use super::support::{Backend, Constructor, LEASE, key, mutex, operation, session, soon};
-use crate::constructors::CONSTRUCTORS;
+use super::requests::{Backend, LEASE, key, mutex, operation, session, soon};
+use crate::lossy;
 
 /// The number of lost replies for each command and constructor: `LEASEHOLD_LOST_REPLIES`, or 20.
 fn rounds() -> u64 {
@@ -25,90 +26,63 @@ fn rounds() -> u64 {
     })
 }
 
-/// A server, the tested backend behind a proxy that drops replies, and a backend without a proxy.
-struct Setup {
-    constructor: Constructor,
-    proxy: Arc<FaultProxy>,
-    tested: Backend,
-    direct: Backend,
+/// Servers, the tested backend behind a proxy that drops replies, and a backend without a proxy.
+pub(crate) struct Setup {
+    /// How the tested backend was built.
+    pub(crate) name: &'static str,
+    /// Builds the tested backend.
+    pub(crate) open: Box<dyn Fn() -> BoxFuture<'static, Backend> + Send + Sync>,
+    /// Whether it recovers from a broken connection. If not, it is built again.
+    pub(crate) reconnects: bool,
+    /// In front of the server that has the key.
+    pub(crate) proxy: Arc<FaultProxy>,
+    /// Whether a request may have an effect.
+    pub(crate) has_effect: fn(&Request) -> bool,
+    pub(crate) tested: Backend,
+    pub(crate) direct: Backend,
     // Dropped last.
-    _server: Arc<RedisServer>,
+    pub(crate) _servers: Arc<dyn Any + Send + Sync>,
 }
 
 impl Setup {
-    /// A setup for each constructor, all on one server, each with a separate key prefix.
-    async fn all() -> Vec<Self> {
-        let server = Arc::new(RedisServer::start());
-        load_scripts(&CONSTRUCTORS[0].open(&server.url()).await).await;
-        let mut setups = Vec::new();
-        for constructor in CONSTRUCTORS {
-            let proxy = Arc::new(FaultProxy::start(server.address()).await);
-            let prefix = format!("{}:", constructor.name);
-            let options = Options::new().key_prefix(prefix);
-            let tested = constructor.open_with(&proxy.url(), options.clone()).await;
-            // Only replies of the test's own calls are to be lost.
-            tested.hello().await.expect("the server answers");
-            setups.push(Self {
-                constructor,
-                tested,
-                direct: CONSTRUCTORS[0].open_with(&server.url(), options).await,
-                proxy,
-                _server: Arc::clone(&server),
-            });
-        }
-        setups
-    }
-
     /// Sends a command whose reply is lost, then repeats it until it is answered.
     async fn lose_reply<T>(
         &mut self,
         send: impl AsyncFn(&Backend) -> Result<Stamped<T>, BackendError>,
     ) -> T {
         let before = self.proxy.eaten_replies();
-        self.proxy.eat_replies(1, Request::is_script);
+        if before.is_multiple_of(2) {
+            self.proxy.eat_replies(1, self.has_effect);
+        } else {
+            self.proxy.cut_replies(1, self.has_effect);
+        }
         for _ in 0..100 {
             match send(&self.tested).await {
-                // `Ok`: the library has sent it again by itself.
+                // `Ok`: it was sent again already.
                 Ok(_) | Err(BackendError::OutcomeUnknown { .. }) => {}
-                // The library still has another broken connection.
-                Err(BackendError::Unavailable { .. }) => {
-                    assert_eq!(
-                        self.proxy.eaten_replies(),
-                        before,
-                        "{}",
-                        self.constructor.name
-                    );
+                // The backend still has another broken connection.
+                Err(error @ BackendError::Unavailable { .. }) => {
+                    assert_eq!(self.proxy.eaten_replies(), before, "{}: {error}", self.name);
                 }
-                Err(other) => panic!("{}: {other}", self.constructor.name),
+                Err(other) => panic!("{}: {other}", self.name),
             }
             if self.proxy.eaten_replies() > before {
                 break;
             }
         }
-        assert_eq!(
-            self.proxy.eaten_replies(),
-            before + 1,
-            "{}",
-            self.constructor.name
-        );
-        if !self.constructor.reconnects {
-            self.tested = self.reconnect().await;
+        assert_eq!(self.proxy.eaten_replies(), before + 1, "{}", self.name);
+        if !self.reconnects {
+            self.tested = (self.open)().await;
         }
         for _ in 0..1_000 {
             match send(&self.tested).await {
                 Ok(answer) => return answer.reply,
                 Err(error) if error.is_transient() => {}
-                Err(error) => panic!("{}: {error}", self.constructor.name),
+                Err(error) => panic!("{}: {error}", self.name),
             }
             tokio::time::sleep(Duration::from_millis(2)).await;
         }
-        panic!("{}: no answer", self.constructor.name);
-    }
-
-    async fn reconnect(&self) -> Backend {
-        let prefix = format!("{}:", self.constructor.name);
-        let options = Options::new().key_prefix(prefix);
-        self.constructor.open_with(&self.proxy.url(), options).await
+        panic!("{}: no answer", self.name);
     }
 
     async fn inspect(&self, key: &Key) -> InspectReply {
@@ -136,30 +110,6 @@ impl Setup {
     }
 }
 
-/// Runs every script once. Otherwise the lost reply could be `NOSCRIPT`.
-async fn load_scripts(backend: &Backend) {
-    let (key, operation) = (key("warm"), operation(session(9), 1));
-    let acquire = mutex(&key, operation, soon(backend).await);
-    let held = acquired(
-        &backend
-            .acquire(from_ref(&acquire))
-            .await
-            .remove(0)
-            .expect("an answer")
-            .reply,
-    );
-    let poll = Poll::new(key.clone(), operation, false);
-    first(backend.poll(&[poll]).await).expect("an answer");
-    let renew = Renew::new(key.clone(), operation, LEASE).expect("a good lease");
-    first(backend.renew(&[renew]).await).expect("an answer");
-    let convert = Convert::to_shared(key.clone(), operation, held.token);
-    backend.convert(&convert).await.expect("an answer");
-    let force = ForceRelease::new(key.clone(), vec![held.token]);
-    backend.force_release(&force).await.expect("an answer");
-    let release = Release::new(key.clone(), operation);
-    first(backend.release(&[release]).await).expect("an answer");
-}
-
 /// Whether the operation was released before.
 fn was_released(reply: &ReleaseReply) -> bool {
     matches!(
@@ -168,7 +118,7 @@ fn was_released(reply: &ReleaseReply) -> bool {
     )
 }
 
-fn first<T>(
+pub(crate) fn first<T>(
     mut answers: Vec<Result<Stamped<T>, BackendError>>,
 ) -> Result<Stamped<T>, BackendError> {
     assert_eq!(answers.len(), 1);
@@ -185,7 +135,7 @@ fn acquired(reply: &AcquireReply) -> Acquired {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_acquire_holds_once() {
     let key = key("acquired");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         for sequence in 1..=rounds() {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&setup.direct).await);
@@ -206,7 +156,7 @@ async fn repeated_acquire_holds_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_nested_hold_counts_once() {
     let key = key("nested");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         for round in 1..=rounds() {
             let outer = operation(session(1), round * 2);
             let mut inner = operation(session(1), round * 2 + 1);
@@ -239,7 +189,7 @@ async fn repeated_nested_hold_counts_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_renewal_extends_by_one_lease() {
     let key = key("renewed");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         let operation = operation(session(1), 1);
         let held = mutex(&key, operation, soon(&setup.direct).await);
         let held = setup.acquire(&held).await;
@@ -260,7 +210,7 @@ async fn repeated_renewal_extends_by_one_lease() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_acquire_queues_once() {
     let key = key("queued");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         let holder = mutex(&key, operation(session(1), 1), soon(&setup.direct).await);
         setup.acquire(&holder).await;
         for sequence in 1..=rounds() {
@@ -293,7 +243,7 @@ async fn repeated_acquire_queues_once() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_conversion_starts_one_epoch() {
     let key = key("converted");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         let operation = operation(session(1), 1);
         let before = soon(&setup.direct).await;
         let spec = LockSpec::rw_lock();
@@ -327,7 +277,7 @@ async fn repeated_conversion_starts_one_epoch() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn repeated_forced_release_spares_the_next_holder() {
     let key = key("forced");
-    for mut setup in Setup::all().await {
+    for mut setup in lossy::setups(&key).await {
         for sequence in 1..=rounds() {
             let before = soon(&setup.direct).await;
             let held = setup

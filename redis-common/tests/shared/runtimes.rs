@@ -10,7 +10,8 @@ use leasehold_api::{Error, LockClient, MutexGuard, Outcome, ReleaseOutcome};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
-use super::support::{LEASE, connect};
+use super::requests::LEASE;
+use super::support::connect;
 
 /// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);

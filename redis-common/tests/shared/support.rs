@@ -1,22 +1,15 @@
-//! Constructors, requests and waiting. Commands that the tests themselves send to the server go
+//! Constructors and waiting. Commands that the tests themselves send to the server go
 //! through the `redis` crate, whichever client library the backend uses.
 
-use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_api::{
-    Acquire, BackendError, BoxFuture, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
-    ServerTime, SessionId,
-};
+use leasehold_api::{BackendError, BoxFuture};
 use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 
 use crate::client;
 
-pub(crate) type Backend = Arc<dyn LockBackend>;
-
-/// Longer than a test takes on a busy machine.
-pub(crate) const LEASE: Duration = Duration::from_secs(600);
+pub(crate) use super::requests::{Backend, key, mutex, operation, session, soon};
 
 /// How late a call may end on a busy machine.
 pub(crate) const LATE: Duration = Duration::from_millis(500);
@@ -107,36 +100,6 @@ pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
         let receivers: u64 = request.query_async(&mut connection).await.expect("sent");
         assert_eq!(receivers, 1, "one subscriber");
     }
-}
-
-pub(crate) fn key(name: &str) -> Key {
-    Key::new(name).expect("a good key")
-}
-
-pub(crate) fn session(number: u8) -> SessionId {
-    SessionId::from_bytes([number; 16])
-}
-
-/// The `sequence`th operation of a session, with a separate owner.
-pub(crate) fn operation(session: SessionId, sequence: u64) -> Operation {
-    Operation {
-        session,
-        sequence,
-        owner: OwnerId::from_u64(sequence),
-    }
-}
-
-/// A time soon after now, on the server's clock.
-pub(crate) async fn soon(backend: &Backend) -> ServerTime {
-    let stamp = backend.hello().await.expect("the server answers");
-    stamp.at.saturating_add(Duration::from_secs(9))
-}
-
-/// An acquire of a mutex that doesn't wait, with [`LEASE`].
-pub(crate) fn mutex(key: &Key, operation: Operation, before: ServerTime) -> Acquire {
-    let spec = LockSpec::mutex();
-    Acquire::new(key.clone(), spec, Mode::Exclusive, operation, LEASE, before)
-        .expect("a good request")
 }
 
 /// Calls until a call succeeds, and returns the elapsed time. Each call must end in time.

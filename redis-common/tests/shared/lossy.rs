@@ -1,0 +1,114 @@
+//! Redis servers behind proxies that drop replies, and a backend for each constructor.
+
+use std::slice::{self, from_ref};
+use std::sync::Arc;
+
+use leasehold_api::{AcquireReply, Convert, ForceRelease, Key, Poll, Release, Renew, bounds};
+use leasehold_redis_common::Options;
+use leasehold_test_servers::{FaultProxy, RedisCluster, RedisServer, Request};
+use tokio::task::block_in_place;
+
+use super::faults::{Setup, first};
+use super::requests::{Backend, LEASE, mutex, operation, session, soon};
+use crate::constructors::{CONSTRUCTORS, ON_CLUSTER};
+
+enum Servers {
+    Single(Box<RedisServer>),
+    Cluster(RedisCluster),
+}
+
+impl Servers {
+    fn start() -> Self {
+        block_in_place(|| match ON_CLUSTER {
+            false => Self::Single(Box::new(RedisServer::start())),
+            true => Self::Cluster(RedisCluster::start_without_replicas()),
+        })
+    }
+
+    /// Starts a proxy in front of each server. Returns the one of the server that has the key, the others,
+    /// and a URL that leads through them.
+    async fn behind_proxies(&self, key: &Key) -> (FaultProxy, Vec<FaultProxy>, String) {
+        let nodes = match self {
+            Self::Single(server) => slice::from_ref(&**server),
+            Self::Cluster(cluster) => cluster.nodes(),
+        };
+        let mut proxies = Vec::new();
+        for node in nodes {
+            proxies.push(FaultProxy::start(node.address()).await);
+        }
+        let addresses: Vec<_> = proxies.iter().map(FaultProxy::address).collect();
+        let (node, url) = match self {
+            Self::Single(_) => (0, proxies[0].url()),
+            Self::Cluster(cluster) => block_in_place(|| {
+                cluster.announce(&addresses);
+                let stored = format!("{}{{{key}}}", bounds::DEFAULT_KEY_PREFIX);
+                (
+                    cluster.primary_of(&stored),
+                    RedisCluster::url_at(&addresses),
+                )
+            }),
+        };
+        (proxies.remove(node), proxies, url)
+    }
+
+    /// The URL without the proxies. The nodes of a cluster name the proxies even so.
+    fn url(&self) -> String {
+        match self {
+            Self::Single(server) => server.url(),
+            Self::Cluster(cluster) => cluster.url(),
+        }
+    }
+}
+
+/// A setup for each constructor, all on the same servers, each with a separate key prefix.
+pub(crate) async fn setups(key: &Key) -> Vec<Setup> {
+    let servers = Servers::start();
+    let (proxy, others, url) = servers.behind_proxies(key).await;
+    let proxy = Arc::new(proxy);
+    let direct_url = servers.url();
+    load_scripts(&CONSTRUCTORS[0].open(&direct_url).await, key).await;
+    let servers = Arc::new((servers, others));
+    let mut setups = Vec::new();
+    for constructor in CONSTRUCTORS {
+        let options = Options::new().key_prefix(format!("{}:", constructor.name));
+        let direct = CONSTRUCTORS[0]
+            .open_with(&direct_url, options.clone())
+            .await;
+        let url = url.clone();
+        let open = move || (constructor.make)(url.clone(), options.clone());
+        let tested = open().await;
+        // Only replies of the test's own calls are to be lost, and not of the check of a new connection.
+        tested.inspect(key).await.expect("the server answers");
+        setups.push(Setup {
+            name: constructor.name,
+            open: Box::new(open),
+            reconnects: constructor.reconnects,
+            proxy: Arc::clone(&proxy),
+            has_effect: Request::is_script,
+            tested,
+            direct,
+            _servers: servers.clone(),
+        });
+    }
+    setups
+}
+
+/// Runs every script once. Otherwise the lost reply could be `NOSCRIPT`.
+async fn load_scripts(backend: &Backend, key: &Key) {
+    let operation = operation(session(9), 1);
+    let acquire = mutex(key, operation, soon(backend).await);
+    let answer = first(backend.acquire(from_ref(&acquire)).await).expect("an answer");
+    let AcquireReply::Acquired(held) = answer.reply else {
+        panic!("not acquired: {answer:?}");
+    };
+    let poll = Poll::new(key.clone(), operation, false);
+    first(backend.poll(&[poll]).await).expect("an answer");
+    let renew = Renew::new(key.clone(), operation, LEASE).expect("a good lease");
+    first(backend.renew(&[renew]).await).expect("an answer");
+    let convert = Convert::to_shared(key.clone(), operation, held.token);
+    backend.convert(&convert).await.expect("an answer");
+    let force = ForceRelease::new(key.clone(), vec![held.token]);
+    backend.force_release(&force).await.expect("an answer");
+    let release = Release::new(key.clone(), operation);
+    first(backend.release(&[release]).await).expect("an answer");
+}
