@@ -430,7 +430,7 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-quorum leasehold-conformance leasehold)
+    leasehold-store leasehold-postgres leasehold-quorum leasehold-conformance leasehold leasehold-cli)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.

@@ -1,4 +1,5 @@
 //! A program without any TLS feature. No constructor may send in plain text what a URL with TLS protects.
+//! It also lacks `postgres` and has both Redis libraries, and `leasehold::connect` must say so.
 
 use std::io::Read;
 use std::net::TcpListener;
@@ -121,8 +122,25 @@ async fn redis_rs_refuses() {
     listener.heard_nothing("an address with TLS");
 }
 
+/// Without the feature, or with two for one URL, the error says what to do. It shows no password.
+async fn connect_names_the_feature() {
+    for (url, expected) in [
+        (format!("postgres://{LOGIN}@127.0.0.1:1/locks"), "`postgres`"),
+        (format!("redis://{LOGIN}@127.0.0.1:1"), "ConnectOptions::redis_library"),
+    ] {
+        let error = leasehold::connect(&url).await.expect_err("not clear which backend");
+        let missing = matches!(&error, leasehold::ConnectError::MissingFeature { scheme, feature }
+            if scheme == "postgres" && *feature == expected);
+        let ambiguous = matches!(&error, leasehold::ConnectError::ChooseLibrary);
+        assert!(missing != ambiguous, "{error:?}");
+        let text = format!("{error} {error:?}");
+        assert!(error.to_string().contains(expected) && !text.contains("hunter2"), "{text}");
+    }
+}
+
 #[tokio::main(flavor = "current_thread")]
 async fn main() {
+    connect_names_the_feature().await;
     // Without TLS in the URL the login is sent, and the listener hears it.
     let listener = Listener::start();
     let refused = FredBackend::connect_with(&listener.url("redis"), options()).await;

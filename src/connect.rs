@@ -183,11 +183,20 @@ impl From<leasehold_postgres::ConnectError> for ConnectError {
 
 impl ConnectOptions {
     /// Returns the default settings.
+    ///
+    /// # Examples
+    /// `ConnectOptions::new().connect(url).await?`
     pub fn new() -> Self {
         Self::default()
     }
 
     /// Sets the client library for Redis and Valkey. There is no default if both features are on.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold::{ConnectOptions, RedisLibrary};
+    /// let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
+    /// ```
     #[must_use]
     pub const fn redis_library(mut self, library: RedisLibrary) -> Self {
         self.redis_library = Some(library);
@@ -195,6 +204,12 @@ impl ConnectOptions {
     }
 
     /// Sets the prefix of all keys. Programs with different prefixes don't share locks.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold::ConnectOptions;
+    /// let options = ConnectOptions::new().key_prefix("billing:");
+    /// ```
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = Some(prefix.into());
@@ -202,6 +217,13 @@ impl ConnectOptions {
     }
 
     /// Sets the time limit of a single call, 10 ms to 5 s. The default is 1 s.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::ConnectOptions;
+    /// let options = ConnectOptions::new().call_timeout(Duration::from_millis(500));
+    /// ```
     #[must_use]
     pub const fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = Some(limit);
@@ -209,6 +231,13 @@ impl ConnectOptions {
     }
 
     /// Sets the time limit of one attempt to connect, 10 ms to 5 s.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::ConnectOptions;
+    /// let options = ConnectOptions::new().connect_timeout(Duration::from_millis(500));
+    /// ```
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = Some(limit);
@@ -216,6 +245,14 @@ impl ConnectOptions {
     }
 
     /// Sets how long [`connect`](Self::connect) tries, 10 ms to 60 s. The default is 5 s.
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::time::Duration;
+    /// # use leasehold::ConnectOptions;
+    /// // A job that starts together with its server.
+    /// let options = ConnectOptions::new().initial_connect_timeout(Duration::from_secs(30));
+    /// ```
     #[must_use]
     pub const fn initial_connect_timeout(mut self, limit: Duration) -> Self {
         self.initial_connect_timeout = Some(limit);
@@ -224,6 +261,15 @@ impl ConnectOptions {
 
     /// Sets the authorities that may issue the server's certificate: one or more certificates as PEM.
     /// They replace those of the machine. Needs a URL with TLS.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold::ConnectOptions;
+    /// # fn example() -> std::io::Result<()> {
+    /// let options = ConnectOptions::new().root_certificates(std::fs::read("ca.pem")?);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.root_certificates = Some(pem.into());
@@ -232,6 +278,16 @@ impl ConnectOptions {
 
     /// Sets the certificate that the backend shows to the server, with those between it and the
     /// authority's, and its private key, both as PEM. Needs a URL with TLS.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold::ConnectOptions;
+    /// # fn example() -> std::io::Result<()> {
+    /// let (chain, key) = (std::fs::read("client.pem")?, std::fs::read("client.key")?);
+    /// let options = ConnectOptions::new().client_certificate(chain, key);
+    /// # Ok(())
+    /// # }
+    /// ```
     #[must_use]
     pub fn client_certificate(
         mut self,
@@ -255,6 +311,14 @@ impl ConnectOptions {
     ///
     /// # Cancel safety
     /// This method is cancel safe. Dropping the future abandons the connection.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # async fn example(url: &str) -> Result<(), leasehold::ConnectError> {
+    /// let locks = leasehold::ConnectOptions::new().key_prefix("billing:").connect(url).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn connect(self, url: &str) -> Result<LockClient, ConnectError> {
         Ok(LockClient::new(self.backend(url).await?))
     }

@@ -1,0 +1,205 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser};
+use leasehold::Key;
+use leasehold::api::LockSpec;
+use leasehold::api::bounds::{MAX_LEASE, MIN_LEASE};
+
+use crate::ending::{CONTENDED, Ending, USAGE};
+use crate::protocol::{Kind, Request, Wait};
+
+/// The variable with the URL.
+pub(crate) const URL: &str = "LEASEHOLD_URL";
+/// CMD is killed so long before the lease ends.
+pub(crate) const MARGIN: Duration = Duration::from_millis(500);
+
+/// Distributed locks on Redis, Valkey or Postgres
+#[derive(Debug, Parser)]
+#[command(name = "leasehold", version)]
+pub(crate) enum Subcommand {
+    Run(Run),
+}
+
+/// Runs CMD while it holds a lock. CMD is dead before the lease ends.
+///
+/// The exit status is that of CMD, or: 75 somebody else has the lock, 69 the lock service is out of reach,
+/// 70 the lock was lost, 77 the lock service refuses, 64 the command line can't be used, 126 and 127 CMD can't
+/// be executed or found. If a signal ended CMD, the same signal ends this command.
+#[derive(Debug, Args)]
+pub(crate) struct Run {
+    /// Take one of this many permits, instead of a mutex
+    #[arg(short = 'n', long, value_name = "PERMITS", conflicts_with_all = ["shared", "exclusive"])]
+    permits: Option<u32>,
+    /// Share the lock with other readers. It excludes `--exclusive`
+    #[arg(short, long)]
+    shared: bool,
+    /// Be the only one, also among readers (`--shared`)
+    #[arg(short = 'x', long, conflicts_with = "shared")]
+    exclusive: bool,
+    /// Wait at most this long for the lock [default: without limit]
+    #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    wait: Option<Duration>,
+    /// Don't wait for the lock
+    #[arg(long, conflicts_with = "wait")]
+    no_wait: bool,
+    /// How long the lock lasts if this machine dies
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    lease: Duration,
+    /// End CMD after this time [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    max_hold: Option<Duration>,
+    /// How long CMD may take to end after SIGTERM, before SIGKILL
+    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    kill_after: Duration,
+    /// The exit status if somebody else has the lock. With 0, nothing is printed then
+    #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
+    pub(crate) conflict_exit_code: u8,
+    #[command(flatten)]
+    service: Service,
+    /// The name of the lock
+    #[arg(value_name = "KEY")]
+    pub(crate) key: String,
+    /// The command to run, and its arguments
+    #[arg(value_name = "CMD", required = true, last = true)]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Which lock service.
+#[derive(Debug, Args)]
+pub(crate) struct Service {
+    /// The URL of the lock service, without a password [default: the variable LEASEHOLD_URL]
+    #[arg(long, value_name = "URL")]
+    url: Option<String>,
+    /// A file with the URL of the lock service
+    #[arg(long, value_name = "FILE", conflicts_with = "url")]
+    url_file: Option<PathBuf>,
+    /// The prefix of all keys, as in the programs that share the locks
+    #[arg(
+        long,
+        value_name = "PREFIX",
+        env = "LEASEHOLD_KEY_PREFIX",
+        hide_env_values = true
+    )]
+    pub(crate) key_prefix: Option<String>,
+}
+
+/// Parses the command line. Prints what is wrong with it.
+pub(crate) fn parse() -> Result<Subcommand, Ending> {
+    Subcommand::try_parse().map_err(|error| {
+        let _ = error.print();
+        Ending::Status(if error.use_stderr() { USAGE } else { 0 })
+    })
+}
+
+impl Run {
+    /// The lock to acquire, if all options can be used together.
+    pub(crate) fn request(&self) -> Result<Request, String> {
+        let reserved = self.kill_after.saturating_add(MARGIN);
+        if reserved > self.lease / 3 {
+            return Err(format!(
+                "--kill-after and half a second must be at most a third of the lease: \
+                 {reserved:?} is more than {:?}",
+                self.lease / 3
+            ));
+        }
+        if self.max_hold.is_some_and(|max| max <= reserved) {
+            return Err(format!(
+                "--max-hold must be longer than --kill-after and half a second: {reserved:?}"
+            ));
+        }
+        // All that can be checked before anything is sent.
+        Key::new(&self.key).map_err(|error| error.to_string())?;
+        if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
+            return Err(format!("--lease must be {MIN_LEASE:?} to {MAX_LEASE:?}"));
+        }
+        if let Some(permits) = self.permits {
+            LockSpec::semaphore(permits).map_err(|error| error.to_string())?;
+        }
+        Ok(Request {
+            url: self.service.url()?,
+            key_prefix: self.service.key_prefix.clone(),
+            key: self.key.clone(),
+            kind: match (self.permits, self.shared, self.exclusive) {
+                (Some(permits), _, _) => Kind::Permit(permits),
+                (None, true, _) => Kind::Read,
+                (None, false, true) => Kind::Write,
+                (None, false, false) => Kind::Mutex,
+            },
+            wait: match (self.no_wait, self.wait) {
+                (true, _) => Wait::No,
+                (false, Some(time)) => Wait::Within(time),
+                (false, None) => Wait::Forever,
+            },
+            lease: self.lease,
+            max_hold: self.max_hold,
+            kill_after: self.kill_after,
+        })
+    }
+}
+
+impl Service {
+    /// The URL, from the command line, a file or the environment.
+    pub(crate) fn url(&self) -> Result<String, String> {
+        if let Some(url) = &self.url {
+            if has_password(url) {
+                return Err(format!(
+                    "--url contains a password, which everybody on this machine could read: \
+                     use the variable {URL} or --url-file"
+                ));
+            }
+            return Ok(url.clone());
+        }
+        if let Some(file) = &self.url_file {
+            let text = std::fs::read_to_string(file)
+                .map_err(|error| format!("--url-file {}: {error}", file.display()))?;
+            return Ok(text.trim().to_owned());
+        }
+        std::env::var(URL).map_err(|_| format!("set the variable {URL}, --url-file or --url"))
+    }
+}
+
+/// Whether a URL may contain a password: after a user, or in its query. In doubt, it does.
+fn has_password(url: &str) -> bool {
+    let rest = url.split_once("://").map_or(url, |(_, rest)| rest);
+    let in_front = rest.rsplit_once('@').map_or("", |(user, _)| user);
+    let query = rest.split_once('?').map_or("", |(_, query)| query);
+    in_front.contains(':') || query.to_ascii_lowercase().contains("pass")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn passwords_are_found() {
+        for url in [
+            "redis://:secret@host",
+            "redis://user:secret@host:6379/0",
+            "redis://user:se@cr/et@host",
+            "user:secret@host",
+            "postgres://host/db?user=a&password=secret",
+            "postgres://host/db?PassWord=secret",
+            "redis+sentinel://host/name?sentinel_password=secret",
+        ] {
+            assert!(has_password(url), "{url}");
+        }
+        for url in [
+            "redis://host:6379/0",
+            "redis://user@host:6379",
+            "postgres://user@host:5432/db?sslmode=require",
+            "redis+unix:///run/redis.sock",
+        ] {
+            assert!(!has_password(url), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_command_line_is_consistent() {
+        use clap::CommandFactory;
+        Subcommand::command().debug_assert();
+    }
+}

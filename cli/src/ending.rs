@@ -1,0 +1,98 @@
+//! How the command ends: its exit status, or the signal that ended CMD.
+
+use leasehold::{BackendError, ConnectError, Error};
+use rustix::process::{Resource, Rlimit, Signal, WaitStatus, getpid, kill_process, setrlimit};
+use signal_hook::low_level::emulate_default_handler;
+
+/// The command line can't be used.
+pub(crate) const USAGE: u8 = 64;
+/// The lock service can't be reached.
+pub(crate) const UNREACHABLE: u8 = 69;
+/// The lock was lost, or the keeper ended.
+pub(crate) const LOST: u8 = 70;
+/// Somebody else has the lock.
+pub(crate) const CONTENDED: u8 = 75;
+/// The lock service refuses the request.
+pub(crate) const REJECTED: u8 = 77;
+/// CMD was found, but can't be executed.
+pub(crate) const NOT_EXECUTABLE: u8 = 126;
+/// CMD was not found.
+pub(crate) const NOT_FOUND: u8 = 127;
+
+/// How the command ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Status(u8),
+    Signal(i32),
+}
+
+impl Ending {
+    /// As CMD ended.
+    pub(crate) fn of(status: WaitStatus) -> Self {
+        match (status.exit_status(), status.terminating_signal()) {
+            (Some(code), _) => Self::Status(u8::try_from(code).unwrap_or(LOST)),
+            (None, Some(signal)) => Self::Signal(signal),
+            (None, None) => Self::Status(LOST),
+        }
+    }
+
+    /// Ends this process.
+    pub(crate) fn end(self) -> ! {
+        match self {
+            Self::Status(status) => std::process::exit(i32::from(status)),
+            Self::Signal(signal) => {
+                // The first process of a PID namespace can't end by a signal that it sends itself.
+                if !getpid().is_init() {
+                    end_by(signal);
+                }
+                std::process::exit(128 + signal);
+            }
+        }
+    }
+}
+
+/// Ends this process by a signal, if that is possible.
+fn end_by(signal: i32) {
+    // CMD has left its core. Ours would replace it.
+    let none = Rlimit {
+        current: Some(0),
+        maximum: Some(0),
+    };
+    let _ = setrlimit(Resource::Core, none);
+    if signal == Signal::KILL.as_raw() {
+        let _ = kill_process(getpid(), Signal::KILL);
+    }
+    let _ = emulate_default_handler(signal);
+}
+
+/// The exit status for an error while connecting.
+pub(crate) fn of_connect_error(error: &ConnectError) -> u8 {
+    match error {
+        ConnectError::Backend(BackendError::Rejected { .. }) => REJECTED,
+        ConnectError::Backend(error) if error.is_transient() => UNREACHABLE,
+        ConnectError::Backend(_) => REJECTED,
+        _ => USAGE,
+    }
+}
+
+/// The exit status for an error of the client.
+pub(crate) fn of_error(error: &Error) -> u8 {
+    match error {
+        Error::InvalidInput { .. } => USAGE,
+        Error::Lost { .. } | Error::Closed | Error::Released { .. } => LOST,
+        error if error.is_transient() => UNREACHABLE,
+        _ => REJECTED,
+    }
+}
+
+/// Writes an error and its sources to standard error.
+pub(crate) fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += ": ";
+        text += &error.to_string();
+        source = error.source();
+    }
+    text
+}

@@ -1,0 +1,251 @@
+//! The keeper: it acquires the lock, renews it, and releases it when the process group of CMD is empty.
+//!
+//! It also kills that group: when the command ends first, which closes the keeper's input, and when the
+//! lease ends although the command should have killed the group before, because the command is stopped.
+
+use std::io::BufRead;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use leasehold::{ConnectOptions, LockClient, MultiGuard, MultiLock, Outcome};
+use rustix::process::{Pid, Signal};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
+use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
+use tokio::time::{sleep, timeout};
+
+use crate::clock::now;
+use crate::ending;
+use crate::group::Group;
+use crate::protocol::{FromKeeper, Kind, Request, ToKeeper, Wait, line};
+
+/// The argument of this program as a keeper.
+pub(crate) const NAME: &str = "__keep";
+/// If the command has not killed the group so long before the deadline, the keeper does. It is half the
+/// margin of the command.
+const MARGIN: Duration = Duration::from_millis(250);
+/// How long to try to connect, if the user doesn't wait longer for the lock.
+const CONNECT: Duration = Duration::from_secs(5);
+/// How long at most.
+const MAX_CONNECT: Duration = Duration::from_secs(60);
+/// How long a killed group may take to disappear. After that, the lock is not released.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+/// How long the keeper may take to leave the queue, after the command has ended.
+const LEAVE: Duration = Duration::from_secs(5);
+/// How often to look whether a group is empty.
+const LOOK_AGAIN: Duration = Duration::from_millis(20);
+
+/// How long to try to connect.
+pub(crate) fn connect_limit(wait: Wait) -> Duration {
+    match wait {
+        Wait::Within(time) => time.clamp(CONNECT, MAX_CONNECT),
+        Wait::No | Wait::Forever => CONNECT,
+    }
+}
+
+/// Keeps a lock for the command, which talks over standard input and output.
+pub(crate) fn main() -> ! {
+    // Whoever signals the command may signal its keeper too: a terminal, a service manager. The keeper
+    // ends when its input does.
+    for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
+        let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
+    }
+    // The keeper never waits for a command that is stopped. It drops what doesn't fit in the pipe.
+    let nonblocking = rustix::fs::fcntl_getfl(rustix::stdio::stdout()).and_then(|flags| {
+        let flags = flags | rustix::fs::OFlags::NONBLOCK;
+        rustix::fs::fcntl_setfl(rustix::stdio::stdout(), flags)
+    });
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    if let (Ok(()), Ok(runtime)) = (nonblocking, runtime) {
+        runtime.block_on(keep(commands()));
+    }
+    std::process::exit(0);
+}
+
+/// The lines from the command. The channel closes when the command ends.
+fn commands() -> UnboundedReceiver<ToKeeper> {
+    let (sender, receiver) = unbounded_channel();
+    std::thread::spawn(move || {
+        for line in std::io::stdin().lock().lines().map_while(Result::ok) {
+            let Ok(command) = serde_json::from_str(&line) else {
+                return;
+            };
+            if sender.send(command).is_err() {
+                return;
+            }
+        }
+    });
+    receiver
+}
+
+/// Sends a line to the command. Returns whether it fits in the pipe: a line is shorter than `PIPE_BUF`, so
+/// it is written as a whole or not at all.
+fn say(message: &FromKeeper) -> bool {
+    rustix::io::write(rustix::stdio::stdout(), &line(message)).is_ok()
+}
+
+fn fail(status: u8, error: &dyn std::error::Error) {
+    // The whole line must fit in the pipe.
+    let message = ending::chain(error).chars().take(800).collect();
+    say(&FromKeeper::Failed { status, message });
+}
+
+async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
+    let Some(ToKeeper::Acquire(request)) = commands.recv().await else {
+        return;
+    };
+    let options = ConnectOptions::new().initial_connect_timeout(connect_limit(request.wait));
+    let options = match &request.key_prefix {
+        Some(prefix) => options.key_prefix(prefix),
+        None => options,
+    };
+    let connected = tokio::select! {
+        connected = options.connect(&request.url) => connected,
+        None = commands.recv() => return,
+    };
+    let locks = match connected {
+        Ok(locks) => locks,
+        Err(error) => return fail(ending::of_connect_error(&error), &error),
+    };
+    let acquired = tokio::select! {
+        acquired = acquire(&locks, &request) => Some(acquired),
+        None = commands.recv() => None,
+    };
+    match acquired {
+        Some(Ok(Outcome::Acquired(guard))) => match confirm(&request, &guard).await {
+            Ok(()) => hold(&request, guard, commands).await,
+            Err(error) => fail(ending::of_error(&error), &error),
+        },
+        Some(Ok(Outcome::Contended(contention))) => {
+            say(&FromKeeper::Contended(contention.to_string()));
+        }
+        Some(Err(error)) => fail(ending::of_error(&error), &error),
+        None => {
+            // It leaves the queue, or releases what was granted at this moment.
+            let _ = timeout(LEAVE, locks.shutdown()).await;
+        }
+    }
+}
+
+async fn acquire(
+    locks: &LockClient,
+    request: &Request,
+) -> Result<Outcome<MultiGuard>, leasehold::Error> {
+    let lock = handle(locks, request)?;
+    match request.wait {
+        Wait::No => lock.try_lock().await,
+        Wait::Within(time) => lock.try_lock_for(time).await,
+        Wait::Forever => lock.lock().await.map(Outcome::Acquired),
+    }
+}
+
+/// A handle for one key, of any kind.
+fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, leasehold::Error> {
+    let multi = locks.multi().lease(request.lease);
+    let multi = match request.max_hold {
+        Some(max) => multi.max_hold(max),
+        None => multi,
+    };
+    match request.kind {
+        Kind::Mutex => multi.mutex(&request.key),
+        Kind::Read => multi.read(&request.key),
+        Kind::Write => multi.write(&request.key),
+        Kind::Permit(capacity) => multi.permits(&request.key, capacity, 1),
+    }
+}
+
+/// Renews a lock that was granted after a wait. Until its first renewal, it is an offer, which may end
+/// long before the lease would.
+async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), leasehold::Error> {
+    let whole = request.lease.min(request.max_hold.unwrap_or(Duration::MAX));
+    while guard.valid_for() < whole * 2 / 3 {
+        match guard.renew().await {
+            Ok(_) => {}
+            Err(error) if error.is_transient() => sleep(LOOK_AGAIN).await,
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+/// The deadline of a guard, or a moment before it.
+fn deadline(guard: &MultiGuard) -> Duration {
+    let before = now();
+    before + guard.valid_for()
+}
+
+/// Holds the lock until the command says that the group is empty, or ends, or the lock is lost.
+async fn hold(request: &Request, guard: MultiGuard, mut commands: UnboundedReceiver<ToKeeper>) {
+    let token = guard.fencing_token(&request.key);
+    let token = token.map_or(0, leasehold::FencingToken::get);
+    let mut told = deadline(&guard);
+    say(&FromKeeper::Held {
+        token,
+        deadline: told,
+    });
+    let mut group = None;
+    let look_again = (request.lease / 20).min(Duration::from_millis(100));
+    let lost = guard.lost();
+    tokio::pin!(lost);
+    loop {
+        tokio::select! {
+            command = commands.recv() => match command {
+                Some(ToKeeper::Group(id)) => group = Pid::from_raw(id).map(Group),
+                Some(ToKeeper::Empty) => return release(&guard).await,
+                Some(ToKeeper::Acquire(_)) => {}
+                None => return clean_up(request, &guard, group).await,
+            },
+            (_, loss) = &mut lost => {
+                say(&FromKeeper::Lost(loss.to_string()));
+                return kill(group).await;
+            }
+            () = sleep(look_again) => {
+                let deadline = deadline(&guard);
+                // It moves by less than this if the lock was not renewed.
+                if deadline > told + look_again / 10 && say(&FromKeeper::Renewed { deadline }) {
+                    told = deadline;
+                }
+                if let Some(group) = group && guard.valid_for() < MARGIN {
+                    group.signal(Signal::KILL);
+                }
+            }
+        }
+    }
+}
+
+/// The command has ended, and CMD may be running: ends CMD as the command would have done, and releases
+/// the lock if no process is left. The lock is renewed meanwhile.
+async fn clean_up(request: &Request, guard: &MultiGuard, group: Option<Group>) {
+    if let Some(group) = group {
+        group.signal(Signal::TERM);
+        let until = now() + request.kill_after;
+        while !group.is_empty() && now() < until && guard.valid_for() >= MARGIN * 2 {
+            sleep(LOOK_AGAIN).await;
+        }
+        kill(Some(group)).await;
+        if !group.is_empty() {
+            return;
+        }
+    }
+    release(guard).await;
+}
+
+/// Kills the group until it is empty.
+async fn kill(group: Option<Group>) {
+    let Some(group) = group else { return };
+    let until = now() + AFTER_KILL;
+    while !group.is_empty() && now() < until {
+        group.signal(Signal::KILL);
+        sleep(LOOK_AGAIN).await;
+    }
+}
+
+async fn release(guard: &MultiGuard) {
+    let problem = match guard.release().await {
+        Ok(_) => None,
+        Err(error) => Some(error.to_string()),
+    };
+    say(&FromKeeper::Released(problem));
+}

@@ -1,0 +1,85 @@
+//! What the command and its lock keeper say to each other: lines of JSON over two pipes.
+
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
+/// A line to the keeper. The first one is `Acquire`.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum ToKeeper {
+    /// Acquire this lock.
+    Acquire(Box<Request>),
+    /// The process group of CMD. It is sent before CMD starts.
+    Group(i32),
+    /// No process of the group is left. Release the lock.
+    Empty,
+}
+
+/// A line from the keeper.
+#[derive(Debug, Serialize, Deserialize)]
+pub(crate) enum FromKeeper {
+    /// The lock is held.
+    Held {
+        /// The fencing token.
+        token: u64,
+        /// When the lock is lost without another renewal, on the clock of [`now`](crate::clock::now).
+        deadline: Duration,
+    },
+    /// The lock was renewed.
+    Renewed {
+        /// The new deadline.
+        deadline: Duration,
+    },
+    /// The lock is lost for certain.
+    Lost(String),
+    /// Somebody else has the lock, and the time to wait is over.
+    Contended(String),
+    /// The lock can't be had.
+    Failed {
+        /// The exit status.
+        status: u8,
+        /// What happened.
+        message: String,
+    },
+    /// The release has ended. The text is the problem, if there was one.
+    Released(Option<String>),
+}
+
+/// The lock to acquire.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub(crate) struct Request {
+    /// May contain a password, so it never goes through an argument.
+    pub(crate) url: String,
+    pub(crate) key_prefix: Option<String>,
+    pub(crate) key: String,
+    pub(crate) kind: Kind,
+    pub(crate) wait: Wait,
+    pub(crate) lease: Duration,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) kill_after: Duration,
+}
+
+/// The kind of lock.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) enum Kind {
+    Mutex,
+    Read,
+    Write,
+    /// One permit of so many.
+    Permit(u32),
+}
+
+/// How long to wait for the lock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) enum Wait {
+    No,
+    Within(Duration),
+    Forever,
+}
+
+/// A message as a line.
+pub(crate) fn line(message: &impl Serialize) -> Vec<u8> {
+    let mut line = serde_json::to_vec(message).expect("a message is JSON");
+    line.push(b'\n');
+    line
+}

@@ -1,0 +1,324 @@
+//! `leasehold run`: the process that the user starts.
+
+mod events;
+mod keeper;
+mod terminal;
+
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, wait};
+use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
+
+use crate::arguments::{MARGIN, Run, URL};
+use crate::clock::now;
+use crate::ending::{Ending, LOST, UNREACHABLE, USAGE};
+use crate::group::Group;
+use crate::keeper::connect_limit;
+use crate::protocol::{FromKeeper, Request, ToKeeper, Wait};
+use crate::starter;
+use events::Events;
+use keeper::Keeper;
+use terminal::Terminal;
+
+/// How long the keeper may take beyond its own limits.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// How long the keeper may take to release the lock, or to leave the queue.
+const RELEASE: Duration = Duration::from_secs(5);
+/// How long a killed group may take to disappear.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+
+/// Runs CMD while the keeper holds the lock.
+pub(crate) fn run(options: &Run) -> Ending {
+    let request = match options.request() {
+        Ok(request) => request,
+        Err(problem) => {
+            terminal::say(&problem);
+            return Ending::Status(USAGE);
+        }
+    };
+    run_with(options, &request).unwrap_or_else(|error| {
+        terminal::say(&error.to_string());
+        Ending::Status(LOST)
+    })
+}
+
+fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
+    // On Linux, processes whose parent ends become children of this one, which reaps them. A group with
+    // an unreaped process is not empty.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
+    let mut events = Events::new()?;
+    let mut keeper = Keeper::start(request)?;
+    let (token, deadline) = match acquire(options, request, &mut events, &mut keeper)? {
+        Acquired::Held { token, deadline } => (token, deadline),
+        Acquired::Not(ending) => return Ok(ending),
+    };
+    let mut running = Running::start(options, request, keeper, events, token, deadline)?;
+    running.until_empty()?;
+    Ok(running.end())
+}
+
+enum Acquired {
+    Held { token: u64, deadline: Duration },
+    Not(Ending),
+}
+
+/// Waits for the lock. A signal ends the wait, and then the command.
+fn acquire(
+    options: &Run,
+    request: &Request,
+    events: &mut Events,
+    keeper: &mut Keeper,
+) -> std::io::Result<Acquired> {
+    let until = match request.wait {
+        Wait::No => Some(Duration::ZERO),
+        Wait::Within(time) => Some(time),
+        Wait::Forever => None,
+    };
+    // The keeper has its own limits. This one counts if it was stopped.
+    let until = until.map(|time| now() + time + connect_limit(request.wait) + PATIENCE);
+    let mut held = None;
+    loop {
+        let signals = events.wait(keeper, until)?;
+        for message in keeper.messages() {
+            match message {
+                FromKeeper::Held { token, deadline } => held = Some((token, deadline)),
+                FromKeeper::Renewed { deadline } => held = held.map(|(token, _)| (token, deadline)),
+                FromKeeper::Contended(text) => {
+                    if options.conflict_exit_code != 0 {
+                        terminal::say(&text);
+                    }
+                    return Ok(Acquired::Not(Ending::Status(options.conflict_exit_code)));
+                }
+                FromKeeper::Failed { status, message } => {
+                    terminal::say(&message);
+                    return Ok(Acquired::Not(Ending::Status(status)));
+                }
+                FromKeeper::Lost(reason) => {
+                    terminal::say(&format!("the lock was lost before CMD started: {reason}"));
+                    return Ok(Acquired::Not(Ending::Status(LOST)));
+                }
+                FromKeeper::Released(_) => {}
+            }
+        }
+        if let Some(signal) = signals.into_iter().find(|it| events::is_passed_on(*it)) {
+            // It leaves the queue, or releases the lock.
+            keeper.end_within(RELEASE);
+            return Ok(Acquired::Not(Ending::Signal(signal)));
+        }
+        if let Some((token, deadline)) = held {
+            return Ok(Acquired::Held { token, deadline });
+        }
+        let message = if keeper.is_gone() {
+            "the lock keeper has ended"
+        } else if until.is_some_and(|until| now() > until) {
+            "the lock keeper does not answer"
+        } else {
+            continue;
+        };
+        terminal::say(message);
+        keeper.kill();
+        return Ok(Acquired::Not(Ending::Status(UNREACHABLE)));
+    }
+}
+
+/// CMD, its process group, and what the keeper says about the lock.
+struct Running<'a> {
+    request: &'a Request,
+    keeper: Keeper,
+    events: Events,
+    terminal: Terminal,
+    group: Group,
+    deadline: Duration,
+    /// How CMD itself ended.
+    status: Option<WaitStatus>,
+    /// Set once CMD must end.
+    stop: Option<Stop>,
+}
+
+/// CMD must end.
+struct Stop {
+    why: String,
+    kill_at: Duration,
+}
+
+impl<'a> Running<'a> {
+    /// Starts CMD, once the keeper knows its process group.
+    fn start(
+        options: &Run,
+        request: &'a Request,
+        keeper: Keeper,
+        events: Events,
+        token: u64,
+        deadline: Duration,
+    ) -> std::io::Result<Self> {
+        let (permission, socket) = UnixStream::pair()?;
+        let child = this_program()
+            .arg(starter::NAME)
+            .args(&options.command)
+            .env("LEASEHOLD_KEY", &request.key)
+            .env("LEASEHOLD_TOKEN", token.to_string())
+            .env_remove(URL)
+            .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
+            .process_group(0)
+            .spawn()?;
+        let group = Group(Pid::from_child(&child));
+        let mut running = Self {
+            request,
+            terminal: Terminal::open(group.0),
+            keeper,
+            events,
+            group,
+            deadline,
+            status: None,
+            stop: None,
+        };
+        running.keeper.send(&ToKeeper::Group(group.0.as_raw_pid()));
+        running.terminal.give();
+        // Without the permission, the starter ends, and the loop finds that.
+        let _ = starter::permit(&permission, std::io::stdin());
+        Ok(running)
+    }
+
+    /// Runs until no process of the group is left. Passes signals on, and ends the group before the lock
+    /// is lost.
+    fn until_empty(&mut self) -> std::io::Result<()> {
+        loop {
+            let signals = self.events.wait(&self.keeper, Some(self.next_step()))?;
+            // First, because CMD may have ended since the lock was lost.
+            self.hear_keeper();
+            for signal in signals {
+                match signal {
+                    SIGCHLD => {}
+                    SIGTTIN | SIGTTOU => self.terminal.take_for_own_group(),
+                    signal => self.pass_on(signal),
+                }
+            }
+            self.reap();
+            self.enforce();
+            let given_up = self
+                .stop
+                .as_ref()
+                .is_some_and(|it| now() > it.kill_at + AFTER_KILL);
+            if self.status.is_some() && self.group.is_empty() || given_up {
+                return Ok(());
+            }
+        }
+    }
+
+    /// When `enforce` has something to do.
+    fn next_step(&self) -> Duration {
+        match &self.stop {
+            Some(stop) => stop.kill_at.min(self.kill_at()).max(now()),
+            None => self.term_at(),
+        }
+    }
+
+    fn kill_at(&self) -> Duration {
+        self.deadline.saturating_sub(MARGIN)
+    }
+
+    fn term_at(&self) -> Duration {
+        self.kill_at().saturating_sub(self.request.kill_after)
+    }
+
+    fn hear_keeper(&mut self) {
+        for message in self.keeper.messages() {
+            match message {
+                FromKeeper::Renewed { deadline } => self.deadline = deadline,
+                FromKeeper::Lost(reason) => {
+                    self.stop(format!("the lock was lost: {reason}"));
+                    // Somebody else may have it already.
+                    self.deadline = Duration::ZERO;
+                }
+                _ => {}
+            }
+        }
+        if self.keeper.is_gone() {
+            self.stop("the lock keeper has ended".into());
+        }
+    }
+
+    /// Ends the group: with SIGTERM now, and with SIGKILL later.
+    fn stop(&mut self, why: String) {
+        if self.stop.is_none() {
+            self.group.signal(Signal::TERM);
+            let kill_at = now() + self.request.kill_after;
+            self.stop = Some(Stop { why, kill_at });
+        }
+    }
+
+    /// Does what is due by the deadline.
+    fn enforce(&mut self) {
+        if now() >= self.term_at() {
+            self.stop("the lock is about to be lost".into());
+        }
+        let due = self.stop.as_ref().is_some_and(|stop| now() >= stop.kill_at);
+        if due || now() >= self.kill_at() {
+            self.group.signal(Signal::KILL);
+        }
+    }
+
+    fn pass_on(&self, signal: i32) {
+        if let Some(signal) = Signal::from_named_raw(signal) {
+            self.group.signal(signal);
+        }
+    }
+
+    /// Reaps all children that have ended, also those that others have left behind.
+    fn reap(&mut self) {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid == self.group.0 => {
+                    if status.stopped() {
+                        self.terminal.stopped(status.stopping_signal().unwrap_or(0));
+                    } else {
+                        self.status = Some(status);
+                    }
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.terminal.look_again();
+    }
+
+    /// Has the lock released. Returns how the command ends.
+    fn end(mut self) -> Ending {
+        self.terminal.take_back();
+        if self.group.is_empty() {
+            self.keeper.send(&ToKeeper::Empty);
+        } else {
+            terminal::say("some processes of CMD can't be killed; the lock is not released");
+        }
+        for message in self.keeper.end_within(RELEASE) {
+            if let FromKeeper::Released(Some(problem)) = message {
+                terminal::say(&format!(
+                    "the lock stays taken until its lease ends: {problem}"
+                ));
+            }
+        }
+        match (self.stop, self.status) {
+            (Some(stop), _) => {
+                terminal::say(&stop.why);
+                Ending::Status(LOST)
+            }
+            (None, Some(status)) => Ending::of(status),
+            (None, None) => Ending::Status(LOST),
+        }
+    }
+}
+
+/// A command that starts this program again: the same file, even if another one has its name by now.
+fn this_program() -> Command {
+    let own = "/proc/self/exe";
+    let path = match std::path::Path::new(own).exists() {
+        true => own.into(),
+        false => std::env::current_exe().unwrap_or_default(),
+    };
+    Command::new(path)
+}

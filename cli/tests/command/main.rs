@@ -1,0 +1,40 @@
+//! The command `leasehold` on Redis.
+
+#[path = "../scenarios/mod.rs"]
+#[allow(dead_code, reason = "each test target uses a part")]
+mod scenarios;
+mod servers;
+
+use leasehold_test_servers::{RedisServer, ServerOptions};
+use scenarios::support::Place;
+use scenarios::{ALL, run_all, statuses};
+
+#[test]
+fn redis() {
+    let server = RedisServer::start();
+    run_all(&server.url(), ALL);
+}
+
+#[test]
+fn usage() {
+    // Nothing listens there.
+    statuses::usage(&Place::new("redis://127.0.0.1:1", "usage"));
+}
+
+#[test]
+fn a_server_that_refuses() {
+    let server = ServerOptions::default()
+        .with_config("requirepass", ["secret"])
+        .start();
+    let place = Place::new(&server.url(), "refused");
+    let mut refused = scenarios::support::Started::new(place.run(&[], "true"));
+    let text = refused.expect_status(77, scenarios::support::SLACK);
+    assert!(!text.contains("secret"), "{text}");
+
+    // The password comes from a file.
+    let url = format!("redis://:secret@127.0.0.1:{}\n", server.port());
+    std::fs::write(place.file("url"), url).expect("written");
+    let mut accepted =
+        scenarios::support::Started::new(place.run(&["--url-file", "url"], "exit 2"));
+    accepted.expect_status(2, scenarios::support::SLACK);
+}

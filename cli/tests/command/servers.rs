@@ -1,0 +1,91 @@
+//! The server is out of reach while CMD runs.
+
+use std::time::{Duration, Instant};
+
+use leasehold_test_servers::{Data, RedisServer};
+use rustix::process::Signal;
+
+use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in};
+
+const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.1; done";
+
+#[test]
+fn unreachable() {
+    let place = Place::new("redis://127.0.0.1:1", "unreachable");
+    let mut started = Started::new(place.run(&["--no-wait"], "true"));
+    started.expect_status(69, SLACK * 2);
+}
+
+/// CMD is dead before the lease ends.
+#[test]
+fn killed() {
+    let mut server = RedisServer::start();
+    let place = Place::new(&server.url(), "killed");
+    let mut started = place.start(&[], STUBBORN);
+    server.kill();
+    let killed = Instant::now();
+    wait_for_empty(started.group());
+    // The last renewal was before the kill.
+    assert!(killed.elapsed() < LEASE, "{:?}", killed.elapsed());
+    started.expect_status(70, SLACK);
+}
+
+/// The server has forgotten the lock, and the next holder may get it at once. That is the one case in which
+/// CMD may live when another has the lock: until the next renewal.
+#[test]
+fn killed_and_empty() {
+    let mut server = RedisServer::start();
+    let place = Place::new(&server.url(), "empty");
+    let mut started = place.start(&[], STUBBORN);
+    server.restart(Data::Lost);
+    started.expect_status(70, LEASE / 2 + SLACK);
+    assert_eq!(alive_in(started.group()), [0; 0]);
+}
+
+#[test]
+fn restarted_with_its_data() {
+    let mut server = RedisServer::start();
+    let place = Place::new(&server.url(), "restarted");
+    let mut started = place.start(&[], "sleep 7; exit 5");
+    server.restart(Data::Kept);
+    started.expect_status(5, LEASE + SLACK);
+    place.client().expect_free(started.group(), SLACK);
+}
+
+/// Frozen for longer than the lease.
+#[test]
+fn frozen() {
+    let server = RedisServer::start();
+    let place = Place::new(&server.url(), "frozen");
+    let mut started = place.start(&[], STUBBORN);
+    server.pause();
+    let frozen = Instant::now();
+    wait_for_empty(started.group());
+    assert!(frozen.elapsed() < LEASE, "{:?}", frozen.elapsed());
+    std::thread::sleep(LEASE.saturating_sub(frozen.elapsed()) + Duration::from_millis(500));
+    server.resume();
+    started.expect_status(70, SLACK);
+    place.client().expect_free(started.group(), SLACK);
+}
+
+/// The same while the command is stopped: the keeper kills.
+#[test]
+fn frozen_while_the_command_is_stopped() {
+    let server = RedisServer::start();
+    let place = Place::new(&server.url(), "frozen");
+    let mut started = place.start(&[], STUBBORN);
+    started.signal(Signal::STOP);
+    server.pause();
+    let frozen = Instant::now();
+    wait_for_empty(started.group());
+    assert!(frozen.elapsed() < LEASE, "{:?}", frozen.elapsed());
+    server.resume();
+    started.signal(Signal::CONT);
+    started.expect_status(70, SLACK);
+}
+
+fn wait_for_empty(group: i32) {
+    crate::scenarios::support::wait_until("CMD is killed", LEASE + SLACK, || {
+        alive_in(group).is_empty()
+    });
+}

@@ -1,0 +1,42 @@
+//! The command `leasehold` on Postgres.
+
+#[path = "../scenarios/mod.rs"]
+#[allow(dead_code, reason = "each test target uses a part")]
+mod scenarios;
+
+use std::time::Instant;
+
+use leasehold_test_servers::PostgresServer;
+use scenarios::support::{LEASE, Place, SLACK, alive_in, wait_until};
+use scenarios::{ALL, run_all};
+
+/// A server with the schema, and its URL for a user who may use it.
+fn server() -> (PostgresServer, String) {
+    let server = PostgresServer::start();
+    server.execute("postgres", leasehold::postgres::SCHEMA);
+    let folder = server.folder().display().to_string().replace('/', "%2F");
+    let url = format!("postgres://owner@{folder}:{}/postgres", server.port());
+    (server, url)
+}
+
+#[test]
+fn postgres() {
+    let (_server, url) = server();
+    run_all(&url, ALL);
+}
+
+#[test]
+fn killed() {
+    let (mut server, url) = server();
+    let place = Place::new(&url, "killed");
+    let mut started = place.start(&[], "trap '' TERM; while :; do sleep 0.1; done");
+    server.stop();
+    let killed = Instant::now();
+    wait_until("CMD is killed", LEASE + SLACK, || {
+        alive_in(started.group()).is_empty()
+    });
+    assert!(killed.elapsed() < LEASE, "{:?}", killed.elapsed());
+    started.expect_status(70, SLACK);
+    server.restart();
+    place.client().expect_free(started.group(), LEASE + SLACK);
+}

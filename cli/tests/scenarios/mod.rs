@@ -1,0 +1,75 @@
+//! What must hold on every lock service. Each scenario has a key of its own.
+
+pub(crate) mod pauses;
+pub(crate) mod processes;
+pub(crate) mod signals;
+pub(crate) mod statuses;
+pub(crate) mod support;
+pub(crate) mod terminal;
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+
+use support::Place;
+
+/// They mostly wait.
+const AT_ONCE: usize = 8;
+
+pub(crate) type Scenario = (&'static str, fn(&Place));
+
+/// Names functions.
+macro_rules! scenarios {
+    ($($module:ident::$name:ident),* $(,)?) => {
+        [$((stringify!($name), $module::$name as fn(&Place))),*]
+    };
+}
+
+/// The scenarios that leave the service alone.
+pub(crate) const ALL: &[Scenario] = &scenarios![
+    statuses::status_of_cmd,
+    statuses::signal_of_cmd,
+    statuses::environment_of_cmd,
+    statuses::contended,
+    statuses::kinds_of_locks,
+    processes::ignores_sigterm,
+    processes::ends_on_sigterm,
+    processes::leaves_a_process_behind,
+    processes::stops_itself,
+    processes::first_process_of_a_namespace,
+    signals::while_waiting,
+    signals::while_running,
+    signals::ignored,
+    pauses::command_killed,
+    pauses::command_killed_while_waiting,
+    pauses::command_stopped,
+    pauses::keeper_killed,
+    pauses::keeper_stopped,
+    pauses::forced_release,
+    terminal::reads_from_the_terminal,
+    terminal::interrupted_from_the_terminal,
+    terminal::stopped_from_the_terminal,
+    terminal::neighbour_reads_from_the_terminal,
+];
+
+/// Runs the scenarios, a few at a time. Reports all that fail.
+pub(crate) fn run_all(url: &str, scenarios: &[Scenario]) {
+    let (waiting, failed) = (Mutex::new(scenarios.iter()), Mutex::new(Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..AT_ONCE {
+            scope.spawn(|| {
+                while let Some((name, scenario)) = next(&waiting) {
+                    let place = Place::new(url, name);
+                    if catch_unwind(AssertUnwindSafe(|| scenario(&place))).is_err() {
+                        failed.lock().expect("no panic").push(*name);
+                    }
+                }
+            });
+        }
+    });
+    let failed = failed.into_inner().expect("no panic");
+    assert!(failed.is_empty(), "failed: {failed:?}");
+}
+
+fn next<'a>(waiting: &Mutex<impl Iterator<Item = &'a Scenario>>) -> Option<&'a Scenario> {
+    waiting.lock().expect("no panic").next()
+}

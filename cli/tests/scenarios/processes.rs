@@ -1,0 +1,83 @@
+//! Children that are hard to end.
+
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use rustix::process::{Signal, getuid};
+
+use crate::scenarios::support::{Place, SLACK, Started, TIMES, alive_in, kill, wait_until};
+
+/// Ends CMD at 4 s, with SIGTERM at 2.5 s and SIGKILL at 3.5 s.
+const MAX_HOLD: [&str; 2] = ["--max-hold", "4s"];
+
+pub(crate) fn ignores_sigterm(place: &Place) {
+    let script = "trap '' TERM; (while :; do sleep 0.1; done) & while :; do sleep 0.1; done";
+    let mut started = place.start(&MAX_HOLD, script);
+    let client = place.client();
+    client.expect_free(started.group(), Duration::from_secs(4) + SLACK);
+    let text = started.expect_status(70, SLACK);
+    assert!(text.contains("lost"), "{text}");
+}
+
+pub(crate) fn ends_on_sigterm(place: &Place) {
+    let script = "trap 'echo told > told; exit 5' TERM; while :; do sleep 0.1; done";
+    let began = Instant::now();
+    let mut started = place.start(&MAX_HOLD, script);
+    started.expect_status(70, Duration::from_secs(4) + SLACK);
+    assert!(
+        began.elapsed() >= Duration::from_secs(2),
+        "SIGTERM came early"
+    );
+    assert!(place.file("told").exists(), "SIGTERM comes before SIGKILL");
+    place.client().expect_free(started.group(), SLACK);
+}
+
+/// The lock is released when the last process of the group has ended, not when CMD has.
+pub(crate) fn leaves_a_process_behind(place: &Place) {
+    let mut started = place.start(&[], "(sleep 2; echo > late) & exit 5");
+    let client = place.client();
+    client.expect_free(started.group(), SLACK);
+    assert!(
+        place.file("late").exists(),
+        "released before the last process had ended"
+    );
+    started.expect_status(5, SLACK);
+}
+
+/// Nobody continues it, and it still ends in time.
+pub(crate) fn stops_itself(place: &Place) {
+    let mut started = place.start(&MAX_HOLD, "trap '' TERM; kill -STOP $$; sleep 60");
+    let client = place.client();
+    std::thread::sleep(Duration::from_secs(1));
+    assert!(client.is_held(), "a stopped child keeps its lock");
+    assert!(!alive_in(started.group()).is_empty());
+    client.expect_free(started.group(), Duration::from_secs(4) + SLACK);
+    started.expect_status(70, SLACK);
+}
+
+/// As in a container: it reaps the processes that others leave behind, and ends on SIGTERM.
+pub(crate) fn first_process_of_a_namespace(place: &Place) {
+    let in_namespace = |script: &str| {
+        let run = place.run(&TIMES, script);
+        let mut unshare = Command::new("unshare");
+        if !getuid().is_root() {
+            unshare.args(["--user", "--map-root-user"]);
+        }
+        unshare.args(["--pid", "--fork", "--mount-proc", "--"]);
+        unshare.arg(run.get_program()).args(run.get_args());
+        unshare.env("LEASEHOLD_URL", &place.url);
+        unshare.current_dir(place.file("."));
+        Started::new(unshare)
+    };
+    // The grandchild's parent ends first, so the first process inherits it.
+    let count = "grep -l '^State:.Z' /proc/[0-9]*/status | wc -l > zombies";
+    let script = format!("for i in 1 2 3; do sh -c 'sleep 0.2 &'; done; sleep 1; {count}; exit 6");
+    in_namespace(&script).expect_status(6, SLACK);
+    let zombies = std::fs::read_to_string(place.file("zombies")).expect("written by the script");
+    assert_eq!(zombies.trim(), "0", "unreaped processes");
+
+    let mut started = in_namespace("echo > runs; sleep 60");
+    wait_until("CMD runs", SLACK, || place.file("runs").exists());
+    kill(started.child_with("leasehold"), Signal::TERM);
+    started.expect_status(128 + Signal::TERM.as_raw(), SLACK);
+}

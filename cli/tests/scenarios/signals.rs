@@ -1,0 +1,83 @@
+//! Signals to the command.
+
+use std::time::Duration;
+
+use rustix::process::Signal;
+
+use crate::scenarios::support::{Place, SLACK, Started, TIMES, alive_in, kill, wait_until};
+
+const SIGNALS: [(Signal, &str); 4] = [
+    (Signal::HUP, "HUP"),
+    (Signal::INT, "INT"),
+    (Signal::QUIT, "QUIT"),
+    (Signal::TERM, "TERM"),
+];
+
+/// The command leaves the queue and ends by the signal.
+pub(crate) fn while_waiting(place: &Place) {
+    let client = place.client();
+    let mutex = client.locks.mutex(&place.key).expect("a key");
+    let guard = client.runtime.block_on(mutex.lock()).expect("free");
+    let mut all: Vec<_> = SIGNALS
+        .iter()
+        .map(|(signal, _)| (signal, Started::new(place.run(&[], "echo > ran"))))
+        .collect();
+    let waiters = |count: u32| {
+        wait_until("waiters", SLACK, || client.waiters() == count);
+    };
+    waiters(4);
+    for (signal, started) in &mut all {
+        let keeper = started.keeper();
+        started.signal(**signal);
+        started.expect_signal(**signal, SLACK);
+        assert_eq!(alive_in(keeper), [0; 0], "the keeper has ended");
+    }
+    waiters(0);
+    client.runtime.block_on(guard.release()).expect("released");
+    std::thread::sleep(Duration::from_millis(200));
+    assert!(!place.file("ran").exists());
+}
+
+/// CMD gets the signal, and decides. If it ends by the signal, the command does too.
+pub(crate) fn while_running(place: &Place) {
+    for (signal, name) in SIGNALS {
+        let script =
+            format!("trap 'sleep 0.3; exit 7' {name}; echo > runs; while :; do sleep 0.1; done");
+        for (script, handled) in [(script.as_str(), true), ("exec sleep 60", false)] {
+            let mut started = place.start(&[], script);
+            if handled {
+                wait_until("the trap is set", SLACK, || place.file("runs").exists());
+            } else {
+                // The shell becomes `sleep`.
+                std::thread::sleep(Duration::from_millis(300));
+            }
+            started.signal(signal);
+            if handled {
+                started.expect_status(7, SLACK);
+            } else {
+                started.expect_signal(signal, SLACK);
+            }
+            place.client().expect_free(started.group(), SLACK);
+            for file in ["group", "runs"] {
+                let _ = std::fs::remove_file(place.file(file));
+            }
+        }
+    }
+}
+
+/// As under `nohup`: CMD ignores what the command was told to ignore.
+pub(crate) fn ignored(place: &Place) {
+    let run = place.run(&TIMES, "echo $$ > group; sleep 2; exit 8");
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    command.arg(run.get_program()).args(run.get_args());
+    command.env("LEASEHOLD_URL", &place.url);
+    command.current_dir(place.file("."));
+    let mut started = Started::new(command);
+    wait_until("CMD runs", SLACK, || place.group_in_file().is_some());
+    started.signal(Signal::HUP);
+    for id in alive_in(place.group_in_file().expect("waited for it")) {
+        kill(id, Signal::HUP);
+    }
+    started.expect_status(8, SLACK);
+}

@@ -1,0 +1,281 @@
+//! The command under test, and what can be seen of its processes.
+
+use std::fs::File;
+use std::io::{Read, Seek};
+use std::os::unix::process::ExitStatusExt;
+use std::path::PathBuf;
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+use leasehold::LockClient;
+use rustix::process::{Pid, Signal, kill_process};
+use tempfile::TempDir;
+
+/// The lease of most scenarios.
+pub(crate) const LEASE: Duration = Duration::from_secs(6);
+/// What a busy machine may add to any time.
+pub(crate) const SLACK: Duration = Duration::from_secs(20);
+/// Short times for `LEASE`.
+pub(crate) const TIMES: [&str; 4] = ["--lease", "6s", "--kill-after", "1s"];
+
+/// A lock service, and a key that no other scenario uses.
+pub(crate) struct Place {
+    pub(crate) url: String,
+    pub(crate) key: String,
+    folder: TempDir,
+}
+
+impl Place {
+    pub(crate) fn new(url: &str, key: &str) -> Self {
+        Self {
+            url: url.to_owned(),
+            key: key.to_owned(),
+            folder: TempDir::new().expect("a temporary folder"),
+        }
+    }
+
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+
+    /// `leasehold run OPTIONS KEY -- sh -c SCRIPT`, in the folder of the scenario.
+    pub(crate) fn run(&self, options: &[&str], script: &str) -> Command {
+        let mut command = self.leasehold();
+        command.arg("run").args(options).arg(&self.key);
+        command.args(["--", "sh", "-c", script]);
+        command
+    }
+
+    pub(crate) fn leasehold(&self) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_leasehold"));
+        command.env("LEASEHOLD_URL", &self.url);
+        command.current_dir(self.folder.path());
+        command.stdin(Stdio::null());
+        command
+    }
+
+    /// Starts the command, and waits until CMD runs. The script begins with [`HELLO`].
+    pub(crate) fn start(&self, options: &[&str], script: &str) -> Started {
+        self.start_with(&[options, &TIMES].concat(), script)
+    }
+
+    /// The same with other times.
+    pub(crate) fn start_with(&self, options: &[&str], script: &str) -> Started {
+        let command = self.run(options, &format!("{HELLO} {script}"));
+        let mut started = Started::new(command);
+        wait_until("CMD runs", SLACK * 2, || {
+            let ended = started.has_ended();
+            assert!(!ended, "{:?}", started.end_within(SLACK));
+            started.group = self.group_in_file();
+            started.group.is_some()
+        });
+        started
+    }
+
+    /// The process group that the script wrote down.
+    pub(crate) fn group_in_file(&self) -> Option<i32> {
+        let text = std::fs::read_to_string(self.file("group")).unwrap_or_default();
+        text.strip_suffix('\n')?.parse().ok()
+    }
+
+    /// Another client of the lock service.
+    pub(crate) fn client(&self) -> Client {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let locks = runtime.block_on(leasehold::connect(&self.url));
+        Client {
+            locks: locks.expect("the service is there"),
+            runtime,
+            key: self.key.clone(),
+        }
+    }
+}
+
+/// The start of a script: it writes down its process id, which is that of the group.
+pub(crate) const HELLO: &str = "echo $$ > group;";
+
+pub(crate) struct Client {
+    pub(crate) locks: LockClient,
+    pub(crate) runtime: tokio::runtime::Runtime,
+    key: String,
+}
+
+impl Client {
+    /// Waits until the lock is free. Checks that no process of the group is alive then. Returns how long it
+    /// took.
+    pub(crate) fn expect_free(&self, group: i32, within: Duration) -> Duration {
+        let began = Instant::now();
+        let mutex = self.locks.mutex(&self.key).expect("a key");
+        let outcome = self.runtime.block_on(mutex.try_lock_for(within));
+        let alive = alive_in(group);
+        let waited = began.elapsed();
+        let outcome = outcome.expect("the service works");
+        assert!(
+            outcome.is_acquired(),
+            "not free after {waited:?}: {outcome:?}"
+        );
+        assert_eq!(alive, [0; 0], "processes of CMD when the lock was free");
+        let guard = outcome.into_guard().expect("acquired");
+        self.runtime.block_on(guard.release()).expect("released");
+        waited
+    }
+
+    /// Whether somebody has the lock.
+    pub(crate) fn is_held(&self) -> bool {
+        let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
+        inspection.expect("the service works").is_held()
+    }
+
+    pub(crate) fn waiters(&self) -> u32 {
+        let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
+        inspection.expect("the service works").waiter_count()
+    }
+}
+
+/// A running command. Dropping it kills it, and its keeper then kills CMD.
+pub(crate) struct Started {
+    child: Child,
+    /// What was printed to standard error. It is a file, because a process that is left behind would keep a
+    /// pipe open.
+    text: File,
+    /// The process group of CMD.
+    pub(crate) group: Option<i32>,
+}
+
+impl Started {
+    pub(crate) fn new(mut command: Command) -> Self {
+        let text = tempfile::tempfile().expect("a temporary file");
+        command.stderr(text.try_clone().expect("a copy"));
+        let child = command.spawn().expect("the command starts");
+        Self {
+            child,
+            text,
+            group: None,
+        }
+    }
+
+    pub(crate) fn group(&self) -> i32 {
+        self.group.expect("CMD runs")
+    }
+
+    pub(crate) fn id(&self) -> i32 {
+        Pid::from_child(&self.child).as_raw_pid()
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        kill(self.id(), signal);
+    }
+
+    /// The process id of the keeper.
+    pub(crate) fn keeper(&self) -> i32 {
+        self.child_with("__keep")
+    }
+
+    /// The process id of a child with this in its command line.
+    pub(crate) fn child_with(&self, text: &str) -> i32 {
+        let mut found = None;
+        wait_until("a child runs", SLACK, || {
+            found = processes().into_iter().find(|it| {
+                let path = format!("/proc/{}/cmdline", it.id);
+                let line = std::fs::read(path).unwrap_or_default();
+                it.parent == self.id() && String::from_utf8_lossy(&line).contains(text)
+            });
+            found.is_some()
+        });
+        found.expect("waited for it").id
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.child.try_wait().expect("a child").is_some()
+    }
+
+    /// Waits for the end. Returns the status, and what was printed.
+    pub(crate) fn end_within(&mut self, limit: Duration) -> (ExitStatus, String) {
+        wait_until("the command ends", limit, || self.has_ended());
+        let status = self.child.wait().expect("a child");
+        let mut text = String::new();
+        self.text.rewind().expect("a file");
+        self.text.read_to_string(&mut text).expect("text");
+        (status, text)
+    }
+
+    /// Waits for the end with this exit status.
+    pub(crate) fn expect_status(&mut self, expected: i32, limit: Duration) -> String {
+        let (status, text) = self.end_within(limit);
+        assert_eq!(status.code(), Some(expected), "{status}: {text}");
+        text
+    }
+
+    /// Waits for the end by this signal.
+    pub(crate) fn expect_signal(&mut self, expected: Signal, limit: Duration) {
+        let (status, text) = self.end_within(limit);
+        assert_eq!(status.signal(), Some(expected.as_raw()), "{status}: {text}");
+    }
+}
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        // A stopped keeper or a stopped CMD would stay.
+        if !self.has_ended() {
+            for process in processes() {
+                if process.parent == self.id() {
+                    kill(process.id, Signal::KILL);
+                }
+            }
+        }
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if let Some(group) = self.group {
+            for id in alive_in(group) {
+                kill(id, Signal::KILL);
+            }
+        }
+    }
+}
+
+pub(crate) fn kill(id: i32, signal: Signal) {
+    if let Some(id) = Pid::from_raw(id) {
+        let _ = kill_process(id, signal);
+    }
+}
+
+pub(crate) struct Process {
+    pub(crate) id: i32,
+    parent: i32,
+    group: i32,
+    state: u8,
+}
+
+/// All processes of the machine.
+fn processes() -> Vec<Process> {
+    let entries = std::fs::read_dir("/proc").expect("Linux").flatten();
+    let ids = entries.filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
+    ids.filter_map(|id| {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+        let mut fields = stat.rsplit_once(") ")?.1.split(' ');
+        Some(Process {
+            id,
+            state: fields.next()?.bytes().next()?,
+            parent: fields.next()?.parse().ok()?,
+            group: fields.next()?.parse().ok()?,
+        })
+    })
+    .collect()
+}
+
+/// The processes of a group that are not zombies.
+pub(crate) fn alive_in(group: i32) -> Vec<i32> {
+    let alive = |it: &Process| it.group == group && !matches!(it.state, b'Z' | b'X');
+    let of_group = processes().into_iter().filter(alive);
+    of_group.map(|it| it.id).collect()
+}
+
+pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !condition() {
+        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}

@@ -1,0 +1,146 @@
+//! Commands that a person starts on a terminal, with a shell.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Command, Stdio};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+
+use crate::scenarios::support::{Place, SLACK, Started, wait_until};
+
+/// A terminal with a shell, which controls jobs.
+struct Screen {
+    keyboard: File,
+    text: Arc<Mutex<String>>,
+    _shell: Started,
+}
+
+impl Screen {
+    fn open(place: &Place) -> Self {
+        let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
+        grantpt(&terminal).expect("granted");
+        unlockpt(&terminal).expect("unlocked");
+        let name = ptsname(&terminal, Vec::new()).expect("a name");
+        let name = name.into_string().expect("ASCII");
+        let side = || {
+            let file = File::options().read(true).write(true).open(&name);
+            Stdio::from(file.expect("the other side"))
+        };
+        let mut shell = Command::new("setsid");
+        shell.args([
+            "--ctty",
+            "--wait",
+            "sh",
+            "-c",
+            "exec bash --norc --noprofile -i 2>&0",
+        ]);
+        shell.stdin(side()).stdout(side());
+        shell
+            .env("LEASEHOLD_URL", &place.url)
+            .env("PS1", "$ ")
+            .env("HISTFILE", "");
+        shell
+            .env("TERM", "dumb")
+            .env("L", env!("CARGO_BIN_EXE_leasehold"));
+        shell.env("K", &place.key).current_dir(place.file("."));
+        let shell = Started::new(shell);
+        let keyboard = File::from(terminal);
+        let mut output = keyboard.try_clone().expect("a copy");
+        let text = Arc::new(Mutex::new(String::new()));
+        let screen = Arc::clone(&text);
+        std::thread::spawn(move || {
+            let mut bytes = [0; 1_024];
+            while let Ok(read) = output.read(&mut bytes)
+                && read > 0
+            {
+                let mut text = screen.lock().unwrap_or_else(PoisonError::into_inner);
+                text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+            }
+        });
+        let screen = Self {
+            keyboard,
+            text,
+            _shell: shell,
+        };
+        screen.expect("$ ");
+        screen
+    }
+
+    fn type_in(&mut self, text: &str) {
+        self.keyboard
+            .write_all(text.as_bytes())
+            .expect("the terminal is open");
+    }
+
+    fn text(&self) -> String {
+        self.text
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    }
+
+    /// Waits until this text appears.
+    fn expect(&self, text: &str) {
+        wait_until(&format!("{text:?} in {:?}", self.text()), SLACK, || {
+            self.text().contains(text)
+        });
+    }
+}
+
+/// CMD reads from the terminal. Afterwards, the script does.
+pub(crate) fn reads_from_the_terminal(place: &Place) {
+    let script =
+        "$L run $K -- sh -c 'echo runs; read x; echo \"cmd:$x\"'; read y; echo \"script:$y\"";
+    std::fs::write(place.file("script"), script).expect("written");
+    let mut screen = Screen::open(place);
+    screen.type_in("sh script\n");
+    screen.expect("runs");
+    screen.type_in("first\n");
+    screen.expect("cmd:first");
+    screen.type_in("second\n");
+    screen.expect("script:second");
+}
+
+/// Ctrl-C ends CMD, and the shell sees the signal.
+pub(crate) fn interrupted_from_the_terminal(place: &Place) {
+    let mut screen = Screen::open(place);
+    screen.type_in("$L run $K -- sh -c 'echo ru\"\"ns; sleep 60'\n");
+    screen.expect("runs");
+    screen.type_in("\u{3}");
+    screen.type_in("echo status:$?\n");
+    screen.expect("status:130");
+    let client = place.client();
+    wait_until("the lock is free", SLACK, || !client.is_held());
+}
+
+/// Ctrl-Z stops CMD and the command. The lock is kept. `fg` continues both, and CMD reads again.
+pub(crate) fn stopped_from_the_terminal(place: &Place) {
+    let mut screen = Screen::open(place);
+    screen.type_in("$L run $K -- sh -c 'echo ru\"\"ns; read x; echo \"cmd:$x\"; exit 9'\n");
+    screen.expect("runs");
+    screen.type_in("\u{1a}");
+    screen.expect("Stopped");
+    assert!(place.client().is_held(), "a stopped job keeps its lock");
+    screen.type_in("fg\n");
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    screen.type_in("line\n");
+    screen.expect("cmd:line");
+    screen.type_in("echo status:$?\n");
+    screen.expect("status:9");
+}
+
+/// Another command of the same pipeline reads from the terminal, as a pager does.
+pub(crate) fn neighbour_reads_from_the_terminal(place: &Place) {
+    let mut screen = Screen::open(place);
+    let pager = "sh -c 'read a; echo \"page:$a\"; read b </dev/tty; echo \"key:$b\"; cat'";
+    screen.type_in(&format!(
+        "$L run $K -- sh -c 'echo one; sleep 3; echo two' | {pager}\n"
+    ));
+    screen.expect("page:one");
+    screen.type_in("q\n");
+    screen.expect("key:q");
+    screen.expect("\ntwo");
+    screen.type_in("echo status:$?\n");
+    screen.expect("status:0");
+}
