@@ -292,7 +292,7 @@ explore_others() {
 
 # fenced_updates COUNT: explores this many runs of the example whose updates must not be lost.
 fenced_updates() {
-    LEASEHOLD_SEEDS=$1 passed 4 cargo test -q --release --example explore_with_sim
+    LEASEHOLD_SEEDS=$1 passed 5 cargo test -q --release --example explore_with_sim
 }
 
 # Checks that the tests catch each mutant of the Lua scripts.

@@ -1,17 +1,31 @@
-//! Begins fenced transactions.
+//! Claims keys, and begins fenced transactions.
 
-use leasehold_api::{FencingToken, Key};
-use tokio_postgres::types::Type;
-use tokio_postgres::{Transaction, TransactionBuilder};
+use std::time::Duration;
 
-/// The SQLSTATE of `leasehold.fence` for a token that is too low.
+use leasehold_api::{FencingToken, InvalidInput, Key, bounds};
+use tokio_postgres::error::SqlState;
+use tokio_postgres::types::{ToSql, Type};
+use tokio_postgres::{Client, Error, Row, Transaction, TransactionBuilder};
+
+/// The SQLSTATE of the functions for a token that is too low.
 const STALE: &str = "LH001";
+/// The SQLSTATE of `leasehold.fence` for a key that is not claimed with the token.
+const NOT_CLAIMED: &str = "LH003";
 
-/// Why a transaction was not begun.
+/// How long a claim or a fenced transaction waits for another transaction, unless the program says otherwise.
+const LOCK_TIMEOUT: Duration = Duration::from_secs(10);
+
+// One round trip for all keys. They are locked in this order.
+const CLAIM: &str = "SELECT leasehold.claim(name, token, $3, $4) \
+    FROM unnest($1, $2) AS fence (name, token)";
+const FENCE: &str = "SELECT leasehold.fence(name, token, $3, $4) \
+    FROM unnest($1, $2) AS fence (name, token)";
+
+/// Why a key was not claimed, or a transaction was not begun.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FenceError {
-    /// A later holder has begun a transaction. The lock is lost.
+    /// A later holder has claimed the key. The lock is lost.
     #[error("the fencing token {token} of {key} is stale")]
     #[non_exhaustive]
     Stale {
@@ -20,50 +34,91 @@ pub enum FenceError {
         /// The token.
         token: FencingToken,
     },
-    /// The database failed, or the function `leasehold.fence` is missing.
-    #[error("the transaction could not be fenced")]
-    Database(#[source] tokio_postgres::Error),
+    /// The database doesn't have the claim any more. It was made in a transaction that was rolled back, or a crash
+    /// or a failover of the database has lost it. Claim again, and read again what you have read.
+    #[error("the claim of {key} with the fencing token {token} is gone")]
+    #[non_exhaustive]
+    NotClaimed {
+        /// The key.
+        key: Key,
+        /// The token.
+        token: FencingToken,
+    },
+    /// Another transaction with the key has not ended within [`Fence::lock_timeout`]. Try again. If that doesn't
+    /// help, its process may be paused.
+    #[error("another transaction with the same key has not ended within {waited:?}")]
+    #[non_exhaustive]
+    Busy {
+        /// The time limit.
+        waited: Duration,
+    },
+    /// An argument is wrong. Nothing was sent.
+    #[error(transparent)]
+    Invalid(#[from] InvalidInput),
+    /// The database failed, or its functions are missing or of another version: execute
+    /// [`FENCE_SCHEMA`](crate::FENCE_SCHEMA).
+    #[error("the database could not check the fencing token")]
+    Database(#[source] Error),
 }
 
-/// Begins transactions that only the latest holder of a lock can begin, on a database that
-/// [`FENCE_SCHEMA`](crate::FENCE_SCHEMA) was executed on. The lock may live elsewhere, for example in Redis.
+/// Fences off earlier holders of a lock, on a database that [`FENCE_SCHEMA`](crate::FENCE_SCHEMA) was executed
+/// on. The lock may live elsewhere, for example in Redis.
 ///
-/// **Begin each transaction this way that reads or writes what the lock protects.** Then:
+/// 1. [**Claim**](Self::claim) the key with the fencing token of your guard, once, before you read.
+/// 2. **Begin each transaction through the [`Claim`]** that reads or writes what the lock protects.
 ///
-/// - Once a holder has begun its first transaction, no transaction of an earlier holder begins any more, and
-///   none is left to commit. So nobody writes between what the holder reads and what it writes.
-/// - An earlier holder that has begun its transaction first may finish it, and the next holder's transaction
-///   waits for that. Then it reads what the earlier one has written.
+/// Then:
 ///
-/// If you read in one transaction, compute for a long time, and write in another, begin both this way. The
-/// second one is refused if a later holder came in between. After the first one has been committed, you
-/// may also read without a transaction, on the same server (a replica may lag).
+/// - Once a holder has claimed, no transaction of an earlier holder begins any more, and none is left to commit. So
+///   nobody writes between what the holder reads and what it writes, in whichever of its transactions.
+/// - An earlier holder that has begun its transaction before may finish it, and the claim waits for that. So the
+///   holder reads what the earlier one has written.
+/// - A transaction is refused if the claim doesn't stand any more: because a later holder has claimed, or because the
+///   database has lost the claim. It is not made again behind your back, because somebody may have written in the
+///   meantime.
 ///
+/// Between its transactions, the holder may also read without one, on the same server (a replica may lag).
+///
+/// # A paused process
 /// A transaction keeps the next holder waiting until it ends, even if its process is paused. Set
-/// `idle_in_transaction_session_timeout`, so that Postgres ends it.
+/// `idle_in_transaction_session_timeout`, so that Postgres ends it. That setting doesn't end a transaction whose
+/// process was paused while Postgres sent it a result, and neither does `statement_timeout`. So a claim waits for
+/// [`lock_timeout`](Self::lock_timeout) at most. An administrator can end such a transaction with
+/// `pg_terminate_backend`.
 ///
 /// # Other client libraries
-/// Execute the function `leasehold.fence` as the first statement of each transaction, as a statement of its own:
+/// Use the functions, each as a statement of its own:
 ///
 /// ```sql
+/// SELECT leasehold.claim('invoice:42', 17);   -- once, before you read
+///
 /// BEGIN;
-/// SELECT leasehold.fence('invoice:42', 17);   -- with a prefix: leasehold.fence('invoice:42', 17, 'billing:')
+/// SELECT leasehold.fence('invoice:42', 17);   -- first in each transaction
 /// SELECT total FROM invoices WHERE id = 42;
 /// UPDATE invoices SET total = 150 WHERE id = 42;
 /// COMMIT;
 /// ```
 ///
-/// It fails with the SQLSTATE
+/// If one transaction is all that you need, begin it with `leasehold.claim` instead, and leave `leasehold.fence` out.
+///
+/// Both functions take the key, the token, and two more arguments that may be left out: `key_prefix`, and `max_wait_ms`
+/// (10,000 ms). They fail with the SQLSTATE
 ///
 /// - `LH001` if the token is too low;
-/// - `LH002` if the transaction has written before, or if it is called within a savepoint or a block with
+/// - `LH003` if the key is not claimed with the token: claim, and read again;
+/// - `LH002` if the transaction has written before, or if the function is called within a savepoint or a block with
 ///   `EXCEPTION`: a program that rolls back to the savepoint would undo the failure and go on. Some
 ///   drivers set a savepoint before each statement. Switch that off. (`ON_ERROR_ROLLBACK` in psql, `autosave`
-///   in JDBC.)
+///   in JDBC.) To fence several keys, call the function for each before you write;
+/// - `55P03` if another transaction with the key has not ended in time;
+/// - `22023` if an argument is `NULL` or out of range.
 ///
-/// After a failure, the server refuses the transaction's further statements and its commit. The function
+/// After a failure, the server refuses the transaction's further statements and its commit. The functions
 /// can't notice that the transaction has *read* before. In `REPEATABLE READ` and `SERIALIZABLE` that is
-/// harmless: the function then fails with a serialization failure if an earlier holder has written since.
+/// harmless: they then fail with a serialization failure if an earlier holder has written since.
+///
+/// They write, so they fail in a `READ ONLY` transaction. Holders with the same token, such as readers that overlap,
+/// wait for each other's transactions, and in `REPEATABLE READ` and above they may get a serialization failure.
 ///
 /// # Examples
 /// ```no_run
@@ -75,9 +130,8 @@ pub enum FenceError {
 ///     guard: &MutexGuard,
 ///     amount: i64,
 /// ) -> Result<(), Box<dyn std::error::Error>> {
-///     let fence = Fence::new();
-///     let begin = client.build_transaction();
-///     let transaction = fence.begin(begin, guard.key(), guard.fencing_token()).await?;
+///     let claim = Fence::new().claim(client, guard.key(), guard.fencing_token()).await?;
+///     let transaction = claim.begin(client.build_transaction()).await?;
 ///     let row = transaction.query_one("SELECT total FROM invoices WHERE id = 42", &[]).await?;
 ///     let total = row.get::<_, i64>(0) + amount;
 ///     transaction.execute("UPDATE invoices SET total = $1 WHERE id = 42", &[&total]).await?;
@@ -85,9 +139,16 @@ pub enum FenceError {
 ///     Ok(())
 /// }
 /// ```
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Fence {
     key_prefix: String,
+    lock_timeout: Duration,
+}
+
+impl Default for Fence {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl Fence {
@@ -101,11 +162,12 @@ impl Fence {
     pub const fn new() -> Self {
         Self {
             key_prefix: String::new(),
+            lock_timeout: LOCK_TIMEOUT,
         }
     }
 
-    /// Sets the key prefix. Programs with different prefixes don't refuse each other. Use the prefix of the
-    /// backend that the lock lives in. The default is empty.
+    /// Sets the key prefix. Programs with different prefixes don't refuse each other. The default is empty. If you have
+    /// set a prefix for the backend that the lock lives in, set the same one here.
     ///
     /// # Examples
     /// ```
@@ -120,42 +182,62 @@ impl Fence {
         self
     }
 
-    /// Begins a transaction, unless a transaction with a higher token for the key was committed. Waits for
-    /// other transactions that were begun with this key to end.
+    /// Sets how long a claim, and the begin of a transaction, wait for each other transaction with the same key: 1 ms
+    /// to 1 h. The default is 10 s. Postgres measures it, in place of its setting `lock_timeout`.
     ///
-    /// It keeps one row for each key, which the transaction locks until it ends. The key, the prefix and the
-    /// token take one round trip.
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// let fence = leasehold_postgres::Fence::new().lock_timeout(Duration::from_secs(60));
+    /// ```
+    #[must_use]
+    pub const fn lock_timeout(mut self, timeout: Duration) -> Self {
+        self.lock_timeout = timeout;
+        self
+    }
+
+    /// Claims a key: from now on, no transaction with a lower token begins. Waits for the transactions with this
+    /// key that have begun.
+    ///
+    /// Call it once for each token, before you read what the lock protects, and outside of a transaction. After an upgrade
+    /// or a downgrade, the guard has a new token: claim again. It takes one round trip and one commit.
+    ///
+    /// **What you have read before counts no more**, also if you have claimed before with the same token.
     ///
     /// # Errors
-    /// - [`FenceError::Stale`] if a transaction with a higher token was committed.
-    /// - [`FenceError::Database`] if the database fails. In a transaction of the isolation level
-    ///   `REPEATABLE READ` or above, that may be a serialization failure: try again. A key or a prefix that
-    ///   contains a NUL character can't be fenced, because it is no text in Postgres.
+    /// - [`FenceError::Stale`] if a later holder has claimed the key.
+    /// - [`FenceError::Busy`] if another transaction with the key doesn't end in time.
+    /// - [`FenceError::Invalid`], before any I/O, for a key or a prefix that contains a NUL character, which is no text in
+    ///   Postgres; for [`FencingToken::NONE`]; and for a token or a time that is out of range.
+    /// - [`FenceError::Database`] if the database fails.
     ///
     /// # Cancel safety
-    /// If you drop the future, the transaction is rolled back.
+    /// If you drop the future, the key may be claimed or not. Both are safe: claim it again. The connection is in
+    /// use until the server has answered.
     ///
     /// # Examples
     /// See [`Fence`].
-    pub async fn begin<'a>(
+    pub async fn claim(
         &self,
-        transaction: TransactionBuilder<'a>,
+        client: &Client,
         key: &Key,
         token: FencingToken,
-    ) -> Result<Transaction<'a>, FenceError> {
-        self.begin_all(transaction, [(key, token)]).await
+    ) -> Result<Claim, FenceError> {
+        self.claim_all(client, [(key, token)]).await
     }
 
-    /// Begins a transaction with several keys, as [`begin`](Self::begin) does with one.
+    /// Claims several keys, as [`claim`](Self::claim) does with one, in one round trip and one commit.
     ///
     /// Give the keys in the order of [`MultiGuard::fencing_tokens`](leasehold_api::MultiGuard::fencing_tokens), or
     /// transactions with the same keys may deadlock; Postgres then ends one of them.
     ///
     /// # Errors
-    /// Those of [`begin`](Self::begin), for the first key that fails.
+    /// Those of [`claim`](Self::claim), for the first key that fails. Then none is claimed.
+    /// [`FenceError::Invalid`] if there are no keys.
     ///
     /// # Cancel safety
-    /// If you drop the future, the transaction is rolled back.
+    /// That of [`claim`](Self::claim).
     ///
     /// # Examples
     /// ```no_run
@@ -166,52 +248,137 @@ impl Fence {
     ///     client: &mut tokio_postgres::Client,
     ///     guard: &MultiGuard,
     /// ) -> Result<(), Box<dyn std::error::Error>> {
-    ///     let fence = Fence::new();
-    ///     let begin = client.build_transaction();
-    ///     let transaction = fence.begin_all(begin, guard.fencing_tokens()).await?;
+    ///     let claim = Fence::new().claim_all(client, guard.fencing_tokens()).await?;
+    ///     let transaction = claim.begin(client.build_transaction()).await?;
     ///     // … reads and writes both accounts
     ///     transaction.commit().await?;
     ///     Ok(())
     /// }
     /// ```
-    pub async fn begin_all<'a, 'k>(
+    pub async fn claim_all<'k>(
+        &self,
+        client: &Client,
+        tokens: impl IntoIterator<Item = (&'k Key, FencingToken)>,
+    ) -> Result<Claim, FenceError> {
+        let claim = Claim::new(self, tokens)?;
+        let claimed = client.query_typed(CLAIM, &claim.parameters()).await;
+        claim.check(claimed)?;
+        Ok(claim)
+    }
+}
+
+/// A key, or several, that a holder has claimed with its fencing token. Each of its transactions begins here.
+///
+/// It belongs to no connection. A clone is the same claim.
+#[derive(Clone, Debug)]
+#[must_use = "begin each transaction through the claim"]
+pub struct Claim {
+    keys: Vec<(Key, FencingToken)>,
+    // The arguments of the functions.
+    names: Vec<String>,
+    tokens: Vec<i64>,
+    key_prefix: String,
+    lock_timeout: Duration,
+    max_wait_ms: i32,
+}
+
+impl Claim {
+    fn new<'k>(
+        fence: &Fence,
+        tokens: impl IntoIterator<Item = (&'k Key, FencingToken)>,
+    ) -> Result<Self, InvalidInput> {
+        let limits = Duration::from_millis(1)..=bounds::MAX_LEASE;
+        InvalidInput::check_time("lock_timeout", fence.lock_timeout, limits)?;
+        check_text("key prefix", &fence.key_prefix)?;
+        let keys = tokens.into_iter().map(|(key, token)| (key.clone(), token));
+        let keys: Vec<_> = keys.collect();
+        if keys.is_empty() {
+            return Err(invalid("keys", "there are none to claim"));
+        }
+        for (key, token) in &keys {
+            check_text("key", key.as_str())?;
+            if !(1..1 << 53).contains(&token.get()) {
+                let problem = format!("{token} is none of a backend: those are 1 to 2^53 - 1");
+                return Err(invalid("fencing token", &problem));
+            }
+        }
+        let names = keys.iter().map(|(key, _)| key.as_str().to_owned());
+        Ok(Self {
+            names: names.collect(),
+            tokens: keys.iter().map(|it| it.1.get().cast_signed()).collect(),
+            keys,
+            key_prefix: fence.key_prefix.clone(),
+            lock_timeout: fence.lock_timeout,
+            max_wait_ms: i32::try_from(fence.lock_timeout.as_millis()).unwrap_or(i32::MAX),
+        })
+    }
+
+    /// Begins a transaction, if the claim still stands. Waits for other transactions that were begun with the same keys.
+    ///
+    /// The transaction keeps the keys locked until it ends. It takes one round trip more than a transaction that
+    /// is not fenced.
+    ///
+    /// # Errors
+    /// - [`FenceError::Stale`] if a later holder has claimed a key.
+    /// - [`FenceError::NotClaimed`] if the database has lost the claim.
+    /// - [`FenceError::Busy`] if another transaction with a key doesn't end in time.
+    /// - [`FenceError::Database`] if the database fails. In a transaction of the isolation level
+    ///   `REPEATABLE READ` or above, that may be a serialization failure: try again. A `READ ONLY` transaction can't be
+    ///   fenced.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the transaction is rolled back, as soon as the server has answered.
+    ///
+    /// # Examples
+    /// See [`Fence`].
+    pub async fn begin<'a>(
         &self,
         transaction: TransactionBuilder<'a>,
-        tokens: impl IntoIterator<Item = (&'k Key, FencingToken)>,
     ) -> Result<Transaction<'a>, FenceError> {
         let transaction = transaction.start().await.map_err(FenceError::Database)?;
-        for (key, token) in tokens {
-            self.fence(&transaction, key, token).await?;
-        }
+        let fenced = transaction.query_typed(FENCE, &self.parameters()).await;
+        self.check(fenced)?;
         Ok(transaction)
     }
 
-    async fn fence(
-        &self,
-        transaction: &Transaction<'_>,
-        key: &Key,
-        token: FencingToken,
-    ) -> Result<(), FenceError> {
-        // Tokens are below 2^53.
-        let number = i64::try_from(token.get()).unwrap_or(i64::MAX);
-        // Poolers may not know a prepared statement, and it would take a second round trip.
-        let result = transaction
-            .query_typed(
-                "SELECT leasehold.fence($1, $2, $3)",
-                &[
-                    (&key.as_str(), Type::TEXT),
-                    (&number, Type::INT8),
-                    (&self.key_prefix, Type::TEXT),
-                ],
-            )
-            .await;
-        match result {
-            Ok(_) => Ok(()),
-            Err(error) if error.code().is_some_and(|code| code.code() == STALE) => {
-                let key = key.clone();
-                Err(FenceError::Stale { key, token })
-            }
-            Err(error) => Err(FenceError::Database(error)),
-        }
+    // Poolers may not know a prepared statement, and it would take a second round trip. So the types are given.
+    fn parameters(&self) -> [(&(dyn ToSql + Sync), Type); 4] {
+        [
+            (&self.names, Type::TEXT_ARRAY),
+            (&self.tokens, Type::INT8_ARRAY),
+            (&self.key_prefix, Type::TEXT),
+            (&self.max_wait_ms, Type::INT4),
+        ]
+    }
+
+    fn check(&self, result: Result<Vec<Row>, Error>) -> Result<(), FenceError> {
+        let Err(error) = result else {
+            return Ok(());
+        };
+        // The detail of an error of the functions is the name of the key.
+        let name = error.as_db_error().and_then(|error| error.detail());
+        let found = self.keys.iter().find(|(key, _)| name == Some(key.as_str()));
+        Err(match (error.code().map(SqlState::code), found.cloned()) {
+            (Some(STALE), Some((key, token))) => FenceError::Stale { key, token },
+            (Some(NOT_CLAIMED), Some((key, token))) => FenceError::NotClaimed { key, token },
+            _ if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => FenceError::Busy {
+                waited: self.lock_timeout,
+            },
+            _ => FenceError::Database(error),
+        })
+    }
+}
+
+fn check_text(what: &'static str, text: &str) -> Result<(), InvalidInput> {
+    if text.contains('\0') {
+        return Err(invalid(what, "Postgres has no text with a NUL character"));
+    }
+    Ok(())
+}
+
+fn invalid(what: &'static str, problem: &str) -> InvalidInput {
+    InvalidInput::Setting {
+        what,
+        problem: problem.to_owned(),
     }
 }

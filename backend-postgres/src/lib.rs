@@ -105,7 +105,7 @@ mod store;
 mod tls;
 
 pub use backend::PostgresBackend;
-pub use fence::{Fence, FenceError};
+pub use fence::{Claim, Fence, FenceError};
 pub use options::{ConnectError, Options};
 pub use row_key::row_key;
 /// The client library, whose transactions [`Fence`] begins.
@@ -114,6 +114,6 @@ pub use tokio_postgres;
 /// The statements that create the tables.
 pub const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("fence.sql"));
 
-/// The statements that create what fenced transactions need: a table and a function. They are part of
+/// The statements that create what fenced transactions need: a table and its functions. They are part of
 /// [`SCHEMA`]. Execute them alone on a database whose locks are elsewhere, or again to upgrade.
 pub const FENCE_SCHEMA: &str = include_str!("fence.sql");

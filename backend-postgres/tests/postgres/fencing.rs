@@ -1,9 +1,16 @@
 //! A late transaction has no effect, and no addition is lost.
 
-use std::time::Duration;
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::Poll;
+use std::time::{Duration, Instant};
 
 use leasehold_api::{FencingToken, Key, LockClient};
-use leasehold_postgres::{FENCE_SCHEMA, Fence, FenceError, Options, PostgresBackend, row_key};
+use leasehold_postgres::{
+    Claim, FENCE_SCHEMA, Fence, FenceError, Options, PostgresBackend, row_key,
+};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
 
@@ -37,9 +44,13 @@ fn key() -> Key {
     Key::new("invoice:42").expect("valid")
 }
 
+async fn claim(client: &Client, token: FencingToken) -> Result<Claim, FenceError> {
+    Fence::new().claim(client, &key(), token).await
+}
+
 async fn begin(client: &mut Client, token: FencingToken) -> Result<Transaction<'_>, FenceError> {
-    let begin = client.build_transaction();
-    Fence::new().begin(begin, &key(), token).await
+    let claim = claim(client, token).await?;
+    claim.begin(client.build_transaction()).await
 }
 
 async fn read(transaction: &Transaction<'_>) -> i32 {
@@ -132,13 +143,104 @@ async fn nobody_writes_between_a_read_and_the_write() {
 async fn nobody_writes_between_two_transactions_of_a_holder() {
     let server = start();
     let (mut anns, mut bobs) = (connect(&server).await, connect(&server).await);
-    let bob = begin(&mut bobs, BOB).await.expect("begun");
-    let seen = read(&bob).await;
-    bob.commit().await.expect("committed");
-    let ann = add(&mut anns, ANN, 10).await;
-    assert_stale(ann, ANN);
-    let bob = begin(&mut bobs, BOB).await.expect("begun again");
-    write(bob, seen + 50).await.expect("written");
+    let anns_claim = claim(&anns, ANN).await.expect("claimed");
+    let bobs_claim = claim(&bobs, BOB).await.expect("claimed");
+    for rolls_back in [true, false] {
+        let seen: i32 = total(&server).parse().expect("a number");
+        let bob = bobs_claim.begin(bobs.build_transaction()).await;
+        let bob = bob.expect("begun");
+        assert_eq!(read(&bob).await, seen);
+        // The claim is not part of this transaction.
+        let ended = match rolls_back {
+            true => bob.rollback().await,
+            false => bob.commit().await,
+        };
+        ended.expect("ended");
+        let ann = anns_claim.begin(anns.build_transaction()).await;
+        assert_stale(ann, ANN);
+        let bob = bobs_claim.begin(bobs.build_transaction()).await;
+        write(bob.expect("begun again"), seen + 50)
+            .await
+            .expect("written");
+    }
+    assert_eq!(total(&server), "200");
+}
+
+/// Bob's claim is rolled back after his first read. So Ann, who has claimed before, may write. Bob's write is based on
+/// what he has read, and must not follow.
+#[tokio::test]
+async fn claim_that_was_rolled_back_is_none() {
+    let server = start();
+    let (mut anns, mut bobs) = (connect(&server).await, connect(&server).await);
+    let anns_claim = claim(&anns, ANN).await.expect("claimed");
+    bobs.batch_execute("BEGIN").await.expect("begun");
+    let bobs_claim = claim(&bobs, BOB).await.expect("claimed");
+    let seen = bobs.query_one("SELECT total FROM invoices", &[]).await;
+    let seen: i32 = seen.expect("a row").get(0);
+    bobs.batch_execute("ROLLBACK").await.expect("rolled back");
+    let ann = anns_claim.begin(anns.build_transaction()).await;
+    let ann = ann.expect("her claim stands");
+    let now = read(&ann).await + 10;
+    write(ann, now).await.expect("written");
+
+    let bob = bobs_claim.begin(bobs.build_transaction()).await;
+    let bob = bob.err().expect("somebody may have written");
+    assert!(
+        matches!(&bob, FenceError::NotClaimed { token: BOB, .. }),
+        "{bob:?}"
+    );
+    let message = "the claim of invoice:42 with the fencing token 34 is gone";
+    assert_eq!(bob.to_string(), message);
+    assert_eq!((seen, total(&server).as_str()), (100, "110"));
+    add(&mut bobs, BOB, 50).await.expect("he reads again");
+    assert_eq!(total(&server), "160");
+}
+
+/// The same if a crash or a failover of the database loses the claim after its commit.
+#[tokio::test]
+async fn claim_that_the_database_has_lost_is_none() {
+    let server = start();
+    let (mut anns, mut bobs) = (connect(&server).await, connect(&server).await);
+    let lost = [
+        "UPDATE leasehold.fences SET token = 33",
+        "DELETE FROM leasehold.fences",
+    ];
+    for (run, loses) in lost.into_iter().enumerate() {
+        let bobs_claim = claim(&bobs, BOB).await.expect("claimed");
+        server.execute(loses);
+        add(&mut anns, ANN, 10).await.expect("written");
+        let bob = bobs_claim.begin(bobs.build_transaction()).await.err();
+        assert!(
+            matches!(bob, Some(FenceError::NotClaimed { .. })),
+            "{bob:?}"
+        );
+        assert_eq!(total(&server), format!("{}", 110 + 10 * run));
+    }
+}
+
+/// What SQL programs write: a claim in one transaction and a fence in the next.
+#[tokio::test]
+async fn fence_without_a_claim_is_refused() {
+    let server = start();
+    let client = connect(&server).await;
+    let fence =
+        "BEGIN; SELECT leasehold.fence('invoice:42', 34); UPDATE invoices SET total = 9; COMMIT";
+    let unclaimed = async || {
+        let error = client.batch_execute(fence).await.expect_err("refused");
+        assert_eq!(code(&error), Some("LH003"));
+        client.batch_execute("ROLLBACK").await.expect("rolled back");
+        assert_eq!(total(&server), "100");
+    };
+    unclaimed().await;
+    let claim = "SELECT leasehold.claim('invoice:42', 34)";
+    let rolled_back = format!("BEGIN; {claim}; SELECT total FROM invoices; ROLLBACK");
+    client.batch_execute(&rolled_back).await.expect("executed");
+    unclaimed().await;
+    client.batch_execute(claim).await.expect("claimed");
+    client.batch_execute(fence).await.expect("fenced");
+    // One transaction may do everything.
+    let one = format!("BEGIN; {claim}; UPDATE invoices SET total = 150; COMMIT");
+    client.batch_execute(&one).await.expect("claimed");
     assert_eq!(total(&server), "150");
 }
 
@@ -162,18 +264,17 @@ async fn transaction_that_was_first_is_finished_and_seen() {
 async fn snapshot_that_is_too_old_fails() {
     let server = start();
     let (mut anns, mut bobs) = (connect(&server).await, connect(&server).await);
+    let claim = claim(&anns, ANN).await.expect("claimed");
     for level in [IsolationLevel::RepeatableRead, IsolationLevel::Serializable] {
-        let ann = begin(&mut anns, ANN).await.expect("begun");
+        let ann = claim.begin(anns.build_transaction()).await.expect("begun");
         let seen = read(&ann).await;
         let late = async {
             tokio::time::sleep(Duration::from_millis(300)).await;
             write(ann, seen + 10).await
         };
         let builder = bobs.build_transaction().isolation_level(level);
-        let fence = Fence::new();
-        let key = key();
         // The second writer waits with a snapshot from before the first one's commit.
-        let (bob, written) = tokio::join!(fence.begin(builder, &key, ANN), late);
+        let (bob, written) = tokio::join!(claim.begin(builder), late);
         written.expect("written");
         let Some(FenceError::Database(error)) = bob.err() else {
             panic!("it has an old snapshot");
@@ -210,13 +311,22 @@ async fn several_keys_are_fenced() {
     let (one, two) = (Key::new("a").expect("valid"), Key::new("b").expect("valid"));
     let fence = Fence::new();
     let both = [(&one, ANN), (&two, BOB)];
-    let transaction = fence.begin_all(client.build_transaction(), both).await;
+    let claim = fence.claim_all(&client, both).await.expect("claimed");
+    let transaction = claim.begin(client.build_transaction()).await;
     let committed = transaction.expect("begun").commit().await;
     committed.expect("committed");
-    let stale = fence.begin(client.build_transaction(), &two, ANN).await;
-    assert_stale(stale, ANN);
-    let other = fence.begin(client.build_transaction(), &one, ANN).await;
-    drop(other.expect("another key"));
+    assert_stale(fence.claim(&client, &two, ANN).await, ANN);
+    let of_one = fence.claim(&client, &one, ANN).await;
+    let of_one = of_one.expect("another key");
+    let third = FencingToken::new(35);
+    let later = fence.claim(&client, &two, third).await;
+    drop(later.expect("a later holder"));
+    let stale = claim.begin(client.build_transaction()).await;
+    assert_stale(stale, BOB);
+    let stale = fence.claim_all(&client, [(&one, third), (&two, BOB)]).await;
+    assert_stale(stale, BOB);
+    let other = of_one.begin(client.build_transaction()).await;
+    drop(other.expect("nothing was claimed for it"));
 }
 
 /// If the failure were undone with the savepoint, a stale transaction would be committed.
@@ -224,6 +334,7 @@ async fn several_keys_are_fenced() {
 async fn fence_within_a_savepoint_is_refused() {
     let server = start();
     let mut client = connect(&server).await;
+    drop(claim(&client, BOB).await.expect("claimed"));
     // All of these tokens are good.
     let call = "SELECT leasehold.fence('invoice:42', 34)";
 
@@ -240,6 +351,13 @@ async fn fence_within_a_savepoint_is_refused() {
     );
     let error = client.batch_execute(&block).await.expect_err("refused");
     assert_eq!(code(&error), Some(MISPLACED));
+
+    // So is a claim.
+    let claim = call.replace("fence(", "claim(");
+    let within = format!("BEGIN; SAVEPOINT s; {claim}");
+    let error = client.batch_execute(&within).await.expect_err("refused");
+    assert_eq!(code(&error), Some(MISPLACED));
+    client.batch_execute("ROLLBACK").await.expect("rolled back");
 
     // Also a second time, within a transaction that is fenced.
     let mut outer = begin(&mut client, BOB).await.expect("begun");
@@ -261,6 +379,7 @@ async fn fence_within_a_savepoint_is_refused() {
 async fn fence_after_a_write_is_refused() {
     let server = start();
     let client = connect(&server).await;
+    drop(claim(&client, BOB).await.expect("claimed"));
     let late = "BEGIN; UPDATE invoices SET total = 9; SELECT leasehold.fence('invoice:42', 34)";
     let error = client.batch_execute(late).await.expect_err("refused");
     assert_eq!(code(&error), Some(MISPLACED));
@@ -271,6 +390,171 @@ async fn fence_after_a_write_is_refused() {
     client.batch_execute(first).await.expect("fenced");
     let error = client.batch_execute(late).await.expect_err("refused");
     assert_eq!(code(&error), Some(MISPLACED));
+}
+
+/// The transaction has read another key's rows before that key is fenced, and has written since.
+#[tokio::test]
+async fn second_fence_after_a_write_is_refused() {
+    let server = start();
+    let client = connect(&server).await;
+    let (a, b) = ("leasehold.fence('a', 34)", "leasehold.fence('b', 34)");
+    let claims = "SELECT leasehold.claim('a', 34), leasehold.claim('b', 34)";
+    client.batch_execute(claims).await.expect("claimed");
+    let reads = "SELECT total FROM invoices";
+    let writes = [
+        "UPDATE invoices SET total = 9",
+        "SELECT total FROM invoices FOR UPDATE",
+        "SAVEPOINT s; UPDATE invoices SET total = 9; ROLLBACK TO s",
+        "CREATE TEMPORARY TABLE other ()",
+    ];
+    for write in writes {
+        let late = format!("BEGIN; SELECT {a}; {reads}; {write}; SELECT {b}; COMMIT");
+        let error = client.batch_execute(&late).await.expect_err(write);
+        assert_eq!(code(&error), Some(MISPLACED), "{write}");
+        client.batch_execute("ROLLBACK").await.expect("rolled back");
+    }
+    assert_eq!(total(&server), "100");
+    let early = format!(
+        "BEGIN; SELECT {a}, {b}; {reads}; SELECT {b}; SELECT {a}; {}; COMMIT",
+        writes[0]
+    );
+    client.batch_execute(&early).await.expect("fenced");
+    assert_eq!(total(&server), "9");
+}
+
+/// Ann's process is paused while Postgres sends her a result. No setting of Postgres ends her transaction.
+#[tokio::test]
+async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
+    let server = start();
+    let paused = Arc::new(AtomicBool::new(false));
+    let connected = tokio_postgres::connect(&server.url(), NoTls).await;
+    let (mut anns, connection) = connected.expect("a server");
+    let pause = Arc::clone(&paused);
+    tokio::spawn(async move {
+        let mut connection = pin!(connection);
+        let drive = poll_fn(|cx| match pause.load(Ordering::Relaxed) {
+            true => Poll::Pending,
+            false => connection.as_mut().poll(cx),
+        });
+        drive.await
+    });
+    let settings =
+        "SET idle_in_transaction_session_timeout = '200ms'; SET statement_timeout = '200ms'";
+    anns.batch_execute(settings).await.expect("set");
+    let ann = begin(&mut anns, ANN).await.expect("begun");
+    let much = "SELECT repeat('x', 1000) FROM generate_series(1, 100000)";
+    let result = ann.query_raw(much, std::iter::empty::<i32>()).await;
+    let _unread = result.expect("it is sent");
+    paused.store(true, Ordering::Relaxed);
+    tokio::time::sleep(Duration::from_secs(1)).await;
+
+    let bobs = connect(&server).await;
+    let limit = Duration::from_millis(500);
+    let fence = Fence::new().lock_timeout(limit);
+    let began = Instant::now();
+    let key = key();
+    let waiting = fence.claim(&bobs, &key, BOB);
+    let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let busy = ended.expect("it doesn't wait forever").err();
+    assert!(
+        matches!(busy, Some(FenceError::Busy { waited, .. }) if waited == limit),
+        "{busy:?}"
+    );
+    assert!(began.elapsed() >= limit);
+    // The connection has its own limit again, and works.
+    bobs.batch_execute("SELECT 1 / (SELECT 1 WHERE current_setting('lock_timeout') = '0')::int")
+        .await
+        .expect("no limit");
+    server.execute(
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'",
+    );
+    drop(claim(&bobs, BOB).await.expect("claimed"));
+}
+
+/// Nothing is sent: the functions are missing.
+#[tokio::test]
+async fn wrong_arguments_are_refused_before_any_io() {
+    let server = start();
+    server.execute("DROP FUNCTION leasehold.claim, leasehold.fence, leasehold.lock_fence");
+    let client = connect(&server).await;
+    let (key, nul) = (key(), Key::new("a\0b").expect("valid"));
+    let fence = Fence::new();
+    let number = FencingToken::new;
+    for (fence, keys, what) in [
+        (fence.clone(), vec![], "keys"),
+        (
+            fence.clone(),
+            vec![(&key, FencingToken::NONE)],
+            "fencing token",
+        ),
+        (
+            fence.clone(),
+            vec![(&key, number(1 << 53))],
+            "fencing token",
+        ),
+        (
+            fence.clone(),
+            vec![(&key, number(u64::MAX))],
+            "fencing token",
+        ),
+        (fence.clone(), vec![(&key, BOB), (&nul, BOB)], "key"),
+        (
+            fence.clone().key_prefix("\0"),
+            vec![(&key, BOB)],
+            "key prefix",
+        ),
+        (
+            fence.clone().lock_timeout(Duration::ZERO),
+            vec![(&key, BOB)],
+            "lock_timeout",
+        ),
+        (
+            fence.lock_timeout(Duration::MAX),
+            vec![(&key, BOB)],
+            "lock_timeout",
+        ),
+    ] {
+        let error = fence.claim_all(&client, keys).await.expect_err(what);
+        assert!(matches!(error, FenceError::Invalid(_)), "{error:?}");
+        assert!(
+            error.to_string().starts_with(&format!("{what}: ")),
+            "{error}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn wrong_arguments_of_the_functions_are_refused() {
+    let server = start();
+    let client = connect(&server).await;
+    for function in ["claim", "fence"] {
+        for arguments in [
+            "NULL, 34",
+            "'invoice:42', NULL",
+            "'invoice:42', 0",
+            "'invoice:42', 34, NULL",
+            "'invoice:42', 34, '', 0",
+            "'invoice:42', 34, '', NULL",
+        ] {
+            let call = format!("SELECT leasehold.{function}({arguments})");
+            let error = client.batch_execute(&call).await.expect_err(&call);
+            assert_eq!(
+                error.code(),
+                Some(&SqlState::INVALID_PARAMETER_VALUE),
+                "{call}"
+            );
+        }
+    }
+    assert_eq!(server.execute("SELECT count(*) FROM leasehold.fences"), "0");
+    // What a session sets doesn't change the name of a row.
+    let old_strings = "SET standard_conforming_strings = off; SET escape_string_warning = off;
+        SELECT leasehold.claim('42', 34, 'billing:')";
+    client.batch_execute(old_strings).await.expect("claimed");
+    let stored = row_key("billing:", &Key::new("42").expect("valid"));
+    let row = client
+        .query_one("SELECT key FROM leasehold.fences", &[])
+        .await;
+    assert_eq!(row.expect("a row").get::<_, Vec<u8>>(0), stored);
 }
 
 /// Prefix and key are one text together. Neither the locks nor the fences are one.
@@ -296,9 +580,10 @@ async fn prefixes_separate_locks_and_fences() {
         let guard = guard.unwrap_or_else(|| panic!("{prefix} {key} is another lock"));
         // Each has a lower token than the one before.
         let token = FencingToken::new(90 - number as u64);
-        let begin = client.build_transaction();
         let fence = Fence::new().key_prefix(prefix);
-        let transaction = fence.begin(begin, guard.key(), token).await;
+        let claim = fence.claim(&client, guard.key(), token).await;
+        let claim = claim.expect("another fence");
+        let transaction = claim.begin(client.build_transaction()).await;
         let committed = transaction.expect("another fence").commit().await;
         committed.expect("committed");
         for table in ["locks", "fences"] {
@@ -312,29 +597,35 @@ async fn prefixes_separate_locks_and_fences() {
     }
 }
 
-/// The function as it was before fences had prefixes.
-const BEFORE: &str = "CREATE FUNCTION leasehold.fence(name text, new_token bigint) RETURNS void
-    LANGUAGE plpgsql AS $$ BEGIN RAISE 'the old one'; END $$";
+/// The function as it was before fences had prefixes, and as it was when it claimed.
+const BEFORE: [&str; 2] = [
+    "CREATE FUNCTION leasehold.fence(name text, new_token bigint) RETURNS void
+        LANGUAGE plpgsql AS $$ BEGIN RAISE 'an old one'; END $$",
+    "CREATE FUNCTION leasehold.fence(name text, new_token bigint, key_prefix text DEFAULT '')
+        RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'an old one'; END $$",
+];
 
 #[tokio::test]
 async fn schema_of_fences_is_its_own_upgrade() {
-    let server = start();
-    server.execute("DROP FUNCTION leasehold.fence(text, bigint, text)");
-    server.execute(BEFORE);
-    let mut client = connect(&server).await;
-    server.execute("INSERT INTO leasehold.fences VALUES ('invoice:42', 34)");
-    server.execute(FENCE_SCHEMA);
-    server.execute(FENCE_SCHEMA);
-    assert_stale(add(&mut client, ANN, 10).await, ANN);
-    add(&mut client, BOB, 50).await.expect("written");
-    let call = "SELECT leasehold.fence('invoice:42', 34)";
-    client.batch_execute(call).await.expect("fenced");
+    for before in BEFORE {
+        let server = start();
+        server.execute("DROP FUNCTION leasehold.claim, leasehold.fence, leasehold.lock_fence");
+        server.execute(before);
+        let mut client = connect(&server).await;
+        server.execute("INSERT INTO leasehold.fences VALUES ('invoice:42', 34)");
+        server.execute(FENCE_SCHEMA);
+        server.execute(FENCE_SCHEMA);
+        assert_stale(add(&mut client, ANN, 10).await, ANN);
+        add(&mut client, BOB, 50).await.expect("written");
+        let call = "SELECT leasehold.fence('invoice:42', 34)";
+        client.batch_execute(call).await.expect("fenced");
+    }
 }
 
 #[tokio::test]
 async fn missing_function_is_not_a_stale_token() {
     let server = start();
-    server.execute("DROP FUNCTION leasehold.fence");
+    server.execute("DROP FUNCTION leasehold.claim");
     let mut client = connect(&server).await;
     let result = add(&mut client, ANN, 1).await;
     assert!(matches!(result, Err(FenceError::Database(_))), "{result:?}");
