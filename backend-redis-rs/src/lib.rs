@@ -105,7 +105,7 @@
 //! ```text
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
 //!     -@all +@connection -@dangerous +info +time +evalsha +eval +subscribe +publish
-//!     +pubsub|numsub +type +get +mget +set +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
+//!     +pubsub|numsub +type +get +mget +set +setrange +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
 //! ```
 //!
 //! On the nodes of a cluster, it needs these too:

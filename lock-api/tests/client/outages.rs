@@ -4,9 +4,9 @@ use std::panic::AssertUnwindSafe;
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, FencingToken, LockClient, MutexGuard, Outcome, ReleaseOutcome, Upgrade,
+    Error, FencingToken, LockClient, Loss, MutexGuard, Outcome, ReleaseOutcome, Upgrade,
 };
-use leasehold_sim::{Call, Data, Fault};
+use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
 use crate::wrapped::Wrapped;
@@ -404,4 +404,29 @@ async fn first_hello_does_not_extend_a_wait() {
         assert!(took <= ms(1_000), "{took:?}");
         assert!(outcome.is_err(), "{outcome:?}");
     }
+}
+
+/// The server has lost a downgrade, and with it the epoch of the other readers. The hold is a write hold there.
+#[tokio::test(start_paused = true)]
+async fn upgrade_by_an_old_copy_of_the_data_ends_the_guard() {
+    let server = SimServer::with_options(SimOptions::new(1).journal(100));
+    let ((a, _), (b, network)) = (client(&server, "a"), client(&server, "b"));
+    let lock = |locks: &LockClient| locks.rw_lock("k").expect("valid");
+    let writer = lock(&a).write().await.expect("free");
+    let reader = writer.downgrade().await.expect("answered");
+    let other = lock(&b).read().await.expect("shared");
+    network.isolate();
+    server.fail_over(Tail::Commands(2));
+    let upgraded = reader.try_upgrade().await;
+    assert!(other.is_valid());
+    assert!(
+        matches!(
+            upgraded,
+            Err(Error::Lost {
+                reason: Loss::Unknown,
+                ..
+            })
+        ),
+        "{upgraded:?}"
+    );
 }

@@ -28,8 +28,6 @@ pub(crate) struct Finding {
     pub(crate) setting: &'static str,
     pub(crate) value: String,
     pub(crate) danger: &'static str,
-    /// Whether this may end by itself, because the name may soon lead to another server.
-    pub(crate) is_transient: bool,
 }
 
 impl fmt::Display for Finding {
@@ -43,7 +41,6 @@ fn finding(setting: &'static str, value: &str, danger: &'static str) -> Finding 
         setting,
         value: value.into(),
         danger,
-        is_transient: false,
     }
 }
 
@@ -52,12 +49,6 @@ fn finding(setting: &'static str, value: &str, danger: &'static str) -> Finding 
 pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
     let field = |name| field(info, name);
     let mut found = Vec::new();
-    if field("role") == Some("slave") {
-        found.push(Finding {
-            is_transient: true,
-            ..finding("role", "replica", "a replica refuses to lock")
-        });
-    }
     let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
     if let Some(policy) = policy
         && field("maxmemory") != Some("0")
@@ -188,11 +179,7 @@ fn reject(found: &[Finding]) -> Result<(), BackendError> {
     }
     let text: Vec<String> = found.iter().map(ToString::to_string).collect();
     let text = format!("the server's settings endanger locks: {}", text.join("; "));
-    Err(if found.iter().any(|finding| finding.is_transient) {
-        BackendError::unavailable(text)
-    } else {
-        BackendError::rejected(text)
-    })
+    Err(BackendError::rejected(text))
 }
 
 fn warn(address: Option<&str>, finding: &Finding) {
@@ -214,7 +201,7 @@ mod tests {
     use super::*;
 
     const GOOD: &str = "maxmemory:1000\r\nmaxmemory_policy:noeviction\r\naof_enabled:1\r\n\
-                        role:master\r\nconnected_slaves:0\r\n";
+                        connected_slaves:0\r\n";
 
     fn settings(info: &str) -> Vec<(&'static str, String)> {
         let found = judge(info, "").into_iter();
@@ -234,7 +221,6 @@ mod tests {
                 "volatile-ttl",
             ),
             ("aof_enabled:1", "aof_enabled:0", "appendonly", "no"),
-            ("role:master", "role:slave", "role", "replica"),
             ("slaves:0", "slaves:2", "min-replicas-to-write", "0"),
         ] {
             let found = settings(&GOOD.replace(good, bad));
@@ -253,18 +239,5 @@ mod tests {
         );
         let needed = GOOD.replace("slaves:0", "slaves:2") + "min_slaves_good_slaves:2\r\n";
         assert_eq!(settings(&needed), []);
-    }
-
-    #[test]
-    fn only_a_replica_may_be_better_soon() {
-        let report = |info: &str| reject(&judge(info, ""));
-        assert!(report(GOOD).is_ok());
-        for (info, is_transient) in [
-            (GOOD.replace("aof_enabled:1", "aof_enabled:0"), false),
-            (GOOD.replace("role:master", "role:slave"), true),
-        ] {
-            let error = report(&info).expect_err("dangerous");
-            assert_eq!(error.is_transient(), is_transient, "{error}");
-        }
     }
 }

@@ -331,9 +331,7 @@ impl<C: Connector> ManagedConnection<C> {
             let mut current = lock(&self.current);
             if current.as_ref().is_some_and(|it| Arc::ptr_eq(it, live)) {
                 *current = None;
-                if self.shared.sentinels.is_none() {
-                    self.shared.move_on();
-                }
+                self.shared.leave_replica();
             }
         }
     }

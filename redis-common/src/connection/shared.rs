@@ -156,12 +156,15 @@ impl<C: Connector> Shared<C> {
         missing: &str,
     ) -> Result<ServerInfo, BackendError> {
         let server = ServerInfo::parse(info, self.mode)?;
-        let mut found = checks::judge(info, missing);
-        // Sentinels and clusters may lead to a replica for a while.
-        let is_alone = self.sentinels.is_none() && self.mode == ServerMode::Standalone;
-        found.retain(|finding| is_alone || !finding.is_transient);
+        // A node of a cluster redirects calls if it is a replica.
+        if self.mode == ServerMode::Standalone && server.role.as_deref() == Some("slave") {
+            return Err(BackendError::unavailable(
+                "the server is a replica, which may be behind; locks need the primary",
+            ));
+        }
         let address = connector.address();
-        self.checks.report(address.as_deref(), found)?;
+        self.checks
+            .report(address.as_deref(), checks::judge(info, missing))?;
         if let (Some(clock), Some(address)) = (server.clock, address) {
             self.checks.reached(clock, address);
         }
@@ -186,6 +189,14 @@ impl<C: Connector> Shared<C> {
     /// Makes all connections move to another server.
     pub(crate) fn move_on(&self) {
         self.moved.send_modify(|moves| *moves += 1);
+    }
+
+    /// Makes all connections leave a server that has become a replica: at once, or with Sentinel when a new
+    /// connection reaches another server.
+    pub(crate) fn leave_replica(&self) {
+        if self.sentinels.is_none() {
+            self.move_on();
+        }
     }
 
     /// The error if there is no connection within `limit`.

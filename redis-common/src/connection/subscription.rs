@@ -200,7 +200,12 @@ impl<C: Connector> SubscriptionTask<C> {
     async fn is_primary(&self, connection: &C::Connection) -> bool {
         match self.shared.mode {
             ServerMode::Standalone => match connection.info(Some("replication")).await {
-                Ok(info) => field(&info, "role") != Some("slave"),
+                Ok(info) if field(&info, "role") == Some("slave") => {
+                    // A replica that takes writes doesn't tell the other connections.
+                    self.shared.leave_replica();
+                    false
+                }
+                Ok(_) => true,
                 // Some services refuse the question.
                 Err(failure) => matches!(failure.kind(), FailureKind::Answered(_)),
             },

@@ -8,6 +8,7 @@ use leasehold_api::{FencingToken, LockClient, MutexGuard};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 use tokio::task::JoinHandle;
 
+use super::replicas::replicate;
 use super::support::{Constructor, admin, eventually};
 
 const KEY: &str = "failed over";
@@ -121,15 +122,4 @@ fn wait(client: LockClient) -> JoinHandle<Held> {
         let _ = guard.release().await;
         Held { from, until, token }
     })
-}
-
-/// Makes the second server a replica of the first.
-async fn replicate(primary: &RedisServer, replica: &RedisServer) {
-    let port = primary.port().to_string();
-    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
-    eventually("the replica has everything", async || {
-        let answer = admin(&primary.url(), &["INFO", "replication"]).await;
-        answer.contains("state=online")
-    })
-    .await;
 }

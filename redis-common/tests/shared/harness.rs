@@ -50,7 +50,17 @@ pub(crate) fn run(name: &'static str, documentation: &'static str) -> ExitCode {
     } else {
         NEED_PUSH
     };
-    leasehold_conformance::run(redis, &[CANNOT_RUN, without_proxy, without_push].concat())
+    let server = Arc::clone(&redis.server);
+    let ignored = [CANNOT_RUN, without_proxy, without_push].concat();
+    let verdict = leasehold_conformance::run(redis, &ignored);
+    match server.denied() {
+        // A script may do without a command that is denied, only slower.
+        Some(denied) => {
+            eprintln!("the user lacks a right: {denied}");
+            ExitCode::FAILURE
+        }
+        None => verdict,
+    }
 }
 
 /// One server for all cases. Each case has a separate key prefix.
@@ -104,6 +114,17 @@ impl Topology {
             Self::Single(server) => server.url(),
             Self::Sentinel(servers) => servers.server(servers.primary()).url(),
         }
+    }
+
+    /// What a server has denied its user.
+    fn denied(&self) -> Option<String> {
+        let servers = match self {
+            Self::Single(server) => std::slice::from_ref(&**server),
+            Self::Sentinel(servers) => std::slice::from_ref(servers.server(servers.primary())),
+            Self::Cluster(cluster) => cluster.nodes(),
+        };
+        let mut logs = servers.iter().map(|server| server.run(&["ACL", "LOG"]));
+        logs.find(|log| log != "*0")
     }
 
     /// A single server has no dangerous setting. Servers with replicas would have to wait for them

@@ -10,6 +10,7 @@ pub(crate) mod lossy;
 mod recovery;
 mod refusals;
 mod renewal_thread;
+mod replicas;
 pub(crate) mod requests;
 mod runtimes;
 mod subscription;

@@ -470,7 +470,7 @@ async fn replica_is_never_used() {
     let (error, _) = failure(&servers.url(), Duration::from_secs(1)).await;
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
     let expected = format!(
-        "primary {}, named by a sentinel: it says that it is a slave, not the primary",
+        "primary {}, named by a sentinel: the server is a replica",
         primary.address()
     );
     assert!(error.to_string().contains(&expected), "{error}");

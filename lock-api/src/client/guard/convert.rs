@@ -5,6 +5,12 @@
 //! if an earlier attempt got no answer. If that attempt acted, the hold already has the target
 //! mode, and the server answers `Converted`.
 //!
+//! An answer with a lower token comes from a server that doesn't know the client's epoch: an old copy of the
+//! data, or a server that has lost it. Nothing can be decided by it, so the guard is lost. In particular,
+//! the client never asks again under the lower token. In an epoch that is over for everybody else, the hold
+//! may still have the target mode, and `Converted` would be the answer
+//! (docs/decisions/0055-an-old-copy-of-the-data-decides-nothing.md).
+//!
 //! The mode in a `WrongEpoch` reply doesn't prove that the conversion is done: it may be the mode
 //! of another hold of the same holder, even of one that is being released.
 
@@ -13,7 +19,9 @@ use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::lease_status::LeaseStatus;
-use crate::reply::ConvertReply;
+use crate::id::FencingToken;
+use crate::mutants::mutant;
+use crate::reply::{ConvertReply, EndReason};
 use crate::request::{Convert, Mode};
 
 /// The result of [`ReadGuard::try_upgrade`].
@@ -141,6 +149,9 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
         let limit = core.settings.call_timeout.min(left);
         match core.exchange(limit, core.backend.convert(&request)).await {
             Ok(answer) => match answer.reply {
+                reply if is_behind(&reply, expected) => {
+                    return Err(lost(hold, EndReason::Unknown));
+                }
                 ConvertReply::Converted { token, remaining } => {
                     return converted(hold, to, answer.status(token, remaining));
                 }
@@ -153,19 +164,31 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                         continue;
                     }
                 }
-                ConvertReply::Lost(reason) => {
-                    hold.holder.lose_through(hold.operation.sequence, reason);
-                    return Err(hold
-                        .check()
-                        .err()
-                        .unwrap_or_else(|| hold.loss_error(Loss::from(reason))));
-                }
+                ConvertReply::Lost(reason) => return Err(lost(hold, reason)),
             },
             Err(error) if error.is_transient() => {}
             Err(error) => return Err(error.on(&hold.holder.key)),
         }
         core.runtime.sleep(core.jittered(backoff.next())).await;
     }
+}
+
+/// Whether the server is in an earlier epoch than the client.
+fn is_behind(reply: &ConvertReply, known: FencingToken) -> bool {
+    let token = match reply {
+        ConvertReply::Converted { token, .. } => *token,
+        ConvertReply::WrongEpoch(view) => view.token,
+        ConvertReply::NotSoleHolder | ConvertReply::Lost(_) => return false,
+    };
+    token < known && !mutant!(ConvertsInAnOlderEpoch)
+}
+
+/// Ends the guard, and returns its error.
+fn lost(hold: &Hold, reason: EndReason) -> Error {
+    hold.holder.lose_through(hold.operation.sequence, reason);
+    hold.check()
+        .err()
+        .unwrap_or_else(|| hold.loss_error(Loss::from(reason)))
 }
 
 /// Applies a conversion that the server has done.

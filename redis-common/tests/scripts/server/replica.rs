@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use leasehold_api::{FencingToken, InspectReply, Notification};
-use leasehold_redis_common::script::decode_notification;
+use leasehold_api::{FencingToken, ForceRelease, InspectReply, Notification};
+use leasehold_redis_common::script::{Call, decode_notification};
 
 use super::*;
 
@@ -206,5 +206,71 @@ fn each_message_at_a_replica_is_about_a_grant_that_was_made() {
             let renewed = pair.primary.renew(case.name, attempt(to, 1));
             assert!(matches!(renewed, RenewReply::Renewed { token: it, .. } if it == token));
         }
+    }
+}
+
+/// The calls whose steps write nothing: the operations are not there, the epoch is another one, the
+/// hold has the wanted mode already, or nothing ever writes.
+fn calls_that_write_nothing(protocol: &Protocol, held: FencingToken) -> Vec<(&'static str, Call)> {
+    let (holder, gone) = (attempt(HOLDER, 1), attempt(FIRST, 1));
+    let renew = |name| Renew::new(key(name), gone, LEASE).expect("a good lease");
+    let poll = |name| Poll::new(key(name), gone, true);
+    let other = FencingToken::new(held.get() + 1);
+    let force = ForceRelease::new(key("held"), vec![other]);
+    vec![
+        (
+            "another epoch",
+            protocol.convert(&Convert::to_shared(key("held"), holder, other)),
+        ),
+        (
+            "the same mode",
+            protocol.convert(&Convert::to_exclusive(key("held"), holder, held)),
+        ),
+        ("lost", protocol.renew(&[renew("held")])),
+        (
+            "lost twice",
+            protocol.renew(&[renew("held"), renew("free")]),
+        ),
+        ("gone", protocol.poll(&[poll("held")])),
+        ("gone twice", protocol.poll(&[poll("held"), poll("free")])),
+        ("gone from a hash", protocol.poll(&[poll("many")])),
+        ("an inspection", protocol.inspect(&key("held"))),
+        ("of a free key", protocol.inspect(&key("free"))),
+        ("another holder", protocol.force_release(&force)),
+    ]
+}
+
+/// A replica may be behind, so no answer of it is true, and a step that writes nothing isn't refused by
+/// the server itself.
+#[test]
+fn step_that_writes_nothing_is_refused_at_a_replica() {
+    let mut pair = Pair::new(false);
+    let primary = &mut pair.primary;
+    let request = primary.request(
+        "held",
+        attempt(HOLDER, 1),
+        LockSpec::rw_lock(),
+        Mode::Exclusive,
+    );
+    let AcquireReply::Acquired(held) = primary.acquire(&request) else {
+        panic!("not free");
+    };
+    let many = LockSpec::semaphore(100).expect("a good number");
+    for number in 1..=100 {
+        let request = primary.request("many", attempt(HOLDER, number), many, Mode::Permits(1));
+        assert!(matches!(
+            primary.acquire(&request),
+            AcquireReply::Acquired(_)
+        ));
+    }
+    assert_eq!(pair.replicas_in_sync(), 1);
+    let mut replica = Connection::open(&pair._replica);
+    for (name, call) in calls_that_write_nothing(&pair.primary.protocol, held.token) {
+        match replica.run(&call) {
+            Value::Error(error) => assert!(error.starts_with("READONLY "), "{name}: {error}"),
+            answer => panic!("{name}: the replica answered {answer:?}"),
+        }
+        let answer = pair.primary.connection.run(&call);
+        assert!(matches!(answer, Value::Bulk(_)), "{name}: {answer:?}");
     }
 }

@@ -23,6 +23,7 @@ if redis.acl_check_cmd then
     need(command, key)
   end
   need('set', key, '')
+  need('setrange', key, '0', '')
   need('hget', key, '')
   need('hmget', key, '')
   need('hset', key, '', '')

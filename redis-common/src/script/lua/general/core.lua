@@ -410,6 +410,8 @@ local S = {
       if S.pending then
         S:publish_pending()
       end
+    else
+      S:refuse_on_replica()
     end
     return answer
   end,

@@ -11,6 +11,16 @@
     error({ foreign = kind })
   end,
 
+  -- Called after a step that wrote nothing. The state of a replica may be old, so nothing can be decided
+  -- by it. A replica refuses every write, also this one, which changes nothing: a string has no fields,
+  -- and no hash of ours has a field without a name.
+  refuse_on_replica = function(S)
+    local answer = redis.pcall('HDEL', S.key, '')
+    if type(answer) == 'table' and string.find(answer.err, 'READONLY', 1, true) then
+      error({ server = answer.err })
+    end
+  end,
+
   -- Called by write() after a failed write.
   write_again = function(S, answer, ...)
     if not S.wrote and not S.strict and string.find(answer.err, 'OOM', 1, true) then

@@ -1,0 +1,131 @@
+//! One address that leads to a replica for a while: a name that is resolved late, a load balancer that has
+//! not noticed a failover. Exclusion must not depend on where an address leads.
+
+use std::time::Duration;
+
+use leasehold_api::{LockClient, ReadGuard, Upgrade};
+use leasehold_redis_common::{Options, ServerChecks};
+use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
+
+use super::support::{
+    Constructor, admin, connect, eventually, key, mutex, operation, session, soon,
+};
+use crate::client::connect_with;
+
+const KEY: &str = "replicated";
+/// How long an address leads to a replica. Much longer than a call to it takes.
+const FOR_A_WHILE: Duration = Duration::from_secs(2);
+
+/// Makes the second server a replica of the first, with all its data.
+pub(super) async fn replicate(primary: &RedisServer, replica: &RedisServer) {
+    let port = primary.port().to_string();
+    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    eventually("the replica has everything", async || {
+        let answer = admin(&primary.url(), &["INFO", "replication"]).await;
+        answer.contains("state=online")
+    })
+    .await;
+}
+
+/// Ends the replication. The server stays a replica, and keeps what it has.
+async fn break_link(replica: &RedisServer) {
+    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
+}
+
+/// A client that connects through an address, with these checks of the server.
+async fn through(address: &FaultProxy, checks: ServerChecks) -> LockClient {
+    let options = Options::new().server_checks(checks);
+    let backend = connect_with(&address.url(), options).await;
+    LockClient::new(backend.expect("connected"))
+}
+
+/// A writer became a reader, and there is another reader. A replica that has seen neither answers that the
+/// lock is held for writing already.
+async fn upgrade_at_a_replica(checks: ServerChecks) {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    replicate(&primary, &replica).await;
+    let address = FaultProxy::start(primary.address()).await;
+    let ours = through(&address, checks).await;
+    let others = LockClient::new(connect(&primary.url()).await.expect("connected"));
+    let writer = ours.rw_lock(KEY).expect("a good key").write().await;
+    let writer = writer.expect("a free lock");
+    eventually("the replica knows the writer", async || {
+        admin(&primary.url(), &["WAIT", "1", "1000"]).await == "int(1)"
+    })
+    .await;
+    break_link(&replica).await;
+    let reader = writer.downgrade().await.expect("a reader");
+    let lock = others.rw_lock(KEY).expect("a good key");
+    let other: ReadGuard = lock.read().await.expect("another reader");
+    address.lead_to(replica.address());
+    address.cut_connections();
+    let mut upgrading = tokio::spawn(reader.try_upgrade());
+    let early = tokio::time::timeout(FOR_A_WHILE, &mut upgrading).await;
+    assert!(
+        early.is_err(),
+        "{checks:?}: a replica upgraded it: {early:?}"
+    );
+    address.lead_to(primary.address());
+    address.cut_connections();
+    let upgraded = upgrading.await.expect("no panic");
+    assert!(
+        matches!(upgraded, Ok(Upgrade::NotSoleHolder(_))),
+        "{checks:?}: {upgraded:?}"
+    );
+    assert!(other.is_valid());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_that_is_behind_upgrades_nobody() {
+    for checks in [ServerChecks::Warn, ServerChecks::Ignore] {
+        upgrade_at_a_replica(checks).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn replica_is_not_used_whatever_is_checked() {
+    let (primary, replica) = (RedisServer::start(), RedisServer::start());
+    replicate(&primary, &replica).await;
+    for checks in [
+        ServerChecks::Warn,
+        ServerChecks::Ignore,
+        ServerChecks::Reject,
+    ] {
+        let options = Options::new()
+            .server_checks(checks)
+            .initial_connect_timeout(Duration::from_millis(300));
+        let error = connect_with(&replica.url(), options)
+            .await
+            .expect_err("a replica");
+        let text = error.to_string();
+        assert!(text.contains("is a replica"), "{checks:?}: {text}");
+    }
+}
+
+/// Without `replica-read-only`, the old primary goes on locking after a failover, until its clients notice.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_leave_a_replica_that_takes_writes() {
+    let options = || ServerOptions::default().with_config("replica-read-only", ["no"]);
+    let (first, second) = (options().start(), options().start());
+    replicate(&first, &second).await;
+    let address = FaultProxy::start(first.address()).await;
+    let backend = Constructor::URL.open(&address.url()).await;
+    let (before, old) = (
+        soon(&backend).await,
+        backend.hello().await.expect("a stamp"),
+    );
+    let _notifications = backend.listen(session(1)).await.expect("listening");
+    let port = second.port().to_string();
+    admin(&first.url(), &["FAILOVER", "TO", "127.0.0.1", &port]).await;
+    eventually("the replica is the primary", async || {
+        admin(&second.url(), &["ROLE"]).await.contains("master")
+    })
+    .await;
+    address.lead_to(second.address());
+    eventually("its calls go to the new primary", async || {
+        let acquire = [mutex(&key("locked"), operation(session(2), 1), before)];
+        let answer = backend.acquire(&acquire).await.remove(0);
+        answer.is_ok_and(|answer| answer.stamp.clock != old.clock)
+    })
+    .await;
+}
