@@ -119,8 +119,6 @@ mod planted {
         GuardKeepsToken = "guard-keeps-the-token-of-its-grant", "rule 6";
         /// A downgrade grants to readers behind a writer at the head of the queue.
         DowngradeOvertakes = "downgrade-overtakes-a-queued-writer", "rule 6";
-        /// After an answer from an old copy of the data, a conversion goes on in the older epoch.
-        ConvertsInAnOlderEpoch = "conversion-goes-on-in-an-older-epoch", "S1";
         /// An expired waiter blocks the waiters behind it.
         DeadWaiterBlocks = "dead-waiter-blocks-the-queue", "rule 7";
         /// Under the fair policy, a new acquire takes a free key past the queue.

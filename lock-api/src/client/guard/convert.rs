@@ -20,7 +20,6 @@ use crate::client::hold::Hold;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::lease_status::LeaseStatus;
 use crate::id::FencingToken;
-use crate::mutants::mutant;
 use crate::reply::{ConvertReply, EndReason};
 use crate::request::{Convert, Mode};
 
@@ -180,7 +179,7 @@ fn is_behind(reply: &ConvertReply, known: FencingToken) -> bool {
         ConvertReply::WrongEpoch(view) => view.token,
         ConvertReply::NotSoleHolder | ConvertReply::Lost(_) => return false,
     };
-    token < known && !mutant!(ConvertsInAnOlderEpoch)
+    token < known
 }
 
 /// Ends the guard, and returns its error.
