@@ -33,7 +33,8 @@ const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
 /// - [`BackendError::OutcomeUnknown`] if too few servers answered, and some may have executed the
 ///   command.
 /// - [`BackendError::Rejected`] for a lease above [`max_lease`](Self::max_lease), before any I/O; and
-///   for each acquire if two of the backends have reached the same server.
+///   for each acquire if two of the backends have reached the same server, once both have answered. Until then, that
+///   server's votes on a renewal or a release count once.
 /// - The error of a server, if all servers that failed have a permanent one.
 ///
 /// The source of an error is that of one server.
@@ -244,7 +245,9 @@ impl LockBackend for Quorum {
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         let sent = self.runtime.now();
-        self.read_clocks(self.answers_until(sent)).await?;
+        // Whether two of them are the same shows only when both have answered.
+        let all = self.servers.len();
+        self.read_clocks(all, self.answers_until(sent)).await?;
         self.check_distinct()?;
         Ok(stamp(sent))
     }
@@ -258,7 +261,11 @@ impl LockBackend for Quorum {
     }
 
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
-        self.hello().await
+        let sent = self.runtime.now();
+        let quorum = self.rules.quorum();
+        self.read_clocks(quorum, self.answers_until(sent)).await?;
+        self.check_distinct()?;
+        Ok(stamp(sent))
     }
 
     async fn listen(&self, _: SessionId) -> Result<Notifications, BackendError> {
@@ -303,7 +310,7 @@ impl LockBackend for Quorum {
             (!requests.is_empty()).then(|| repair::renew(server, fates, requests))
         };
         let ballot = self.send(renew, |task| self.runtime.spawn_on_renewal_thread(task));
-        let count = |votes: &[Vote<RenewReply>]| self.rules.renew(votes);
+        let count = |votes: &[Vote<RenewReply>]| self.rules.renew(&self.distinct(votes));
         let until = self.answers_until(sent);
         let (outcomes, _) = self.collect(ballot, requests.len(), until, count).await;
         for (request, outcome) in requests.iter().zip(&outcomes) {
@@ -325,7 +332,7 @@ impl LockBackend for Quorum {
             Some(async move { server.release(&requests).await })
         };
         let ballot = self.send(release, |task| self.runtime.spawn(task));
-        let count = |votes: &[Vote<ReleaseReply>]| self.rules.release(votes);
+        let count = |votes: &[Vote<ReleaseReply>]| self.rules.release(&self.distinct(votes));
         let until = self.answers_until(sent);
         let (outcomes, _) = self.collect(ballot, batch.len(), until, count).await;
         stamped(sent, outcomes)

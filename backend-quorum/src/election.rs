@@ -1,6 +1,6 @@
 //! What all servers are asked, and what a majority of them answers.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
@@ -128,10 +128,15 @@ impl Quorum {
         if !self.rules.tokens || known.count() >= self.rules.quorum() {
             return Ok(());
         }
-        self.read_clocks(until).await
+        self.read_clocks(self.rules.quorum(), until).await
     }
 
-    pub(crate) async fn read_clocks(&self, until: Moment) -> Result<(), BackendError> {
+    /// Reads the clocks of this many servers, or of a quorum if the others don't answer in time.
+    pub(crate) async fn read_clocks(
+        &self,
+        wanted: usize,
+        until: Moment,
+    ) -> Result<(), BackendError> {
         let read = |_, server: Arc<Server>| Some(async move { vec![server.hello().await] });
         let ballot = self.send(read, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<()>]| {
@@ -140,7 +145,7 @@ impl Quorum {
                 .filter(|vote| matches!(vote, Some(Ok(()))))
                 .count();
             let missing = votes.iter().filter(|vote| vote.is_none()).count();
-            if answered >= self.rules.quorum() {
+            if answered >= wanted || (missing == 0 && answered >= self.rules.quorum()) {
                 return Some(Ok(()));
             }
             (missing == 0).then(|| Err(self.rules.failure(votes, |()| false)))
@@ -262,6 +267,20 @@ impl Quorum {
             }
         }
         Ok(())
+    }
+
+    /// The votes, each server's once. A server that has voted under another name too may be known as the same one
+    /// only now: its name comes with its first answer.
+    pub(crate) fn distinct<T: Clone>(&self, votes: &[Vote<T>]) -> Vec<Vote<T>> {
+        let mut names = BTreeSet::new();
+        let votes = votes.iter().zip(&self.servers);
+        let votes = votes.map(|(vote, server)| match (vote, server.name()) {
+            (Some(Ok(_)), Some(name)) if !names.insert(name) => Some(Err(BackendError::rejected(
+                "two servers of the quorum are the same one",
+            ))),
+            _ => vote.clone(),
+        });
+        votes.collect()
     }
 
     /// Adds to a transient error which servers have restarted, and for how long they don't count.

@@ -5,10 +5,14 @@
 //! elected must not be taken back, because its guard may be in use. So there is one ballot on an operation
 //! at a time, and its outcome is remembered.
 //!
-//! The memory is bounded. If an outcome is forgotten, all operations of the session up to that one count
-//! as ended. That is always safe: the client goes on with a new operation, which has a higher sequence.
+//! The memory is bounded. If an operation that has ended is forgotten, all operations of the session up to that one
+//! count as ended, except those that are remembered as elected or have a ballot under way. That is always safe: the
+//! client goes on with a new operation, which has a higher sequence.
+//!
+//! What was elected has a bound of its own, because it is needed for as long as the lock is held, and a lock may be held
+//! through any number of other outcomes: to know the token of its guard, and to repair it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -16,8 +20,11 @@ use leasehold_api::{Acquire, FencingToken, Moment, Operation, SessionId, bounds}
 
 use crate::server::lock;
 
-/// The outcomes that are remembered for each session.
-const MAX_DECIDED: usize = 256;
+/// The operations that are remembered to have ended, for each session.
+const MAX_ENDED: usize = 256;
+/// The operations that are remembered as elected, for each session. The one that was renewed least recently makes room: a
+/// guard may end without a release.
+const MAX_ELECTED: usize = 10_000;
 /// A session that has been silent for so long is forgotten. Its client tries an attempt again within
 /// seconds.
 const FORGOTTEN_AFTER: Duration = bounds::MAX_LEASE;
@@ -28,10 +35,12 @@ pub(crate) struct Fates(Mutex<BTreeMap<SessionId, Session>>);
 
 #[derive(Debug, Default)]
 struct Session {
-    /// The sequences that a ballot is under way for, and what is decided about them.
+    /// The sequences that a ballot is under way for, and what is decided about them. Nothing is forgotten here.
     open: BTreeMap<u64, Option<Fate>>,
-    decided: BTreeMap<u64, Fate>,
-    /// Every sequence up to this one has ended, unless it is in one of the maps.
+    /// What was elected and has not ended, and when that was last asked for.
+    elected: BTreeMap<u64, (Arc<Hold>, Moment)>,
+    ended: BTreeSet<u64>,
+    /// Every sequence up to this one has ended, unless it is in one of the maps. See `fate`.
     ended_up_to: Option<u64>,
     last_used: Moment,
 }
@@ -94,29 +103,26 @@ impl Fates {
         })
     }
 
-    /// Returns what a quorum granted to an operation, unless that has ended or is forgotten.
-    pub(crate) fn hold(&self, operation: Operation) -> Option<Arc<Hold>> {
-        let sessions = lock(&self.0);
-        match sessions
-            .get(&operation.session)?
-            .decided
-            .get(&operation.sequence)?
-        {
-            Fate::Elected(hold) => Some(Arc::clone(hold)),
-            Fate::Ended => None,
-        }
+    /// Returns what a quorum granted to an operation, unless that has ended or is forgotten. A hold that is asked for is
+    /// in use: neither it nor its session is forgotten soon.
+    pub(crate) fn hold(&self, operation: Operation, now: Moment) -> Option<Arc<Hold>> {
+        let mut sessions = lock(&self.0);
+        let session = sessions.get_mut(&operation.session)?;
+        let (hold, last_used) = session.elected.get_mut(&operation.sequence)?;
+        (*last_used, session.last_used) = (now, now);
+        Some(Arc::clone(hold))
     }
 
     /// Notes that an operation is released.
     pub(crate) fn end(&self, operation: Operation, now: Moment) {
         self.with(operation.session, now, |session| {
-            session.decide(operation.sequence, Fate::Ended);
+            session.decide(operation.sequence, Fate::Ended, now);
         });
     }
 
     /// Notes that an operation is lost. One that was not elected may still be.
     pub(crate) fn lose(&self, operation: Operation, now: Moment) {
-        if self.hold(operation).is_some() {
+        if self.hold(operation, now).is_some() {
             self.end(operation, now);
         }
     }
@@ -136,19 +142,41 @@ impl Fates {
 }
 
 impl Session {
+    /// What is decided about an operation whose ballot is to begin. What is remembered goes before the mark. Once the
+    /// ballot has begun, its entry in `open` decides, whatever is forgotten meanwhile.
     fn fate(&self, sequence: u64) -> Option<Fate> {
+        if let Some((hold, _)) = self.elected.get(&sequence) {
+            return Some(Fate::Elected(Arc::clone(hold)));
+        }
         let forgotten = self.ended_up_to.is_some_and(|last| sequence <= last);
-        let remembered = self.decided.get(&sequence).cloned();
-        remembered.or_else(|| forgotten.then_some(Fate::Ended))
+        (forgotten || self.ended.contains(&sequence)).then_some(Fate::Ended)
     }
 
-    fn decide(&mut self, sequence: u64, fate: Fate) {
+    fn decide(&mut self, sequence: u64, fate: Fate, now: Moment) {
         if let Some(open) = self.open.get_mut(&sequence) {
             *open = Some(fate.clone());
         }
-        self.decided.insert(sequence, fate);
-        if self.decided.len() > MAX_DECIDED {
-            let oldest = self.decided.pop_first().map(|(sequence, _)| sequence);
+        match fate {
+            Fate::Elected(hold) => self.elect(sequence, hold, now),
+            Fate::Ended => self.end(sequence),
+        }
+    }
+
+    fn elect(&mut self, sequence: u64, hold: Arc<Hold>, now: Moment) {
+        self.elected.insert(sequence, (hold, now));
+        if self.elected.len() > MAX_ELECTED {
+            let unused = self.elected.iter().min_by_key(|(_, (_, last))| *last);
+            if let Some(unused) = unused.map(|(sequence, _)| *sequence) {
+                self.end(unused);
+            }
+        }
+    }
+
+    fn end(&mut self, sequence: u64) {
+        self.elected.remove(&sequence);
+        self.ended.insert(sequence);
+        if self.ended.len() > MAX_ENDED {
+            let oldest = self.ended.pop_first();
             self.ended_up_to = self.ended_up_to.max(oldest);
         }
     }
@@ -168,14 +196,16 @@ impl OpenBallot<'_> {
         let sequence = self.operation.sequence;
         self.fates.with(self.operation.session, now, |session| {
             match (session.open.get(&sequence).cloned().flatten(), elected) {
+                // A copy. It can't bring another token: its servers report the holds that they granted together, and
+                // none has been repaired, because copies are sent before the first renewal.
                 (Some(Fate::Elected(_)), _) => Verdict::Stands,
                 (Some(Fate::Ended), Some(_)) => Verdict::Released,
                 (None, Some(hold)) => {
-                    session.decide(sequence, Fate::Elected(Arc::new(hold)));
+                    session.decide(sequence, Fate::Elected(Arc::new(hold)), now);
                     Verdict::Stands
                 }
                 (None | Some(Fate::Ended), None) if in_doubt => {
-                    session.decide(sequence, Fate::Ended);
+                    session.decide(sequence, Fate::Ended, now);
                     Verdict::TakeBack
                 }
                 (None | Some(Fate::Ended), None) => Verdict::Stands,
@@ -229,11 +259,28 @@ mod tests {
         ballot.decide(elected.then(|| hold(sequence)), true, NOW)
     }
 
-    /// Decides later operations until an earlier one is forgotten.
+    /// Ends later operations until each earlier one that has ended is forgotten.
     fn forget(fates: &Fates) {
-        for sequence in 1_000..1_000 + MAX_DECIDED as u64 {
-            decide(fates, sequence, true);
+        for sequence in 1_000..1_000 + MAX_ENDED as u64 {
+            decide(fates, sequence, false);
         }
+    }
+
+    /// Elects so many operations that one which is not renewed is forgotten.
+    fn forget_elected(fates: &Fates) {
+        for sequence in 2_000..2_000 + MAX_ELECTED as u64 {
+            let ballot = fates.begin(
+                operation(sequence),
+                NOW.saturating_add(Duration::from_secs(1)),
+            );
+            let ballot = ballot.expect("no fate yet");
+            let later = NOW.saturating_add(Duration::from_secs(1));
+            ballot.decide(Some(hold(sequence)), true, later);
+        }
+    }
+
+    fn held(fates: &Fates, sequence: u64, now: Moment) -> bool {
+        fates.hold(operation(sequence), now).is_some()
     }
 
     fn refusal(fates: &Fates, sequence: u64) -> Option<NoBallot> {
@@ -257,9 +304,9 @@ mod tests {
         assert_eq!(decide(&fates, 1, false), Verdict::Stands, "not taken back");
         assert_eq!(decide(&fates, 2, false), Verdict::TakeBack);
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
-        assert!(fates.hold(operation(1)).is_some());
+        assert!(held(&fates, 1, NOW));
         fates.end(operation(1), NOW);
-        assert!(fates.hold(operation(1)).is_none());
+        assert!(!held(&fates, 1, NOW));
         assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
         let certain = begin(&fates, 3).expect("no fate yet");
         assert_eq!(certain.decide(None, false, NOW), Verdict::Stands);
@@ -285,7 +332,8 @@ mod tests {
         let fates = Fates::default();
         decide(&fates, 1, true);
         let copy = begin(&fates, 1).expect("it reports the hold");
-        forget(&fates);
+        forget_elected(&fates);
+        assert!(!held(&fates, 1, NOW));
         assert_eq!(copy.decide(None, true, NOW), Verdict::Stands);
     }
 
@@ -308,13 +356,62 @@ mod tests {
             Verdict::Stands,
             "it was open all the time"
         );
-        assert_eq!(refusal(&fates, 4), Some(NoBallot::Ended));
+        assert!(held(&fates, 4, NOW));
         assert_eq!(refusal(&fates, 6), None);
         let kept = lock(&fates.0)
             .values()
-            .map(|session| session.decided.len())
+            .map(|session| session.ended.len())
             .sum::<usize>();
-        assert_eq!(kept, MAX_DECIDED);
+        assert_eq!(kept, MAX_ENDED);
+    }
+
+    #[test]
+    fn held_lock_outlasts_any_number_of_other_outcomes() {
+        let fates = Fates::default();
+        decide(&fates, 1, true);
+        for sequence in 2..2_000 {
+            assert_eq!(decide(&fates, sequence, true), Verdict::Stands);
+            fates.end(operation(sequence), NOW);
+        }
+        assert!(held(&fates, 1, NOW));
+        assert_eq!(decide(&fates, 1, false), Verdict::Stands, "not taken back");
+        fates.end(operation(1), NOW);
+        assert!(!held(&fates, 1, NOW));
+        assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
+    }
+
+    #[test]
+    fn hold_that_is_not_renewed_makes_room() {
+        let fates = Fates::default();
+        decide(&fates, 1, true);
+        decide(&fates, 2, true);
+        let later = NOW.saturating_add(Duration::from_secs(2));
+        assert!(held(&fates, 1, later), "renewed");
+        forget_elected(&fates);
+        assert!(held(&fates, 1, later) && !held(&fates, 2, later));
+        assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
+        let sessions = lock(&fates.0);
+        let kept = sessions.values().map(|session| session.elected.len());
+        assert_eq!(kept.sum::<usize>(), MAX_ELECTED);
+    }
+
+    #[test]
+    fn session_that_only_renews_is_not_silent() {
+        let fates = Fates::default();
+        decide(&fates, 1, true);
+        let half = NOW.saturating_add(FORGOTTEN_AFTER / 2);
+        assert!(held(&fates, 1, half));
+        let later = NOW.saturating_add(FORGOTTEN_AFTER);
+        let session = SessionId::from_bytes([2; 16]);
+        let other = fates.begin(
+            Operation {
+                session,
+                ..operation(1)
+            },
+            later,
+        );
+        drop(other);
+        assert!(held(&fates, 1, later));
     }
 
     #[test]

@@ -23,7 +23,8 @@
 //!
 //! servers[1].stop(); // the lock doesn't need this server
 //! let guard = locks.mutex("invoice:42")?.lock().await?;
-//! println!("UPDATE … SET …, fence = {0} WHERE … AND fence <= {0}", guard.fencing_token());
+//! let token = guard.fencing_token(); // claim the row with it, before you read
+//! println!("UPDATE … SET fence = {token} WHERE … AND fence <= {token} RETURNING …");
 //! guard.release().await?;
 //! # locks.shutdown().await?;
 //! # Ok(())
@@ -94,8 +95,8 @@
 //! delay: a client that starts after the restart cannot notice it. If all servers keep their data, say so with
 //! [`restarts_keep_data`](Quorum::restarts_keep_data): they may then restart one after the other.
 //!
-//! The ids also show if two backends have reached the same server. Acquires are then rejected. An id below
-//! 65,536 is taken for a constant that names no server.
+//! The ids also show if two backends have reached the same server, once both have answered. Acquires are then rejected,
+//! and a vote of that server counts once. An id below 65,536 is taken for a constant that names no server.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

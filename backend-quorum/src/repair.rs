@@ -24,9 +24,10 @@ pub(crate) async fn renew(
     requests: Arc<[Renew]>,
 ) -> Replies<RenewReply> {
     let mut replies = server.renew(&requests).await;
+    let now = server.runtime.now();
     let mut lacking = Vec::new();
     for (request, reply) in requests.iter().zip(&mut replies) {
-        let Some(hold) = fates.hold(request.operation) else {
+        let Some(hold) = fates.hold(request.operation, now) else {
             continue;
         };
         match reply {
@@ -49,9 +50,10 @@ pub(crate) async fn renew(
 /// lost has ended then.
 async fn repair(server: Arc<Server>, fates: Arc<Fates>, lacking: Vec<Renew>) {
     server.runtime.sleep(server.call_timeout / 2).await;
-    let deliver_before = server.runtime.now().saturating_add(server.call_timeout);
+    let now = server.runtime.now();
+    let deliver_before = now.saturating_add(server.call_timeout);
     let asked = lacking.iter().filter_map(|renewal| {
-        let hold = fates.hold(renewal.operation)?;
+        let hold = fates.hold(renewal.operation, now)?;
         Some(Asked {
             request: again(&hold, renewal),
             deliver_before,

@@ -148,6 +148,7 @@ impl Server {
         let mut replies = self
             .call(requests.len(), self.backend.acquire(&requests))
             .await;
+        // Asked after the call: its own replies may be the first from a server that has restarted.
         if !self.not_counted_for(sent).is_zero() {
             for reply in &mut replies {
                 if matches!(reply, Ok(AcquireReply::Acquired(_))) {

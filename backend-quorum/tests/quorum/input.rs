@@ -9,7 +9,7 @@ use leasehold_api::{
     LockClient, LockSpec, Mode, Renew, RenewReply, Stamp, Stamped, forward_lock_backend,
 };
 use leasehold_quorum::Quorum;
-use leasehold_sim::{SimBackend, SimServer};
+use leasehold_sim::{Latency, SimBackend, SimServer};
 
 use crate::support::{Servers, ms, secs};
 
@@ -154,6 +154,45 @@ async fn same_server_twice_is_refused() {
     servers.assert_idle();
 }
 
+/// The quorum knows that two of its servers are the same one only when both have answered. Until then, that server must
+/// not renew a lock alone.
+#[tokio::test(start_paused = true)]
+async fn same_server_twice_renews_no_lock_alone() {
+    let servers = Servers::start(57);
+    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
+    let links = [named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)];
+    let [near, _, far] = links.each_ref().map(|link| link.0.clone());
+    far.set_latency(Latency::fixed(ms(20)));
+    let quorum = Arc::new(Quorum::new(links).expect("three backends"));
+    let client = LockClient::new(Arc::clone(&quorum));
+    let outcome = client.mutex("k").expect("a valid key").try_lock().await;
+    let guard = outcome.expect("granted by two servers").into_guard();
+    let guard = guard.expect("a lock");
+    near.isolate();
+    let b = servers.process("b");
+    servers.advance(secs(32)).await;
+    let second = b.gets("k").await;
+    assert!(second && !guard.is_valid(), "two hold the lock");
+}
+
+/// A greeting waits for all servers, so it finds out.
+#[tokio::test(start_paused = true)]
+async fn greeting_waits_for_all_servers() {
+    let servers = Servers::start(58);
+    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
+    let links = [named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)];
+    links[2].0.set_latency(Latency::fixed(ms(20)));
+    let quorum = Quorum::new(links).expect("three backends");
+    let error = quorum.hello().await.expect_err("refused");
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    // A server that doesn't answer costs half of the call timeout.
+    let a = servers.process("a");
+    a.links[0].isolate();
+    let (greeting, took) = servers.timed(a.quorum.hello()).await;
+    greeting.expect("a quorum");
+    assert_eq!(took, ms(500));
+}
+
 /// A server whose clock has a name.
 #[derive(Debug)]
 struct Named(SimBackend, ClockId);
@@ -172,7 +211,7 @@ impl Named {
 impl LockBackend for Named {
     forward_lock_backend! {
         |wrapper| wrapper.0;
-        capabilities runtime clock read_clock listen poll renew release convert inspect
+        capabilities runtime clock read_clock listen poll release convert inspect
         force_release close
     }
 
@@ -182,6 +221,14 @@ impl LockBackend for Named {
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         let mut answers = self.0.acquire(batch).await;
+        for answer in answers.iter_mut().flatten() {
+            answer.stamp = self.named(answer.stamp);
+        }
+        answers
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        let mut answers = self.0.renew(batch).await;
         for answer in answers.iter_mut().flatten() {
             answer.stamp = self.named(answer.stamp);
         }

@@ -3,6 +3,7 @@
 mod bursts;
 mod failures;
 mod input;
+mod long_holds;
 mod overlapping;
 mod partial;
 mod restarts;
