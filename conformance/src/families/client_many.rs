@@ -11,6 +11,7 @@ use leasehold_api::{
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::holding::{busy, got};
+use crate::proxy::Pushes;
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_many";
@@ -25,6 +26,7 @@ pub(super) const CASES: &[Case] = cases!("client_many";
     opposite_order_does_not_deadlock: ["L4", "S1"], [];
     loss_of_one_is_the_loss_of_all: ["S2"], [ForceRelease, Inspect];
     loss_while_waiting_takes_all_anew: ["S2"], [ForceRelease, Inspect, Queue];
+    removed_key_is_not_in_the_guard: ["S2"], [ForceRelease, Inspect, Queue];
     drop_gives_all_back: ["S3", "L1"], [];
 );
 
@@ -366,6 +368,31 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
             "the key was acquired again"
         );
     }
+    for key in ["k1", "k2"] {
+        busy(b.mutex(key)?.try_lock().await, "S1")?;
+    }
+    released_all(&guard).await
+}
+
+/// A key is removed by force while the call waits for the next one, which is released right after that. The news
+/// of both comes late.
+async fn removed_key_is_not_in_the_guard(world: &World) -> Verdict {
+    let (a, proxy) = world.client_on_proxy().await?;
+    let b = world.client().await?;
+    let last = b.mutex("k2")?.lock().await?;
+    proxy.set_pushes(Pushes::Hold);
+    let many = mutexes(&a, &["k1", "k2"])?;
+    let interference = async {
+        world.pass(2).await;
+        let forced = force(&b, "k1").await;
+        last.release().await?;
+        forced
+    };
+    let limit = world.units_and_a_poll(60);
+    let (outcome, forced) = join(many.try_lock_for(limit), interference).await;
+    forced?;
+    let guard = all(outcome, "L2")?;
+    ensure!(guard.is_valid(), "S2", guard, "all keys are held");
     for key in ["k1", "k2"] {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
     }

@@ -100,22 +100,17 @@ async fn failed_release_names_the_keys() {
     assert_eq!(released.len(), 2);
 }
 
-/// The number of release calls.
 fn releases_sent(server: &SimServer) -> usize {
-    let is_release = |content: &Content| {
-        matches!(
-            content,
-            Content::Request {
-                call: Call::Release,
-                ..
-            }
-        )
-    };
+    sent(server, Call::Release)
+}
+
+/// The number of calls of one kind.
+fn sent(server: &SimServer, kind: Call) -> usize {
     let messages = server.messages();
-    messages
-        .iter()
-        .filter(|message| is_release(&message.content))
-        .count()
+    let calls = messages.iter().filter(
+        |message| matches!(&message.content, Content::Request { call, .. } if *call == kind),
+    );
+    calls.count()
 }
 
 #[tokio::test(start_paused = true)]
@@ -272,6 +267,75 @@ async fn loss_during_the_wait_starts_over() {
     let guard = outcome.expect("answered").into_guard().expect("all keys");
     assert!(guard.is_valid());
     assert!(guard.fencing_token("a").expect("tokens") > stolen);
+}
+
+/// The news of the forced release is lost, as over a connection of its own. The grant of the last key comes
+/// with a poll, or at once.
+#[tokio::test(start_paused = true)]
+async fn key_that_was_removed_during_the_wait_is_not_in_the_guard() {
+    for fixed in [false, true] {
+        let server = server();
+        server.refuse_publish();
+        let (a, _) = client(&server, "a");
+        let (b, _) = client(&server, "b");
+        let wait = b.mutex("b").expect("valid").lock().await.expect("free");
+        let many = mutexes(&a, &["a", "b", "c"]).lease(secs(9));
+        let many = if fixed { many.fixed_lease() } else { many };
+        let meanwhile = async {
+            server.advance(ms(1_500)).await;
+            let removed = b.inspect("a").await.expect("answered").held_tokens();
+            force(&b, "a").await;
+            wait.release().await.expect("answered");
+            removed[0]
+        };
+        let (guard, removed) = tokio::join!(many.lock(), meanwhile);
+        let guard = guard.expect("all keys");
+        assert!(guard.fencing_token("a").expect("tokens") > removed);
+        contended(&b.mutex("a").expect("valid").try_lock().await);
+        guard.release().await.expect("answered");
+    }
+}
+
+/// A call that waited sends one renewal for the keys that it had before. One that didn't wait sends none.
+#[tokio::test(start_paused = true)]
+async fn only_a_call_that_waited_checks_its_keys() {
+    for (busy, checks) in [(None, 0), (Some("a"), 0), (Some("c"), 1)] {
+        let server = server();
+        let (a, _) = client(&server, "a");
+        let (b, _) = client(&server, "b");
+        let many = mutexes(&a, &["a", "b", "c"]);
+        let mut other = None;
+        if let Some(key) = busy {
+            other = Some(held(b.mutex(key).expect("valid").try_lock().await));
+        }
+        let releases = async {
+            server.advance(secs(1)).await;
+            drop(other);
+        };
+        let (guard, ()) = tokio::join!(many.lock(), releases);
+        let guard = guard.expect("all keys");
+        assert_eq!(sent(&server, Call::Renew), checks, "{busy:?}");
+        guard.release().await.expect("answered");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn check_after_a_wait_does_not_extend_a_fixed_lease() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (b, _) = client(&server, "b");
+    let wait = b.mutex("b").expect("valid").lock().await.expect("free");
+    let many = mutexes(&a, &["a", "b"]).lease(secs(9)).fixed_lease();
+    let released = async {
+        server.advance(secs(3)).await;
+        wait.release().await.expect("answered");
+    };
+    let (guard, ()) = tokio::join!(many.lock(), released);
+    let guard = guard.expect("both keys");
+    let left = guard.valid_for();
+    assert!(left > ms(5_500) && left < secs(6), "{left:?}");
+    server.advance(left).await;
+    assert!(!guard.is_valid());
 }
 
 async fn lock_all(many: &MultiLock) -> MultiGuard {

@@ -101,6 +101,8 @@ struct WaitLoop<'a> {
     failing_since: Moment,
     backoff: Backoff,
     obstacle: Obstacle,
+    /// Whether the answer to the first call was no grant.
+    waited: bool,
 }
 
 /// What was in the way, by the last answer.
@@ -131,6 +133,7 @@ impl<'a> WaitLoop<'a> {
             failing_since: began,
             backoff: Backoff::foreground(),
             obstacle: Obstacle::default(),
+            waited: false,
         }
     }
 
@@ -143,9 +146,12 @@ impl<'a> WaitLoop<'a> {
             // seen here.
             core.ensure_open()?;
             let pause = match self.run_attempt(attempt).await? {
-                Step::Done(outcome) => {
+                Step::Done(mut outcome) => {
                     // A shutdown may not have seen a hold that was created meanwhile.
                     core.ensure_open()?;
+                    if let Outcome::Acquired(hold) = &mut outcome {
+                        hold.waited = self.waited;
+                    }
                     return Ok(outcome);
                 }
                 Step::Retry(pause) => pause,
@@ -278,8 +284,12 @@ impl<'a> WaitLoop<'a> {
                 .acquire(self.limit.waits(), self.deadline, limit)
                 .await
             {
-                Ok(answer) => answer,
+                Ok(answer) => {
+                    self.waited |= !matches!(answer.reply, AcquireReply::Acquired(_));
+                    answer
+                }
                 Err(error) => {
+                    self.waited = true;
                     let pause = self.note_error(error, limit)?;
                     if self.sleep(pause).await? == Slept::PastDeadline {
                         return self.out_of_time().map(Step::Done);

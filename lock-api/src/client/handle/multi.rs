@@ -6,7 +6,9 @@
 //! never block each other forever.
 //!
 //! If a key is lost while the call waits for a later one, the round is void. The call releases all
-//! keys and locks them again.
+//! keys and locks them again. The news of a loss may be late: a grant and a forced release that
+//! came before it may be pushed over different connections. So the call asks for the keys that it had
+//! before it waited, once it has all of them.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -20,7 +22,7 @@ use crate::client::core::ClientHandle;
 use crate::client::error::Error;
 use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::lock::Lock;
-use crate::client::hold::{Hold, first_lost};
+use crate::client::hold::{Hold, check_all, first_lost};
 use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::settings::{Options, option_setters};
 use crate::error::InvalidInput;
@@ -444,12 +446,26 @@ impl<'a> MultiAcquire<'a> {
                 }
             }
         }
+        self.check_earlier(&holds).await?;
         // Timers may be late, so a passed deadline may not have been reported yet.
         let mut lost = holds.iter().filter(|hold| hold.check().is_err());
         if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
             return Ok(Round::Lost(lost.holder.key.clone()));
         }
         Ok(Round::Done(Outcome::Acquired(MultiGuard::new(holds))))
+    }
+
+    /// Asks for the keys that were locked before the call last waited.
+    async fn check_earlier(&self, holds: &[Hold]) -> Result<(), Error> {
+        let last_wait = holds.iter().rposition(|hold| hold.waited).unwrap_or(0);
+        if last_wait == 0 {
+            return Ok(());
+        }
+        match check_all(&holds[..last_wait], self.left()).await {
+            // No answer is no loss. The leases last.
+            Err(error) if error.is_transient() => Ok(()),
+            answered => answered,
+        }
     }
 
     /// Returns the wait limit for the next key, or `None` if the time ran out.

@@ -8,6 +8,7 @@ use std::time::Duration;
 use futures_util::future::select;
 use smallvec::smallvec;
 
+use crate::bounds::MIN_LEASE;
 use crate::client::core::{Busy, ClientHandle};
 use crate::client::error::{Error, Loss};
 use crate::client::outcome::ReleaseOutcome;
@@ -46,6 +47,8 @@ pub(crate) struct Hold {
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
     pub(crate) origin: Origin,
+    /// Whether it was not granted by the answer to the first call.
+    pub(crate) waited: bool,
     fixed_lease: bool,
     /// Whether `begin_release` was called, so the drop has nothing to do.
     release_begun: AtomicBool,
@@ -66,6 +69,7 @@ impl Hold {
             holder,
             operation: state.operation,
             lease: state.lease,
+            waited: false,
             fixed_lease: state.fixed_until.is_some(),
             release_begun: AtomicBool::new(false),
             release_result: Arc::clone(&state.ended),
@@ -220,27 +224,49 @@ impl Hold {
         }
     }
 
+    /// A renewal that asks whether the server still has the hold. It doesn't extend a fixed lease.
+    pub(super) fn check_request(&self) -> Renew {
+        let lease = match self.fixed_lease {
+            true => MIN_LEASE,
+            false => self.lease,
+        };
+        Renew {
+            lease,
+            ..self.renew_request()
+        }
+    }
+
     /// Applies the answer to a renewal that the user asked for.
     pub(super) fn apply_renewal(
         &self,
         answer: Result<Answer<RenewReply>, BackendError>,
     ) -> Result<(), BackendError> {
+        let sent = answer.as_ref().map(|answer| answer.sent).ok();
+        let is_renewed = self.apply_check(answer)?;
+        if let Some(sent) = sent.filter(|_| is_renewed && self.fixed_lease) {
+            let until = local_deadline(sent, self.lease);
+            self.holder.extend_fixed(self.client.now(), until);
+        }
+        Ok(())
+    }
+
+    /// Applies the answer to a renewal. Returns whether the hold is renewed.
+    pub(super) fn apply_check(
+        &self,
+        answer: Result<Answer<RenewReply>, BackendError>,
+    ) -> Result<bool, BackendError> {
         let core = &self.client;
         core.events.renewal(&self.holder.key, reply_of(&answer));
         let answer = answer?;
-        match answer.reply {
+        Ok(match answer.reply {
             RenewReply::Renewed { token, remaining } => {
-                let status = answer.status(token, remaining);
-                if core.renewed(&self.holder, status) && self.fixed_lease {
-                    let until = local_deadline(answer.sent, self.lease);
-                    self.holder.extend_fixed(core.now(), until);
-                }
+                core.renewed(&self.holder, answer.status(token, remaining))
             }
             RenewReply::Lost(reason) => {
                 self.holder.lose_through(self.sequence(), reason);
+                false
             }
-        }
-        Ok(())
+        })
     }
 
     /// Returns the time left, or why there is none.

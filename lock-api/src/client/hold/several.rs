@@ -11,8 +11,11 @@ use crate::client::core::Busy;
 use crate::client::error::{Error, Loss};
 use crate::client::hold::one::Hold;
 use crate::client::outcome::ReleaseOutcome;
+use crate::client::state::answer::Answer;
 use crate::client::task::release::{self, Jobs};
+use crate::error::BackendError;
 use crate::id::Key;
+use crate::reply::RenewReply;
 use crate::request::Renew;
 
 /// Renews all holds now, in one call.
@@ -20,21 +23,47 @@ use crate::request::Renew;
 /// # Errors
 /// The first error of a renewal. A hold that turns out to be lost is not an error here.
 pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
-    let Some(first) = holds.first() else {
-        return Ok(());
-    };
-    let core = &first.client;
-    let requests: Vec<Renew> = holds.iter().map(Hold::renew_request).collect();
-    let limit = core.settings.call_timeout;
-    let call = core.backend.renew(&requests);
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
-    let mut failed = Ok(());
-    for (hold, answer) in holds.iter().zip(answers) {
-        if let Err(error) = hold.apply_renewal(answer) {
-            failed = failed.and(Err(error.on(&hold.holder.key)));
+    let limit = Duration::MAX;
+    let answers = send(holds, Hold::renew_request, limit).await;
+    first_error(answers.map(|(hold, answer)| (hold, hold.apply_renewal(answer))))
+}
+
+/// Asks the server in one call whether it still has the holds. Those that it doesn't have are lost from then on.
+///
+/// # Errors
+/// The first error of an answer. A hold that turns out to be lost is not an error here.
+pub(crate) async fn check_all(holds: &[Hold], limit: Duration) -> Result<(), Error> {
+    let answers = send(holds, Hold::check_request, limit).await;
+    first_error(answers.map(|(hold, answer)| (hold, hold.apply_check(answer).map(drop))))
+}
+
+/// Sends a renewal of each hold, with a limit that is at most the call timeout.
+async fn send(
+    holds: &[Hold],
+    request: impl Fn(&Hold) -> Renew,
+    limit: Duration,
+) -> impl Iterator<Item = (&Hold, Result<Answer<RenewReply>, BackendError>)> {
+    let requests: Vec<Renew> = holds.iter().map(request).collect();
+    let answers = match holds.first() {
+        Some(Hold { client: core, .. }) => {
+            let limit = limit.min(core.settings.call_timeout);
+            let call = core.backend.renew(&requests);
+            core.exchange_batch(limit, requests.len(), call).await
         }
+        None => Vec::new(),
+    };
+    holds.iter().zip(answers)
+}
+
+fn first_error<'a>(
+    results: impl Iterator<Item = (&'a Hold, Result<(), BackendError>)>,
+) -> Result<(), Error> {
+    let mut first = Ok(());
+    for (hold, result) in results {
+        let result = result.map_err(|error| error.on(&hold.holder.key));
+        first = first.and(result);
     }
-    failed
+    first
 }
 
 /// Releases all holds in one call. Returns the result for each.
