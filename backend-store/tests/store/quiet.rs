@@ -109,3 +109,29 @@ fn store_sets_the_poll_interval_between_processes() {
 
 /// A poll is up to 20 ms late, and takes some ms.
 const POLL_SPREAD: Duration = Duration::from_millis(30);
+
+/// How often all processes together get the lock in a second. Each has eight tasks that take it again and again.
+async fn throughput(processes: u32, poll_interval: Duration) -> u32 {
+    let server = Server::new(1, LATENCY);
+    let tasks = (0..processes).flat_map(|_| {
+        let locks = client(&server, poll_interval);
+        (0..8).map(move |_| tokio::spawn(use_lock(locks.clone())))
+    });
+    let tasks: Vec<_> = tasks.collect();
+    let acquired = futures_util::future::join_all(tasks).await;
+    let acquired: u32 = acquired.into_iter().map(|it| it.expect("no panic")).sum();
+    acquired / 10
+}
+
+/// The figures of docs/backend-author.md. Between processes, fairness costs: the lock goes to the waiter that came
+/// first, in whatever process.
+#[test]
+fn throughput_of_a_contended_key() {
+    for poll_interval in [1_000, 100].map(Duration::from_millis) {
+        let of = |processes| block_on(throughput(processes, poll_interval));
+        let [one, two] = [1, 2].map(of);
+        println!("{poll_interval:?}: one process {one}/s, two processes {two}/s");
+        assert!(one > 200, "the tasks of one process don't poll: {one}");
+        assert!(two > 10, "{two}");
+    }
+}
