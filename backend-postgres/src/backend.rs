@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -212,6 +213,7 @@ impl PostgresBackend {
             options,
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
+            newest: AtomicU64::new(0),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::pin::pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -63,6 +63,8 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     pub(crate) closed: tokio::sync::watch::Sender<bool>,
+    /// The clock of the server that the newest connection has reached.
+    pub(crate) newest: AtomicU64,
 }
 
 impl Shared {
@@ -81,6 +83,13 @@ impl Shared {
 
     pub(crate) fn is_closed(&self) -> bool {
         *self.closed.borrow()
+    }
+
+    /// Whether the newest connection has reached the server with this clock. If it hasn't, the address leads to
+    /// another server now. The old one may be a former primary that is cut off from its standbys and still
+    /// answers, so its connections are not used any more.
+    pub(crate) fn is_newest(&self, clock: ClockId) -> bool {
+        self.newest.load(Ordering::Relaxed) == clock.get()
     }
 
     /// Where the server is, for errors.
@@ -119,7 +128,8 @@ impl Shared {
 }
 
 /// Sets a new connection up. Returns the id of the server's clock.
-pub(crate) async fn set_up(client: &Client, address: &str) -> Result<ClockId, BackendError> {
+pub(crate) async fn set_up(client: &Client, shared: &Shared) -> Result<ClockId, BackendError> {
+    let address = &shared.address();
     // Both are sent at once, to save a round trip.
     let settings = client.batch_execute(SETTINGS);
     let identity = async {
@@ -132,7 +142,9 @@ pub(crate) async fn set_up(client: &Client, address: &str) -> Result<ClockId, Ba
     if standby {
         return Err(BackendError::unavailable("the server is a standby"));
     }
-    Ok(ClockId::new(u64::from_ne_bytes(started.to_ne_bytes())))
+    let clock = ClockId::new(u64::from_ne_bytes(started.to_ne_bytes()));
+    shared.newest.store(clock.get(), Ordering::Relaxed);
+    Ok(clock)
 }
 
 /// An open connection for commands. The server ends it when the value is dropped.
@@ -182,8 +194,7 @@ impl Session {
             let statements = try_join3(all.0, all.1, all.2).await;
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
-        let (clock, (read, insert, update)) =
-            try_join(set_up(&client, &address), statements).await?;
+        let (clock, (read, insert, update)) = try_join(set_up(&client, shared), statements).await?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
         let took = shared.runtime.now().saturating_since(began);
@@ -294,7 +305,11 @@ impl Managed {
                 return Err(BackendError::Closed);
             }
             match &*current {
-                Current::Open(session) if session.is_usable() => return Ok(Arc::clone(session)),
+                Current::Open(session)
+                    if session.is_usable() && self.shared.is_newest(session.clock) =>
+                {
+                    return Ok(Arc::clone(session));
+                }
                 // An attempt has no result yet, unless its task has panicked.
                 Current::Opening(opening) if opening.peek().is_none() => opening.clone(),
                 _ => {

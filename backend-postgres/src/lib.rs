@@ -43,7 +43,12 @@
 //!   because a crash of the server could lose locks.
 //! - If the server's queue of notifications is full, locks are released all the same, and waiters learn of
 //!   their turn by polls.
-//! - A client has up to three connections: for commands, for renewals, and for notifications.
+//! - A client has up to three connections: for commands, for renewals, and for notifications. About once a
+//!   minute it opens a fourth for a moment, to remove the rows of keys that nobody uses any more. A row stays for about
+//!   ten minutes after its last use, because it keeps the last fencing token.
+//! - If a new connection reaches another server than the ones before, because the address leads to a new primary,
+//!   the others are replaced too. A primary that is cut off from its standbys can't be told from one that isn't: see
+//!   `docs/deployment.md` in the repository.
 //! - Every renewal updates a row, so autovacuum must be on, as it is by default.
 //!
 //! # TLS
@@ -71,16 +76,13 @@
 //!
 //! # Connection poolers
 //! A backend opens its own connections, so it needs no pool. PgBouncer works in session mode, and its pool
-//! must have up to three connections for each client.
+//! must have up to four connections for each client.
 //!
 //! In the modes `transaction` and `statement`, clients share connections. Notifications and advisory locks
 //! would be lost, and settings would reach other programs. [`PostgresBackend::connect`] finds that out before
 //! it changes anything: it asks on two connections which process of the server answers. The
 //! error is permanent and names the server's own port. If the pooler is told to share connections later, commands
 //! fail with the same error as soon as a prepared statement is missing.
-//!
-//! The clients remove the rows of keys that nobody uses any more, about once a minute. A row stays for
-//! about ten minutes after its last use, because it keeps the last fencing token.
 //!
 //! # Cost
 //! To acquire a lock takes two round trips and a commit, and so does to release it; an advisory lock takes one

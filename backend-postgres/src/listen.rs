@@ -66,7 +66,7 @@ impl Subscription {
         let limit = shared.options.connect_timeout;
         let connecting = async {
             let client = shared.connect(handle, Some(sender)).await?;
-            let clock = set_up(&client, &address).await?;
+            let clock = set_up(&client, shared).await?;
             Ok((client, clock))
         };
         let connected = shared.within(limit, connecting).await;
@@ -123,9 +123,9 @@ impl Task {
         }
     }
 
-    /// Forwards notifications until the connection is lost.
+    /// Forwards notifications until the connection is lost, or the address leads to another server.
     async fn forward(&self, subscription: &mut Subscription) {
-        loop {
+        while self.shared.is_newest(subscription.clock) {
             let next = subscription.payloads.recv();
             match self.shared.within(PING_EVERY, next).await {
                 Some(Some(payload)) => self.deliver(&payload, subscription.clock),

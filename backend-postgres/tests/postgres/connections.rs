@@ -86,6 +86,42 @@ async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
     assert!(!other.expect("an answer").is_acquired());
 }
 
+/// The name of the server leads to another one, and the old one goes on serving the connections that it has. Once
+/// one connection has reached the new server, all of the client's do.
+#[tokio::test]
+async fn renewals_follow_the_commands_to_another_server() {
+    let (old, new) = (Server::start(), Server::start());
+    let name = old.postgres.folder().join("name");
+    let lead_to = |server: &Server| {
+        let _ = std::fs::remove_file(&name);
+        std::os::unix::fs::symlink(server.postgres.folder(), &name).expect("a link");
+    };
+    lead_to(&old);
+    let text = |path: &std::path::Path| path.to_str().expect("a plain name").to_owned();
+    let url = old
+        .url()
+        .replace(&text(old.postgres.folder()), &text(&name));
+    let locks = LockClient::new(connect_to(&url).await);
+    let mutex = locks.mutex("a").expect("valid").lease(LONG * 10);
+    let guard = mutex.lock().await.expect("a lock");
+    guard.renew().await.expect("renewed");
+    lead_to(&new);
+    // The renewals have another connection, which was used later.
+    kill(
+        &old,
+        "pid = (SELECT pid FROM pg_stat_activity WHERE query LIKE '%leasehold.locks%'
+            AND application_name = 'leasehold' ORDER BY query_start LIMIT 1)",
+    );
+    let other = locks.mutex("b").expect("valid").try_lock_for(LONG).await;
+    assert!(other.expect("an answer").is_acquired());
+    assert_eq!(new.execute("SELECT count(*) FROM leasehold.locks"), "1");
+    let renewed = guard.renew().await;
+    assert!(
+        !guard.is_valid(),
+        "the new server has no such lock: {renewed:?}"
+    );
+}
+
 /// Another program locks all rows until it ends its transaction.
 async fn lock_rows(server: &Server) -> tokio_postgres::Client {
     let url = server.postgres.url("owner", "shop");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_api::{LockClient, bounds};
 use leasehold_postgres::{Options, PostgresBackend};
@@ -55,6 +55,68 @@ async fn rows_past_their_time_are_removed_and_others_kept() {
         "the token is kept for ten minutes"
     );
     guard.release().await.expect("released");
+}
+
+/// `LEASEHOLD_ROWS` asks for another number of rows.
+#[tokio::test]
+async fn removal_reads_no_row_that_is_kept() {
+    let asked = std::env::var("LEASEHOLD_ROWS");
+    let rows = asked.map_or(20_000, |rows| rows.parse().expect("a number of rows"));
+    let server = Server::start();
+    server.execute(&format!(
+        "INSERT INTO leasehold.locks SELECT convert_to('live' || n, 'UTF8'), 0, '\\x00', 9e15
+         FROM generate_series(1, {rows}) AS n;
+         INSERT INTO leasehold.locks SELECT convert_to('old' || n, 'UTF8'), 0, '', n
+         FROM generate_series(1, 500) AS n"
+    ));
+    server.execute("VACUUM ANALYZE leasehold.locks");
+    let scans = "SELECT seq_scan FROM pg_stat_user_tables WHERE relname = 'locks'";
+    let before = server.execute(scans);
+    let locks = client(&server).await;
+    let mut longest = Duration::ZERO;
+    // The first call begins a removal.
+    for _ in 0..300 {
+        let begun = Instant::now();
+        let guard = locks.mutex("a").expect("valid").lock().await;
+        guard.expect("a lock").release().await.expect("released");
+        longest = longest.max(begun.elapsed());
+    }
+    println!("{rows} rows: the longest acquire and release beside a removal took {longest:?}");
+    let left = "SELECT count(*) FROM leasehold.locks WHERE keep_until < 1000";
+    for _ in 0..100 {
+        // The server reports its statistics late.
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if server.execute(
+            "SELECT idx_scan > 0 FROM pg_stat_user_indexes WHERE indexrelname = 'locks_keep_until'",
+        ) == "t"
+        {
+            break;
+        }
+    }
+    assert_eq!(server.execute(scans), before, "the table was scanned");
+    assert_eq!(server.execute(left), "0");
+}
+
+/// An update stays within its page if no indexed column changes.
+#[tokio::test]
+async fn index_leaves_most_updates_within_their_page() {
+    let server = Server::start();
+    let locks = client(&server).await;
+    for _ in 0..100 {
+        let guard = locks.mutex("a").expect("valid").lock().await;
+        guard.expect("a lock").release().await.expect("released");
+    }
+    drop(locks);
+    let updates = "SELECT n_tup_upd > 190, n_tup_hot_upd > n_tup_upd - 5 FROM pg_stat_user_tables
+        WHERE relname = 'locks'";
+    for _ in 0..100 {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+        if server.execute(updates) == "t|t" {
+            return;
+        }
+    }
+    let counts = "SELECT n_tup_upd, n_tup_hot_upd FROM pg_stat_user_tables WHERE relname = 'locks'";
+    panic!("{}", server.execute(counts));
 }
 
 #[tokio::test]

@@ -129,3 +129,21 @@ fn test_server_keeps_its_data_and_leaves_nothing() {
     drop(server);
     assert!(!Path::new(folder).exists());
 }
+
+/// A primary that needs a standby's answer for each commit, and is cut off from it. It renews nothing, so nobody
+/// is misled when the standby is promoted.
+#[tokio::test]
+async fn primary_without_its_synchronous_standby_keeps_no_guard_valid() {
+    let server = Server::start();
+    let locks = LockClient::new(connect_to(&server.url()).await);
+    let mutex = locks.mutex("a").expect("valid");
+    let guard = mutex.lease(Duration::from_secs(3)).lock().await;
+    let guard = guard.expect("a lock");
+    server.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'");
+    server.execute("SELECT pg_reload_conf()");
+    let lost = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await;
+    assert_eq!(lost.expect("lost"), leasehold_api::Loss::Deadline);
+    let other = LockClient::new(connect_to(&server.url()).await);
+    let tried = other.mutex("b").expect("valid").try_lock().await;
+    assert!(tried.expect_err("no commit").is_transient());
+}
