@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use leasehold_api::bounds::MAX_BATCHED_CALLERS;
-use leasehold_api::{LockClient, MutexGuard, ReleaseOutcome};
+use leasehold_api::{Key, LockClient, MutexGuard, ReleaseOutcome};
 use leasehold_sim::{SimBackend, SimServer};
 
 use crate::support::{client, contended, held, ms, server};
@@ -176,4 +176,60 @@ async fn without_the_capability_calls_are_sent_separately() {
     release_all(&lock_all(&a, 10).await).await;
     assert_eq!(taken(&batches), [1; 10]);
     assert_eq!(taken(&releases), [1; 10]);
+}
+
+/// A client of a backend where each key may be on another server, and the server of `k0` doesn't answer
+/// polls and renewals.
+fn with_a_silent_key(server: &SimServer) -> (LockClient, SimBackend) {
+    let network = server.client("a");
+    let mut backend = Wrapped::new(network.clone());
+    backend.capabilities.batches = false;
+    backend.silent = Some(Key::new("k0").expect("valid"));
+    (LockClient::new(backend), network)
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_capability_a_silent_key_costs_no_other_lock() {
+    let server = server();
+    let ((a, network), (b, _)) = (with_a_silent_key(&server), client(&server, "b"));
+    let theirs = b.mutex("w").expect("valid").lock().await.expect("free");
+    let mutex = a.mutex("w").expect("valid");
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(ms(100)).await;
+    let lock = async |n: usize| {
+        let mutex = a.mutex(format!("k{n}")).expect("valid").lease(ms(1_000));
+        mutex.lock().await.expect("free")
+    };
+    let guards = join_all((0..4).map(lock)).await;
+    // When it listens again, the client renews all its locks at once.
+    for _ in 0..40 {
+        network.drop_connection();
+        server.advance(ms(100)).await;
+    }
+    let valid: Vec<bool> = guards.iter().map(MutexGuard::is_valid).collect();
+    assert_eq!(valid, [false, true, true, true]);
+    assert!(!waiting.is_finished(), "it listens");
+    drop(theirs);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_capability_a_silent_key_delays_no_other_waiter() {
+    let server = server();
+    let ((a, network), (b, _)) = (with_a_silent_key(&server), client(&server, "b"));
+    let theirs = lock_all(&b, 4).await;
+    let wait = async |n: usize| {
+        let mutex = a.mutex(format!("k{n}")).expect("valid");
+        mutex.try_lock_for(ms(5_000)).await
+    };
+    let release = async {
+        server.advance(ms(100)).await;
+        server.refuse_publish();
+        release_all(&theirs).await;
+        // All waiters poll at once.
+        network.drop_connection();
+    };
+    let (silent, others, ()) = tokio::join!(wait(0), join_all((1..4).map(wait)), release);
+    assert!(silent.is_err(), "its last call had no answer");
+    let guards: Vec<_> = others.into_iter().map(held).collect();
+    drop(guards);
 }

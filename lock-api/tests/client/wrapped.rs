@@ -8,8 +8,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Key, LockBackend, Moment,
-    Notifications, Poll, PollReply, Release, ReleaseReply, Runtime, SessionId, Stamped,
-    forward_lock_backend,
+    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
+    Stamped, forward_lock_backend,
 };
 use leasehold_sim::SimBackend;
 
@@ -34,6 +34,8 @@ pub(crate) struct Wrapped {
     pub(crate) releases: Arc<Mutex<Vec<usize>>>,
     /// A key for which each batch of releases fails after the given time.
     pub(crate) stuck: Option<(Key, Duration)>,
+    /// A key that is never answered. Neither is a poll or a renewal in the same batch.
+    pub(crate) silent: Option<Key>,
 }
 
 impl Wrapped {
@@ -50,6 +52,14 @@ impl Wrapped {
             batches: Arc::default(),
             releases: Arc::default(),
             stuck: None,
+            silent: None,
+        }
+    }
+
+    /// Waits forever if a key is silent.
+    async fn hear<'a>(&self, mut keys: impl Iterator<Item = &'a Key>) {
+        if keys.any(|key| Some(key) == self.silent.as_ref()) {
+            std::future::pending::<()>().await;
         }
     }
 }
@@ -57,7 +67,7 @@ impl Wrapped {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Wrapped {
-    forward_lock_backend!(|it| it.inner; hello clock read_clock renew convert inspect force_release close);
+    forward_lock_backend!(|it| it.inner; hello clock read_clock convert inspect force_release close);
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -107,6 +117,7 @@ impl LockBackend for Wrapped {
         assert!(self.capabilities.queue, "polled without a queue");
         let sent = (self.inner.runtime().now(), batch.len());
         self.polls.lock().expect("no panic").push(sent);
+        self.hear(batch.iter().map(|poll| &poll.key)).await;
         let mut replies = self.inner.poll(batch).await;
         for reply in replies.iter_mut().flatten() {
             if let (PollReply::Queued(waiter), Some(poll_after)) =
@@ -116,6 +127,10 @@ impl LockBackend for Wrapped {
             }
         }
         replies
+    }
+    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+        self.hear(batch.iter().map(|renew| &renew.key)).await;
+        self.inner.renew(batch).await
     }
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
         self.releases.lock().expect("no panic").push(batch.len());

@@ -4,7 +4,9 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, Error, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds};
+use leasehold_api::{
+    BackendError, Error, Guard, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds,
+};
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
@@ -184,6 +186,39 @@ async fn lost_node_fails_only_its_keys() {
 
 /// The connections to the old primary stay open and never say that it is gone. The caller gives up
 /// each call before its time limit.
+/// Many renewals are due at the same time. Those of a silent node must not keep back the others.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn silent_node_costs_no_lock_of_another() {
+    const TIME: Duration = Duration::from_secs(4);
+    // Otherwise the other nodes refuse calls once they take the silent one for dead.
+    let options = ServerOptions::default().with_config("cluster-node-timeout", ["60000"]);
+    let cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
+    let options = Options::new().call_timeout(TIME);
+    let backend = connect_with(&cluster.url(), options).await;
+    let builder = LockClient::builder(backend.expect("connected")).call_timeout(TIME);
+    let locks = builder.build().expect("good settings");
+    let take = async |node: usize, count: usize| {
+        let names = (0..).map(|n| format!("many {n}"));
+        let names = names.filter(|name| cluster.primary_of(&stored(name)) == node);
+        let mut guards = Vec::new();
+        for name in block_in_place(|| names.take(count).collect::<Vec<_>>()) {
+            let taken = lock(&locks, &name, TIME).lock().await;
+            guards.push(taken.expect("a free lock"));
+        }
+        guards
+    };
+    let (silent, others) = (take(2, 300).await, take(0, 20).await);
+    cluster.nodes()[2].pause();
+    tokio::time::sleep(TIME * 3).await;
+    let lost: Vec<_> = others.iter().filter_map(Guard::loss_reason).collect();
+    cluster.nodes()[2].resume();
+    assert_eq!(lost, []);
+    assert!(
+        silent.iter().all(|guard| !guard.is_valid()),
+        "it was silent"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_primary_is_left_after_its_failover() {
     let cluster = block_in_place(RedisCluster::start);

@@ -7,6 +7,7 @@
 //! step of the server's clock, all holders that depend on that clock are lost. If it shows that the
 //! clocks of two servers differ, the client warns.
 
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::pin;
 use std::time::Duration;
@@ -24,6 +25,26 @@ use crate::runtime::Moment;
 use crate::time::{ClockId, Rounded, ServerTime, Stamp, Stamped};
 
 impl Core {
+    /// Splits a batch into calls: one, or one for each key if the keys may be on several servers. The answers
+    /// to a call come together, so a call for keys on two servers would wait for the slower one.
+    pub(crate) fn split_into_calls<T>(
+        &self,
+        batch: Vec<T>,
+        key: impl Fn(&T) -> &Key,
+    ) -> Vec<Vec<T>> {
+        if self.capabilities.batches {
+            return vec![batch];
+        }
+        let mut calls: BTreeMap<Key, Vec<T>> = BTreeMap::new();
+        for element in batch {
+            calls
+                .entry(key(&element).clone())
+                .or_default()
+                .push(element);
+        }
+        calls.into_values().collect()
+    }
+
     /// Runs one call to the backend for at most `limit`, and samples the server's clock from its
     /// stamp.
     pub(crate) async fn exchange<T>(

@@ -37,7 +37,8 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     let mut calls: FuturesUnordered<BoxFuture<'static, ()>> = FuturesUnordered::new();
     loop {
         let version = polls.changed.version();
-        for batch in polls.take_due(core.now()) {
+        let batches = polls.take_due(core.now()).into_iter();
+        for batch in batches.flat_map(|batch| core.split_into_calls(batch, |waiter| &waiter.key)) {
             calls.push(Box::pin(send(
                 Arc::clone(&core),
                 Arc::clone(&session),

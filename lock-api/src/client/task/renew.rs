@@ -86,7 +86,8 @@ pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
     let mut batches = Vec::new();
     while !members.is_empty() {
         let rest = members.split_off(members.len().min(MAX_BATCH));
-        batches.push(std::mem::replace(&mut members, rest));
+        let batch = std::mem::replace(&mut members, rest);
+        batches.extend(core.split_into_calls(batch, |member| &member.holder.key));
     }
     batches
 }
