@@ -53,7 +53,7 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=385 [redis-rs]=381 [fred]=381 [store]=380 [postgres]=376
+declare -A conformance_cases=([sim]=389 [redis-rs]=385 [fred]=385 [store]=384 [postgres]=380
     [quorum]=134 [quorum-redis]=124 [quorum-mixed]=124 [sqlite]=343)
 
 # The folders of the Redis backends, as a pattern.

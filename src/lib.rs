@@ -93,7 +93,7 @@ pub use connect::{ConnectError, ConnectOptions, RedisLibrary, connect};
 pub use leasehold_api::{
     BackendError, BoxFuture, Capabilities, Cause, Contention, EndReason, Error, FencingToken,
     ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView, Inspection, InvalidInput,
-    Key, Kind, Label, Limits, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss,
+    Key, Kind, Label, Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss,
     LossEvent, Mode, Moment, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Outcome,
     PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, Runtime, RwLock, Semaphore, Upgrade,
     WaiterView, WriteGuard, kind,

@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Notifications,
-    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId,
-    Stamp, Stamped, bounds,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
+    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime,
+    SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::fates::Fates;
@@ -344,6 +344,10 @@ impl LockBackend for Quorum {
 
     async fn inspect(&self, _: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         Err(BackendError::unsupported("inspect"))
+    }
+
+    async fn list(&self, _: &List) -> Result<Listed, BackendError> {
+        Err(BackendError::unsupported("list"))
     }
 
     async fn force_release(&self, _: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError> {

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
-    InspectReply, Key, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    SessionId, Stamp, Stamped, forward_lock_backend,
+    InspectReply, Key, List, Listed, Notifications, Poll, PollReply, Release, ReleaseReply, Renew,
+    RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -124,6 +124,11 @@ impl LockBackend for FlakyConnection {
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         self.check()?;
         self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.check()?;
+        self.inner.list(request).await
     }
 
     async fn force_release(

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::id::{FencingToken, Label};
-use crate::request::{LockSpec, Mode};
+use crate::id::{FencingToken, Key, Label};
+use crate::request::{Cursor, LockSpec, Mode};
 
 /// Why an operation no longer holds or waits.
 ///
@@ -226,4 +226,13 @@ pub struct InspectReply {
     pub waiters: Vec<WaiterView>,
     /// How many waiters there are in all.
     pub waiter_count: u32,
+}
+
+/// A page of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The keys. Those of the same page may be in any order.
+    pub keys: Vec<Key>,
+    /// Where the next page begins; `None` if this is the last one.
+    pub next: Option<Cursor>,
 }

@@ -494,3 +494,56 @@ impl ForceRelease {
         self
     }
 }
+
+/// Where a listing goes on. It means something only to the backend that made it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// Creates a cursor from the text of a backend.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text of the backend.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+/// A request for a page of the keys that begin with a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct List {
+    /// What the keys begin with. Every key begins with the empty text.
+    pub prefix: String,
+    /// Where to go on; `None` at the beginning.
+    pub cursor: Option<Cursor>,
+    /// How many keys to look at, about: a page may have fewer or more keys, or none.
+    pub limit: u32,
+}
+
+impl List {
+    /// Requests the first page, of about 500 keys.
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self {
+            prefix: prefix.into(),
+            cursor: None,
+            limit: 500,
+        }
+    }
+
+    /// Sets where to go on.
+    #[must_use]
+    pub fn with_cursor(mut self, cursor: Option<Cursor>) -> Self {
+        self.cursor = cursor;
+        self
+    }
+
+    /// Sets how many keys to look at, about. At least 1.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = if limit == 0 { 1 } else { limit };
+        self
+    }
+}

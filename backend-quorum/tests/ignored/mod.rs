@@ -67,6 +67,7 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "foreign::poll_reports_it",
     "inspection::*",
     "limits::*",
+    "listing::*",
     "names::hostile_names_wait_and_convert",
     "names::labels_are_any_text",
     "notifications::*",

@@ -159,6 +159,7 @@ pub(crate) const fn name(call: Call) -> &'static str {
         Call::Convert => "convert",
         Call::Inspect => "inspect",
         Call::ForceRelease => "force_release",
+        Call::List => "list",
     }
 }
 

@@ -31,6 +31,7 @@ pub enum Call {
     Convert,
     Inspect,
     ForceRelease,
+    List,
 }
 
 /// An entry of the log.

@@ -19,6 +19,7 @@ mod forced;
 mod foreign;
 mod inspection;
 mod limits;
+mod listing;
 mod long_spans;
 mod names;
 mod notifications;
@@ -59,6 +60,7 @@ const FAMILIES: &[&[Case]] = &[
     foreign::CASES,
     limits::CASES,
     inspection::CASES,
+    listing::CASES,
     forced::CASES,
     notifications::CASES,
     unreachable::CASES,

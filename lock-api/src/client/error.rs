@@ -214,12 +214,23 @@ impl BackendError {
     /// Converts the error of a call about `key` into the error that the user gets.
     pub(crate) fn on(self, key: &Key) -> Error {
         match self {
-            Self::Unavailable { reason, source } => Error::Unavailable { reason, source },
-            Self::OutcomeUnknown { reason, source } => Error::OutcomeUnknown { reason, source },
-            Self::Rejected { reason, source } => Error::Rejected { reason, source },
             Self::ForeignValue { found } => Error::ForeignValue {
                 key: key.clone(),
                 found,
+            },
+            other => other.about_no_key(),
+        }
+    }
+
+    /// Converts the error of a call about no single key.
+    pub(crate) fn about_no_key(self) -> Error {
+        match self {
+            Self::Unavailable { reason, source } => Error::Unavailable { reason, source },
+            Self::OutcomeUnknown { reason, source } => Error::OutcomeUnknown { reason, source },
+            Self::Rejected { reason, source } => Error::Rejected { reason, source },
+            Self::ForeignValue { found } => Error::Rejected {
+                reason: format!("a foreign value ({found})"),
+                source: None,
             },
             Self::Unsupported { what } => Error::Unsupported { what },
             Self::Closed => Error::Closed,

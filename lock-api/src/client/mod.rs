@@ -34,6 +34,7 @@ pub use guard::multi::{MultiGuard, MultiReleaseError};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use handle::client::{LockClient, LockClientBuilder};
 pub use handle::inspection::Inspection;
+pub use handle::listing::Listing;
 pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;

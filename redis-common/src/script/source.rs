@@ -73,6 +73,7 @@ pub(crate) struct Scripts {
     pub(crate) convert: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
+    pub(crate) list: Arc<Script>,
 }
 
 impl Scripts {
@@ -132,6 +133,7 @@ impl Scripts {
             convert: script("", "", include_str!("lua/commands/convert.lua")),
             inspect: script("", "", include_str!("lua/commands/inspect.lua")),
             force_release: script("", "", include_str!("lua/commands/force_release.lua")),
+            list: Script::new(include_str!("lua/commands/list.lua").to_owned()),
         }
     }
 }
