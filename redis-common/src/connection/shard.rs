@@ -295,11 +295,14 @@ impl<C: Connector> Subscriber<C> {
     async fn check(&self, connection: &C::Connection) -> bool {
         // The lock keeps a new subscription to the same channel behind this.
         let _current = self.connection.lock().await;
-        self.unsubscribe_idle(connection).await;
-        let count = self.channels().len();
         let limit = self.shared.options.call_timeout;
-        let checking = connection.check_subscriptions(count);
-        count > 0 && matches!(self.shared.within(limit, checking).await, Some(Ok(())))
+        // First: a dead connection must not be asked to end one channel after the other.
+        let checking = connection.check_subscriptions(self.channels().len());
+        if !matches!(self.shared.within(limit, checking).await, Some(Ok(()))) {
+            return false;
+        }
+        self.unsubscribe_idle(connection).await;
+        !self.channels().is_empty()
     }
 
     /// Drops the channels that no request has used for a while.
@@ -325,7 +328,9 @@ impl<C: Connector> Subscriber<C> {
         for channel in self.remove(|_, channel| ends(channel)).keys() {
             // If this fails, the connection has ended, or the server has dropped the channel.
             let leaving = connection.unsubscribe_shard(channel);
-            let _ = self.shared.within(limit, leaving).await;
+            if self.shared.within(limit, leaving).await.is_none() {
+                break; // The next check of the connection gives it up.
+            }
         }
     }
 

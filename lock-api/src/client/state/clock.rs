@@ -84,7 +84,9 @@ impl Sample {
     }
 
     /// A lower bound of the local time, in microseconds, when the server's clock showed `at`. It
-    /// holds even if that clock runs fast.
+    /// holds even if that clock runs fast. For a time before this sample it leaves nothing for a clock that
+    /// runs slow. That is safe because a deadline leaves 1 % of `remaining`, and the age of such a grant is less
+    /// than `remaining`.
     fn not_after(&self, at: i128) -> i128 {
         let since = at - self.at;
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
@@ -131,6 +133,9 @@ struct Clocks {
     by_id: BTreeMap<ClockId, ClockSamples>,
     /// The clock of the last reply.
     last: Option<ClockId>,
+    /// Samples from before this local time are not compared with those of other clocks. A clock seemed to
+    /// step then, and it may have been the client's own.
+    compared_from: i128,
 }
 
 impl ServerClock {
@@ -161,6 +166,9 @@ impl ServerClock {
                 clocks.forget_unused(sample.received);
                 clocks.by_id.insert(stamp.clock, clock);
             }
+        }
+        if stepped {
+            clocks.compared_from = sample.sent;
         }
         let apart = match is_best {
             true => clocks.compare(stamp.clock, &sample),
@@ -224,7 +232,8 @@ impl Clocks {
         }
         let differ = self.by_id.iter().filter(|(other, clock)| {
             let agree = sample.agrees_with(&clock.latest) && sample.agrees_with(&clock.best);
-            **other != id && !agree && clock.may_report(now)
+            let is_comparable = clock.best.sent >= self.compared_from;
+            **other != id && is_comparable && !agree && clock.may_report(now)
         });
         let differences = differ.map(|(other, clock)| (*other, sample.ahead_of(&clock.best)));
         let (other, ahead) = differences.max_by_key(|(_, ahead)| ahead.abs())?;
@@ -428,6 +437,22 @@ mod tests {
         assert_eq!(found.apart, apart(4, 5, Duration::from_millis(1_009)));
         let found = clock.observe(at(7), stamp(6, 7), at(7));
         assert_eq!(found.apart, apart(2, 6, Duration::from_millis(1_005)));
+    }
+
+    #[test]
+    fn jump_of_the_own_clock_is_no_difference() {
+        let clock = ServerClock::default();
+        let seen = |id, ms, shown| clock.observe(at(ms), stamp(id, shown), at(ms));
+        assert_eq!(seen(1, 0, 100_000), Findings::default());
+        assert_eq!(seen(2, 1, 100_001), Findings::default());
+        // The client's clock jumps by an hour. Each server seems to have stepped.
+        for (id, shown) in [(1, 100_010), (2, 100_020), (1, 100_030), (2, 100_040)] {
+            assert_eq!(seen(id, 3_600_000 + shown - 100_000, shown).apart, None);
+        }
+        // One of them steps in fact.
+        assert!(seen(2, 3_600_050, 160_050).stepped);
+        let sixty = Duration::from_secs(60);
+        assert_eq!(seen(1, 3_600_060, 100_060).apart, apart(2, 1, sixty));
     }
 
     #[test]
