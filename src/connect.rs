@@ -437,9 +437,15 @@ impl Service {
     }
 }
 
-/// The text before `://` in lower case; empty if there is none.
+/// The text before `://` in lower case; empty if there is none, or if it is more than a scheme. Errors show it.
 fn scheme_of(url: &str) -> String {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
+    let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
+    let scheme = if scheme.chars().all(is_part) {
+        scheme
+    } else {
+        ""
+    };
     scheme.to_ascii_lowercase()
 }
 

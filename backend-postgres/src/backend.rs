@@ -17,7 +17,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::connection::{Managed, Session, Shared};
-use crate::connector::{Connector, With};
+use crate::connector::{Connector, With, config_of};
 use crate::error::During;
 use crate::options::{ConnectError, Options};
 use crate::pooler;
@@ -112,7 +112,7 @@ impl PostgresBackend {
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
-        let config: Config = url.parse().map_err(ConnectError::Url)?;
+        let config = config_of(url)?;
         let connector = connector(&config, &options)?;
         Self::start(config, connector, options).await
     }
@@ -187,7 +187,7 @@ impl PostgresBackend {
     /// ```
     pub fn connect_lazy(url: &str, options: Options) -> Result<Self, ConnectError> {
         options.check()?;
-        let config: Config = url.parse().map_err(ConnectError::Url)?;
+        let config = config_of(url)?;
         let connector = connector(&config, &options)?;
         Self::on(Self::shared(config, connector, options), None)
     }

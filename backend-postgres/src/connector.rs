@@ -6,10 +6,13 @@ use std::future::poll_fn;
 use std::io;
 
 use futures_util::future::BoxFuture;
+use leasehold_api::InvalidInput;
 use tokio::sync::mpsc::UnboundedSender;
 use tokio_postgres::config::Host;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
+
+use crate::options::ConnectError;
 
 /// The port of a configuration that names none.
 const DEFAULT_PORT: u16 = 5432;
@@ -90,6 +93,20 @@ pub(crate) fn address(config: &Config) -> String {
     all.join(", ")
 }
 
+/// Reads a URL. Refuses a host that contains an `@`: the client library ends the password at the first `@`, so the rest of
+/// it would be a part of the host, which errors show.
+pub(crate) fn config_of(url: &str) -> Result<Config, ConnectError> {
+    let config: Config = url.parse().map_err(ConnectError::Url)?;
+    let mut hosts = config.get_hosts().iter();
+    if hosts.any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
+        return Err(ConnectError::Invalid(InvalidInput::Setting {
+            what: "URL",
+            problem: "a host contains an @; percent-encode the password, with %40 for @".into(),
+        }));
+    }
+    Ok(config)
+}
+
 /// Says what to check after a failed attempt to connect. `None` if a later attempt may succeed.
 pub(crate) fn explain(error: &Error) -> Option<String> {
     let source = error.source()?;
@@ -119,6 +136,22 @@ pub(crate) fn explain(error: &Error) -> Option<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn at_sign_in_a_password_is_not_shown() {
+        for url in [
+            "postgres://u:hunt@er2@a/shop",
+            "postgres://u:hunt@er2@a:1,b:2/shop",
+            "postgresql://u:p@hunter2@/shop",
+        ] {
+            let error = config_of(url).expect_err("it would be a host");
+            let shown = format!("{error:?} {error}");
+            assert!(!shown.contains("er2"), "{shown}");
+            assert!(shown.contains("%40"), "{shown}");
+        }
+        let config = config_of("postgres://u:hunt%40er2@a/shop").expect("valid");
+        assert_eq!(address(&config), "a:5432");
+    }
 
     #[test]
     fn addresses_have_hosts_and_ports() {

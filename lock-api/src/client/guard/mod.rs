@@ -92,9 +92,9 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// [`fixed_lease`](crate::Mutex::fixed_lease).
 ///
 /// A check of the guard describes the past: the operating system may pause your program between
-/// the check and the next write. Send the [`fencing_token`](Self::fencing_token) with each write to
-/// the resource that the lock protects. The resource must refuse every token that is lower than
-/// the highest it has accepted.
+/// the check and the next write. Claim the resource that the lock protects with the
+/// [`fencing_token`](Self::fencing_token) before you read it: the resource stores the token, unless it has a higher
+/// one. Then send the token with each write. The resource must refuse a write unless it has this very token.
 ///
 /// The nested guards of a reentrant handle share one token and one deadline, also if some of them
 /// have a fixed lease. Only a [`max_hold`](crate::Mutex::max_hold) ends its guard alone. You can

@@ -17,8 +17,8 @@ use crate::id::{FencingToken, Key};
 /// [`MultiLock::lock`](crate::MultiLock::lock) returns it. The guard holds the locks until it is
 /// released, dropped or lost.
 ///
-/// Each key has a separate fencing token. Send with each write the token of the key that protects
-/// the resource. Renewal, deadlines and dropping work as described for [`Guard`](crate::Guard). The
+/// Each key has a separate fencing token. Before you read, claim each resource with the token of the key that protects it,
+/// and send the token with each write; see [`FencingToken`]. Renewal, deadlines and dropping work as described for [`Guard`](crate::Guard). The
 /// keys of one client share renewal batches.
 ///
 /// After a loss, the other keys stay locked until you drop or release the guard. That gives you
@@ -30,7 +30,7 @@ use crate::id::{FencingToken, Key};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
 /// for (key, token) in guard.fencing_tokens() {
-///     println!("write {key} with token {token}");
+///     println!("claim {key} with token {token}, before reading");
 /// }
 /// guard.release().await?;
 /// # Ok(())
