@@ -5,7 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{
-    BackendError, Error, Guard, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds,
+    Acquire, BackendError, Error, Guard, LockClient, LockSpec, Mode, Mutex, MutexGuard, Outcome,
+    Poll, Release, Wait, bounds,
 };
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
@@ -120,6 +121,75 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
     tokio::time::sleep(LEASE * 2).await;
     assert!(guard.is_valid(), "{:?}", guard.loss_reason());
     guard.release().await.expect("released");
+}
+
+/// A queue behind readers is a hash, anything smaller a string. While a slot migrates, the server refuses to
+/// create keys in it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let backend = connect(&cluster.url()).await.expect("connected");
+    let (key, stored) = (key("form"), stored("form"));
+    let before = soon(&backend).await;
+    let acquire = async |number: u8, mode| {
+        let (spec, operation) = (LockSpec::rw_lock(), operation(session(number), 1));
+        let request = Acquire::new(key.clone(), spec, mode, operation, LONG_LEASE, before);
+        let request = request.expect("a good request").with_wait(Wait::new(false));
+        backend.acquire(&[request]).await.remove(0)
+    };
+    let leave = async |number: u8| {
+        let release = Release::new(key.clone(), operation(session(number), 1));
+        backend.release(&[release]).await.remove(0)
+    };
+    let counts = async || {
+        let found = answered(async || backend.inspect(&key).await).await;
+        (found.reply.holder_count, found.reply.waiter_count)
+    };
+    let begin = || {
+        let to = (cluster.primary_of(&stored) + 1) % 3;
+        cluster.begin_migration(&stored, to);
+        to
+    };
+    let end = |to| {
+        cluster.move_key(&stored, to);
+        cluster.end_migration(&stored, to);
+    };
+    answered(async || acquire(1, Mode::Shared).await).await;
+    answered(async || acquire(2, Mode::Exclusive).await).await;
+    let to = block_in_place(begin);
+    // The second waiter needs a hash.
+    eventually("it is refused", async || {
+        let result = acquire(3, Mode::Exclusive).await;
+        let error = result.expect_err("the state would be lost");
+        assert!(error.is_transient(), "{error}");
+        error.to_string().contains("TRYAGAIN")
+    })
+    .await;
+    assert_eq!(counts().await, (1, 1));
+    block_in_place(|| end(to));
+    answered(async || acquire(3, Mode::Exclusive).await).await;
+    assert_eq!(counts().await, (1, 2));
+    let to = block_in_place(begin);
+    for waiter in [3, 2] {
+        answered(async || leave(waiter).await).await;
+    }
+    assert_eq!(counts().await, (1, 0));
+    block_in_place(|| end(to));
+    assert_eq!(counts().await, (1, 0));
+}
+
+/// Calls until there is an answer: a busy machine may need longer than a call's limit.
+async fn answered<T>(call: impl AsyncFn() -> Result<T, BackendError>) -> T {
+    let began = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) => assert!(
+                error.is_transient() && began.elapsed() < FAILOVER,
+                "no answer: {error}"
+            ),
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -57,7 +57,7 @@ local S = {
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
   -- The stored form ('packed', 'hash' or false), and the stored string or head of the hash.
-  -- `old_hash`: the key has a hash that must be deleted before a string is written.
+  -- `old_hash`: the key has a hash, and its next form is another one. It is deleted first, unless it counts.
   form = false, stored = false, old_hash = false,
   -- Whether this step has written, has changes to write, has moved the stored end, or has removed a
   -- holder or waiter.
@@ -224,7 +224,8 @@ local S = {
     end
     out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
       S.last_scan, S.holder_count, S.waiter_count, watermarks, 0)
-    if S.old_hash then
+    -- SET replaces a hash that counts. It must not be deleted first: see become_hash().
+    if S.old_hash and S.form ~= 'hash' then
       S:delete_key()
     end
     if S.form == 'packed' and not S.moved then

@@ -393,8 +393,13 @@
     end
   end,
 
-  -- Replaces the string by a hash.
+  -- Replaces the string by a hash. No command does that in one step. While the slot of the key
+  -- migrates, the server refuses to create keys in it, so a string that was deleted would be lost.
   become_hash = function(S)
+    local other = S.form == 'packed' and redis.pcall('GET', S.key .. '?')
+    if type(other) == 'table' and string.find(other.err, 'non local key', 1, true) then
+      error({ server = 'TRYAGAIN the slot of the key migrates' })
+    end
     local slot = 0
     local q = S:queue()
     S:start_hash(0, 0, 0)
