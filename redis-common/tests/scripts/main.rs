@@ -1,5 +1,6 @@
 //! The Lua scripts on a real server.
 
+mod damaged;
 mod port;
 mod server;
 mod support;

@@ -18,14 +18,14 @@ use super::support::{CLOCK, Connection, Value};
 
 const LEASE: Duration = Duration::from_secs(30);
 
-struct Fixture {
+pub(super) struct Fixture {
     _server: RedisServer,
-    connection: Connection,
-    protocol: Protocol,
+    pub(super) connection: Connection,
+    pub(super) protocol: Protocol,
 }
 
 impl Fixture {
-    fn new() -> Self {
+    pub(super) fn new() -> Self {
         Self::on(RedisServer::start())
     }
 
@@ -48,7 +48,13 @@ impl Fixture {
         ServerTime::from_micros(number(&parts[0]) * 1_000_000 + number(&parts[1]))
     }
 
-    fn request(&mut self, name: &str, operation: Operation, spec: LockSpec, mode: Mode) -> Acquire {
+    pub(super) fn request(
+        &mut self,
+        name: &str,
+        operation: Operation,
+        spec: LockSpec,
+        mode: Mode,
+    ) -> Acquire {
         let before = self.now().saturating_add(Duration::from_secs(9));
         Acquire::new(key(name), spec, mode, operation, LEASE, before).expect("a good request")
     }
@@ -71,7 +77,7 @@ impl Fixture {
         }
     }
 
-    fn acquire(&mut self, request: &Acquire) -> AcquireReply {
+    pub(super) fn acquire(&mut self, request: &Acquire) -> AcquireReply {
         self.try_acquire(request).expect("a reply")
     }
 
@@ -81,7 +87,7 @@ impl Fixture {
         assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
     }
 
-    fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
+    pub(super) fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
         let call = self.protocol.release(&[Release::new(key(name), operation)]);
         let answer = self.connection.run(&call);
         let first = reply::releases(answer.bytes(), 1, CLOCK).remove(0);
@@ -124,12 +130,12 @@ impl Fixture {
     }
 }
 
-fn key(name: &str) -> Key {
+pub(super) fn key(name: &str) -> Key {
     Key::new(name).expect("a good key")
 }
 
 /// The operation of a session with this sequence, by a separate owner.
-fn attempt(session: u8, sequence: u64) -> Operation {
+pub(super) fn attempt(session: u8, sequence: u64) -> Operation {
     Operation {
         session: SessionId::from_bytes([session; 16]),
         sequence,

@@ -1,0 +1,274 @@
+//! Stored values that are damaged: the scripts refuse or handle them, and grant no lock that is held.
+//!
+//! A value has no checksum, so a changed byte can be a valid value with another meaning. A value that is cut
+//! off, and one with another beginning, can't: then nothing may be granted.
+
+use std::cell::RefCell;
+use std::slice::from_ref;
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind,
+    LockSpec, Mode, Operation, Poll, Release, Renew, Wait,
+};
+use leasehold_redis_common::script::{Call, classify, reply};
+use proptest::prelude::*;
+use proptest::sample::Index;
+use proptest::test_runner::{Config, TestRunner};
+
+use super::server::{Fixture, attempt, key};
+use super::support::{CLOCK, Value};
+
+/// The session that holds the lock, and one that knows nothing of it.
+const HOLDER: u8 = 1;
+const STRANGER: u8 = 99;
+
+/// What happens to a stored text.
+#[derive(Clone, Debug)]
+enum Damage {
+    /// The rest is missing.
+    Cut(Index),
+    /// The format isn't ours.
+    Begins(u8, u8),
+    Changed(Vec<(Index, u8)>),
+    Grown(Vec<u8>),
+    /// Something else behind our format.
+    Random(Vec<u8>),
+}
+
+impl Damage {
+    fn any() -> impl Strategy<Value = Self> {
+        let bytes = || prop::collection::vec(any::<u8>(), 1..200);
+        prop_oneof![
+            3 => any::<Index>().prop_map(Self::Cut),
+            1 => (0..3_u8, any::<u8>()).prop_map(|(at, byte)| Self::Begins(at, byte)),
+            3 => prop::collection::vec((any::<Index>(), any::<u8>()), 1..6).prop_map(Self::Changed),
+            1 => bytes().prop_map(Self::Grown),
+            1 => bytes().prop_map(Self::Random),
+        ]
+    }
+
+    fn apply(&self, text: &mut Vec<u8>) {
+        match self {
+            Self::Cut(at) => text.truncate(at.index(text.len())),
+            Self::Begins(at, byte) => text[usize::from(*at)] = *byte,
+            Self::Changed(changes) => {
+                for (at, byte) in changes {
+                    let at = at.index(text.len());
+                    text[at] = *byte;
+                }
+            }
+            Self::Grown(more) => text.extend(more),
+            Self::Random(other) => {
+                text.truncate(3);
+                text.extend(other);
+            }
+        }
+    }
+
+    /// Whether no valid value can be the result.
+    fn is_evident(&self, before: &[u8], after: &[u8]) -> bool {
+        before != after && matches!(self, Self::Cut(_) | Self::Begins(..))
+    }
+}
+
+/// What is stored before the damage.
+#[derive(Clone, Debug)]
+struct Stored {
+    kind: Kind,
+    holders: u8,
+    waiters: u8,
+    watermarks: u8,
+}
+
+impl Stored {
+    fn any() -> impl Strategy<Value = Self> {
+        let kinds = prop::sample::select(vec![Kind::Mutex, Kind::RwLock, Kind::Semaphore]);
+        // Few records are a string, many a hash.
+        let few_or_many = || prop_oneof![2 => 0..3_u8, 1 => 30..50_u8];
+        (kinds, 1..4_u8, few_or_many(), few_or_many()).prop_map(
+            |(kind, holders, waiters, watermarks)| Self {
+                kind,
+                holders,
+                waiters,
+                watermarks,
+            },
+        )
+    }
+
+    fn request(&self, fixture: &mut Fixture, name: &str, operation: Operation) -> Acquire {
+        let (spec, mode) = match self.kind {
+            Kind::Mutex => (LockSpec::mutex(), Mode::Exclusive),
+            Kind::RwLock => (LockSpec::rw_lock(), Mode::Exclusive),
+            Kind::Semaphore => {
+                let spec = LockSpec::semaphore(u32::from(self.holders));
+                (spec.expect("a good number"), Mode::Permits(1))
+            }
+        };
+        fixture.request(name, operation, spec, mode)
+    }
+
+    /// Makes the lock full, in several ways.
+    fn fill(&self, fixture: &mut Fixture, name: &str) {
+        for session in 0..self.watermarks {
+            let gone = attempt(100 + session, 1);
+            fixture.release(name, gone);
+        }
+        let holders = if self.kind == Kind::Semaphore {
+            self.holders
+        } else {
+            1
+        };
+        for holder in 0..holders {
+            let request = self.request(fixture, name, attempt(HOLDER + holder, 1));
+            let reply = fixture.acquire(&request);
+            assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        }
+        for waiter in 0..self.waiters {
+            let request = self.request(fixture, name, attempt(10 + waiter, 1));
+            let reply = fixture.acquire(&request.with_wait(Wait::new(waiter % 2 == 0)));
+            assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+        }
+    }
+}
+
+/// Damages one of the stored texts. Returns it before and after, or `None` if nothing is stored.
+fn damage(
+    fixture: &mut Fixture,
+    name: &str,
+    at: Index,
+    damage: &Damage,
+) -> Option<(Vec<u8>, Vec<u8>, bool)> {
+    let stored = fixture.protocol.key(&key(name));
+    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
+    let connection = &mut fixture.connection;
+    if let Value::Bulk(before) = connection.command(&words(&[b"GET", &stored])) {
+        let mut after = before.clone();
+        damage.apply(&mut after);
+        connection.command(&words(&[b"SET", &stored, &after, b"KEEPTTL"]));
+        return Some((before, after, true));
+    }
+    let Value::Array(all) = connection.command(&words(&[b"HGETALL", &stored])) else {
+        return None;
+    };
+    let fields: Vec<_> = all.chunks(2).collect();
+    // The head every other time: everything begins with it.
+    let is_head = |field: &&&[Value]| field[0].bytes() == b"head";
+    let number = at.index(2 * fields.len());
+    let field = match fields.get(number) {
+        Some(field) => field,
+        None => fields.iter().find(is_head)?,
+    };
+    let (before, mut after) = (field[1].bytes().to_vec(), field[1].bytes().to_vec());
+    let is_head = is_head(&field);
+    if before.len() > 3 {
+        damage.apply(&mut after);
+    }
+    connection.command(&words(&[b"HSET", &stored, field[0].bytes(), &after]));
+    Some((before, after, is_head))
+}
+
+/// Sends each command. Returns the reply to a stranger's acquire, which comes first.
+fn send_all(
+    fixture: &mut Fixture,
+    stored: &Stored,
+    name: &str,
+) -> Result<AcquireReply, BackendError> {
+    let request = stored.request(fixture, name, attempt(STRANGER, 1));
+    let acquire = fixture.protocol.acquire(from_ref(&request));
+    let acquired = fixture.decoded(&acquire, |bytes| {
+        reply::acquires(bytes, 1, CLOCK).remove(0).map(drop_stamp)
+    });
+    let (name, token) = (key(name), FencingToken::new(1));
+    for operation in [attempt(HOLDER, 1), attempt(10, 1), attempt(STRANGER, 2)] {
+        let protocol = &fixture.protocol;
+        let poll = protocol.poll(&[Poll::new(name.clone(), operation, true)]);
+        let renew = Renew::new(name.clone(), operation, Duration::from_secs(30));
+        let renew = protocol.renew(&[renew.expect("a good lease")]);
+        let to_shared = Convert::to_shared(name.clone(), operation, token);
+        let convert = protocol.convert(&to_shared);
+        let inspect = protocol.inspect(&name);
+        let release = protocol.release(&[Release::new(name.clone(), operation)]);
+        let _ = fixture.decoded(&poll, |it| reply::polls(it, 1, CLOCK).remove(0).map(drop));
+        let _ = fixture.decoded(&renew, |it| {
+            reply::renewals(it, 1, CLOCK).remove(0).map(drop)
+        });
+        let _ = fixture.decoded(&convert, |it| reply::convert(it, CLOCK).map(drop));
+        let _ = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK).map(drop));
+        let _ = fixture.decoded(&release, |it| {
+            reply::releases(it, 1, CLOCK).remove(0).map(drop)
+        });
+    }
+    let force = ForceRelease::new(name, vec![token]).with_how(ForceMode::Now);
+    let force = fixture.protocol.force_release(&force);
+    let _ = fixture.decoded(&force, |it| reply::force_release(it, CLOCK).map(drop));
+    acquired
+}
+
+fn drop_stamp<T>(stamped: leasehold_api::Stamped<T>) -> T {
+    stamped.reply
+}
+
+impl Fixture {
+    /// Runs a call and decodes its answer. An error of the server is classified, as in a backend.
+    fn decoded<T>(
+        &mut self,
+        call: &Call,
+        decode: impl Fn(&[u8]) -> Result<T, BackendError>,
+    ) -> Result<T, BackendError> {
+        match self.connection.run(call) {
+            Value::Error(error) => {
+                let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
+                Err(classify(code, message).into_error(error.clone()))
+            }
+            answer => decode(answer.bytes()),
+        }
+    }
+}
+
+#[test]
+fn damaged_values_are_refused_or_handled() {
+    let fixture = RefCell::new(Fixture::new());
+    let counts = RefCell::new(Counts::default());
+    let mut runner = TestRunner::new(Config {
+        failure_persistence: None,
+        ..Config::default()
+    });
+    let cases = (Stored::any(), any::<Index>(), Damage::any());
+    let result = runner.run(&cases, |(stored, at, kind)| {
+        let (mut fixture, mut counts) = (fixture.borrow_mut(), counts.borrow_mut());
+        counts.cases += 1;
+        let name = format!("damaged {}", counts.cases);
+        stored.fill(&mut fixture, &name);
+        let changed = damage(&mut fixture, &name, at, &kind);
+        let reply = send_all(&mut fixture, &stored, &name);
+        counts.refused += u32::from(reply.is_err());
+        if let Some((before, after, true)) = changed
+            && kind.is_evident(&before, &after)
+        {
+            counts.evident += 1;
+            let granted = matches!(reply, Ok(AcquireReply::Acquired(_)));
+            prop_assert!(!granted, "{reply:?}");
+        }
+        prop_assert_eq!(
+            fixture.connection.command(&["PING"]),
+            Value::Status("PONG".into())
+        );
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
+    let counts = counts.into_inner();
+    println!("{counts:?}");
+    assert!(counts.evident > counts.cases / 10 && counts.refused > 0);
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    cases: u32,
+    /// The damage was evident.
+    evident: u32,
+    /// The stranger got an error.
+    refused: u32,
+}
