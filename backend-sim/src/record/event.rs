@@ -31,7 +31,7 @@ pub enum Call {
     Convert,
     Inspect,
     ForceRelease,
-    List,
+    Note,
 }
 
 /// An entry of the log.
