@@ -283,6 +283,11 @@ random_commands() {
     passed 1 with_lints cargo test -q --workspace --test machine -- --exact random::rules_hold_for_random_commands
 }
 
+# The targets of cargo-fuzz must compile. They run only with a nightly compiler.
+fuzz_targets() {
+    cargo check -q --locked --manifest-path fuzz/Cargo.toml
+}
+
 # explore_others COUNT FLAG...: explores this many seeds that hardly any run before has explored.
 explore_others() {
     local first=$SRANDOM
