@@ -94,7 +94,11 @@
 //! ACL SETUSER locks on >secret resetkeys ~leasehold:* resetchannels &leasehold:*
 //!     -@all +@connection -@dangerous +client|info +info +time +evalsha +eval +subscribe +publish
 //!     +pubsub|numsub +type +get +mget +set +setrange +hget +hmget +hgetall +hlen +hscan +hset +hdel +pexpireat +unlink
+//!     +scan
 //! ```
+//!
+//! `+scan` is only for [`LockClient::list`](leasehold_api::LockClient::list), and shows the names of all keys of the
+//! server.
 //!
 //! On the nodes of a cluster, it needs these too:
 //!

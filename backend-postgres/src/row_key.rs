@@ -31,6 +31,26 @@ pub fn row_key(prefix: &str, key: &Key) -> Vec<u8> {
     }
 }
 
+/// What the names of all rows begin with whose keys begin with this text.
+pub(crate) fn beginning_of_rows(prefix: &str, beginning: &str) -> Vec<u8> {
+    match prefix {
+        "" => beginning.as_bytes().to_vec(),
+        _ => [prefix.as_bytes(), &[END_OF_PREFIX], beginning.as_bytes()].concat(),
+    }
+}
+
+/// The key whose row has this name, if its prefix is this one.
+pub(crate) fn key_of(prefix: &str, name: &[u8]) -> Option<Key> {
+    let key = match prefix {
+        "" => name,
+        _ => name
+            .strip_prefix(prefix.as_bytes())?
+            .strip_prefix(&[END_OF_PREFIX])?,
+    };
+    // Without a prefix, rows of other prefixes are here too. They are no text.
+    Key::new(std::str::from_utf8(key).ok()?).ok()
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;

@@ -7,7 +7,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::future::{Either, select};
 use leasehold_api::machine::Reach;
-use leasehold_api::{BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp};
+use leasehold_api::{
+    BackendError, Cursor, Key, List, Listed, Notifications, Runtime, ServerTime, SessionId, Stamp,
+};
 use leasehold_store::{Read, Row, Store, Version, Write, Written};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
@@ -16,7 +18,7 @@ use crate::connection::{Managed, Session, set_up};
 use crate::error::{During, classify};
 use crate::listen;
 use crate::message::{self, Channel};
-use crate::row_key::row_key;
+use crate::row_key::{beginning_of_rows, key_of, row_key};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
@@ -25,6 +27,10 @@ const LISTENING: &str = "SELECT (classid::bigint << 32) | objid::bigint FROM pg_
     WHERE locktype = 'advisory' AND objsubid = 1 AND granted
     AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
     AND (classid::bigint << 32) | objid::bigint = ANY ($1)";
+
+/// Keys from a text on, behind another one. The comparison of `bytea` is that of their bytes.
+const LIST: &str =
+    "SELECT key FROM leasehold.locks WHERE key >= $1 AND key > $2 ORDER BY key LIMIT $3";
 
 /// The time is read once, in a subquery: compared with a volatile function, the column can't be searched by index.
 /// The rows are found by their place, because a small table would be read as a whole for a list of keys. They stay in
@@ -106,6 +112,17 @@ fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
 ) -> Result<T, BackendError> {
     let value = row.try_get(index);
     value.map_err(|_| BackendError::foreign_value("a table with other columns"))
+}
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+fn from_hex(text: &str) -> Option<Vec<u8>> {
+    let pairs = (0..text.len()).step_by(2).map(|at| text.get(at..at + 2));
+    pairs
+        .map(|pair| u8::from_str_radix(pair?, 16).ok())
+        .collect()
 }
 
 const fn signed(number: u64) -> i64 {
@@ -200,6 +217,42 @@ impl Store for PostgresStore {
 
     fn can_tell_reach(&self) -> bool {
         true
+    }
+
+    fn can_list(&self) -> bool {
+        true
+    }
+
+    /// Reads the rows in the order of their keys. The cursor is the last key, in hexadecimal digits.
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let prefix = &self.connection.shared.options.key_prefix;
+        let beginning = beginning_of_rows(prefix, &request.prefix);
+        let after = match &request.cursor {
+            Some(cursor) => from_hex(cursor.as_str())
+                .ok_or_else(|| BackendError::rejected("not a cursor of this backend"))?,
+            None => Vec::new(),
+        };
+        let limit = i64::from(request.limit);
+        let parameters: [&(dyn ToSql + Sync); 3] = [&beginning, &after, &limit];
+        let session = self.connection.session().await?;
+        let call = session.client.query(LIST, &parameters);
+        let rows = session.call(&self.connection.shared.runtime, call).await?;
+        let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| column(row, 0)).collect();
+        let names = names?;
+        // The rows behind those that begin with the text.
+        let is_listed = |name: &&Vec<u8>| name.starts_with(&beginning);
+        let listed: Vec<_> = names.iter().filter(is_listed).collect();
+        let is_last = rows.len() < usize::try_from(request.limit).unwrap_or(usize::MAX);
+        let next = names
+            .last()
+            .filter(|_| !is_last && listed.len() == names.len());
+        Ok(Listed {
+            next: next.map(|last| Cursor::new(hex(last))),
+            keys: listed
+                .into_iter()
+                .filter_map(|name| key_of(prefix, name))
+                .collect(),
+        })
     }
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {

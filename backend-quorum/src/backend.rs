@@ -8,9 +8,9 @@ use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Note,
-    NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    ServerTime, SessionId, Stamp, Stamped, bounds,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
+    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime,
+    SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::fates::Fates;
@@ -346,13 +346,12 @@ impl LockBackend for Quorum {
         Err(BackendError::unsupported("inspect"))
     }
 
-    async fn force_release(&self, _: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError> {
-        Err(BackendError::unsupported("force_release"))
+    async fn list(&self, _: &List) -> Result<Listed, BackendError> {
+        Err(BackendError::unsupported("list"))
     }
 
-    /// Servers of a quorum number the epochs of a key separately, so they can't agree on the newer note.
-    async fn write_note(&self, _: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        Err(BackendError::unsupported("write_note"))
+    async fn force_release(&self, _: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError> {
+        Err(BackendError::unsupported("force_release"))
     }
 
     /// Closes the backends of all servers. Grants that are still to be taken back end with their

@@ -11,9 +11,9 @@ use futures_util::future::{join, join_all};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, LockBackend, Moment, Note,
-    NoteReply, Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped, bounds,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
+    Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::call::{Answer, Call};
@@ -30,7 +30,8 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 
 /// A [`LockBackend`] on a [`Store`].
 ///
-/// It has all [capabilities](Capabilities) but `batches`. It has `push` if the store
+/// It has all [capabilities](Capabilities) but `batches`. It has `list` if the store
+/// [can list](Store::can_list). It has `push` if the store
 /// [can listen](Store::can_listen); otherwise it wakes only its own waiters, and the others
 /// [poll](Store::poll_interval). It has `reachability` if the store [can tell reach](Store::can_tell_reach),
 /// and `independent_renewal` with [a store for renewals](Self::renewals).
@@ -247,6 +248,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         capabilities.push = self.store.can_listen();
         capabilities.reachability = self.store.can_tell_reach();
         capabilities.independent_renewal = self.renewals.is_some();
+        capabilities.list = self.store.can_list();
         // Each key needs its own read and write.
         capabilities.batches = false;
         capabilities
@@ -339,17 +341,25 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         reply!(Inspect)(self.one(key, Command::Inspect).await)
     }
 
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        if !self.store.can_list() {
+            return Err(BackendError::unsupported("list"));
+        }
+        let runtime = self.store.runtime();
+        within(&*runtime, self.call_timeout, self.store.list(request))
+            .await
+            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
+    }
+
     async fn force_release(
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let command = Command::ForceRelease(request.clone());
         reply!(ForceRelease)(self.one(&request.key, command).await)
-    }
-
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        let command = Command::Note(request.clone());
-        reply!(Note)(self.one(&request.key, command).await)
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::machine::{Message, Reach};
 use leasehold_api::{
-    BackendError, Key, Notifications, Runtime, ServerTime, SessionId, Stamp, bounds,
+    BackendError, Key, List, Listed, Notifications, Runtime, ServerTime, SessionId, Stamp, bounds,
 };
 
 /// The version of a row: 64 random bits, which [`StoreBackend`](crate::StoreBackend) draws for each write.
@@ -198,6 +198,21 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - [`Reach::Unknown`] counts as listening. An error has the same meaning.
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         Ok(vec![Reach::Unknown; sessions.len()])
+    }
+
+    /// Whether [`list`](Self::list) works. The default is `false`.
+    fn can_list(&self) -> bool {
+        false
+    }
+
+    /// Lists keys that have a row and begin with a text, a page at a time.
+    ///
+    /// - Called only with [`can_list`](Self::can_list). The requirements are those of
+    ///   [`LockBackend::list`](leasehold_api::LockBackend::list). The rows in the order of their keys, from
+    ///   the last key of the page before, meet them.
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let _ = request;
+        Err(BackendError::unsupported("list"))
     }
 
     /// Removes rows that need not be kept any longer.

@@ -22,6 +22,65 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(500);
 #[command(name = "leasehold", version)]
 pub(crate) enum Subcommand {
     Run(Run),
+    Ls(Ls),
+    Show(Show),
+    Revoke(Revoke),
+    Doctor(Doctor),
+}
+
+/// Lists the keys that are in use, or were some minutes ago.
+///
+/// It is no snapshot. On Redis it walks over all keys of the server, or of all primaries of a cluster, and needs
+/// the right `+scan`.
+#[derive(Debug, Args)]
+pub(crate) struct Ls {
+    /// What the keys begin with
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    /// Show the state of each key too, and only keys with a holder or a waiter. Asks the server for each key
+    #[arg(short, long)]
+    pub(crate) long: bool,
+    /// Write a JSON object for each key
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
+/// Shows who holds a key, and who waits for it.
+#[derive(Debug, Args)]
+pub(crate) struct Show {
+    /// The name of the lock
+    pub(crate) key: String,
+    /// Write a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
+/// Takes a lock away from its holder. Without --now, the holder can't renew it any more, and its lease runs out.
+#[derive(Debug, Args)]
+pub(crate) struct Revoke {
+    /// The name of the lock
+    pub(crate) key: String,
+    /// The token of the holder, as `show` shows it. A later holder is spared
+    #[arg(long, value_name = "N")]
+    pub(crate) token: u64,
+    /// Give the lock to others at once, although the holder may still be working
+    #[arg(long)]
+    pub(crate) now: bool,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
+/// Checks a lock service: settings, rights, clocks, round trips, and whether waiters are told of their turn.
+///
+/// It locks a key of its own for a moment. The exit status is 1 if something should be changed.
+#[derive(Debug, Args)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) service: Service,
 }
 
 /// Runs CMD while it holds a lock. CMD is dead before the lease ends.

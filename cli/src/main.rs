@@ -15,9 +15,11 @@ compile_error!("the command `leasehold` needs process groups and signals: Unix")
 
 mod arguments;
 mod clock;
+mod doctor;
 mod ending;
 mod group;
 mod keeper;
+mod operate;
 mod protocol;
 mod run;
 mod starter;
@@ -38,6 +40,10 @@ fn main() {
 fn main_of_user() -> Ending {
     match arguments::parse() {
         Ok(Subcommand::Run(options)) => run::run(&options),
+        Ok(Subcommand::Ls(options)) => operate::ls(&options),
+        Ok(Subcommand::Show(options)) => operate::show(&options),
+        Ok(Subcommand::Revoke(options)) => operate::revoke(&options),
+        Ok(Subcommand::Doctor(options)) => doctor::doctor(&options),
         Err(ending) => ending,
     }
 }

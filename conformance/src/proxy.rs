@@ -164,7 +164,7 @@ impl LockBackend for ProxyBackend {
     forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
     forward_lock_backend! {
         |it| { it.count_call(); &it.inner };
-        hello read_clock renew release convert inspect force_release write_note
+        hello read_clock renew release convert inspect force_release list
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
-    InspectReply, Key, Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply,
-    Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
+    InspectReply, Key, List, Listed, Notifications, Poll, PollReply, Release, ReleaseReply, Renew,
+    RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -126,16 +126,16 @@ impl LockBackend for FlakyConnection {
         self.inner.inspect(key).await
     }
 
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.check()?;
+        self.inner.list(request).await
+    }
+
     async fn force_release(
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.check()?;
         self.inner.force_release(request).await
-    }
-
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        self.check()?;
-        self.inner.write_note(request).await
     }
 }

@@ -11,10 +11,10 @@ use futures_core::Stream;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
 use crate::reply::{
-    AcquireReply, ConvertReply, ForceReply, InspectReply, NoteReply, PollReply, ReleaseReply,
+    AcquireReply, ConvertReply, ForceReply, InspectReply, Listed, PollReply, ReleaseReply,
     RenewReply,
 };
-use crate::request::{Acquire, Convert, ForceRelease, Note, Poll, Release, Renew};
+use crate::request::{Acquire, Convert, ForceRelease, List, Poll, Release, Renew};
 use crate::runtime::Runtime;
 use crate::time::{ClockId, Stamp, Stamped};
 
@@ -55,8 +55,8 @@ pub struct Capabilities {
     pub inspect: bool,
     /// The backend implements [`LockBackend::force_release`].
     pub force_release: bool,
-    /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
-    pub notes: bool,
+    /// The backend implements [`LockBackend::list`].
+    pub list: bool,
     /// Tokens strictly increase over the epochs of a key (rule 15). Without it, guards have no
     /// fencing token.
     pub fencing_tokens: bool,
@@ -85,7 +85,7 @@ impl Capabilities {
             convert: false,
             inspect: false,
             force_release: false,
-            notes: false,
+            list: false,
             fencing_tokens: false,
             independent_renewal: false,
             batches: false,
@@ -104,7 +104,7 @@ impl Capabilities {
             convert: true,
             inspect: true,
             force_release: true,
-            notes: true,
+            list: true,
             fencing_tokens: true,
             independent_renewal: true,
             batches: true,
@@ -181,8 +181,8 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///   order. Requests for one key are executed in the order of the batch, requests for different
 ///   keys in any order. A request that is refused or fails touches no other. A batch has at most
 ///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements. [`convert`](Self::convert),
-///   [`inspect`](Self::inspect), [`force_release`](Self::force_release) and [`write_note`](Self::write_note) take
-///   one request, because they are rare and nobody sends several at once.
+///   [`inspect`](Self::inspect), [`list`](Self::list) and [`force_release`](Self::force_release) take one
+///   request, because they are rare and nobody sends several at once.
 /// - **Cancel safety.** The caller may drop a method's future at any time. The command may then
 ///   have been executed or not, and the caller treats its outcome as unknown. Nothing else may be
 ///   left behind.
@@ -355,6 +355,20 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         Err(BackendError::Unsupported { what: "inspect" })
     }
 
+    /// Lists keys that begin with a text, a page at a time.
+    ///
+    /// Requires [`Capabilities::list`].
+    /// - Every key that has a holder or a waiter from the first page to the last is in one of the pages. A
+    ///   key that nobody has used for a while need not be.
+    /// - It is no snapshot: a key that comes or goes meanwhile may be missing, and a key may come twice.
+    /// - One page is a short call: it may not delay the commands of others. It may have no keys, also if
+    ///   others follow.
+    /// - Changes nothing.
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let _ = request;
+        Err(BackendError::Unsupported { what: "list" })
+    }
+
     /// Takes a key away from the holders that the request names by their tokens.
     ///
     /// Requires [`Capabilities::force_release`].
@@ -368,18 +382,6 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         Err(BackendError::Unsupported {
             what: "force_release",
         })
-    }
-
-    /// Leaves a note on a key that the caller holds.
-    ///
-    /// Requires [`Capabilities::notes`].
-    /// - Acts only for a live hold, and only if the note is newer than the one that stands: by the token
-    ///   of the hold, then by its version.
-    /// - The note stands while its token is the last one of the key, and at least for
-    ///   [`keep`](Note::keep).
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        let _ = request;
-        Err(BackendError::Unsupported { what: "write_note" })
     }
 
     /// Closes the backend and its connections.
@@ -420,7 +422,7 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 ///     forward_lock_backend! {
 ///         |wrapper| wrapper.0;
 ///         capabilities runtime hello clock read_clock listen acquire poll release convert
-///         inspect force_release write_note close
+///         inspect force_release list close
 ///     }
 ///
 ///     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
@@ -435,7 +437,7 @@ macro_rules! forward_lock_backend {
         $crate::forward_lock_backend! {
             |$wrapper| $inner;
             capabilities runtime hello clock read_clock listen acquire poll renew release convert
-            inspect force_release write_note close
+            inspect force_release list close
         }
     };
     (|$wrapper:ident| $inner:expr; $($method:ident)+) => {
@@ -501,8 +503,10 @@ macro_rules! forward_lock_backend {
     (@ force_release $($to:tt)+) => {
         $crate::forward_lock_backend!(@one force_release(ForceRelease) -> ForceReply, $($to)+);
     };
-    (@ write_note $($to:tt)+) => {
-        $crate::forward_lock_backend!(@one write_note(Note) -> NoteReply, $($to)+);
+    (@ list $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @async list(request: &'life1 [$crate::List]) -> [$crate::Listed] $($to)+
+        );
     };
     (@ close $($to:tt)+) => {
         $crate::forward_lock_backend!(@async close() -> [()] $($to)+);

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use crate::id::{FencingToken, Label};
-use crate::request::{LockSpec, Mode};
+use crate::id::{FencingToken, Key, Label};
+use crate::request::{Cursor, LockSpec, Mode};
 
 /// Why an operation no longer holds or waits.
 ///
@@ -179,35 +179,6 @@ pub enum ForceReply {
     WrongEpoch,
 }
 
-/// Answer to [`Note`](crate::Note). It carries the note that stands after the step.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum NoteReply {
-    /// The hold is live. The note that stands is this one, or a newer one.
-    Noted(NoteView),
-    /// The hold is gone. Nothing was changed. The note that stands may still be this one, if an earlier
-    /// copy of the command wrote it.
-    Lost {
-        /// Why the hold is gone.
-        reason: EndReason,
-        /// The note that stands, if there is one.
-        note: Option<NoteView>,
-    },
-}
-
-/// The note of a key.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct NoteView {
-    /// Token of the hold that wrote it.
-    pub token: FencingToken,
-    /// Its version. It orders the notes of one epoch.
-    pub version: u32,
-    /// The content.
-    pub bytes: Vec<u8>,
-    /// How long it stands at least, counted from the stamp. It also stands while its token is the last
-    /// one of the key.
-    pub kept_for: Duration,
-}
-
 /// A holder, as an inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HolderView {
@@ -255,6 +226,13 @@ pub struct InspectReply {
     pub waiters: Vec<WaiterView>,
     /// How many waiters there are in all.
     pub waiter_count: u32,
-    /// The note that stands.
-    pub note: Option<NoteView>,
+}
+
+/// A page of keys.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Listed {
+    /// The keys. Those of the same page may be in any order.
+    pub keys: Vec<Key>,
+    /// Where the next page begins; `None` if this is the last one.
+    pub next: Option<Cursor>,
 }

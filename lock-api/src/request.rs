@@ -495,52 +495,55 @@ impl ForceRelease {
     }
 }
 
-/// Leaves a note on a key. Whoever inspects the key reads it.
-///
-/// It acts only for a live hold, and only if it is newer than the note that stands: by the token of the
-/// hold, then by the version. So a late or second copy reverts nothing. The note stands while its token
-/// is the last one of the key, and at least for `keep`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Note {
-    /// The key that is held.
-    pub key: Key,
-    /// The attempt that made the hold.
-    pub operation: Operation,
-    /// Orders the notes of one epoch.
-    pub version: u32,
-    /// The content, at most [`bounds::MAX_NOTE_BYTES`] bytes.
-    pub bytes: Vec<u8>,
-    /// How long the note stands at least, from the execution on, in whole microseconds.
-    pub keep: Duration,
+/// Where a listing goes on. It means something only to the backend that made it.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Cursor(String);
+
+impl Cursor {
+    /// Creates a cursor from the text of a backend.
+    pub fn new(text: impl Into<String>) -> Self {
+        Self(text.into())
+    }
+
+    /// The text of the backend.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
 }
 
-impl Note {
-    /// A note. The time to keep it is rounded down to whole microseconds.
-    ///
-    /// # Errors
-    /// - [`InvalidInput::NoteLength`] if `bytes` has more than [`bounds::MAX_NOTE_BYTES`] bytes.
-    /// - [`InvalidInput::NoteKeep`] if `keep` is above [`bounds::MAX_NOTE_KEEP`].
-    pub fn new(
-        key: Key,
-        operation: Operation,
-        version: u32,
-        bytes: impl Into<Vec<u8>>,
-        keep: Duration,
-    ) -> Result<Self, InvalidInput> {
-        let bytes = bytes.into();
-        if bytes.len() > bounds::MAX_NOTE_BYTES {
-            return Err(InvalidInput::NoteLength { bytes: bytes.len() });
+/// A request for a page of the keys that begin with a text.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct List {
+    /// What the keys begin with. Every key begins with the empty text.
+    pub prefix: String,
+    /// Where to go on; `None` at the beginning.
+    pub cursor: Option<Cursor>,
+    /// How many keys to look at, about: a page may have fewer or more keys, or none.
+    pub limit: u32,
+}
+
+impl List {
+    /// Requests the first page, of about 500 keys.
+    pub fn new(prefix: impl Into<String>) -> Self {
+        Self {
+            prefix: prefix.into(),
+            cursor: None,
+            limit: 500,
         }
-        if keep > bounds::MAX_NOTE_KEEP {
-            return Err(InvalidInput::NoteKeep { asked: keep });
-        }
-        Ok(Self {
-            key,
-            operation,
-            version,
-            bytes,
-            keep: Duration::from_micros(crate::time::micros(keep)),
-        })
+    }
+
+    /// Sets where to go on.
+    #[must_use]
+    pub fn with_cursor(mut self, cursor: Option<Cursor>) -> Self {
+        self.cursor = cursor;
+        self
+    }
+
+    /// Sets how many keys to look at, about. At least 1.
+    #[must_use]
+    pub const fn with_limit(mut self, limit: u32) -> Self {
+        self.limit = if limit == 0 { 1 } else { limit };
+        self
     }
 }

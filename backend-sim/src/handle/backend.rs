@@ -11,7 +11,7 @@ use futures_core::Stream;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Note, NoteReply, Notification,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Notification,
     Notifications, Poll as PollWaiter, PollReply, Release, ReleaseReply, Renew, RenewReply,
     Runtime, SessionId, Stamp, Stamped,
 };
@@ -220,7 +220,7 @@ impl SimBackend {
         }
         match self.call(call, Request::Steps(steps)).await {
             Err(error) => results.resize_with(count, || Err(error.clone())),
-            Ok(Response { stamp, answers }) => {
+            Ok(Response { stamp, answers, .. }) => {
                 let answers = answers.into_iter();
                 results.extend(answers.map(|answer| unwrap_answer(stamp, answer, read)));
             }
@@ -353,9 +353,11 @@ impl LockBackend for SimBackend {
             .await
     }
 
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        let command = Command::Note(request.clone());
-        self.one(Call::Note, &request.key, command, of!(Note)).await
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let response = self
+            .call(Call::List, Request::List(request.clone()))
+            .await?;
+        Ok(response.listed)
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
-use leasehold_api::{BackendError, Key, Notification, SessionId, Stamp};
+use leasehold_api::{BackendError, Key, List, Listed, Notification, SessionId, Stamp};
 
 use crate::engine::event_queue::EventQueue;
 use crate::engine::ready::Wakeup;
@@ -18,6 +18,8 @@ pub(crate) enum Request {
     Hello,
     /// Subscribes. The number is that of the client's subscription.
     Listen(u64),
+    /// A page of keys.
+    List(List),
     /// One command, or a batch of them.
     Steps(Vec<(Key, Command)>),
 }
@@ -27,6 +29,8 @@ pub(crate) enum Request {
 pub(crate) struct Response {
     pub(crate) stamp: Stamp,
     pub(crate) answers: Vec<Answer>,
+    /// The answer to a request for a page of keys.
+    pub(crate) listed: Listed,
 }
 
 /// A request in flight.

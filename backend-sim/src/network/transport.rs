@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
 use leasehold_api::machine::{Message, Payload, Reply};
-use leasehold_api::{AcquireReply, BackendError, Notification, PollReply, RenewReply, Stamp};
+use leasehold_api::{
+    AcquireReply, BackendError, Listed, Notification, PollReply, RenewReply, Stamp,
+};
 
 use crate::engine::ready::Wakeup;
 use crate::engine::tape::Site;
@@ -220,7 +222,7 @@ impl Network {
         let Some(fault) = arrival.fault else { return };
         let key = match &arrival.request {
             Request::Steps(steps) => steps.first().map(|(key, _)| key.clone()),
-            Request::Hello | Request::Listen(_) => None,
+            Request::Hello | Request::Listen(_) | Request::List(_) => None,
         };
         let call = Some(arrival.call);
         let event = Event::Fault { fault, call, key };
@@ -369,6 +371,7 @@ impl Network {
         let stamp = self.servers.of(on_old).store.stamp(now);
         let mut answers = Vec::new();
         let mut messages = Vec::new();
+        let mut listed = Listed::default();
         match &arrival.request {
             Request::Hello => {
                 self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
@@ -379,6 +382,7 @@ impl Network {
                     self.subscribe(now, arrival.client, *subscription);
                 }
             }
+            Request::List(request) => listed = self.servers.of(on_old).store.list(request),
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
@@ -419,7 +423,12 @@ impl Network {
                 }
             }
         }
-        (Response { stamp, answers }, messages)
+        let response = Response {
+            stamp,
+            answers,
+            listed,
+        };
+        (response, messages)
     }
 
     fn publish(
@@ -561,6 +570,5 @@ fn summary(answer: &Answer) -> u64 {
         Reply::Convert(_) => 10,
         Reply::Inspect(_) => 11,
         Reply::ForceRelease(_) => 12,
-        Reply::Note(_) => 13,
     }
 }

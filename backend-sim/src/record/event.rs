@@ -31,7 +31,7 @@ pub enum Call {
     Convert,
     Inspect,
     ForceRelease,
-    Note,
+    List,
 }
 
 /// An entry of the log.

@@ -8,7 +8,9 @@ use leasehold_api::machine::step;
 use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
 #[cfg(leasehold_mutants)]
 use leasehold_api::mutants::step;
-use leasehold_api::{ClockId, InspectReply, Key, ServerTime, SessionId, Stamp};
+use leasehold_api::{
+    ClockId, Cursor, InspectReply, Key, List, Listed, ServerTime, SessionId, Stamp,
+};
 
 use crate::record::{Answer, ServerEvent, Tail};
 
@@ -260,6 +262,22 @@ impl Store {
         match self.slots.get(key) {
             Some(Slot::Foreign(found)) => Some(found.clone()),
             Some(Slot::Lock(_)) | None => None,
+        }
+    }
+
+    /// Returns a page of keys, in their order. The cursor is the last key.
+    pub(crate) fn list(&self, request: &List) -> Listed {
+        let after = request.cursor.as_ref().map_or("", Cursor::as_str);
+        let mut keys = self
+            .slots
+            .keys()
+            .filter(|key| key.as_str() > after && key.as_str().starts_with(&request.prefix));
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
+        let page: Vec<Key> = keys.by_ref().take(limit).cloned().collect();
+        let next = keys.next().and(page.last());
+        Listed {
+            next: next.map(|last| Cursor::new(last.as_str())),
+            keys: page,
         }
     }
 

@@ -6,9 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Note, NoteReply,
-    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
-    Stamp, Stamped,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Notifications,
+    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 use leasehold_sim::SimBackend;
 
@@ -122,8 +121,8 @@ impl LockBackend for Counted {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.inner.force_release(request).await
     }
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        self.inner.write_note(request).await
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.inner.list(request).await
     }
     async fn close(&self) -> Result<(), BackendError> {
         self.inner.close().await

@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::machine::{Message, Payload, Reach};
 use leasehold_api::{
-    BackendError, BoxFuture, ClockId, Key, Moment, Notification, Notifications, Runtime,
-    ServerTime, SessionId, Stamp,
+    BackendError, BoxFuture, ClockId, Cursor, Key, List, Listed, Moment, Notification,
+    Notifications, Runtime, ServerTime, SessionId, Stamp,
 };
 use leasehold_store::{Read, Row, Store, StoreBackend, Version, Write, Written};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -411,6 +411,26 @@ impl Store for MemoryStore {
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
         Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
+    }
+
+    fn can_list(&self) -> bool {
+        true
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.travel().await;
+        let after = request.cursor.as_ref().map_or("", Cursor::as_str);
+        let mut keys: Vec<Key> = self.server.lock().rows.keys().cloned().collect();
+        keys.retain(|key| key.as_str() > after && key.as_str().starts_with(&request.prefix));
+        keys.sort_unstable();
+        let limit = usize::try_from(request.limit).expect("64 bits");
+        let is_last = keys.len() <= limit;
+        keys.truncate(limit);
+        let next = keys.last().filter(|_| !is_last);
+        Ok(Listed {
+            next: next.map(|last| Cursor::new(last.as_str())),
+            keys,
+        })
     }
 
     fn can_tell_reach(&self) -> bool {

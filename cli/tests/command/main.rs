@@ -38,3 +38,24 @@ fn a_server_that_refuses() {
         scenarios::support::Started::new(place.run(&["--url-file", "url"], "exit 2"));
     accepted.expect_status(2, scenarios::support::SLACK);
 }
+
+/// Without persistence, a restart would lose locks.
+#[test]
+fn doctor() {
+    for (options, status, line) in [
+        (ServerOptions::default(), 1, "problem settings: "),
+        (
+            ServerOptions::default().with_append_only(),
+            0,
+            "ok      settings: ",
+        ),
+    ] {
+        let server = options.start();
+        let place = Place::new(&server.url(), "doctor");
+        let output = place.leasehold().arg("doctor").output();
+        let output = output.expect("the command runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        assert_eq!(output.status.code(), Some(status), "{text}");
+        assert!(text.contains(line), "{text}");
+    }
+}

@@ -1,5 +1,6 @@
 //! What must hold on every lock service. Each scenario has a key of its own.
 
+pub(crate) mod operators;
 pub(crate) mod pauses;
 pub(crate) mod processes;
 pub(crate) mod signals;
@@ -45,6 +46,8 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     pauses::keeper_killed,
     pauses::keeper_stopped,
     pauses::forced_release,
+    operators::finds_and_revokes,
+    operators::a_healthy_service,
     terminal::reads_from_the_terminal,
     terminal::interrupted_from_the_terminal,
     terminal::stopped_from_the_terminal,

@@ -19,9 +19,9 @@ mod forced;
 mod foreign;
 mod inspection;
 mod limits;
+mod listing;
 mod long_spans;
 mod names;
-mod notes;
 mod notifications;
 mod offers;
 mod outages;
@@ -60,8 +60,8 @@ const FAMILIES: &[&[Case]] = &[
     foreign::CASES,
     limits::CASES,
     inspection::CASES,
+    listing::CASES,
     forced::CASES,
-    notes::CASES,
     notifications::CASES,
     unreachable::CASES,
     batches::CASES,

@@ -11,8 +11,8 @@ use futures_util::stream;
 use leasehold_api::bounds::MAX_LEASE;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits,
-    LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
+    FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, List,
+    Listed, LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
     Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
@@ -29,6 +29,10 @@ macro_rules! breaks {
 }
 
 breaks! {
+    ListsNothing: "trait contract", "listing::keys_in_use_are_listed",
+        "listing::only_the_prefix_is_listed", "listing::client_lists_all_pages";
+    ListsAllPrefixes: "trait contract", "listing::only_the_prefix_is_listed";
+    ListsOnePage: "trait contract", "listing::pages_cover_all_keys";
     ReleasesAnyHolder: "S3", "ownership::another_session_cannot_release",
         "client_renewal::late_release_spares_the_next_holder";
     RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
@@ -581,6 +585,20 @@ impl LockBackend for Broken {
             }
         }
         self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let mut sent = request.clone();
+        if self.how == Break::ListsAllPrefixes {
+            sent.prefix.clear();
+        }
+        let mut page = self.inner.list(&sent).await?;
+        match self.how {
+            Break::ListsNothing => page = Listed::default(),
+            Break::ListsOnePage => page.next = None,
+            _ => {}
+        }
+        Ok(page)
     }
 
     async fn force_release(

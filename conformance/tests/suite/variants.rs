@@ -10,7 +10,7 @@ use crate::support::Reference;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
-    ForceReply, InspectReply, Key, LockBackend, Note, NoteReply, Notifications, Poll, PollReply,
+    ForceReply, InspectReply, Key, List, Listed, LockBackend, Notifications, Poll, PollReply,
     Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
@@ -132,7 +132,7 @@ slow! {
     convert(request: &Convert) -> Result<Stamped<ConvertReply>, BackendError>;
     inspect(key: &Key) -> Result<Stamped<InspectReply>, BackendError>;
     force_release(request: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError>;
-    write_note(request: &Note) -> Result<Stamped<NoteReply>, BackendError>;
+    list(request: &List) -> Result<Listed, BackendError>;
 }
 
 #[test]

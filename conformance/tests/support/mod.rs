@@ -12,7 +12,7 @@ use futures_util::{StreamExt, stream};
 use leasehold_api::machine::{self, Command, Payload, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, LockBackend, Moment, Note, NoteReply,
+    Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment,
     Notification, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
     Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
@@ -391,17 +391,28 @@ impl LockBackend for Client {
         }
     }
 
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.reach_server().await?;
+        let after = request.cursor.as_ref().map_or("", Cursor::as_str);
+        let mut keys: Vec<Key> = self.server.lock().keys.keys().cloned().collect();
+        keys.retain(|key| key.as_str() > after && key.as_str().starts_with(&request.prefix));
+        keys.sort_unstable();
+        let limit = usize::try_from(request.limit).expect("64 bits");
+        let is_last = keys.len() <= limit;
+        keys.truncate(limit);
+        let next = keys.last().filter(|_| !is_last);
+        Ok(Listed {
+            next: next.map(|last| Cursor::new(last.as_str())),
+            keys,
+        })
+    }
+
     async fn force_release(
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.reach_server().await?;
         ask!(self, &request.key, ForceRelease(request.clone()))
-    }
-
-    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        self.reach_server().await?;
-        ask!(self, &request.key, Note(request.clone()))
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -41,6 +41,7 @@ impl Harness for Sqlite {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
+        capabilities.list = false;
         capabilities.push = false;
         capabilities.reachability = false;
         capabilities.independent_renewal = false;

@@ -1,12 +1,9 @@
 //! Errors and losses.
 
-use std::time::Duration;
-
 use crate::error::{BackendError, Cause, InvalidInput};
 use crate::id::Key;
 use crate::reply::{EndReason, Refused};
 use crate::request::{Kind, LockSpec};
-use crate::time::{FireTime, Rounded};
 
 /// Why a call failed. Each variant says what to do next.
 ///
@@ -121,19 +118,6 @@ pub enum Error {
         /// Why the lock was lost.
         reason: Loss,
     },
-    /// A fire time of the job is further ahead of the server's clock than its window: the one that was asked
-    /// for, or one that is recorded as done. A clock was wrong. [`Once::reset`](crate::Once::reset) forgets
-    /// what is recorded.
-    #[error("key {key:?}: the fire time {fire} is {} ahead of the server's clock", Rounded(*ahead))]
-    #[non_exhaustive]
-    FireTimeAhead {
-        /// The name of the job.
-        key: Key,
-        /// The fire time.
-        fire: FireTime,
-        /// How far it is ahead.
-        ahead: Duration,
-    },
     /// The hand-off can no longer be adopted: another call has adopted it, or its hold is gone.
     /// Take the lock again.
     #[error(
@@ -183,7 +167,6 @@ impl Error {
             | Self::Released { key }
             | Self::Lost { key, .. }
             | Self::HandoffSpent { key, .. }
-            | Self::FireTimeAhead { key, .. }
             | Self::InvalidInput {
                 problem: InvalidInput::RepeatedKey { key },
                 ..
@@ -231,12 +214,23 @@ impl BackendError {
     /// Converts the error of a call about `key` into the error that the user gets.
     pub(crate) fn on(self, key: &Key) -> Error {
         match self {
-            Self::Unavailable { reason, source } => Error::Unavailable { reason, source },
-            Self::OutcomeUnknown { reason, source } => Error::OutcomeUnknown { reason, source },
-            Self::Rejected { reason, source } => Error::Rejected { reason, source },
             Self::ForeignValue { found } => Error::ForeignValue {
                 key: key.clone(),
                 found,
+            },
+            other => other.about_no_key(),
+        }
+    }
+
+    /// Converts the error of a call about no single key.
+    pub(crate) fn about_no_key(self) -> Error {
+        match self {
+            Self::Unavailable { reason, source } => Error::Unavailable { reason, source },
+            Self::OutcomeUnknown { reason, source } => Error::OutcomeUnknown { reason, source },
+            Self::Rejected { reason, source } => Error::Rejected { reason, source },
+            Self::ForeignValue { found } => Error::Rejected {
+                reason: format!("a foreign value ({found})"),
+                source: None,
             },
             Self::Unsupported { what } => Error::Unsupported { what },
             Self::Closed => Error::Closed,

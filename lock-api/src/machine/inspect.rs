@@ -30,7 +30,6 @@ impl State {
             weight,
             waiters,
             waiter_count,
-            note: self.note_view(now),
         }
     }
 

@@ -12,7 +12,6 @@ mod forced;
 mod kept;
 mod ledger;
 mod limits;
-mod notes;
 mod offers;
 mod order;
 mod parts;

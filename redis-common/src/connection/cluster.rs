@@ -13,7 +13,7 @@
 //!   caller gets the error.
 //! - An unknown outcome is never repeated here.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -254,6 +254,35 @@ impl<C: Connector> Cluster<C> {
         match self.primary(slot) {
             Some(moved) if !Arc::ptr_eq(&moved, &primary) => moved.node.commands.time().await,
             _ => Err(error),
+        }
+    }
+
+    /// Runs a script without keys on the first primary, in the order of their addresses, that `wanted`
+    /// accepts. Returns the address too, and the answer; `None` if there is none.
+    pub(crate) async fn script_on(
+        self: &Arc<Self>,
+        call: &Call,
+        wanted: impl Fn(&str) -> bool,
+    ) -> Result<Option<(String, Answer<C>)>, BackendError> {
+        // Reads the slots if none are known yet.
+        self.node_of(0, Lane::Commands).await?;
+        let primaries = self.map().primaries.clone();
+        let by_address = primaries.into_iter().flatten();
+        let by_address = by_address.map(|node| (node.address.to_string(), node));
+        let by_address: BTreeMap<String, _> = by_address.collect();
+        let found = by_address.into_iter().find(|(address, _)| wanted(address));
+        let Some((address, node)) = found else {
+            return Ok(None);
+        };
+        let prefix = &self.shared.options.key_prefix;
+        match self.ask(&node, Lane::Commands, call, false).await {
+            Ok(answer) => Ok(Some((address, answer))),
+            Err(error) => {
+                let error = error.in_call(prefix);
+                self.refresh(Lane::Commands, FAILED_PAUSE, Order::Last(node))
+                    .await;
+                Err(error)
+            }
         }
     }
 

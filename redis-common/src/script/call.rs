@@ -5,14 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, ClockId, Convert, ForceMode, ForceRelease, InvalidInput, Key, Note, Operation, Poll,
-    Release, Renew, SessionId, bounds,
+    Acquire, BackendError, ClockId, Convert, ForceMode, ForceRelease, InvalidInput, Key, List,
+    Operation, Poll, Release, Renew, SessionId, bounds,
 };
 
 use super::encoding::{CLOCK, LENGTH, Pieces, Writer, clock_bytes, mode_code};
 use super::names::Names;
 use super::source::{self, RightsOf, Script, Scripts};
 
+/// How many keys one step of a listing looks at, at most. The server does nothing else meanwhile: it takes
+/// half a millisecond or less.
+const MAX_SCAN: u32 = 200;
 /// The usual size of an argument in bytes: an operation and a few more fields.
 const USUAL: usize = 48;
 /// The size of an acquire in bytes, with a label of 32 bytes.
@@ -82,7 +85,10 @@ pub struct Call {
     /// The script.
     pub script: Arc<Script>,
     elements: usize,
-    /// The key and the argument of each element in one buffer, each preceded by its length.
+    /// The number of keys and arguments.
+    pieces: usize,
+    /// The key and the argument of each element in one buffer, each preceded by its length. Without elements,
+    /// only arguments.
     packed: Vec<u8>,
 }
 
@@ -104,7 +110,7 @@ impl Call {
 
     /// The Redis key of each element.
     pub fn keys(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        Pieces(&self.packed).step_by(2)
+        Pieces(&self.packed).step_by(2).take(self.elements)
     }
 
     /// Addresses the call to the server with this clock. The clock of a server that may be another one
@@ -140,19 +146,22 @@ impl AddressedCall<'_> {
 
     /// The keys, then the arguments: one for each key, and the clock.
     pub fn words(&self) -> impl Iterator<Item = &[u8]> + Clone {
-        let arguments = Pieces(&self.call.packed).skip(1).step_by(2);
+        let has_keys = usize::from(self.call.elements > 0);
+        let arguments = Pieces(&self.call.packed)
+            .skip(has_keys)
+            .step_by(1 + has_keys);
         let clock = std::iter::once(&self.clock[..]);
         self.call.keys().chain(arguments).chain(clock)
     }
 
     /// The number of keys and arguments.
     pub const fn word_count(&self) -> usize {
-        2 * self.call.elements + 1
+        self.call.pieces + 1
     }
 
     /// The size of all keys and arguments, in bytes.
     pub const fn bytes(&self) -> usize {
-        self.call.packed.len() - self.call.elements * 2 * LENGTH + CLOCK
+        self.call.packed.len() - self.call.pieces * LENGTH + CLOCK
     }
 }
 
@@ -270,8 +279,47 @@ impl Protocol {
         Call {
             script: source::rights(&names),
             elements: 0,
+            pieces: 0,
             packed: Vec::new(),
         }
+    }
+
+    /// Encodes a page of a listing, from a cursor of the server; `0` is the first. Decode the answer with
+    /// [`listed`](Self::listed). The script has no keys, so any node of a cluster runs it, and it writes
+    /// nothing.
+    pub fn list(&self, request: &List, cursor: &str) -> Call {
+        let mut out = Writer::with_capacity(64 + request.prefix.len());
+        out.piece(|out| {
+            out.raw(cursor.as_bytes());
+        });
+        out.piece(|out| {
+            out.raw(&self.names.pattern(&request.prefix));
+        });
+        out.piece(|out| {
+            out.raw(request.limit.min(MAX_SCAN).to_string().as_bytes());
+        });
+        Call {
+            script: Arc::clone(&self.scripts.list),
+            elements: 0,
+            pieces: 3,
+            packed: out.finish(),
+        }
+    }
+
+    /// Decodes the answer to [`list`](Self::list): the next cursor, and the keys. Leaves out what no lock is
+    /// called.
+    ///
+    /// # Errors
+    /// [`BackendError::OutcomeUnknown`] if the bytes come from no script of this crate.
+    pub fn listed(&self, bytes: &[u8]) -> Result<(String, Vec<Key>), BackendError> {
+        let mut pieces = Pieces(bytes);
+        let cursor = pieces.next().map(<[u8]>::to_vec);
+        let cursor = cursor.and_then(|cursor| String::from_utf8(cursor).ok());
+        let cursor = cursor.ok_or_else(|| BackendError::outcome_unknown("not a page of keys"))?;
+        Ok((
+            cursor,
+            pieces.filter_map(|name| self.names.key_of(name)).collect(),
+        ))
     }
 
     /// Encodes a forced release. Decode the answer with
@@ -292,20 +340,6 @@ impl Protocol {
                 }
             },
         )
-    }
-
-    /// Encodes a note. Decode the answer with [`reply::note`](super::reply::note).
-    pub fn note(&self, request: &Note) -> Call {
-        let element = std::iter::once((&request.key, request));
-        let usual = USUAL + bounds::MAX_NOTE_BYTES;
-        self.call(&self.scripts.note, usual, element, |out, request| {
-            let length = u8::try_from(request.bytes.len()).expect("a note is short");
-            operation(out, &request.operation)
-                .u32(request.version)
-                .duration(request.keep)
-                .u8(length)
-                .raw(&request.bytes);
-        })
     }
 
     /// Packs the elements of a call. `usual` is the usual size of an argument in bytes.
@@ -329,6 +363,7 @@ impl Protocol {
         Call {
             script: Arc::clone(script),
             elements: count,
+            pieces: 2 * count,
             packed: out.finish(),
         }
     }

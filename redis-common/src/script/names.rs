@@ -35,15 +35,43 @@ impl Names {
     /// Writes `PREFIX{ENCODED}`. The whole name of the lock is the cluster hash tag.
     pub(crate) fn write_key(&self, out: &mut Writer, key: &Key) {
         out.raw(self.prefix.as_bytes()).u8(b'{');
-        let mut rest = key.as_str().as_bytes();
-        while let Some(plain) = rest.iter().position(|byte| is_encoded(*byte)) {
-            let byte = rest[plain];
-            out.raw(&rest[..plain]).u8(b'%');
-            out.u8(HEX[usize::from(byte >> 4)]);
-            out.u8(HEX[usize::from(byte & 15)]);
-            rest = &rest[plain + 1..];
+        write_encoded(out, key.as_str());
+        out.u8(b'}');
+    }
+
+    /// The pattern of the Redis keys of all locks that begin with this text.
+    pub(crate) fn pattern(&self, beginning: &str) -> Vec<u8> {
+        let mut out = Writer::with_capacity(self.prefix.len() + 2 * beginning.len() + 2);
+        out.raw(self.prefix.as_bytes()).u8(b'{');
+        write_encoded(&mut out, beginning);
+        let mut pattern = Vec::new();
+        for byte in out.finish() {
+            if matches!(byte, b'*' | b'?' | b'[' | b']' | b'^' | b'\\') {
+                pattern.push(b'\\');
+            }
+            pattern.push(byte);
         }
-        out.raw(rest).u8(b'}');
+        pattern.push(b'*');
+        pattern
+    }
+
+    /// The lock with this Redis key, if one can have it.
+    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+        let encoded = name.strip_prefix(self.prefix.as_bytes())?;
+        let encoded = encoded.strip_prefix(b"{")?.strip_suffix(b"}")?;
+        let mut bytes = Vec::with_capacity(encoded.len());
+        let mut rest = encoded.iter();
+        while let Some(byte) = rest.next() {
+            bytes.push(match byte {
+                b'%' => digit(*rest.next()?)? << 4 | digit(*rest.next()?)?,
+                plain => *plain,
+            });
+        }
+        let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
+        // Another spelling of the same name is the key of no lock.
+        let mut out = Writer::with_capacity(name.len());
+        self.write_key(&mut out, &key);
+        (out.finish() == name).then_some(key)
     }
 
     /// Returns `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and a session id
@@ -72,6 +100,23 @@ fn hashed(session: &SessionId) -> String {
         write!(out, "{byte:02x}").expect("writing to a String never fails");
     }
     out
+}
+
+fn write_encoded(out: &mut Writer, name: &str) {
+    let mut rest = name.as_bytes();
+    while let Some(plain) = rest.iter().position(|byte| is_encoded(*byte)) {
+        let byte = rest[plain];
+        out.raw(&rest[..plain]).u8(b'%');
+        out.u8(HEX[usize::from(byte >> 4)]);
+        out.u8(HEX[usize::from(byte & 15)]);
+        rest = &rest[plain + 1..];
+    }
+    out.raw(rest);
+}
+
+fn digit(byte: u8) -> Option<u8> {
+    let digit = HEX.iter().position(|digit| *digit == byte)?;
+    u8::try_from(digit).ok()
 }
 
 /// Whether a byte must be encoded: braces, the escape character and control characters.

@@ -73,7 +73,7 @@ pub(crate) struct Scripts {
     pub(crate) convert: Arc<Script>,
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
-    pub(crate) note: Arc<Script>,
+    pub(crate) list: Arc<Script>,
 }
 
 impl Scripts {
@@ -133,7 +133,7 @@ impl Scripts {
             convert: script("", "", include_str!("lua/commands/convert.lua")),
             inspect: script("", "", include_str!("lua/commands/inspect.lua")),
             force_release: script("", "", include_str!("lua/commands/force_release.lua")),
-            note: script("", "", include_str!("lua/commands/note.lua")),
+            list: Script::new(include_str!("lua/commands/list.lua").to_owned()),
         }
     }
 }
@@ -149,7 +149,6 @@ impl Scripts {
             &self.convert,
             &self.inspect,
             &self.force_release,
-            &self.note,
         ];
         all.map(|script| script.source()).concat()
     }
@@ -281,8 +280,6 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let constants = [
         // The last byte is the version of the format.
         ("MAGIC", r"'LH\4'".into()),
-        // The same for a state with a note, which is always a hash.
-        ("NOTE_MAGIC", r"'LH\5'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),

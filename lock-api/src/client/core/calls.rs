@@ -20,7 +20,8 @@ use crate::client::state::answer::Answer;
 use crate::error::BackendError;
 use crate::id::Key;
 use crate::mutants::mutant;
-use crate::reply::InspectReply;
+use crate::reply::{InspectReply, Listed};
+use crate::request::List;
 use crate::runtime::Moment;
 use crate::time::{ClockId, Rounded, ServerTime, Stamp, Stamped};
 
@@ -90,15 +91,18 @@ impl Core {
 
     /// Asks the server for the state of a key.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<InspectReply, Error> {
-        Ok(self.inspect_at(key).await?.reply)
-    }
-
-    /// The same, with the time of the answer.
-    pub(crate) async fn inspect_at(&self, key: &Key) -> Result<Answer<InspectReply>, Error> {
         self.ensure_open()?;
         let call = self.backend.inspect(key);
         let answer = self.exchange(self.settings.call_timeout, call).await;
-        answer.map_err(|error| not_executed(error).on(key))
+        Ok(answer.map_err(|error| not_executed(error).on(key))?.reply)
+    }
+
+    /// Asks the server for a page of keys.
+    pub(crate) async fn list(&self, request: &List) -> Result<Listed, Error> {
+        self.ensure_open()?;
+        let limit = self.settings.call_timeout;
+        let page = self.bounded(limit, self.backend.list(request)).await;
+        page.map_err(|error| not_executed(error).about_no_key())
     }
 
     /// Runs one call to the backend for at most `limit`; the outcome is unknown after that.

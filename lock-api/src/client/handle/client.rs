@@ -10,6 +10,7 @@ use crate::client::core::{ClientHandle, Core};
 use crate::client::error::Error;
 use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::inspection::Inspection;
+use crate::client::handle::listing::Listing;
 use crate::client::handle::lock::Lock;
 use crate::client::handle::multi::MultiLock;
 use crate::client::handle::mutex::Mutex;
@@ -260,6 +261,36 @@ impl LockClient {
         let key = Key::new(key)?;
         let reply = self.client.inspect(&key).await?;
         Ok(Inspection::new(key, reply))
+    }
+
+    /// Lists the keys that begin with `prefix`, page by page. Does no I/O; [`Listing::next_page`] does.
+    ///
+    /// It is for people and their tools. Every key that has a holder or a waiter all the time is listed. A
+    /// key that is free may be listed too, as long as the server remembers its last token. It is no snapshot:
+    /// a key that comes or goes meanwhile may be missing, and a key may come twice.
+    ///
+    /// On Redis, this walks over all keys of the server, or of each primary of a cluster, whatever the prefix
+    /// is. It needs the right `+scan`. On Postgres it reads the rows in the order of their keys.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] if the backend can't list keys, as a quorum.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let mut listing = locks.list("invoice:")?;
+    /// while let Some(keys) = listing.next_page().await? {
+    ///     println!("{keys:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn list(&self, prefix: impl Into<String>) -> Result<Listing, Error> {
+        if !self.client.capabilities.list {
+            return Err(Error::Unsupported { what: "list" });
+        }
+        Ok(Listing::new(&self.client, prefix.into()))
     }
 
     /// Releases a key by force, for the holders with these tokens.

@@ -2,6 +2,7 @@
 
 pub(crate) mod client;
 pub(crate) mod inspection;
+pub(crate) mod listing;
 pub(crate) mod lock;
 pub(crate) mod multi;
 pub(crate) mod mutex;

@@ -1,6 +1,5 @@
 //! The client's record of an acquisition. Every guard wraps one.
 
-mod note;
 mod one;
 mod several;
 

@@ -1,0 +1,223 @@
+//! `leasehold doctor`: checks a lock service before it is used.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use leasehold::api::{ClockId, Stamp};
+use leasehold::redis_rs::{self, ServerChecks};
+use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
+use tokio::time::sleep;
+
+use crate::arguments::{Doctor, Service};
+use crate::ending::Ending;
+use crate::operate::{Failed, block_on, service};
+
+/// The exit status if something should be changed.
+const CHANGE: u8 = 1;
+/// How many round trips are timed.
+const ROUND_TRIPS: usize = 20;
+/// How many keys are tried to find all nodes of a cluster.
+const KEYS: usize = 200;
+/// What assumption A3 allows between the clocks of two servers.
+const APART: Duration = Duration::from_millis(10);
+/// A waiter that is not told polls about once a second.
+const PUSHED: Duration = Duration::from_millis(250);
+
+/// The lines of the report.
+#[derive(Default)]
+struct Report {
+    problems: usize,
+}
+
+impl Report {
+    fn good(&self, what: &str, text: &str) {
+        println!("ok      {what}: {text}");
+    }
+
+    fn problem(&mut self, what: &str, text: &str) {
+        self.problems += 1;
+        println!("problem {what}: {text}");
+    }
+}
+
+pub(crate) fn doctor(options: &Doctor) -> Ending {
+    block_on(async {
+        let (url, connect) = service(&options.service)?;
+        let mut report = Report::default();
+        let backend = connect.clone().backend(&url).await?;
+        report.good("connection", "the server accepts this client");
+        settings(&mut report, &url, &options.service).await?;
+        round_trips(&mut report, &*backend).await?;
+        clocks(&mut report, &*backend).await?;
+        let others = connect.connect(&url).await?;
+        push(&mut report, &LockClient::new(backend), &others).await?;
+        listing(&mut report, &others).await?;
+        Ok(if report.problems > 0 { CHANGE } else { 0 })
+    })
+}
+
+/// Asks a Redis server for its settings and the rights of this user.
+async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(), Failed> {
+    if url.starts_with("postgres") {
+        report.good("settings", "schema and rights are those that locks need");
+        return Ok(());
+    }
+    let mut options = redis_rs::Options::new().server_checks(ServerChecks::Reject);
+    if let Some(prefix) = &service.key_prefix {
+        options = options.key_prefix(prefix);
+    }
+    match redis_rs::RedisBackend::connect_with(url, options).await {
+        Ok(_) => report.good("settings", "persistence, eviction, replicas and rights"),
+        Err(redis_rs::ConnectError::Backend(BackendError::Rejected { reason, .. })) => {
+            report.problem("settings", &reason);
+        }
+        Err(error) => return Err(ConnectError::from(error).into()),
+    }
+    Ok(())
+}
+
+async fn round_trips(report: &mut Report, backend: &dyn LockBackend) -> Result<(), Failed> {
+    let mut times = Vec::with_capacity(ROUND_TRIPS);
+    for _ in 0..ROUND_TRIPS {
+        let began = Instant::now();
+        backend.hello().await.map_err(ConnectError::from)?;
+        times.push(began.elapsed());
+    }
+    times.sort_unstable();
+    let (median, longest) = (times[ROUND_TRIPS / 2], times[ROUND_TRIPS - 1]);
+    let text = format!("{median:.1?} in the middle, {longest:.1?} at most, of {ROUND_TRIPS}");
+    match longest < Duration::from_millis(500) {
+        true => report.good("round trips", &text),
+        false => report.problem("round trips", &format!("{text}; a call may take 1 s")),
+    }
+    Ok(())
+}
+
+/// How far the clock of a server is ahead of this machine's, in seconds, and how uncertain that is.
+#[derive(Clone, Copy)]
+struct Reading {
+    ahead: f64,
+    uncertain: f64,
+}
+
+async fn read(backend: &dyn LockBackend, key: &Key) -> Result<(ClockId, Reading), BackendError> {
+    let now = || {
+        SystemTime::now()
+            .duration_since(UNIX_EPOCH)
+            .unwrap_or_default()
+    };
+    let before = now();
+    let Stamp { clock, at } = backend.read_clock(key).await?;
+    let after = now();
+    let at = Duration::from_micros(at.as_micros()).as_secs_f64();
+    let reading = Reading {
+        ahead: at - (before + after).as_secs_f64() / 2.0,
+        uncertain: after.saturating_sub(before).as_secs_f64() / 2.0,
+    };
+    Ok((clock, reading))
+}
+
+/// Compares the clocks of all nodes that keys are on. Tries keys until all nodes were met, most likely.
+async fn clocks(report: &mut Report, backend: &dyn LockBackend) -> Result<(), Failed> {
+    let mut clocks: BTreeMap<ClockId, Reading> = BTreeMap::new();
+    for n in 0..KEYS {
+        let key = Key::new(format!("leasehold-doctor:{n}")).map_err(Error::from)?;
+        let (clock, reading) = read(backend, &key).await.map_err(ConnectError::from)?;
+        let best = clocks.entry(clock).or_insert(reading);
+        if reading.uncertain < best.uncertain {
+            *best = reading;
+        }
+        // One server has one clock.
+        if n >= 3 && backend.clock(&key).is_none() {
+            break;
+        }
+    }
+    let by_time = |a: &&Reading, b: &&Reading| a.ahead.total_cmp(&b.ahead);
+    let (first, last) = (
+        clocks.values().min_by(by_time),
+        clocks.values().max_by(by_time),
+    );
+    let (Some(first), Some(last)) = (first, last) else {
+        return Ok(());
+    };
+    let apart = last.ahead - first.ahead;
+    let certain = apart - first.uncertain - last.uncertain;
+    let text = format!(
+        "{} nodes, at most {:.1} ms apart",
+        clocks.len(),
+        apart * 1e3
+    );
+    if certain > APART.as_secs_f64() {
+        let text = format!("{text}; a lock that moves between them may end early: use NTP");
+        report.problem("clocks", &text);
+    } else if clocks.len() > 1 {
+        report.good("clocks", &text);
+    } else {
+        let text = format!(
+            "{:.1} ms ahead of this machine, which does no harm",
+            first.ahead * 1e3
+        );
+        report.good("clock", &text);
+    }
+    Ok(())
+}
+
+/// Times a hand-over between two clients. A waiter that nobody tells polls about once a second.
+async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(), Failed> {
+    let key = format!("leasehold-doctor:push:{}", std::process::id());
+    let (ours, theirs) = (a.mutex(&key)?, b.mutex(&key)?);
+    let mut times = Vec::new();
+    for _ in 0..3 {
+        let guard = ours.lock().await?;
+        let mut released = None;
+        let release = async {
+            // The waiter is in the queue, and its subscription works.
+            sleep(Duration::from_millis(700)).await;
+            released = Some(Instant::now());
+            guard.release().await
+        };
+        let (granted, given) = tokio::join!(
+            async {
+                (
+                    theirs.try_lock_for(Duration::from_secs(10)).await,
+                    Instant::now(),
+                )
+            },
+            release
+        );
+        given?;
+        let (outcome, at) = granted;
+        let Some(guard) = outcome?.into_guard() else {
+            report.problem("push", "a waiter did not get the lock within 10 s");
+            return Ok(());
+        };
+        guard.release().await?;
+        times.extend(released.map(|released| at.saturating_duration_since(released)));
+    }
+    times.sort_unstable();
+    let time = times.first().copied().unwrap_or_default();
+    match time < PUSHED {
+        true => report.good(
+            "push",
+            &format!("a waiter had the lock {time:.1?} after its release"),
+        ),
+        false => {
+            let text = format!(
+                "a waiter had the lock only {time:.1?} after its release: it is not told, and polls"
+            );
+            report.problem("push", &text);
+        }
+    }
+    Ok(())
+}
+
+/// Only `leasehold ls` needs it, so a missing right is no problem.
+async fn listing(report: &mut Report, locks: &LockClient) -> Result<(), Failed> {
+    let text = match locks.list("leasehold-doctor:none")?.next_page().await {
+        Ok(_) => "`leasehold ls` works".into(),
+        Err(Error::Rejected { reason, .. }) => format!("not for this user ({reason})"),
+        Err(error) => return Err(error.into()),
+    };
+    report.good("listing", &text);
+    Ok(())
+}

@@ -1,0 +1,202 @@
+//! `leasehold ls`, `show` and `revoke`: what an operator asks and does.
+
+use std::io::Write;
+
+use leasehold::{
+    ConnectError, ConnectOptions, Error, FencingToken, ForceMode, ForceReply, Inspection, Key,
+    LockClient, Mode,
+};
+use serde_json::{Value, json};
+
+use crate::arguments::{Ls, Revoke, Service, Show};
+use crate::ending::{self, Ending, UNREACHABLE, USAGE};
+
+/// Nobody holds the key with this token.
+const NOT_HELD: u8 = 1;
+
+/// Why a command has failed: the exit status and what to print.
+pub(crate) struct Failed {
+    pub(crate) status: u8,
+    pub(crate) text: String,
+}
+
+impl From<ConnectError> for Failed {
+    fn from(error: ConnectError) -> Self {
+        Self {
+            status: ending::of_connect_error(&error),
+            text: ending::chain(&error),
+        }
+    }
+}
+
+impl From<Error> for Failed {
+    fn from(error: Error) -> Self {
+        Self {
+            status: ending::of_error(&error),
+            text: ending::chain(&error),
+        }
+    }
+}
+
+/// Standard output is closed, or full.
+impl From<std::io::Error> for Failed {
+    fn from(error: std::io::Error) -> Self {
+        Self {
+            status: UNREACHABLE,
+            text: format!("standard output: {error}"),
+        }
+    }
+}
+
+/// Runs a command, and prints why it has failed.
+pub(crate) fn block_on(command: impl Future<Output = Result<u8, Failed>>) -> Ending {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build();
+    let ended = match runtime {
+        Ok(runtime) => runtime.block_on(command),
+        Err(error) => Err(error.into()),
+    };
+    match ended {
+        Ok(status) => Ending::Status(status),
+        Err(Failed { status, text }) => {
+            eprintln!("leasehold: {text}");
+            Ending::Status(status)
+        }
+    }
+}
+
+/// The URL of the service, and the options that the user gave.
+pub(crate) fn service(service: &Service) -> Result<(String, ConnectOptions), Failed> {
+    let url = service.url().map_err(|text| Failed {
+        status: USAGE,
+        text,
+    })?;
+    let options = ConnectOptions::new();
+    let options = match &service.key_prefix {
+        Some(prefix) => options.key_prefix(prefix),
+        None => options,
+    };
+    Ok((url, options))
+}
+
+async fn connect(to: &Service) -> Result<LockClient, Failed> {
+    let (url, options) = service(to)?;
+    Ok(options.connect(&url).await?)
+}
+
+pub(crate) fn ls(options: &Ls) -> Ending {
+    block_on(async {
+        let locks = connect(&options.service).await?;
+        let mut listing = locks.list(&options.prefix)?;
+        let mut out = std::io::BufWriter::new(std::io::stdout().lock());
+        while let Some(keys) = listing.next_page().await? {
+            for key in keys {
+                if !options.long {
+                    write_key(&mut out, &key, options.json)?;
+                    continue;
+                }
+                let state = match locks.inspect(&key).await {
+                    // Something else lives under a name like that of a lock.
+                    Err(Error::ForeignValue { .. }) => continue,
+                    state => state?,
+                };
+                if state.spec().is_some() {
+                    write_state(&mut out, &state, options.json)?;
+                }
+            }
+            // A page may be long in coming.
+            out.flush()?;
+        }
+        Ok(0)
+    })
+}
+
+pub(crate) fn show(options: &Show) -> Ending {
+    block_on(async {
+        let locks = connect(&options.service).await?;
+        let state = locks.inspect(&options.key).await?;
+        write_state(&mut std::io::stdout(), &state, options.json)?;
+        Ok(0)
+    })
+}
+
+pub(crate) fn revoke(options: &Revoke) -> Ending {
+    block_on(async {
+        let locks = connect(&options.service).await?;
+        let mode = match options.now {
+            true => ForceMode::Now,
+            false => ForceMode::Revoke,
+        };
+        let tokens = vec![FencingToken::new(options.token)];
+        match locks.force_release(&options.key, tokens, mode).await? {
+            ForceReply::Forced { holders } => {
+                let done = if options.now { "removed" } else { "revoked" };
+                println!("{done}: {holders}");
+                Ok(0)
+            }
+            ForceReply::WrongEpoch => {
+                eprintln!("leasehold: nobody holds {:?} with this token", options.key);
+                Ok(NOT_HELD)
+            }
+        }
+    })
+}
+
+/// Writes a key as a line. Control characters would end the line, or change the terminal.
+fn write_key(out: &mut impl Write, key: &Key, as_json: bool) -> std::io::Result<()> {
+    if as_json {
+        return writeln!(out, "{}", json!({ "key": key.as_str() }));
+    }
+    for character in key.as_str().chars() {
+        match character.is_control() {
+            true => write!(out, "{}", character.escape_default())?,
+            false => write!(out, "{character}")?,
+        }
+    }
+    writeln!(out)
+}
+
+fn write_state(out: &mut impl Write, state: &Inspection, as_json: bool) -> std::io::Result<()> {
+    match as_json {
+        true => writeln!(out, "{}", json_of(state)),
+        false => writeln!(out, "{state}"),
+    }
+}
+
+fn json_of(state: &Inspection) -> Value {
+    let holders = state.holders().iter().map(|holder| {
+        json!({
+            "label": holder.label.as_str(),
+            "mode": mode(holder.mode),
+            "holds": holder.holds,
+            "token": holder.token.get(),
+            "remaining_ms": u64::try_from(holder.remaining.as_millis()).unwrap_or(u64::MAX),
+            "revoked": holder.revoked,
+        })
+    });
+    let waiters = state.waiters().iter().map(|waiter| {
+        json!({
+            "label": waiter.label.as_str(),
+            "mode": mode(waiter.mode),
+            "unreachable": waiter.unreachable,
+        })
+    });
+    json!({
+        "key": state.key().as_str(),
+        "kind": state.spec().map(|spec| format!("{:?}", spec.kind())),
+        "capacity": state.spec().map(|spec| spec.capacity()),
+        "token": state.token().map(FencingToken::get),
+        "holder_count": state.holder_count(),
+        "holders": holders.collect::<Vec<_>>(),
+        "waiter_count": state.waiter_count(),
+        "waiters": waiters.collect::<Vec<_>>(),
+    })
+}
+
+fn mode(mode: Mode) -> String {
+    match mode {
+        Mode::Permits(permits) => format!("{permits} permits"),
+        mode => format!("{mode:?}").to_lowercase(),
+    }
+}
