@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use leasehold::{ConnectOptions, LockClient, MultiGuard, MultiLock, Outcome};
+use leasehold::{LockClient, MultiGuard, MultiLock, Outcome};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -17,6 +17,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::now;
 use crate::ending;
 use crate::group::Group;
+use crate::operate::connect_options;
 use crate::protocol::{FromKeeper, Kind, Request, ToKeeper, Wait, line};
 
 /// The argument of this program as a keeper.
@@ -96,11 +97,8 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
     let Some(ToKeeper::Acquire(request)) = commands.recv().await else {
         return;
     };
-    let options = ConnectOptions::new().initial_connect_timeout(connect_limit(request.wait));
-    let options = match &request.key_prefix {
-        Some(prefix) => options.key_prefix(prefix),
-        None => options,
-    };
+    let options = connect_options(request.key_prefix.as_deref())
+        .initial_connect_timeout(connect_limit(request.wait));
     let connected = tokio::select! {
         connected = options.connect(&request.url) => connected,
         None = commands.recv() => return,

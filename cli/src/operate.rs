@@ -4,7 +4,7 @@ use std::io::Write;
 
 use leasehold::{
     ConnectError, ConnectOptions, Error, FencingToken, ForceMode, ForceReply, Inspection, Key,
-    LockClient, Mode,
+    LockClient, Mode, RedisLibrary,
 };
 use serde_json::{Value, json};
 
@@ -72,12 +72,17 @@ pub(crate) fn service(service: &Service) -> Result<(String, ConnectOptions), Fai
         status: USAGE,
         text,
     })?;
-    let options = ConnectOptions::new();
-    let options = match &service.key_prefix {
+    Ok((url, connect_options(service.key_prefix.as_deref())))
+}
+
+/// How the command connects. It names its Redis library, because a build of a whole workspace may enable
+/// the other one too.
+pub(crate) fn connect_options(key_prefix: Option<&str>) -> ConnectOptions {
+    let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
+    match key_prefix {
         Some(prefix) => options.key_prefix(prefix),
         None => options,
-    };
-    Ok((url, options))
+    }
 }
 
 async fn connect(to: &Service) -> Result<LockClient, Failed> {
