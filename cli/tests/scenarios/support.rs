@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use leasehold::LockClient;
+use leasehold::{ConnectOptions, LockClient, RedisLibrary};
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
@@ -84,7 +84,8 @@ impl Place {
             .enable_all()
             .build()
             .expect("a runtime");
-        let locks = runtime.block_on(leasehold::connect(&self.url));
+        let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
+        let locks = runtime.block_on(options.connect(&self.url));
         Client {
             locks: locks.expect("the service is there"),
             runtime,
