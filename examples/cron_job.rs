@@ -1,49 +1,51 @@
-//! A nightly job that every machine starts at midnight, but only one machine should run.
+//! A nightly job that every machine starts at midnight, and that one machine runs.
 //!
-//! Timers are not exact. If the job takes 20 ms and releases its lock at once, a machine whose
-//! timer fires 50 ms later runs the job again. So the winner lets its lease expire instead.
+//! Timers are not exact, and a job may be over before the slowest timer fires. So a lock is not enough: the lock
+//! service remembers that the occurrence of midnight is done.
 
 mod common;
 
 use std::time::Duration;
 
 use common::Result;
-use leasehold::{FencingToken, LockClient, Outcome};
+use leasehold::{FireTime, JobOutcome, LockClient};
 use tokio::time::sleep;
 
-/// Longer than the timers of two machines can differ, and shorter than the time between two runs.
-const LEASE: Duration = Duration::from_secs(2);
-
-async fn at_midnight(locks: LockClient, machine: u64) -> Result<bool> {
+/// What the scheduler of every machine was set to: milliseconds since 1970, UTC.
+async fn at_midnight(locks: LockClient, midnight: FireTime, machine: u64) -> Result<bool> {
     sleep(Duration::from_millis(50 * machine)).await; // timers are not exact
-    let job = locks.mutex("cron:nightly-report")?.lease(LEASE);
-    match job.try_lock().await? {
-        Outcome::Acquired(guard) => {
-            // Stops the job if the lock is lost, because another machine may run it by then.
-            guard
-                .protect(write_report(machine, guard.fencing_token()))
-                .await?;
-            guard.let_expire().await?;
-            Ok(true)
-        }
+    let report = locks.once("cron:nightly-report")?;
+    let outcome = report
+        .at(midnight)
+        .start_before(Duration::from_secs(6 * 60 * 60))
+        .run(async |job| {
+            println!("machine {machine}, attempt {}", job.attempt());
+            write_report(machine).await
+        })
+        .await?;
+    match outcome {
+        JobOutcome::Done(()) => Ok(true),
         other => {
-            println!("machine {machine} skips the job: {other:?}");
+            println!("machine {machine} did not run the job: {other:?}");
             Ok(false)
         }
     }
 }
 
-async fn write_report(machine: u64, token: FencingToken) {
-    println!("machine {machine} writes the report with token {token}");
+async fn write_report(machine: u64) -> std::io::Result<()> {
+    println!("machine {machine} writes the report");
     sleep(Duration::from_millis(20)).await;
+    Ok(())
 }
 
 fn main() -> Result<()> {
     common::run(async |service| {
+        let clock = service.client("clock").await?;
+        let midnight = FireTime::from_millis(clock.backend().hello().await?.at.as_micros() / 1_000);
         let mut machines = Vec::new();
         for machine in 1..=3 {
             let locks = service.client(&format!("machine-{machine}")).await?;
-            machines.push(tokio::spawn(at_midnight(locks, machine)));
+            machines.push(tokio::spawn(at_midnight(locks, midnight, machine)));
         }
         let mut reports = 0;
         for machine in machines {

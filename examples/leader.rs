@@ -1,7 +1,7 @@
-//! Leader election: the process that holds the lock is the leader.
+//! Leader election: candidates wait in a queue, and followers find the leader.
 //!
-//! Candidates wait in a queue. The first one takes over immediately when the leader resigns, or
-//! after one lease when the leader crashes. `with` stops a leader that has lost its lock.
+//! The next candidate leads immediately when the leader resigns, or after one lease when it crashes. `run` stops
+//! a leader that has lost its term, and stands again.
 
 mod common;
 
@@ -10,42 +10,49 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use common::Result;
-use leasehold::{Error, FencingToken, LockClient};
+use leasehold::{Election, Error, LockClient, Term};
 use tokio::time::sleep;
 
-async fn run_for_leader(
-    locks: LockClient,
-    name: &'static str,
-    leaders: Arc<AtomicU32>,
-) -> Result<()> {
-    let election = locks
-        .mutex("election:scheduler")?
-        .lease(Duration::from_secs(10));
-    let led = election
-        .with(async |guard| lead(name, guard.fencing_token(), &leaders).await)
-        .await;
-    match led {
-        Ok(Ok(())) => println!("{name} resigns"),
-        // Another process may lead now. Followers ignore late commands of this one, because their
-        // term is lower.
-        Err(Error::Lost { reason, .. }) => println!("{name} loses the leadership: {reason}"),
-        Ok(Err(other)) | Err(other) => return Err(other.into()),
-    }
+fn election(locks: &LockClient) -> Result<Election, Error> {
+    let election = locks.election("election:scheduler")?;
+    Ok(election.lease(Duration::from_secs(10)))
+}
+
+async fn candidate(locks: LockClient, name: &'static str, leaders: Arc<AtomicU32>) -> Result<()> {
+    let standing = election(&locks)?.info(format!("{name}.example:80"))?;
+    standing
+        .run(async |term| lead(name, &term, &leaders).await)
+        .await?;
+    println!("{name} has resigned");
     locks.shutdown().await?;
     Ok(())
 }
 
-/// Leads for a while. The token is the leader's term: followers ignore commands of a lower term.
-async fn lead(name: &str, term: FencingToken, leaders: &AtomicU32) -> Result<(), Error> {
-    println!("{name} leads, term {term}");
-    assert_eq!(
-        leaders.fetch_add(1, Ordering::SeqCst),
-        0,
-        "one leader at a time"
-    );
+/// Leads for a while. Receivers of orders ignore those with a lower term than they have seen.
+async fn lead(name: &str, term: &Term, leaders: &AtomicU32) {
+    println!("{name} leads, term {}", term.number());
+    let others = leaders.fetch_add(1, Ordering::SeqCst);
+    assert_eq!(others, 0, "one leader at a time");
     sleep(Duration::from_secs(3)).await;
     leaders.fetch_sub(1, Ordering::SeqCst);
-    Ok(())
+}
+
+/// Asks three times who leads.
+async fn follower(locks: LockClient) -> Result<u32> {
+    let election = election(&locks)?;
+    let mut found = 0;
+    for _ in 0..3 {
+        sleep(Duration::from_secs(2)).await;
+        if let Some(leader) = election.leader().await? {
+            let address = String::from_utf8_lossy(&leader.info);
+            println!(
+                "a follower finds the leader of term {} at {address}",
+                leader.term
+            );
+            found += 1;
+        }
+    }
+    Ok(found)
 }
 
 fn main() -> Result<()> {
@@ -54,15 +61,13 @@ fn main() -> Result<()> {
         let mut candidates = Vec::new();
         for name in ["ann", "bob", "eve"] {
             let locks = service.client(name).await?;
-            candidates.push(tokio::spawn(run_for_leader(
-                locks,
-                name,
-                Arc::clone(&leaders),
-            )));
+            candidates.push(tokio::spawn(candidate(locks, name, Arc::clone(&leaders))));
         }
+        let follower = tokio::spawn(follower(service.client("follower").await?));
         for candidate in candidates {
             candidate.await??;
         }
+        assert!(follower.await?? > 0, "the follower finds a leader");
         Ok(())
     })
 }

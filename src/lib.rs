@@ -91,12 +91,13 @@ mod connect;
 pub use connect::{ConnectError, ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, BoxFuture, Capabilities, Cause, Contention, EndReason, Error, FencingToken,
-    ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView, Inspection, InvalidInput,
-    Key, Kind, Label, Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss,
-    LossEvent, Mode, Moment, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Outcome,
-    PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, Runtime, RwLock, Semaphore, Upgrade,
-    WaiterView, WriteGuard, kind,
+    BackendError, BoxFuture, Capabilities, Cause, Contention, Election, EndReason, Error, Every,
+    FencingToken, FireTime, ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView,
+    Inspection, InvalidInput, Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader,
+    Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
+    Moment, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation,
+    Occurrence, Once, Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, Runtime,
+    RwLock, Semaphore, Term, Upgrade, WaiterView, WriteGuard, kind,
 };
 
 /// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.
@@ -128,6 +129,8 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../docs/jobs.md")]
+    mod jobs {}
     #[doc = include_str!("../docs/migration.md")]
     mod migration {}
     #[doc = include_str!("../docs/observability.md")]

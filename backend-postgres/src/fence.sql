@@ -88,3 +88,29 @@ CREATE OR REPLACE FUNCTION leasehold.fence(
     name text, new_token bigint, key_prefix text DEFAULT '', max_wait_ms integer DEFAULT 10000
 ) RETURNS void
 LANGUAGE sql AS $$ SELECT leasehold.lock_fence($1, $2, $3, $4, false) $$;
+
+-- The fire time up to which a job is done, for each job. In milliseconds since 1970.
+CREATE TABLE IF NOT EXISTS leasehold.jobs (
+    key bytea PRIMARY KEY,
+    done bigint NOT NULL
+);
+
+-- Records that the occurrence of a job is done, in the transaction that has its effects. Call it first in that
+-- transaction. Fails with LH004 if this occurrence or a later one is done, and as leasehold.claim does.
+CREATE OR REPLACE FUNCTION leasehold.done(name text, fire bigint, new_token bigint, key_prefix text DEFAULT '')
+RETURNS void LANGUAGE plpgsql SET search_path = leasehold, pg_temp AS $$
+DECLARE
+    row_key bytea := convert_to(name, 'UTF8');
+BEGIN
+    -- Nobody else is between this line and the end of the transaction.
+    PERFORM leasehold.claim(name, new_token, key_prefix);
+    IF key_prefix <> '' THEN
+        row_key := convert_to(key_prefix, 'UTF8') || decode('ff', 'hex') || row_key;
+    END IF;
+    INSERT INTO leasehold.jobs AS job (key, done) VALUES (row_key, fire)
+    ON CONFLICT (key) DO UPDATE SET done = excluded.done WHERE job.done < excluded.done;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'the job is done up to this fire time' USING ERRCODE = 'LH004';
+    END IF;
+END
+$$;

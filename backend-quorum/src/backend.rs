@@ -9,8 +9,8 @@ use futures_util::future::join_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
-    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime,
-    SessionId, Stamp, Stamped, bounds,
+    Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::fates::Fates;
@@ -352,6 +352,11 @@ impl LockBackend for Quorum {
 
     async fn force_release(&self, _: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError> {
         Err(BackendError::unsupported("force_release"))
+    }
+
+    /// Servers of a quorum number the epochs of a key separately, so they can't agree on the newer note.
+    async fn write_note(&self, _: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        Err(BackendError::unsupported("write_note"))
     }
 
     /// Closes the backends of all servers. Grants that are still to be taken back end with their

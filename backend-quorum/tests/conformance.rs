@@ -85,7 +85,7 @@ impl LockBackend for InProcess {
     forward_lock_backend! {
         |wrapper| wrapper.0;
         capabilities hello clock read_clock listen acquire poll renew release convert inspect
-        force_release list close
+        force_release list write_note close
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {

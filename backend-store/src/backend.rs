@@ -12,8 +12,8 @@ use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
-    Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    SessionId, Stamp, Stamped, bounds,
+    Note, NoteReply, Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::call::{Answer, Call};
@@ -360,6 +360,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let command = Command::ForceRelease(request.clone());
         reply!(ForceRelease)(self.one(&request.key, command).await)
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        let command = Command::Note(request.clone());
+        reply!(Note)(self.one(&request.key, command).await)
     }
 
     async fn close(&self) -> Result<(), BackendError> {

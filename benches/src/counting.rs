@@ -79,6 +79,6 @@ impl<B: LockBackend> LockBackend for Counting<B> {
     forward_lock_backend!(|it| { one(&it.counts.releases); &it.inner }; release);
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello clock read_clock listen convert inspect force_release list close
+        capabilities runtime hello clock read_clock listen convert inspect force_release list write_note close
     }
 }

@@ -22,6 +22,6 @@ impl<B: LockBackend> LockBackend for Single<B> {
     }
     forward_lock_backend! {
         |wrapper| wrapper.0;
-        runtime hello clock read_clock listen acquire poll renew release convert inspect force_release list close
+        runtime hello clock read_clock listen acquire poll renew release convert inspect force_release list write_note close
     }
 }

@@ -4,8 +4,9 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Convert, ConvertReply, FencingToken, Operation, Poll,
-    PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, ServerTime, Stamp, Stamped,
+    Acquire, AcquireReply, Acquired, Convert, ConvertReply, FencingToken, Note, NoteReply,
+    Operation, Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, ServerTime,
+    Stamp, Stamped,
 };
 
 use crate::failure::{Failure, Verdict, ensure, want};
@@ -248,6 +249,26 @@ impl Attempt {
     ) -> Result<Stamped<ConvertReply>, Failure> {
         let request = Convert::to_shared(self.request.key.clone(), self.operation(), expected);
         Ok(self.session.backend.convert(&request).await?)
+    }
+
+    pub(crate) fn note_request(
+        &self,
+        version: u32,
+        bytes: &[u8],
+        keep: Duration,
+    ) -> Result<Note, Failure> {
+        let key = self.request.key.clone();
+        Ok(Note::new(key, self.operation(), version, bytes, keep)?)
+    }
+
+    pub(crate) async fn note(
+        &self,
+        version: u32,
+        bytes: &[u8],
+        keep: Duration,
+    ) -> Result<NoteReply, Failure> {
+        let request = self.note_request(version, bytes, keep)?;
+        Ok(self.session.backend.write_note(&request).await?.reply)
     }
 
     pub(crate) async fn upgrade(

@@ -164,7 +164,7 @@ impl LockBackend for ProxyBackend {
     forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
     forward_lock_backend! {
         |it| { it.count_call(); &it.inner };
-        hello read_clock renew release convert inspect force_release list
+        hello read_clock renew release convert inspect force_release list write_note
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

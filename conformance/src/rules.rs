@@ -37,6 +37,7 @@ const RULES: &[(&str, &str)] = &[
     ("rule 13", "a refused command changes nothing"),
     ("rule 14", "foreign values and formats are left alone"),
     ("rule 15", "fencing tokens"),
+    ("rule 16", "the note of a key"),
     ("S1", "exclusion"),
     ("S2", "a guard ends before the backend's lease"),
     (

@@ -7,8 +7,8 @@ use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold::api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
-    InspectReply, Key, List, Listed, Notifications, Poll, PollReply, Release, ReleaseReply, Renew,
-    RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
+    InspectReply, Key, List, Listed, Note, NoteReply, Notifications, Poll, PollReply, Release,
+    ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -137,5 +137,10 @@ impl LockBackend for FlakyConnection {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.check()?;
         self.inner.force_release(request).await
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.check()?;
+        self.inner.write_note(request).await
     }
 }

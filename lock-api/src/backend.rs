@@ -11,10 +11,10 @@ use futures_core::Stream;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
 use crate::reply::{
-    AcquireReply, ConvertReply, ForceReply, InspectReply, Listed, PollReply, ReleaseReply,
-    RenewReply,
+    AcquireReply, ConvertReply, ForceReply, InspectReply, Listed, NoteReply, PollReply,
+    ReleaseReply, RenewReply,
 };
-use crate::request::{Acquire, Convert, ForceRelease, List, Poll, Release, Renew};
+use crate::request::{Acquire, Convert, ForceRelease, List, Note, Poll, Release, Renew};
 use crate::runtime::Runtime;
 use crate::time::{ClockId, Stamp, Stamped};
 
@@ -57,6 +57,8 @@ pub struct Capabilities {
     pub force_release: bool,
     /// The backend implements [`LockBackend::list`].
     pub list: bool,
+    /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
+    pub notes: bool,
     /// Tokens strictly increase over the epochs of a key (rule 15). Without it, guards have no
     /// fencing token.
     pub fencing_tokens: bool,
@@ -86,6 +88,7 @@ impl Capabilities {
             inspect: false,
             force_release: false,
             list: false,
+            notes: false,
             fencing_tokens: false,
             independent_renewal: false,
             batches: false,
@@ -105,6 +108,7 @@ impl Capabilities {
             inspect: true,
             force_release: true,
             list: true,
+            notes: true,
             fencing_tokens: true,
             independent_renewal: true,
             batches: true,
@@ -181,8 +185,8 @@ pub type Notifications = Pin<Box<dyn Stream<Item = Notification> + Send>>;
 ///   order. Requests for one key are executed in the order of the batch, requests for different
 ///   keys in any order. A request that is refused or fails touches no other. A batch has at most
 ///   [`MAX_BATCH`](crate::bounds::MAX_BATCH) elements. [`convert`](Self::convert),
-///   [`inspect`](Self::inspect), [`list`](Self::list) and [`force_release`](Self::force_release) take one
-///   request, because they are rare and nobody sends several at once.
+///   [`inspect`](Self::inspect), [`list`](Self::list), [`force_release`](Self::force_release) and
+///   [`write_note`](Self::write_note) take one request, because they are rare and nobody sends several at once.
 /// - **Cancel safety.** The caller may drop a method's future at any time. The command may then
 ///   have been executed or not, and the caller treats its outcome as unknown. Nothing else may be
 ///   left behind.
@@ -384,6 +388,18 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         })
     }
 
+    /// Leaves a note on a key that the caller holds.
+    ///
+    /// Requires [`Capabilities::notes`].
+    /// - Acts only for a live hold, and only if the note is newer than the one that stands: by the token
+    ///   of the hold, then by its version.
+    /// - The note stands while its token is the last one of the key, and at least for
+    ///   [`keep`](Note::keep).
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        let _ = request;
+        Err(BackendError::Unsupported { what: "write_note" })
+    }
+
     /// Closes the backend and its connections.
     ///
     /// - Later calls return [`BackendError::Closed`]. Other clients of the server go on.
@@ -422,7 +438,7 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 ///     forward_lock_backend! {
 ///         |wrapper| wrapper.0;
 ///         capabilities runtime hello clock read_clock listen acquire poll release convert
-///         inspect force_release list close
+///         inspect force_release list write_note close
 ///     }
 ///
 ///     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
@@ -437,7 +453,7 @@ macro_rules! forward_lock_backend {
         $crate::forward_lock_backend! {
             |$wrapper| $inner;
             capabilities runtime hello clock read_clock listen acquire poll renew release convert
-            inspect force_release list close
+            inspect force_release list write_note close
         }
     };
     (|$wrapper:ident| $inner:expr; $($method:ident)+) => {
@@ -507,6 +523,9 @@ macro_rules! forward_lock_backend {
         $crate::forward_lock_backend!(
             @async list(request: &'life1 [$crate::List]) -> [$crate::Listed] $($to)+
         );
+    };
+    (@ write_note $($to:tt)+) => {
+        $crate::forward_lock_backend!(@one write_note(Note) -> NoteReply, $($to)+);
     };
     (@ close $($to:tt)+) => {
         $crate::forward_lock_backend!(@async close() -> [()] $($to)+);

@@ -104,6 +104,17 @@ pub const MAX_BATCH: usize = 128;
 pub const MAX_BATCHED_CALLERS: usize = 64;
 /// Largest number of keys that can be locked at once. Their release fits into one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
+/// Longest note of a key, in bytes.
+pub const MAX_NOTE_BYTES: usize = 128;
+/// Longest time that a note is kept after the epoch in which it was written.
+pub const MAX_NOTE_KEEP: Duration = Duration::from_secs(2 * 24 * 60 * 60);
+/// Default time from the fire time of a job until the last moment to start it.
+pub const DEFAULT_START_WINDOW: Duration = Duration::from_secs(60 * 60);
+/// Shortest time from a fire time until the last moment to start, and shortest period of a job.
+pub const MIN_START_WINDOW: Duration = Duration::from_secs(10);
+/// Longest time from a fire time until the last moment to start, and longest period of a job. The note of
+/// the job outlives it.
+pub const MAX_START_WINDOW: Duration = Duration::from_secs(47 * 60 * 60);
 /// Longest text of a hand-off, in bytes.
 pub const MAX_HANDOFF_TEXT: usize = 1_024;
 /// Largest number of holders, and of waiters, that an inspection lists. Its counts are complete.

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounds::{
-    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_PERMITS,
-    MIN_CALL_TIMEOUT,
+    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_NOTE_BYTES,
+    MAX_NOTE_KEEP, MAX_PERMITS, MIN_CALL_TIMEOUT,
 };
 use crate::id::Key;
 use crate::request::{Kind, Mode, Policy};
@@ -83,6 +83,18 @@ pub enum InvalidInput {
     Floor {
         /// The floor.
         asked: u64,
+    },
+    /// The note is too long.
+    #[error("a note has at most {max} bytes, this one has {bytes}", max = MAX_NOTE_BYTES)]
+    NoteLength {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// The note would be kept too long.
+    #[error("a note is kept for at most {max:?}, not {asked:?}", max = MAX_NOTE_KEEP)]
+    NoteKeep {
+        /// The time that was asked for.
+        asked: Duration,
     },
     /// The number of keys to lock at once is outside its limits.
     #[error("1 to {max} keys can be locked at once, not {asked}", max = MAX_KEYS_AT_ONCE)]

@@ -34,23 +34,23 @@ mod tokio_runtime;
 pub use backend::{Capabilities, LockBackend, Notification, Notifications};
 pub use client::kind;
 pub use client::{
-    Contention, Error, Guard, Handoff, HandoffFailed, Inspection, Listing, LockClient,
-    LockClientBuilder, Loss, LossEvent, MultiGuard, MultiLock, MultiReleaseError, Mutex,
-    MutexGuard, Outcome, PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, Upgrade,
-    WriteGuard,
+    Contention, Election, Error, Every, Guard, Handoff, HandoffFailed, Inspection, Job, JobOutcome,
+    JobReset, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
+    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
+    Outcome, PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, Cause, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{
     AcquireReply, Acquired, Contended, ConvertReply, EndReason, ForceReply, HolderStatus,
-    HolderView, InspectReply, Listed, PollReply, Queued, Refused, ReleaseReply, RenewReply,
-    WaiterView,
+    HolderView, InspectReply, Listed, NoteReply, NoteView, PollReply, Queued, Refused,
+    ReleaseReply, RenewReply, WaiterView,
 };
 pub use request::{
-    Acquire, Convert, Cursor, ForceMode, ForceRelease, Kind, Limits, List, LockSpec, Mode, Policy,
-    Poll, Release, Renew, Wait,
+    Acquire, Convert, Cursor, ForceMode, ForceRelease, Kind, Limits, List, LockSpec, Mode, Note,
+    Policy, Poll, Release, Renew, Wait,
 };
 pub use runtime::{BoxFuture, Moment, Runtime};
-pub use time::{ClockId, ServerTime, Stamp, Stamped};
+pub use time::{ClockId, FireTime, ServerTime, Stamp, Stamped};
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;

@@ -179,6 +179,35 @@ pub enum ForceReply {
     WrongEpoch,
 }
 
+/// Answer to [`Note`](crate::Note). It carries the note that stands after the step.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NoteReply {
+    /// The hold is live. The note that stands is this one, or a newer one.
+    Noted(NoteView),
+    /// The hold is gone. Nothing was changed. The note that stands may still be this one, if an earlier
+    /// copy of the command wrote it.
+    Lost {
+        /// Why the hold is gone.
+        reason: EndReason,
+        /// The note that stands, if there is one.
+        note: Option<NoteView>,
+    },
+}
+
+/// The note of a key.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct NoteView {
+    /// Token of the hold that wrote it.
+    pub token: FencingToken,
+    /// Its version. It orders the notes of one epoch.
+    pub version: u32,
+    /// The content.
+    pub bytes: Vec<u8>,
+    /// How long it stands at least, counted from the stamp. It also stands while its token is the last
+    /// one of the key.
+    pub kept_for: Duration,
+}
+
 /// A holder, as an inspection shows it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct HolderView {
@@ -226,6 +255,8 @@ pub struct InspectReply {
     pub waiters: Vec<WaiterView>,
     /// How many waiters there are in all.
     pub waiter_count: u32,
+    /// The note that stands.
+    pub note: Option<NoteView>,
 }
 
 /// A page of keys.

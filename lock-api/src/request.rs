@@ -547,3 +547,53 @@ impl List {
         self
     }
 }
+
+/// Leaves a note on a key. Whoever inspects the key reads it.
+///
+/// It acts only for a live hold, and only if it is newer than the note that stands: by the token of the
+/// hold, then by the version. So a late or second copy reverts nothing. The note stands while its token
+/// is the last one of the key, and at least for `keep`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Note {
+    /// The key that is held.
+    pub key: Key,
+    /// The attempt that made the hold.
+    pub operation: Operation,
+    /// Orders the notes of one epoch.
+    pub version: u32,
+    /// The content, at most [`bounds::MAX_NOTE_BYTES`] bytes.
+    pub bytes: Vec<u8>,
+    /// How long the note stands at least, from the execution on, in whole microseconds.
+    pub keep: Duration,
+}
+
+impl Note {
+    /// A note. The time to keep it is rounded down to whole microseconds.
+    ///
+    /// # Errors
+    /// - [`InvalidInput::NoteLength`] if `bytes` has more than [`bounds::MAX_NOTE_BYTES`] bytes.
+    /// - [`InvalidInput::NoteKeep`] if `keep` is above [`bounds::MAX_NOTE_KEEP`].
+    pub fn new(
+        key: Key,
+        operation: Operation,
+        version: u32,
+        bytes: impl Into<Vec<u8>>,
+        keep: Duration,
+    ) -> Result<Self, InvalidInput> {
+        let bytes = bytes.into();
+        if bytes.len() > bounds::MAX_NOTE_BYTES {
+            return Err(InvalidInput::NoteLength { bytes: bytes.len() });
+        }
+        if keep > bounds::MAX_NOTE_KEEP {
+            return Err(InvalidInput::NoteKeep { asked: keep });
+        }
+        Ok(Self {
+            key,
+            operation,
+            version,
+            bytes,
+            keep: Duration::from_micros(crate::time::micros(keep)),
+        })
+    }
+}

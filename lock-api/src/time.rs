@@ -48,6 +48,79 @@ pub(crate) fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
 }
 
+/// A fire time of a job: when it is due, in milliseconds since 1970, UTC.
+///
+/// All machines must name an occurrence by the same fire time. Take the time for which the timer was set,
+/// not the time at which it fired.
+///
+/// # Examples
+/// ```
+/// use std::time::{Duration, SystemTime};
+///
+/// use leasehold_api::FireTime;
+///
+/// let fire = FireTime::from_millis(1_750_000_000_000);
+/// let same = FireTime::from(SystemTime::UNIX_EPOCH + Duration::from_secs(1_750_000_000));
+/// assert_eq!(fire, same);
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct FireTime(u64);
+
+impl FireTime {
+    /// The fire time that is this many milliseconds after 1970 began, UTC.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::FireTime;
+    /// assert_eq!(FireTime::from_millis(5).as_millis(), 5);
+    /// ```
+    pub const fn from_millis(millis: u64) -> Self {
+        Self(millis)
+    }
+
+    /// Milliseconds since 1970 began, UTC.
+    ///
+    /// # Examples
+    /// ```
+    /// # use leasehold_api::FireTime;
+    /// assert_eq!(FireTime::from_millis(5).as_millis(), 5);
+    /// ```
+    pub const fn as_millis(self) -> u64 {
+        self.0
+    }
+
+    pub(crate) const fn server_time(self) -> ServerTime {
+        ServerTime::from_micros(self.0.saturating_mul(1_000))
+    }
+
+    pub(crate) const fn of(at: ServerTime) -> Self {
+        Self(at.as_micros() / 1_000)
+    }
+
+    pub(crate) fn after(self, time: Duration) -> ServerTime {
+        self.server_time().saturating_add(time)
+    }
+}
+
+/// A time before 1970 becomes 1970.
+#[expect(
+    clippy::disallowed_types,
+    reason = "converts a time that the caller has; reads no clock"
+)]
+impl From<std::time::SystemTime> for FireTime {
+    fn from(time: std::time::SystemTime) -> Self {
+        let since = time.duration_since(std::time::SystemTime::UNIX_EPOCH);
+        let millis = since.unwrap_or_default().as_millis();
+        Self(u64::try_from(millis).unwrap_or(u64::MAX))
+    }
+}
+
+impl fmt::Display for FireTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} ms", self.as_millis())
+    }
+}
+
 /// An opaque id of the clock that a stamp was read from.
 ///
 /// It changes when the backend reaches another server. For Redis it stands for the server's

@@ -11,9 +11,9 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply, Cursor,
-    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Notifications, Poll,
-    PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
-    TokioRuntime,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
+    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
+    Stamp, Stamped, TokioRuntime,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -561,6 +561,11 @@ impl<C: Connector> LockBackend for Backend<C> {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let call = self.protocol.force_release(request);
         self.run(call, reply::force_release).await
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        let call = self.protocol.note(request);
+        self.run(call, reply::note).await
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -86,6 +86,63 @@ fn code(error: &tokio_postgres::Error) -> Option<&str> {
     error.code().map(SqlState::code)
 }
 
+/// Runs an occurrence of a job: adds 1, and records that it is done.
+async fn run_job(client: &mut Client, fire: i64, token: i64) -> Result<(), tokio_postgres::Error> {
+    let transaction = client.transaction().await?;
+    let done = "SELECT leasehold.done('report', $1, $2)";
+    transaction.execute(done, &[&fire, &token]).await?;
+    let update = "UPDATE invoices SET total = total + 1";
+    transaction.execute(update, &[]).await?;
+    transaction.commit().await
+}
+
+#[tokio::test]
+async fn effects_of_a_job_are_committed_once() {
+    let server = start();
+    let mut client = connect(&server).await;
+    run_job(&mut client, 1_000, 33)
+        .await
+        .expect("the first run");
+    // The same occurrence, an earlier one, and both under a later token.
+    for (fire, token) in [(1_000, 33), (999, 33), (1_000, 34), (1, 35)] {
+        let error = run_job(&mut client, fire, token).await.expect_err("done");
+        assert_eq!(code(&error), Some("LH004"), "{error}");
+    }
+    run_job(&mut client, 2_000, 36)
+        .await
+        .expect("the next occurrence");
+    let error = run_job(&mut client, 3_000, 35)
+        .await
+        .expect_err("an earlier holder");
+    assert_eq!(code(&error), Some("LH001"), "{error}");
+    // A rollback takes "done" back with the effects.
+    let transaction = client.transaction().await.expect("a transaction");
+    let done = "SELECT leasehold.done('report', 3000, 37)";
+    transaction.execute(done, &[]).await.expect("not done yet");
+    transaction.rollback().await.expect("rolled back");
+    run_job(&mut client, 3_000, 37)
+        .await
+        .expect("it runs again");
+    assert_eq!(total(&server), "103");
+    // Another prefix is another job.
+    let done = "SELECT leasehold.done('report', 1, 1, 'billing:')";
+    client.execute(done, &[]).await.expect("another job");
+}
+
+#[tokio::test]
+async fn two_runs_of_an_occurrence_commit_one() {
+    let server = start();
+    let (mut one, mut other) = (connect(&server).await, connect(&server).await);
+    for fire in 1..=20 {
+        let (first, second) = tokio::join!(
+            run_job(&mut one, fire, 2 * fire),
+            run_job(&mut other, fire, 2 * fire)
+        );
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    }
+    assert_eq!(total(&server), "120");
+}
+
 /// The first holder is paused past its lease. The second one takes the lock and writes. Then the first
 /// one wakes up.
 #[tokio::test]

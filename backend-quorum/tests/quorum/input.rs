@@ -124,7 +124,7 @@ impl LockBackend for Minimal {
     forward_lock_backend! {
         |wrapper| wrapper.0;
         runtime hello clock read_clock listen acquire poll renew release convert inspect
-        force_release list close
+        force_release list write_note close
     }
 
     fn capabilities(&self) -> Capabilities {
@@ -212,7 +212,7 @@ impl LockBackend for Named {
     forward_lock_backend! {
         |wrapper| wrapper.0;
         capabilities runtime clock read_clock listen poll release convert inspect
-        force_release list close
+        force_release list write_note close
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {

@@ -11,9 +11,9 @@ use futures_core::Stream;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Notification,
-    Notifications, Poll as PollWaiter, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
+    Notification, Notifications, Poll as PollWaiter, PollReply, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
 use crate::driver::world::World;
@@ -358,6 +358,11 @@ impl LockBackend for SimBackend {
             .call(Call::List, Request::List(request.clone()))
             .await?;
         Ok(response.listed)
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        let command = Command::Note(request.clone());
+        self.one(Call::Note, &request.key, command, of!(Note)).await
     }
 
     async fn close(&self) -> Result<(), BackendError> {

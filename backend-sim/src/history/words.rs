@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, InspectReply, Key, Kind,
-    Mode, Notification, PollReply, Refused, ReleaseReply, RenewReply,
+    Mode, NoteReply, Notification, PollReply, Refused, ReleaseReply, RenewReply,
 };
 
 use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, ServerEvent};
@@ -160,6 +160,7 @@ pub(crate) const fn name(call: Call) -> &'static str {
         Call::Inspect => "inspect",
         Call::ForceRelease => "force_release",
         Call::List => "list",
+        Call::Note => "note",
     }
 }
 
@@ -183,6 +184,10 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
                 ForceMode::Now => "now",
             };
             write!(f, "force_release {key:?} ({how})")
+        }
+        Command::Note(request) => {
+            let (sequence, version) = (request.operation.sequence, request.version);
+            write!(f, "note {key:?} #{sequence}, version {version}")
         }
     }
 }
@@ -240,6 +245,13 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
         Answer::Reply(Reply::ForceRelease(reply)) => match reply {
             ForceReply::Forced { holders } => write!(f, "forced, holders: {holders}"),
             ForceReply::WrongEpoch => write!(f, "wrong epoch"),
+        },
+        Answer::Reply(Reply::Note(reply)) => match reply {
+            NoteReply::Noted(note) => {
+                let (token, version) = (note.token, note.version);
+                write!(f, "noted: token {token}, version {version}")
+            }
+            NoteReply::Lost { reason: cause, .. } => write!(f, "lost ({})", reason(*cause)),
         },
     }
 }

@@ -570,5 +570,6 @@ fn summary(answer: &Answer) -> u64 {
         Reply::Convert(_) => 10,
         Reply::Inspect(_) => 11,
         Reply::ForceRelease(_) => 12,
+        Reply::Note(_) => 13,
     }
 }

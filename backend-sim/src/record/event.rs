@@ -32,6 +32,7 @@ pub enum Call {
     Inspect,
     ForceRelease,
     List,
+    Note,
 }
 
 /// An entry of the log.

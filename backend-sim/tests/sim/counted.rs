@@ -6,8 +6,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Notifications,
-    Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
+    NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    SessionId, Stamp, Stamped,
 };
 use leasehold_sim::SimBackend;
 
@@ -123,6 +124,9 @@ impl LockBackend for Counted {
     }
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
         self.inner.list(request).await
+    }
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.inner.write_note(request).await
     }
     async fn close(&self) -> Result<(), BackendError> {
         self.inner.close().await

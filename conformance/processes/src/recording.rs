@@ -133,7 +133,7 @@ impl Notes {
 impl LockBackend for RecordingBackend {
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello clock read_clock renew release convert inspect force_release list close
+        capabilities runtime hello clock read_clock renew release convert inspect force_release list write_note close
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -248,7 +248,7 @@ impl Recorded {
 impl LockBackend for Recorded {
     forward_lock_backend!(
         |it| it.inner;
-        capabilities runtime hello clock read_clock listen poll renew convert inspect force_release list close
+        capabilities runtime hello clock read_clock listen poll renew convert inspect force_release list write_note close
     );
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {

@@ -6,6 +6,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::bounds::MAX_NOTE_BYTES;
 use leasehold_api::{ForceMode, Kind, Limits, LockSpec, Mode, Policy};
 use proptest::prelude::*;
 
@@ -61,6 +62,13 @@ pub(super) enum Move {
     },
     Inspect {
         key: usize,
+    },
+    Note {
+        which: usize,
+        version: u32,
+        /// The length of the note, whose first byte is its version.
+        length: usize,
+        keep: Lease,
     },
     /// Repeats the command that was sent `back` commands ago.
     Again {
@@ -229,6 +237,18 @@ fn how() -> impl Strategy<Value = ForceMode> {
     prop_oneof![Just(ForceMode::Revoke), Just(ForceMode::Now)]
 }
 
+/// A note of a holder, often with the version of an earlier one.
+fn note(which: BoxedStrategy<usize>) -> impl Strategy<Value = Move> {
+    let keep = prop_oneof![2 => Just(Lease::Millis(0)), 3 => leases()];
+    let length = prop_oneof![3 => 1..9_usize, 1 => Just(MAX_NOTE_BYTES)];
+    (which, 0..4_u32, length, keep).prop_map(|(which, version, length, keep)| Move::Note {
+        which,
+        version,
+        length,
+        keep,
+    })
+}
+
 /// A single command about an attempt.
 fn about(which: usize, lease: Lease) -> impl Strategy<Value = Move> {
     prop_oneof![
@@ -237,6 +257,7 @@ fn about(which: usize, lease: Lease) -> impl Strategy<Value = Move> {
         2 => (to(), prop::bool::weighted(0.1))
             .prop_map(move |(to, old)| Move::Convert { which, to, old }),
         1 => Just(Move::Release { which, batch: 1 }),
+        1 => note(Just(which).boxed()),
     ]
 }
 
@@ -254,6 +275,7 @@ fn single() -> impl Strategy<Value = Move> {
         3 => (0..SHARED_KEYS, how(), prop::bool::weighted(0.4))
             .prop_map(|(key, how, old)| Move::Force { key, how, old }),
         5 => (0..SHARED_KEYS).prop_map(|key| Move::Inspect { key }),
+        6 => note(which().boxed()),
         14 => which().prop_map(|back| Move::Again { back }),
         4 => (1..4_000_u64).prop_map(|us| Move::Sleep(Duration::from_micros(us))),
         1 => (6_000..20_000_u64).prop_map(|us| Move::Sleep(Duration::from_micros(us))),
@@ -362,6 +384,32 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
+/// A holder leaves a note, and then older ones.
+fn notes() -> impl Strategy<Value = Vec<Move>> {
+    (0..SESSIONS, 0..3_u64, any::<bool>()).prop_map(|(session, owner, kept)| {
+        let note = |version, length| Move::Note {
+            which: 0,
+            version,
+            length,
+            keep: if kept { LONG } else { Lease::Millis(0) },
+        };
+        vec![
+            Move::Fresh { key: SCENARIO_KEY },
+            Move::Acquire(plain(SCENARIO_KEY, session, owner, 1, LONG)),
+            note(1, 5),
+            note(3, 8),
+            note(2, 7),
+            Move::Again { back: 0 },
+            Move::Inspect { key: SCENARIO_KEY },
+            Move::Release { which: 0, batch: 1 },
+            Move::Inspect { key: SCENARIO_KEY },
+            Move::Again { back: 0 },
+            Move::Acquire(plain(SCENARIO_KEY, session, owner, 1, LONG)),
+            Move::Inspect { key: SCENARIO_KEY },
+        ]
+    })
+}
+
 /// A holder tries to take another hold. Then one of the two is released.
 fn nested() -> impl Strategy<Value = Vec<Move>> {
     let outer = (0..SESSIONS, 0..3_u64, 1..4_u32);
@@ -448,6 +496,7 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         4 => fate(expired, Lease::Short),
         6 => expired_unseen(),
         10 => early(),
+        2 => notes(),
         2 => upgrade(),
         6 => nested(),
         1 => unreachable(),

@@ -4,8 +4,8 @@ use std::fmt;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, PollReply, Refused, ReleaseReply,
-    RenewReply,
+    AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, NoteReply, PollReply, Refused,
+    ReleaseReply, RenewReply,
 };
 
 /// The quota of each pair: the number of times that it must occur.
@@ -84,6 +84,11 @@ outcomes! {
     RevokeWrongEpoch: Seen Seen;
     NowForced: Seen Never;
     NowWrongEpoch: Seen Seen;
+    NoteWritten: Seen Seen;
+    NoteStands: Seen Seen;
+    NoteLost: Seen Seen;
+    NoteLostStands: Seen Seen;
+    InspectNote: Seen Seen;
 }
 
 impl Outcome {
@@ -106,6 +111,7 @@ impl Outcome {
                 ConvertReply::Lost(EndReason::Released) => Self::ConvertLostReleased,
                 ConvertReply::Lost(EndReason::Unknown) => Self::ConvertLostUnknown,
             },
+            (Command::Inspect, Reply::Inspect(reply)) if reply.note.is_some() => Self::InspectNote,
             (Command::Inspect, Reply::Inspect(reply)) => {
                 match (reply.holder_count > 0, reply.waiter_count > 0) {
                     (false, false) => Self::InspectIdle,
@@ -122,6 +128,12 @@ impl Outcome {
                     (ForceMode::Now, ForceReply::WrongEpoch) => Self::NowWrongEpoch,
                 }
             }
+            (Command::Note(request), Reply::Note(reply)) => match reply {
+                NoteReply::Noted(note) if note.bytes == request.bytes => Self::NoteWritten,
+                NoteReply::Noted(_) => Self::NoteStands,
+                NoteReply::Lost { note: None, .. } => Self::NoteLost,
+                NoteReply::Lost { note: Some(_), .. } => Self::NoteLostStands,
+            },
             _ => return None,
         })
     }

@@ -8,7 +8,8 @@ use std::time::Duration;
 use leasehold_api::machine::{Command, Env, Message, Reach, Reply, Settings, State, step};
 use leasehold_api::{
     Acquire, BackendError, Convert, FencingToken, ForceRelease, Kind, Label, LockBackend, LockSpec,
-    Mode, Operation, OwnerId, Poll, Release, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
+    Mode, Note, Operation, OwnerId, Poll, Release, Renew, ServerTime, SessionId, Stamped, Wait,
+    bounds,
 };
 
 use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
@@ -264,6 +265,17 @@ impl Play<'_> {
                 lock: self.slots[key],
                 command: Command::Inspect,
             }],
+            Move::Note {
+                which,
+                version,
+                length,
+                keep,
+            } => self.about(which, 1, |name, operation| {
+                let mark = version as u8 ^ operation.sequence as u8;
+                let bytes = vec![mark; length];
+                let note = Note::new(name, operation, version, bytes, self.lease(keep));
+                Command::Note(note.expect("a short note"))
+            }),
             Move::Again { back } => one(self.sent.iter().rev().nth(back).cloned()),
             Move::Sleep(_) | Move::SleepUnit | Move::Listen(_) | Move::Fresh { .. } => Vec::new(),
         }
@@ -516,6 +528,14 @@ fn describe(command: &Command, now: ServerTime) -> String {
             )
         }
         Command::Inspect => "inspect".to_owned(),
+        Command::Note(r) => {
+            format!(
+                "note {} version {}, kept for {:?}",
+                label(r.operation),
+                r.version,
+                r.keep
+            )
+        }
         Command::ForceRelease(r) => format!("force release of {:?}, {:?}", r.tokens, r.how),
     }
 }
@@ -563,6 +583,7 @@ async fn send(
         Command::Convert(request) => one!(backend.convert(request), Convert),
         Command::Inspect => one!(backend.inspect(&locks[&batch[0].lock].name), Inspect),
         Command::ForceRelease(request) => one!(backend.force_release(request), ForceRelease),
+        Command::Note(request) => one!(backend.write_note(request), Note),
         Command::Poll(_) => all!(Poll, poll),
         Command::Renew(_) => all!(Renew, renew),
         Command::Release(_) => all!(Release, release),

@@ -63,6 +63,10 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
         let force = ForceRelease::new(lock.key.clone(), vec![token]);
         closed(backend.force_release(&force).await, "force_release")?;
     }
+    if able.notes {
+        let note = held.note_request(1, b"text", world.units(1))?;
+        closed(backend.write_note(&note).await, "write_note")?;
+    }
     if let Some(stream) = stream {
         closed(backend.listen(session.id).await.map(drop), "listen")?;
         let ends = stream.for_each(|_| ready(()));

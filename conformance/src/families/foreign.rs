@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = cases!("foreign";
     convert_reports_it: ["rule 14"], [PlantForeign, RwLocks, Convert];
     inspect_reports_it: ["rule 14"], [PlantForeign, Inspect];
     force_release_reports_it: ["rule 14"], [PlantForeign, ForceRelease];
+    note_reports_it: ["rule 14"], [PlantForeign, Notes];
     other_keys_work_beside_it: ["rule 14"], [PlantForeign];
 );
 
@@ -77,6 +78,14 @@ async fn convert_reports_it(world: &World) -> Verdict {
     let (key, operation) = (lock.key.clone(), attempt.operation());
     let request = Convert::to_shared(key, operation, FencingToken::new(1));
     is_foreign(attempt.session.backend.convert(&request).await)?;
+    world.foreign_is_untouched(&lock.key).await
+}
+
+async fn note_reports_it(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
+    let attempt = attempt(world, &lock).await?;
+    let note = attempt.note_request(1, b"text", world.units(5))?;
+    is_foreign(attempt.session.backend.write_note(&note).await)?;
     world.foreign_is_untouched(&lock.key).await
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{AcquireReply, FencingToken, Refused, bounds};
 
 use crate::case::{Case, cases};
-use crate::failure::{Verdict, ensure, want};
+use crate::failure::{Verdict, ensure, want, want_eq};
 use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("long_spans";
@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = cases!("long_spans";
     token_outlives_an_expired_holder: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
     longest_lease: ["L1", "rule 1"], [VirtualTime];
     no_copy_outlives_its_watermark: ["rule 12", "rule 14"], [VirtualTime];
+    note_is_kept_for_two_days: ["rule 16", "rule 14"], [Notes, Inspect, FencingTokens, VirtualTime];
 );
 
 /// Slightly less than the time for which a token is remembered.
@@ -92,5 +93,35 @@ async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
         );
     }
     b.ask(&lock).acquired("rule 12").await?;
+    Ok(())
+}
+
+async fn note_is_kept_for_two_days(world: &World) -> Verdict {
+    let [a, b] = world.sessions().await?;
+    let lock = Lock::mutex("k");
+    let held = a.ask(&lock).acquired("S1").await?;
+    held.note(1, b"kept", bounds::MAX_NOTE_KEEP).await?;
+    held.released("S3").await?;
+    for _ in 0..2 {
+        world.pass_for(Duration::from_secs(23 * 60 * 60)).await;
+        let note = b.inspect(&lock).await?.reply.note.map(|note| note.bytes);
+        let kept = Some(b"kept".to_vec());
+        want_eq!(
+            note,
+            kept,
+            "rule 16",
+            "a note is kept for as long as was asked"
+        );
+        let next = b.ask(&lock).acquired("S1").await?;
+        next.released("S3").await?;
+    }
+    world.pass_for(Duration::from_secs(2 * 60 * 60)).await;
+    let note = b.inspect(&lock).await?.reply.note;
+    want_eq!(
+        note,
+        None,
+        "rule 16",
+        "a note that is kept no longer ends with its epoch"
+    );
     Ok(())
 }

@@ -22,6 +22,7 @@ mod limits;
 mod listing;
 mod long_spans;
 mod names;
+mod notes;
 mod notifications;
 mod offers;
 mod outages;
@@ -62,6 +63,7 @@ const FAMILIES: &[&[Case]] = &[
     inspection::CASES,
     listing::CASES,
     forced::CASES,
+    notes::CASES,
     notifications::CASES,
     unreachable::CASES,
     batches::CASES,

@@ -185,7 +185,7 @@ impl Broken {
 impl LockBackend for Broken {
     forward_lock_backend!(
         |it| it.inner;
-        capabilities runtime hello clock read_clock renew convert force_release list
+        capabilities runtime hello clock read_clock renew convert force_release list write_note
     );
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -10,8 +10,9 @@ use crate::support::Reference;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Convert, ConvertReply, ForceRelease,
-    ForceReply, InspectReply, Key, List, Listed, LockBackend, Notifications, Poll, PollReply,
-    Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
+    ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply, Notifications, Poll,
+    PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped,
+    forward_lock_backend,
 };
 use leasehold_conformance::{Case, Harness, cases, run_case};
 
@@ -87,7 +88,7 @@ fn backend_without_tokens_passes() {
     ] {
         assert!(ignored.iter().any(|it| it == name), "{name} has run");
     }
-    assert!(ignored.len() < 50, "{ignored:?}");
+    assert!(ignored.len() < 60, "{ignored:?}");
 }
 
 /// The time of one way of a message.
@@ -133,6 +134,7 @@ slow! {
     inspect(key: &Key) -> Result<Stamped<InspectReply>, BackendError>;
     force_release(request: &ForceRelease) -> Result<Stamped<ForceReply>, BackendError>;
     list(request: &List) -> Result<Listed, BackendError>;
+    write_note(request: &Note) -> Result<Stamped<NoteReply>, BackendError>;
 }
 
 #[test]

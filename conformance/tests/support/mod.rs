@@ -12,9 +12,9 @@ use futures_util::{StreamExt, stream};
 use leasehold_api::machine::{self, Command, Payload, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment,
-    Notification, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
+    Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
+    NoteReply, Notification, Notifications, Poll, PollReply, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
@@ -413,6 +413,11 @@ impl LockBackend for Client {
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.reach_server().await?;
         ask!(self, &request.key, ForceRelease(request.clone()))
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.reach_server().await?;
+        ask!(self, &request.key, Note(request.clone()))
     }
 
     async fn close(&self) -> Result<(), BackendError> {

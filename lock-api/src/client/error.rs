@@ -1,9 +1,12 @@
 //! Errors and losses.
 
+use std::time::Duration;
+
 use crate::error::{BackendError, Cause, InvalidInput};
 use crate::id::Key;
 use crate::reply::{EndReason, Refused};
 use crate::request::{Kind, LockSpec};
+use crate::time::{FireTime, Rounded};
 
 /// Why a call failed. Each variant says what to do next.
 ///
@@ -118,6 +121,19 @@ pub enum Error {
         /// Why the lock was lost.
         reason: Loss,
     },
+    /// A fire time of the job is further ahead of the server's clock than its window: the one that was asked
+    /// for, or one that is recorded as done. A clock was wrong. [`Once::reset`](crate::Once::reset) forgets
+    /// what is recorded.
+    #[error("key {key:?}: the fire time {fire} is {} ahead of the server's clock", Rounded(*ahead))]
+    #[non_exhaustive]
+    FireTimeAhead {
+        /// The name of the job.
+        key: Key,
+        /// The fire time.
+        fire: FireTime,
+        /// How far it is ahead.
+        ahead: Duration,
+    },
     /// The hand-off can no longer be adopted: another call has adopted it, or its hold is gone.
     /// Take the lock again.
     #[error(
@@ -167,6 +183,7 @@ impl Error {
             | Self::Released { key }
             | Self::Lost { key, .. }
             | Self::HandoffSpent { key, .. }
+            | Self::FireTimeAhead { key, .. }
             | Self::InvalidInput {
                 problem: InvalidInput::RepeatedKey { key },
                 ..

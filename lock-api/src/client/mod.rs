@@ -3,6 +3,8 @@
 //! Each folder may import only the folders below it in this list. `.ci/layers` has the exact table.
 //!
 //! - `handoff`: passes a hold to another process
+//! - `once`: jobs that run once
+//! - `election`: leaders
 //! - `handle`: the client and its handles (mutex, reader/writer lock, semaphore, several keys)
 //! - `guard`: the guards of held locks, and their conversions
 //! - `acquire`: the wait loop, and its attempts
@@ -16,6 +18,7 @@
 
 mod acquire;
 mod core;
+mod election;
 mod error;
 mod guard;
 mod handle;
@@ -23,11 +26,13 @@ mod handoff;
 mod hold;
 #[cfg(all(test, leasehold_loom))]
 mod loom_models;
+mod once;
 mod outcome;
 mod state;
 mod task;
 mod telemetry;
 
+pub use election::{Election, Leader, Observation, Term};
 pub use error::{Error, Loss};
 pub use guard::convert::Upgrade;
 pub use guard::multi::{MultiGuard, MultiReleaseError};
@@ -40,6 +45,7 @@ pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use handoff::text::{Handoff, HandoffFailed};
+pub use once::{Every, Job, JobOutcome, JobReset, JobStatus, Occurrence, Once};
 pub use outcome::{Contention, Outcome, ReleaseOutcome};
 pub use state::loss::LossEvent;
 

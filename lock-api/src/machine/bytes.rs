@@ -1,7 +1,8 @@
 //! A state as bytes, for a store that keeps them.
 //!
 //! # Layout
-//! Integers are little-endian. Times and durations are `u64` in µs. Version 1:
+//! Integers are little-endian. Times and durations are `u64` in µs. Version 2 has a note, and version 1 has
+//! none. The other parts are the same:
 //!
 //! | part | bytes |
 //! |---|---|
@@ -13,6 +14,7 @@
 //! | holds | count `u32`, then each: sequence `u64`, mode |
 //! | waiters | count `u32`, then each: ticket `u64`, session (16), sequence `u64`, owner `u64`, mode, label, lease, end, marks `u8`, flags `u8`, floor `u64` if flagged, deadline if flagged |
 //! | watermarks | count `u32`, then each: session (16), sequence `u64`, end, reason: 0, `E`, `F`, `R`, `U` |
+//! | note | token `u64`, version `u32`, end, length `u8`, bytes |
 //!
 //! A mode is `X`, `S`, or `P` and the number of permits as `u32`. A label is its length as `u8` and
 //! its text. Flags of a holder: 1 revoked, 2 upgraded. Flags of a waiter: 1 listening, 2 unreachable,
@@ -23,14 +25,19 @@ use std::time::Duration;
 
 use crate::error::BackendError;
 use crate::id::{FencingToken, Label, Operation, OwnerId, SessionId};
+use crate::machine::note::StoredNote;
 use crate::machine::state::{Holder, HolderId, State, Waiter, Watermark};
-use crate::machine::{HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
+use crate::machine::{
+    HolderParts, Inconsistent, NoteParts, StateParts, WaiterParts, WatermarkParts,
+};
 use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode, Policy};
 use crate::time::{ServerTime, micros};
 
 const MAGIC: &[u8; 3] = b"LHS";
 const VERSION: u8 = 1;
+/// The version of a state with a note. An earlier release refuses such a state; it would lose the note.
+const WITH_NOTE: u8 = 2;
 
 const REVOKED: u8 = 1;
 const UPGRADED: u8 = 2;
@@ -94,7 +101,8 @@ impl State {
     /// ```
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut writer = Writer(Vec::new());
-        writer.raw(MAGIC).u8(VERSION).spec(self.spec);
+        let version = self.note.as_ref().map_or(VERSION, |_| WITH_NOTE);
+        writer.raw(MAGIC).u8(version).spec(self.spec);
         writer.u64(self.token).time(self.stored_end);
         writer.time(self.earliest).time(self.last_scan);
         writer.u64(self.next_ticket);
@@ -111,6 +119,9 @@ impl State {
         for (session, watermark) in &self.watermarks {
             writer.watermark(*session, watermark);
         }
+        if let Some(note) = &self.note {
+            writer.note(note);
+        }
         writer.0
     }
 
@@ -125,7 +136,7 @@ impl State {
             return Err(DecodeError::NotAState);
         }
         let version = reader.u8("version")?;
-        if version != VERSION {
+        if version != VERSION && version != WITH_NOTE {
             return Err(DecodeError::UnknownVersion { version });
         }
         let spec = reader.spec()?;
@@ -149,6 +160,9 @@ impl State {
         }
         for _ in 0..reader.count(MIN_WATERMARK, "watermarks")? {
             parts.watermarks.push(reader.watermark()?);
+        }
+        if version == WITH_NOTE {
+            parts.note = Some(reader.note()?);
         }
         if !reader.0.is_empty() {
             return Err(malformed("bytes behind the end"));
@@ -275,6 +289,12 @@ impl Writer {
             Some(EndReason::Released) => b'R',
             Some(EndReason::Unknown) => b'U',
         });
+    }
+
+    fn note(&mut self, note: &StoredNote) {
+        self.u64(note.token).u32(note.version).time(note.end);
+        let length = u8::try_from(note.bytes.len()).expect("a note is short");
+        self.u8(length).raw(&note.bytes);
     }
 }
 
@@ -455,6 +475,20 @@ impl<'a> Reader<'a> {
                 b'U' => Some(EndReason::Unknown),
                 _ => return Err(malformed(WHAT)),
             },
+        })
+    }
+
+    fn note(&mut self) -> Result<NoteParts, DecodeError> {
+        const WHAT: &str = "note";
+        let token = FencingToken::new(self.u64(WHAT)?);
+        let (version, end) = (self.u32(WHAT)?, self.time(WHAT)?);
+        let length = usize::from(self.u8(WHAT)?);
+        let bytes = self.take(length, WHAT)?.to_vec();
+        Ok(NoteParts {
+            token,
+            version,
+            bytes,
+            end,
         })
     }
 }

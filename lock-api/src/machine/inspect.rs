@@ -30,6 +30,7 @@ impl State {
             weight,
             waiters,
             waiter_count,
+            note: self.note_view(now),
         }
     }
 

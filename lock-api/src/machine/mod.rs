@@ -56,6 +56,11 @@
 //! [`Stale`](crate::Refused::Stale) (rule 12). An acquire is deliverable for at most the delivery
 //! window W, and a watermark lasts 2 W, so no copy of an acquire arrives after its watermark is gone.
 //!
+//! # The note
+//! A holder may leave a note on the key ([`Command::Note`]). It stands while its token is the last one of
+//! the key, and at least for the time that the holder asked for. Only a newer note replaces it: one with a
+//! higher token, or with a higher version under the same token (rule 16).
+//!
 //! # Parts
 //! [`State::to_bytes`] converts a state to bytes, and [`State::from_bytes`] converts them back. Use
 //! them to store a state. [`State::to_parts`] and [`State::from_parts`] do the same with plain data,
@@ -71,6 +76,7 @@ mod bytes;
 mod hold;
 mod inspect;
 mod listeners;
+mod note;
 mod parts;
 mod settle;
 mod state;
@@ -82,13 +88,16 @@ use crate::bounds::{DELIVERY_WINDOW, TOKEN_RETENTION};
 use crate::bounds::{MAX_UNREACHABLE_MARKS, OFFER_POLLS, SCAN_FREELY, SCAN_INTERVAL};
 use crate::id::{FencingToken, SessionId};
 use crate::reply::{
-    AcquireReply, ConvertReply, ForceReply, InspectReply, PollReply, ReleaseReply, RenewReply,
+    AcquireReply, ConvertReply, ForceReply, InspectReply, NoteReply, PollReply, ReleaseReply,
+    RenewReply,
 };
-use crate::request::{Acquire, Convert, ForceRelease, Poll, Release, Renew};
+use crate::request::{Acquire, Convert, ForceRelease, Note, Poll, Release, Renew};
 use crate::time::ServerTime;
 
 pub use bytes::DecodeError;
-pub use parts::{HoldParts, HolderParts, Inconsistent, StateParts, WaiterParts, WatermarkParts};
+pub use parts::{
+    HoldParts, HolderParts, Inconsistent, NoteParts, StateParts, WaiterParts, WatermarkParts,
+};
 pub use state::State;
 
 /// The two durations that a backend sets for all its keys.
@@ -204,6 +213,8 @@ pub enum Command {
     Inspect,
     /// See [`ForceRelease`].
     ForceRelease(ForceRelease),
+    /// See [`Note`].
+    Note(Note),
 }
 
 /// The reply to the [`Command`] of the same name.
@@ -217,6 +228,7 @@ pub enum Reply {
     Convert(ConvertReply),
     Inspect(InspectReply),
     ForceRelease(ForceReply),
+    Note(NoteReply),
 }
 
 /// Executes one command on the state of one key.
@@ -261,6 +273,7 @@ pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<M
         Command::ForceRelease(request) => {
             Reply::ForceRelease(state.force_release(env, request, out))
         }
+        Command::Note(request) => Reply::Note(state.note(env, request, out)),
     };
     debug_assert_eq!(state.check(), Ok(()), "after {command:?}: {state:?}");
     (reply, messages)

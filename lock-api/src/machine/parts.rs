@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use smallvec::SmallVec;
 
+use crate::bounds::MAX_NOTE_BYTES;
 use crate::id::{FencingToken, Label, Operation, SessionId};
+use crate::machine::note::StoredNote;
 use crate::machine::state::{Hold, Holder, HolderId, State, Waiter, Watermark};
 use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode};
@@ -39,6 +41,8 @@ pub struct StateParts {
     pub waiters: Vec<WaiterParts>,
     /// The watermarks, by session.
     pub watermarks: Vec<WatermarkParts>,
+    /// The note, if there is one.
+    pub note: Option<NoteParts>,
 }
 
 impl StateParts {
@@ -94,6 +98,10 @@ impl StateParts {
                     .iter()
                     .all(|waiter| waiter.ticket < self.next_ticket),
             ),
+            ("the note is one that can be written", {
+                let mut note = self.note.iter();
+                note.all(|it| it.token.get() <= self.token && it.bytes.len() <= MAX_NOTE_BYTES)
+            }),
         ];
         Inconsistent::unless(&all)
     }
@@ -240,6 +248,19 @@ pub struct WatermarkParts {
     pub reason: Option<EndReason>,
 }
 
+/// The note of a key (rule 16).
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NoteParts {
+    /// Token of the hold that wrote it.
+    pub token: FencingToken,
+    /// Its version.
+    pub version: u32,
+    /// The content.
+    pub bytes: Vec<u8>,
+    /// It stands until then, and longer while its token is the last one of the key.
+    pub end: ServerTime,
+}
+
 /// The error for parts that no state has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the state of a lock breaks its invariant: {invariant}")]
@@ -305,6 +326,12 @@ impl State {
                 end: watermark.end,
                 reason: watermark.reason,
             }));
+        parts.note = self.note.as_ref().map(|note| NoteParts {
+            token: FencingToken::new(note.token),
+            version: note.version,
+            bytes: note.bytes.clone(),
+            end: note.end,
+        });
         (parts.spec, parts.token) = (self.spec, self.token);
         (parts.stored_end, parts.next_ticket) = (self.stored_end, self.next_ticket);
         (parts.earliest, parts.last_scan) = (self.earliest, self.last_scan);
@@ -326,6 +353,12 @@ impl State {
             earliest: parts.earliest,
             last_scan: parts.last_scan,
             next_ticket: parts.next_ticket,
+            note: parts.note.map(|note| StoredNote {
+                token: note.token.get(),
+                version: note.version,
+                bytes: note.bytes,
+                end: note.end,
+            }),
             ..Self::default()
         };
         for holder in parts.holders {

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::bounds::{FIRST_WAITERS, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
+use crate::machine::note::StoredNote;
 use crate::machine::{Env, Inconsistent, Settings};
 use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
 use crate::request::{Kind, LockSpec, Mode};
@@ -36,6 +37,7 @@ pub struct State {
     /// Ticket of each waiter, by session and sequence.
     pub(super) tickets: BTreeMap<(SessionId, u64), u64>,
     pub(super) watermarks: BTreeMap<SessionId, Watermark>,
+    pub(super) note: Option<StoredNote>,
 }
 
 /// The id of a holder: (session, owner), or for a semaphore (session, sequence).
@@ -149,17 +151,18 @@ impl State {
 
     /// The time from which on the state counts as empty, and can be deleted.
     ///
-    /// It covers every holder, offer, waiter and watermark, and the last token for T beyond its
-    /// holder (rule 14).
+    /// It covers every holder, offer, waiter and watermark, the last token for T beyond its holder, and
+    /// the time for which a note is kept (rule 14).
     pub const fn stored_end(&self) -> ServerTime {
         self.stored_end
     }
 
-    /// Clears a state past its stored end (rule 14).
+    /// Clears a state past its stored end (rule 14), and a note that stands no more.
     pub(super) fn clear_if_expired(&mut self, now: ServerTime) {
         if now >= self.stored_end {
             *self = Self::default();
         }
+        self.drop_old_note(now);
     }
 
     /// Moves the stored end to cover `needed_end`, and T/8 further than needed, so that it moves
@@ -488,9 +491,11 @@ impl State {
         let holders = self.holders.values().map(|holder| holder.end);
         let waiters = self.waiters.values().map(|waiter| waiter.end);
         let watermarks = self.watermarks.values().map(|watermark| watermark.end);
+        let note = self.note.iter().map(|note| note.end);
         holders
             .chain(waiters)
             .chain(watermarks)
+            .chain(note)
             .max()
             .unwrap_or_default()
     }

@@ -223,6 +223,22 @@ mod planted {
         ReadersDistinctTokens = "readers-with-distinct-tokens", "rule 15";
         /// The floor of an acquire is ignored.
         FloorIgnored = "token-not-monotonic-after-failover-to-a-stale-replica", "rule 15";
+        /// A note acts for a hold that is gone.
+        NoteWithoutHold = "note-of-a-hold-that-is-gone", "rule 16";
+        /// A note replaces a newer one.
+        OldNoteReverts = "older-note-reverts-a-newer-one", "rule 16";
+        /// A note ends with its epoch, however long it is to be kept.
+        NoteEndsTooSoon = "note-ends-with-its-epoch", "rule 16";
+        /// A job is decided without the record.
+        DecidedBeforeTheLock = "job-is-decided-without-its-record", "once";
+        /// The attempt of a job is not noted before the body runs.
+        AttemptNotNoted = "attempt-of-a-job-is-not-noted", "once";
+        /// A job whose body has failed is noted as done.
+        FailureIsDone = "failed-job-is-noted-as-done", "once";
+        /// A "done" far ahead of the server's clock silences the job until then.
+        DoneAheadSilences = "done-ahead-of-the-clock-silences", "once";
+        /// A leader trusts its memory, not the deadline.
+        LeaderFromMemory = "leader-by-a-remembered-flag", "election";
         /// A release of an operation without a hold removes another holder.
         ReleaseIgnoresOwner = "check-then-act-release", "S3";
         /// Several keys are locked in the order in which they were named.

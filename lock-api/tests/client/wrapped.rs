@@ -67,7 +67,7 @@ impl Wrapped {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Wrapped {
-    forward_lock_backend!(|it| it.inner; hello clock read_clock convert inspect force_release list close);
+    forward_lock_backend!(|it| it.inner; hello clock read_clock convert inspect force_release list write_note close);
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }

@@ -266,7 +266,7 @@ struct FirstAcquireFails {
 impl LockBackend for FirstAcquireFails {
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello clock read_clock listen poll renew release convert inspect force_release list close
+        capabilities runtime hello clock read_clock listen poll renew release convert inspect force_release list write_note close
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {

@@ -2,8 +2,8 @@
 
 use leasehold_api::machine::{Command, DecodeError, Env, Settings, State};
 use leasehold_api::{
-    BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec, Operation,
-    OwnerId, Policy, Poll, Release, Renew,
+    BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec, Note,
+    Operation, OwnerId, Policy, Poll, Release, Renew,
 };
 use proptest::prelude::*;
 
@@ -41,6 +41,7 @@ fn samples() -> Vec<Key> {
         ),
         busy(semaphore, permits),
         nested(),
+        with_note(),
     ]
 }
 
@@ -53,6 +54,16 @@ fn nested() -> Key {
     let (other, own) = (key.next('b'), key.next_of('b', 1));
     key.queue(Ask::read(other).not_listening());
     key.queue(Ask::read(own));
+    key
+}
+
+/// A held mutex with a note and a waiter.
+fn with_note() -> Key {
+    let mut key = Key::mutex();
+    let (a, b) = (key.next('a'), key.next('b'));
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(b));
+    key.note(a, 7, b"note", ms(3_000));
     key
 }
 
@@ -143,21 +154,46 @@ fn layout_is_stable() {
     assert_eq!(hex, expected);
 }
 
+/// Only a state with a note has version 2, and its other parts are those of version 1.
+#[test]
+fn note_is_at_the_end() {
+    let mut key = with_note();
+    let bytes = key.state.to_bytes();
+    let mut parts = key.state.to_parts();
+    parts.note = None;
+    key.state = State::from_parts(parts).expect("consistent");
+    let without = key.state.to_bytes();
+    let (head, note) = bytes.split_at(without.len());
+    assert_eq!((head[3], without[3]), (2, 1));
+    assert_eq!(head[4..], without[4..]);
+    let mut expected = key.now.to_le_bytes().to_vec(); // the token
+    expected.extend(7_u32.to_le_bytes());
+    expected.extend((key.now + 3_000_000).to_le_bytes());
+    expected.extend(*b"\x04note");
+    assert_eq!(note, expected);
+    let mut longest = bytes.clone();
+    longest.truncate(bytes.len() - 5);
+    longest.push(129);
+    longest.extend([0; 129]);
+    let refused = State::from_bytes(&longest).expect_err("a note is shorter");
+    assert!(matches!(refused, DecodeError::Inconsistent(_)), "{refused}");
+}
+
 #[test]
 fn other_values_are_foreign() {
     for bytes in [&b""[..], b"LH", b"some text", b"\0\0\0\0"] {
         assert_eq!(State::from_bytes(bytes), Err(DecodeError::NotAState));
     }
     let mut bytes = full().to_bytes();
-    bytes[3] = 2;
+    bytes[3] = 3;
     let error = State::from_bytes(&bytes).expect_err("an unknown version");
     assert!(matches!(
         error,
-        DecodeError::UnknownVersion { version: 2, .. }
+        DecodeError::UnknownVersion { version: 3, .. }
     ));
     let error = BackendError::from(error);
     assert!(
-        matches!(&error, BackendError::ForeignValue { found, .. } if found == "format version 2")
+        matches!(&error, BackendError::ForeignValue { found, .. } if found == "format version 3")
     );
 }
 
@@ -283,6 +319,7 @@ fn command(kind: u8, letter: char, sequence: u64, key: &Key) -> Command {
             let request = ForceRelease::new(name(), vec![token]).with_how(ForceMode::Now);
             Command::ForceRelease(request)
         }
+        6 => Command::Note(Note::new(name(), operation, 8, [1], ms(9)).expect("valid")),
         _ => Command::Inspect,
     }
 }
@@ -297,11 +334,11 @@ proptest! {
     /// `step` checks its invariants in this build, and panics if one is broken.
     #[test]
     fn damaged_bytes_never_panic(
-        sample in 0..5_usize,
+        sample in 0..6_usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in prop::option::weighted(0.2, any::<prop::sample::Index>()),
         commands in prop::collection::vec(
-            (0..7_u8, prop::sample::select(vec!['a', 'b', 'c', 'd']), 1..4_u64, 0..4_000_u64),
+            (0..8_u8, prop::sample::select(vec!['a', 'b', 'c', 'd']), 1..4_u64, 0..4_000_u64),
             1..12,
         ),
     ) {

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, HolderView, InspectReply, Kind, Mode, Operation, Policy, PollReply,
-    ReleaseReply, RenewReply, ServerTime, WaiterView,
+    AcquireReply, ConvertReply, HolderView, InspectReply, Kind, Mode, NoteReply, NoteView,
+    Operation, Policy, PollReply, ReleaseReply, RenewReply, ServerTime, WaiterView,
 };
 
 use crate::support::{Key, label};
@@ -74,6 +74,7 @@ pub(crate) fn operation(command: &Command) -> Option<Operation> {
         Command::Renew(request) => Some(request.operation),
         Command::Release(request) => Some(request.operation),
         Command::Convert(request) => Some(request.operation),
+        Command::Note(request) => Some(request.operation),
         Command::Inspect | Command::ForceRelease(_) => None,
     }
 }
@@ -108,6 +109,34 @@ pub(crate) fn full_label(kind: Kind, operation: Operation) -> String {
     format!("{}|{}", holder_name(kind, operation), label(operation))
 }
 
+/// Checks who changes the note, and when it ends.
+fn note(seen: &Observed<'_>) -> Result<(), String> {
+    let (before, after) = (&seen.before.note, &seen.after.note);
+    if let (Command::Note(request), Reply::Note(NoteReply::Noted(stands))) =
+        (seen.command, seen.reply)
+    {
+        let order = |it: &NoteView| (it.token, it.version);
+        let replaced = before.as_ref().is_none_or(|it| order(it) < order(stands));
+        ensure(alive(seen.was, request.operation), || {
+            "a note without a hold".to_owned()
+        })?;
+        ensure(replaced || before.as_ref() == Some(stands), || {
+            format!("{before:?} was replaced by {stands:?}")
+        })?;
+        let last = seen.after.token == Some(stands.token);
+        return ensure(
+            after.as_ref() == Some(stands) || !last && after.is_none(),
+            || format!("{stands:?} was answered and {after:?} stands"),
+        );
+    }
+    let ends = before
+        .as_ref()
+        .is_some_and(|it| it.kept_for.is_zero() && Some(it.token) != seen.after.token);
+    ensure(after == before || ends && after.is_none(), || {
+        format!("the note {before:?} became {after:?}")
+    })
+}
+
 impl Ledger {
     /// Checks one step and records it.
     pub(crate) fn check(&mut self, seen: &Observed<'_>) -> Result<(), String> {
@@ -125,6 +154,7 @@ impl Ledger {
         self.waiters(seen)?;
         self.upgrade(seen)?;
         self.one_effect(seen)?;
+        note(seen)?;
         self.stored_end(seen)
     }
 

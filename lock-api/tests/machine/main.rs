@@ -12,6 +12,7 @@ mod forced;
 mod kept;
 mod ledger;
 mod limits;
+mod notes;
 mod offers;
 mod order;
 mod parts;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::machine::{Command, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, Convert, FencingToken, ForceMode, ForceRelease, InspectReply, Kind, Label, Limits,
-    LockSpec, Mode, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime, Wait,
+    LockSpec, Mode, Note, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime, Wait,
 };
 use proptest::prelude::*;
 
@@ -38,6 +38,11 @@ enum Move {
     Force {
         now: bool,
         old: bool,
+    },
+    Note {
+        which: usize,
+        version: u32,
+        keep: u64,
     },
     Inspect,
     Again {
@@ -122,6 +127,8 @@ fn moves() -> impl Strategy<Value = Move> {
         5 => (which(), any::<bool>(), prop::bool::weighted(0.2))
             .prop_map(|(which, write, old)| Move::Convert { which, write, old }),
         1 => (any::<bool>(), any::<bool>()).prop_map(|(now, old)| Move::Force { now, old }),
+        3 => (which(), 0..4_u32, prop_oneof![Just(0), 1..150_u64])
+            .prop_map(|(which, version, keep)| Move::Note { which, version, keep }),
         1 => Just(Move::Inspect),
         5 => which().prop_map(|which| Move::Again { which }),
         6 => pass.prop_map(Move::Pass),
@@ -229,6 +236,16 @@ impl Run {
                     ForceMode::Revoke
                 };
                 Command::ForceRelease(ForceRelease::new(name(), vec![token(old)]).with_how(how))
+            }
+            Move::Note {
+                which,
+                version,
+                keep,
+            } => {
+                let of = attempt(which)?;
+                let bytes = of.sequence.to_le_bytes();
+                let note = Note::new(name(), of, *version, bytes, ms(*keep));
+                Command::Note(note.expect("valid"))
             }
             Move::Inspect => Command::Inspect,
             Move::Again { which } => self.sent.get(which % self.sent.len().max(1))?.clone(),

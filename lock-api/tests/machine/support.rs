@@ -11,9 +11,9 @@ use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply,
 use leasehold_api::mutants::step;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, FencingToken, ForceMode,
-    ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Operation,
-    OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply, Renew, RenewReply,
-    ServerTime, SessionId, Wait,
+    ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Note,
+    NoteReply, Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply,
+    Renew, RenewReply, ServerTime, SessionId, Wait,
 };
 
 /// The start of the virtual clock, in µs: far enough from 0 to step the clock back.
@@ -249,6 +249,20 @@ impl Key {
         match self.step(&Command::ForceRelease(request)) {
             Reply::ForceRelease(reply) => reply,
             other => panic!("{other:?} for a forced release"),
+        }
+    }
+
+    pub(crate) fn note(
+        &mut self,
+        operation: Operation,
+        version: u32,
+        bytes: &[u8],
+        keep: Duration,
+    ) -> NoteReply {
+        let request = Note::new(name(), operation, version, bytes, keep).expect("valid");
+        match self.step(&Command::Note(request)) {
+            Reply::Note(reply) => reply,
+            other => panic!("{other:?} for a note"),
         }
     }
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{
     Acquire, BackendError, ClockId, Convert, ForceMode, ForceRelease, InvalidInput, Key, List,
-    Operation, Poll, Release, Renew, SessionId, bounds,
+    Note, Operation, Poll, Release, Renew, SessionId, bounds,
 };
 
 use super::encoding::{CLOCK, LENGTH, Pieces, Writer, clock_bytes, mode_code};
@@ -340,6 +340,20 @@ impl Protocol {
                 }
             },
         )
+    }
+
+    /// Encodes a note. Decode the answer with [`reply::note`](super::reply::note).
+    pub fn note(&self, request: &Note) -> Call {
+        let element = std::iter::once((&request.key, request));
+        let usual = USUAL + bounds::MAX_NOTE_BYTES;
+        self.call(&self.scripts.note, usual, element, |out, request| {
+            let length = u8::try_from(request.bytes.len()).expect("a note is short");
+            operation(out, &request.operation)
+                .u32(request.version)
+                .duration(request.keep)
+                .u8(length)
+                .raw(&request.bytes);
+        })
     }
 
     /// Packs the elements of a call. `usual` is the usual size of an argument in bytes.

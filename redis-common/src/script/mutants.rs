@@ -38,6 +38,30 @@ pub const ALL: &[LuaMutant] = &[
         changes: &[("if expected ~= S.token then", "if expected == nil then")],
     },
     LuaMutant {
+        name: "lua-older-note-reverts-a-newer-one",
+        rule: "rule 16",
+        changes: &[(
+            "note.token == token and note.version < version then",
+            "note.token == token then",
+        )],
+    },
+    LuaMutant {
+        name: "lua-note-ends-with-its-epoch",
+        rule: "rule 16",
+        changes: &[(
+            "if note and (note.token == S.token or note.ends > S.now) then",
+            "if note and note.token == S.token then",
+        )],
+    },
+    LuaMutant {
+        name: "lua-note-outlives-its-epoch",
+        rule: "rule 16",
+        changes: &[(
+            "if note and (note.token == S.token or note.ends > S.now) then",
+            "if note then",
+        )],
+    },
+    LuaMutant {
         name: "lua-wrong-channel",
         rule: "rule 8",
         changes: &[(

@@ -5,8 +5,8 @@
 
 use leasehold_api::{
     AcquireReply, Acquired, BackendError, ClockId, Contended, ConvertReply, EndReason, ForceReply,
-    HolderStatus, HolderView, InspectReply, Notification, PollReply, Queued, Refused, ReleaseReply,
-    RenewReply, ServerTime, Stamp, Stamped, WaiterView,
+    HolderStatus, HolderView, InspectReply, NoteReply, NoteView, Notification, PollReply, Queued,
+    Refused, ReleaseReply, RenewReply, ServerTime, Stamp, Stamped, WaiterView,
 };
 
 use super::encoding::{Malformed, Reader};
@@ -150,6 +150,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
         let holders = list(from, holder)?;
         let waiter_count = from.u32("waiter count")?;
         let waiters = list(from, waiter)?;
+        let note = note_view(from)?;
         Ok(InspectReply {
             spec,
             token,
@@ -158,6 +159,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
             weight,
             waiters,
             waiter_count,
+            note,
         })
     })
 }
@@ -175,6 +177,23 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
                     what: "force reply",
                 });
             }
+        })
+    })
+}
+
+/// Decodes the answer to [`Protocol::note`](super::Protocol::note).
+pub fn note(bytes: &[u8], clock: ClockId) -> Answer<NoteReply> {
+    only(bytes, clock, |from| {
+        Ok(match from.u8("note reply")? {
+            b'N' => {
+                let note = note_view(from)?;
+                NoteReply::Noted(note.ok_or(Malformed { what: "note reply" })?)
+            }
+            b'L' => NoteReply::Lost {
+                reason: reason(from)?,
+                note: note_view(from)?,
+            },
+            _ => return Err(Malformed { what: "note reply" }),
         })
     })
 }
@@ -357,6 +376,22 @@ fn holder_status(from: &mut Reader<'_>) -> Result<HolderStatus, Malformed> {
     })
 }
 
+fn note_view(from: &mut Reader<'_>) -> Result<Option<NoteView>, Malformed> {
+    if !from.flag("note flag")? {
+        return Ok(None);
+    }
+    let (token, version) = (from.token("token")?, from.u32("version")?);
+    let kept_for = from.duration("kept for")?;
+    let length = usize::from(from.u8("length of a note")?);
+    let bytes = from.take(length, "note")?.to_vec();
+    Ok(Some(NoteView {
+        token,
+        version,
+        bytes,
+        kept_for,
+    }))
+}
+
 fn list<T>(
     from: &mut Reader<'_>,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
@@ -490,6 +525,7 @@ mod tests {
             let bytes = [start, &bytes].concat();
             let _ = (convert(&bytes, CLOCK), inspect(&bytes, CLOCK));
             let _ = (force_release(&bytes, CLOCK), decode_notification(&bytes));
+            let _ = note(&bytes, CLOCK);
             prop_assert_eq!(polls(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(renewals(&bytes, count, CLOCK).len(), count);
             prop_assert_eq!(releases(&bytes, count, CLOCK).len(), count);

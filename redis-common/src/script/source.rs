@@ -74,6 +74,7 @@ pub(crate) struct Scripts {
     pub(crate) inspect: Arc<Script>,
     pub(crate) force_release: Arc<Script>,
     pub(crate) list: Arc<Script>,
+    pub(crate) note: Arc<Script>,
 }
 
 impl Scripts {
@@ -134,6 +135,7 @@ impl Scripts {
             inspect: script("", "", include_str!("lua/commands/inspect.lua")),
             force_release: script("", "", include_str!("lua/commands/force_release.lua")),
             list: Script::new(include_str!("lua/commands/list.lua").to_owned()),
+            note: script("", "", include_str!("lua/commands/note.lua")),
         }
     }
 }
@@ -149,6 +151,7 @@ impl Scripts {
             &self.convert,
             &self.inspect,
             &self.force_release,
+            &self.note,
         ];
         all.map(|script| script.source()).concat()
     }
@@ -280,6 +283,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let constants = [
         // The last byte is the version of the format.
         ("MAGIC", r"'LH\4'".into()),
+        // The same for a state with a note, which is always a hash.
+        ("NOTE_MAGIC", r"'LH\5'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),

@@ -18,8 +18,8 @@ use std::time::Duration;
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
     Acquire, BackendError, Convert, FencingToken, ForceMode, ForceRelease, Key, Label, Limits,
-    LockSpec, Mode, Notification, Operation, OwnerId, Policy, Poll, Release, Renew, ServerTime,
-    SessionId, Stamp, Stamped, Wait,
+    LockSpec, Mode, Note, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
+    ServerTime, SessionId, Stamp, Stamped, Wait,
 };
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
@@ -243,6 +243,7 @@ impl World<'_> {
             | Action::Poll(choice, _)
             | Action::Renew(choice, _)
             | Action::Release(choice)
+            | Action::Note(choice, _, _)
             | Action::Convert(choice, _, _) => {
                 if let Some(request) = self.recent(*choice) {
                     let command = self.command(action, &request);
@@ -285,6 +286,11 @@ impl World<'_> {
                     true => Convert::to_exclusive(key, operation, token),
                     false => Convert::to_shared(key, operation, token),
                 })
+            }
+            Action::Note(_, version, ms) => {
+                let (text, keep) = ([version; 9], Duration::from_millis(u64::from(ms)));
+                let note = Note::new(key, operation, version.into(), text, keep);
+                Command::Note(note.expect("a short note"))
             }
             _ => unreachable!("{action:?} has no earlier attempt"),
         }
@@ -375,6 +381,7 @@ impl World<'_> {
             Command::Convert(request) => protocol.convert(request),
             Command::Inspect => protocol.inspect(key),
             Command::ForceRelease(request) => protocol.force_release(request),
+            Command::Note(request) => protocol.note(request),
         };
         let bytes = self.run_call(&call, matches!(command, Command::Acquire(_)))?;
         let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
@@ -395,6 +402,7 @@ impl World<'_> {
                 unstamp(first(reply::releases(&bytes, 1, CLOCK)), Reply::Release)
             }
             Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
+            Command::Note(_) => unstamp(reply::note(&bytes, CLOCK), Reply::Note),
             Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
             Command::ForceRelease(_) => {
                 unstamp(reply::force_release(&bytes, CLOCK), Reply::ForceRelease)

@@ -2,7 +2,7 @@
 //!
 //! The checker needs no search, because the simulation knows the truth. It compares the states
 //! before and after each step of a server ([`holders`], [`order`], [`replies`], [`answers`],
-//! [`reasons`]) and checks the messages that the step sends ([`pushes`]). This is a second,
+//! [`reasons`], [`notes`]) and checks the messages that the step sends ([`pushes`]). This is a second,
 //! declarative reading of docs/semantics.md, and shares no code with the state machine. The
 //! checker also compares the clients' guards with the servers and with each other ([`guards`]).
 //!
@@ -15,6 +15,7 @@ mod events;
 mod guards;
 mod history;
 mod holders;
+mod notes;
 mod order;
 mod pushes;
 mod rare;
@@ -156,6 +157,7 @@ impl Checker {
         replies::check(step, &mut self.found);
         answers::check(step, &mut self.found);
         pushes::check(step, &mut self.found);
+        notes::check(step, &mut self.found);
         let released = self.history.released(step);
         self.reasons
             .step(step, released.is_some(), self.model, &mut self.found);

@@ -4,8 +4,8 @@
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
-    AcquireReply, Convert, ConvertReply, EndReason, Key, Kind, Label, Mode, Operation, PollReply,
-    Refused, ReleaseReply, RenewReply, ServerTime, SessionId,
+    AcquireReply, Convert, ConvertReply, EndReason, Key, Kind, Label, Mode, NoteReply, Operation,
+    PollReply, Refused, ReleaseReply, RenewReply, ServerTime, SessionId,
 };
 
 use crate::checker::small_map::SmallMap;
@@ -92,7 +92,8 @@ const fn reason(reply: &Reply) -> Option<EndReason> {
         Reply::Poll(PollReply::Gone(reason))
         | Reply::Renew(RenewReply::Lost(reason))
         | Reply::Release(ReleaseReply::NotHeld(reason))
-        | Reply::Convert(ConvertReply::Lost(reason)) => Some(*reason),
+        | Reply::Convert(ConvertReply::Lost(reason))
+        | Reply::Note(NoteReply::Lost { reason, .. }) => Some(*reason),
         _ => None,
     }
 }

@@ -41,6 +41,7 @@ pub(crate) const fn operation(command: &Command) -> Option<Operation> {
         Command::Renew(request) => Some(request.operation),
         Command::Release(request) => Some(request.operation),
         Command::Convert(request) => Some(request.operation),
+        Command::Note(request) => Some(request.operation),
         Command::Inspect | Command::ForceRelease(_) => None,
     }
 }
@@ -55,6 +56,7 @@ pub(crate) fn name(command: &Command) -> &'static str {
         Command::Convert(_) => "convert",
         Command::Inspect => "inspect",
         Command::ForceRelease(_) => "force_release",
+        Command::Note(_) => "note",
     }
 }
 

@@ -170,7 +170,8 @@ mod tests {
     use super::*;
 
     /// The mutants that other tests find. They need threads (loom), several keys held together, a
-    /// count of subscriptions, or a hand-off, which stress runs don't have.
+    /// count of subscriptions, a hand-off, a job or an election, which stress runs don't have.
+    /// `tests/jobs` explores the last two.
     const ELSEWHERE: &[&str] = &[
         "cancel-before-schedule-race-of-the-watchdog",
         "batch-that-nobody-sends",
@@ -187,6 +188,14 @@ mod tests {
         "sender-ends-handoff",
         "subscribes-for-each-waiter",
         "two-takers-of-one-pushed-grant",
+        "note-of-a-hold-that-is-gone",
+        "older-note-reverts-a-newer-one",
+        "note-ends-with-its-epoch",
+        "job-is-decided-without-its-record",
+        "attempt-of-a-job-is-not-noted",
+        "failed-job-is-noted-as-done",
+        "done-ahead-of-the-clock-silences",
+        "leader-by-a-remembered-flag",
     ];
 
     #[test]

@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
 use leasehold_api::{
-    EndReason, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome, ReleaseOutcome,
+    EndReason, FireTime, JobOutcome, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome,
+    ReleaseOutcome,
 };
 use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
 
@@ -59,6 +60,11 @@ scenarios! {
     waiter_that_may_listen_is_not_skipped
     grant_that_is_relayed_is_made
     relayed_grant_counts_by_the_clock_that_it_names
+    job_runs_once_under_its_lock
+    attempt_counts_although_its_machine_died
+    failed_job_is_not_done
+    done_ahead_of_the_clock_silences_nothing
+    paused_leader_leads_no_more
 }
 
 impl Scenario {
@@ -458,4 +464,87 @@ async fn relayed_grant_counts_by_the_clock_that_it_names() {
     // The server granted it 1 ms after the release was sent.
     let end = released + ms(1) + pushed.expect("it was pushed");
     assert!(got + second.valid_for() <= end, "{end:?}");
+}
+
+fn fire_time(server: &SimServer) -> FireTime {
+    FireTime::from_millis(server.server_time().as_micros() / 1_000)
+}
+
+async fn job_runs_once_under_its_lock() {
+    let server = SimServer::new(1);
+    let fire = fire_time(&server);
+    let runs = std::cell::Cell::new(0);
+    let run = async |name| {
+        let (_, locks) = client(&server, name);
+        let job = locks.once("job").expect("a valid key").at(fire);
+        let body = async |_job: leasehold_api::Job| {
+            runs.set(runs.get() + 1);
+            server.advance(secs(1)).await;
+            Ok::<_, &str>(())
+        };
+        job.run(body).await.expect("answered")
+    };
+    let outcomes = futures_util::future::join(run("a"), run("b")).await;
+    assert_eq!(runs.get(), 1, "{outcomes:?}");
+}
+
+async fn attempt_counts_although_its_machine_died() {
+    let server = SimServer::new(1);
+    let fire = fire_time(&server);
+    let (process, a) = client(&server, "a");
+    let (_, b) = client(&server, "b");
+    let dying = a.once("job").expect("a valid key").attempts(1).at(fire);
+    let hangs = dying.run(async |_job| std::future::pending::<Result<(), ()>>().await);
+    let kills = async {
+        server.advance(secs(1)).await;
+        process.kill();
+        server.advance(secs(60)).await;
+    };
+    futures_util::future::select(Box::pin(hangs), Box::pin(kills)).await;
+    let job = b.once("job").expect("a valid key").attempts(1).at(fire);
+    let outcome = job.run(async |_job| Ok::<_, ()>(())).await;
+    let outcome = outcome.expect("answered");
+    assert!(matches!(outcome, JobOutcome::GaveUp { .. }), "{outcome:?}");
+}
+
+async fn failed_job_is_not_done() {
+    let server = SimServer::new(1);
+    let (_, locks) = client(&server, "a");
+    let once = locks.once("job").expect("a valid key").attempts(1);
+    let job = once.at(fire_time(&server));
+    let outcome = job.run(async |_job| Err::<(), _>("fails")).await;
+    let outcome = outcome.expect("answered");
+    assert!(matches!(outcome, JobOutcome::GaveUp { .. }), "{outcome:?}");
+    assert_eq!(once.status().await.expect("answered").done, None);
+}
+
+async fn done_ahead_of_the_clock_silences_nothing() {
+    let server = SimServer::new(1);
+    let (_, locks) = client(&server, "a");
+    let once = locks.once("job").expect("a valid key");
+    server.step_clock_forward(secs(100_000));
+    let first = once
+        .at(fire_time(&server))
+        .run(async |_job| Ok::<_, ()>(()));
+    assert!(first.await.expect("answered").is_done());
+    server.step_clock_back(secs(100_000));
+    let second = once
+        .at(fire_time(&server))
+        .run(async |_job| Ok::<_, ()>(()));
+    assert!(second.await.is_err(), "the job is silent");
+}
+
+async fn paused_leader_leads_no_more() {
+    let server = SimServer::new(1);
+    let (process, locks) = client(&server, "a");
+    let term = locks
+        .election("leader")
+        .expect("a valid key")
+        .campaign()
+        .await;
+    let term = term.expect("free");
+    process.pause();
+    server.advance(secs(60)).await;
+    process.resume();
+    assert!(!term.is_leader());
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::client::error::describe_kind;
 use crate::id::{FencingToken, Key};
-use crate::reply::{HolderView, InspectReply, WaiterView};
+use crate::reply::{HolderView, InspectReply, NoteView, WaiterView};
 use crate::request::{Kind, LockSpec, Mode};
 
 /// The state of a key at the time of an [`inspect`](crate::LockClient::inspect) call.
@@ -207,6 +207,22 @@ impl Inspection {
         self.reply.waiter_count
     }
 
+    /// Returns the note that stands, if there is one. Jobs and
+    /// elections keep their state in it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("report").await?;
+    /// println!("note: {:?}", inspection.note());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn note(&self) -> Option<&NoteView> {
+        self.reply.note.as_ref()
+    }
+
     /// Returns the distinct tokens of the [listed holders](Self::holders), to pass to
     /// [`force_release`](crate::LockClient::force_release).
     ///
@@ -286,7 +302,16 @@ impl fmt::Display for Inspection {
             self.reply.waiter_count,
             self.reply.waiters.len(),
             "waiters",
-        )
+        )?;
+        if let Some(note) = &self.reply.note {
+            let (bytes, token, version) = (note.bytes.len(), note.token, note.version);
+            write!(
+                f,
+                "\n  note of {bytes} bytes, token {token}, version {version}"
+            )?;
+            write!(f, ", kept for {}", Millis(note.kept_for))?;
+        }
+        Ok(())
     }
 }
 

@@ -1,5 +1,6 @@
 //! The client's record of an acquisition. Every guard wraps one.
 
+mod note;
 mod one;
 mod several;
 

@@ -7,6 +7,7 @@
 mod conversion;
 mod delivery;
 mod leases;
+mod notes;
 mod queue;
 mod reasons;
 mod tokens;
@@ -105,6 +106,9 @@ fn alteration(mutant: Mutant) -> Option<Alter> {
         Mutant::TokenCountsByOne => tokens::token_counts_by_one,
         Mutant::ReadersDistinctTokens => tokens::readers_distinct_tokens,
         Mutant::FloorIgnored => tokens::floor_ignored,
+        Mutant::NoteWithoutHold => notes::note_without_hold,
+        Mutant::OldNoteReverts => notes::old_note_reverts,
+        Mutant::NoteEndsTooSoon => notes::note_ends_too_soon,
         Mutant::ExpiryUntold => reasons::expiry_untold,
         Mutant::ReleaseToldAsExpiry => reasons::release_told_as_expiry,
         Mutant::RevokedIsRenewed => reasons::revoked_is_renewed,
@@ -189,6 +193,7 @@ impl Step<'_> {
             Command::Renew(request) => Some(request.operation),
             Command::Release(request) => Some(request.operation),
             Command::Convert(request) => Some(request.operation),
+            Command::Note(request) => Some(request.operation),
             Command::Inspect | Command::ForceRelease(_) => None,
         }
     }
@@ -292,11 +297,12 @@ const fn full_mode(spec: LockSpec) -> Mode {
     }
 }
 
-/// The latest end of all holders, waiters and watermarks.
+/// The latest end of all holders, waiters and watermarks, and of the note.
 fn last_end(parts: &StateParts) -> ServerTime {
     let holders = parts.holders.iter().map(|holder| holder.end);
     let waiters = parts.waiters.iter().map(|waiter| waiter.end);
     let watermarks = parts.watermarks.iter().map(|watermark| watermark.end);
-    let all = holders.chain(waiters).chain(watermarks);
+    let note = parts.note.iter().map(|note| note.end);
+    let all = holders.chain(waiters).chain(watermarks).chain(note);
     all.max().unwrap_or_default()
 }

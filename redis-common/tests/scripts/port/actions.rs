@@ -19,6 +19,8 @@ pub(super) enum Action {
     /// Releases an attempt, then sends its acquire.
     ReleaseFirst(Attempt),
     Convert(u8, bool, bool),
+    /// Leaves a note of this version, and keeps it for so many milliseconds.
+    Note(u8, u8, u8),
     Inspect(u8),
     Force(u8, bool, bool),
     Listen(u8, bool),
@@ -71,6 +73,7 @@ pub(super) fn actions() -> impl Strategy<Value = Action> {
         1 => attempts().prop_map(Action::ReleaseFirst),
         3 => (any::<u8>(), any::<bool>(), any::<bool>())
             .prop_map(|(a, b, c)| Action::Convert(a, b, c)),
+        2 => (any::<u8>(), 0..4_u8, 0..30_u8).prop_map(|(a, b, c)| Action::Note(a, b, c)),
         2 => (0..2_u8).prop_map(Action::Inspect),
         1 => (0..2_u8, any::<bool>(), any::<bool>()).prop_map(|(a, b, c)| Action::Force(a, b, c)),
         2 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),

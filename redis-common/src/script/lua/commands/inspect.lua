@@ -33,4 +33,5 @@ return S:serve(function(S)
   return spec .. last
     .. struct.pack('<I4I4I4', #holders, weight, #listed) .. table.concat(listed)
     .. struct.pack('<I4I4', waiting, #waiters) .. table.concat(waiters)
+    .. S:view_note(S:standing_note())
 end)

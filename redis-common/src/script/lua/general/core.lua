@@ -16,6 +16,8 @@
 --             middle of the queue, their tickets are a hole: the fields `w` of its first and its last
 --             ticket name each other, so the next waiter is never far. A step reads and writes a few
 --             fields, however long the queue is. A small hash without waiters becomes a string again.
+--   note      A state with a note is a hash, whatever its size. The field `n` has the note. The head begins
+--             with another format version, so no fast path serves it, and earlier releases refuse it.
 -- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
 -- demand, and step() writes the changes.
 --
@@ -138,7 +140,7 @@ local S = {
 
   load = function(S)
     S.form, S.wrote, S.dirty, S.moved, S.shrunk = false, false, false, false, false
-    S.old_hash, S.waiters, S.pending, S.reach = false, false, false, false
+    S.old_hash, S.waiters, S.pending, S.reach, S.note = false, false, false, false, false
     S.spec, S.kind, S.policy, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0, 0
     S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
     S.used, S.holder_count, S.waiter_count, S.holders, S.watermarks = 0, 0, 0, {}, {}
@@ -211,7 +213,7 @@ local S = {
     end
     local records = S.holder_count + S.waiter_count + watermarks
     local most = S.waiter_count > 0 and S.queue_records or S.packed_records
-    if records > most or records > @FEW_RECORDS@
+    if records > most or S.note or records > @FEW_RECORDS@
       and (S.holder_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
       or S.waiter_count > S.shared_waiters and S.policy == @FAIR@
       and (S.kind == @SEMAPHORE@ or S.used > 0 and S.used < S.capacity)

@@ -70,7 +70,8 @@
     if type(S.stored) == 'table' then
       S:refuse_foreign('', redis.call('TYPE', S.key).ok)
     end
-    if not S.stored or string.sub(S.stored, 1, 3) ~= @MAGIC@ or #S.stored < 106 then
+    local magic = S.stored and string.sub(S.stored, 1, 3)
+    if magic ~= @MAGIC@ and magic ~= @NOTE_MAGIC@ or #S.stored < 106 then
       S:refuse_foreign(S.stored or '', 'hash')
     end
     local _, bytes, scanned, tick, swept_to, weights, holders, unreachable, waiting, token,
@@ -85,6 +86,9 @@
     S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, early, scanned
     S.used, S.holder_count, S.waiter_count = weights, holders, waiting
     S:start_hash(tick, swept_to, holders)
+    if magic == @NOTE_MAGIC@ then
+      S:load_note()
+    end
     S.waiters = {
       by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
       next_ticket = next_ticket, first = first, first_end = first_end, unreachable = unreachable,
@@ -158,6 +162,30 @@
         S:keep_waiter(first + i - 1, bytes)
       end
     end
+  end,
+
+  load_note = function(S)
+    local bytes = redis.call('HGET', S.key, 'n')
+    if bytes then
+      local token, version, ends, text = struct.unpack('<dI4dBc0', bytes)
+      S.note = { token = token, version = version, ends = ends, bytes = text }
+    end
+  end,
+
+  -- The note, unless its epoch has ended and it is no longer kept.
+  standing_note = function(S)
+    local note = S.note
+    if note and (note.token == S.token or note.ends > S.now) then
+      return note
+    end
+  end,
+
+  view_note = function(S, note)
+    if not note then
+      return '\0'
+    end
+    return '\1' .. struct.pack('<dI4dBc0', note.token, note.version, math.max(note.ends - S.now, 0),
+      #note.bytes, note.bytes)
   end,
 
   load_ticket = function(S, name)
@@ -252,7 +280,8 @@
       holder_id = S:slot_holder(1)
       holder = S:write_holder(S:holder_of(holder_id))
     end
-    return struct.pack('<c3c14dBdI4I4I4I4ddddddd', @MAGIC@, S.spec, S.last_scan, S.ticks,
+    local magic = S.note and @NOTE_MAGIC@ or @MAGIC@
+    return struct.pack('<c3c14dBdI4I4I4I4ddddddd', magic, S.spec, S.last_scan, S.ticks,
       S.cursor, S.used, S.holder_count, q.unreachable, S.waiter_count, S.token, S.stored_end,
       S.earliest, q.next_ticket, q.first, head_of_queue and head_of_queue.ends or q.first_end,
       q.earliest) .. holder_id .. holder
@@ -373,7 +402,10 @@
   end,
 
   flush_hash = function(S)
-    local nearly_empty = S.shrunk and S.waiter_count == 0 and S.holder_count <= 1
+    local had_note = S.note
+    S.note = S:standing_note() or false
+    local nearly_empty = S.waiter_count == 0 and S.holder_count <= 1
+      and (S.shrunk or had_note) and not S.note
     -- Far less than flush_packed() allows, so that a key doesn't change back and forth.
     if nearly_empty and redis.call('HLEN', S.key) <= math.min(S.packed_records, @SMALL_HASH@) then
       S:load_rest()
@@ -381,6 +413,12 @@
       return S:flush_packed()
     end
     local set, gone = { 'head', '' }, S:drop_fields()
+    if S.note and S.note.fresh then
+      set[3], set[4] = 'n', struct.pack('<dI4dBc0', S.note.token, S.note.version, S.note.ends,
+        #S.note.bytes, S.note.bytes)
+    elseif had_note and not S.note then
+      gone[#gone + 1] = 'n'
+    end
     S:sweep_watermarks(gone)
     set[2] = S:head()
     S:put_waiters(set)

@@ -1,0 +1,49 @@
+//! The note that a holder leaves on its key.
+
+use std::time::Duration;
+
+use crate::client::error::Error;
+use crate::client::hold::one::Hold;
+use crate::client::state::answer::Answer;
+use crate::client::state::backoff::Backoff;
+use crate::reply::NoteReply;
+use crate::request::Note;
+use crate::runtime::Moment;
+
+impl Hold {
+    /// Leaves a note, and tries again until the server answers or `until` has passed. A copy of a note
+    /// changes nothing, so it is safe to repeat it.
+    ///
+    /// # Errors
+    /// The last error, if the server didn't answer. The note may have been written.
+    pub(crate) async fn note(
+        &self,
+        version: u32,
+        bytes: &[u8],
+        keep: Duration,
+        until: Moment,
+    ) -> Result<Answer<NoteReply>, Error> {
+        let (core, key) = (&self.client, &self.holder.key);
+        let note = Note::new(key.clone(), self.operation, version, bytes, keep);
+        let note = note.map_err(|error| error.on(key))?;
+        let mut backoff = Backoff::foreground();
+        loop {
+            let call = core.backend.write_note(&note);
+            let error = match core.exchange(core.settings.call_timeout, call).await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => error,
+            };
+            let pause = core.jittered(backoff.next());
+            if !error.is_transient() || core.now().saturating_add(pause) >= until {
+                return Err(error.on(key));
+            }
+            core.runtime.sleep(pause).await;
+        }
+    }
+
+    /// When the guard becomes invalid, unless a renewal comes first.
+    pub(crate) fn valid_until(&self) -> Moment {
+        let now = self.client.now();
+        self.check().map_or(now, |left| now.saturating_add(left))
+    }
+}

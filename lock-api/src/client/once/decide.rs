@@ -1,0 +1,257 @@
+//! Decides what happens with an occurrence. It depends only on the record, the wish and the server's time.
+
+use std::time::Duration;
+
+use crate::client::once::record::Record;
+use crate::mutants::mutant;
+use crate::time::{FireTime, ServerTime};
+
+/// The pause before the second attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
+const FIRST_PAUSE: Duration = Duration::from_secs(30);
+const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
+
+/// Which occurrence a caller wants to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum When {
+    /// The occurrence with this fire time.
+    At(FireTime),
+    /// One that begins now, unless another one was done within the window.
+    NotWithin,
+}
+
+/// What a caller wants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Wish {
+    pub(super) when: When,
+    /// From a fire time until the last moment to start its occurrence.
+    pub(super) window: Duration,
+    pub(super) max_attempts: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// Run the body. It is the attempt with this number, from 1.
+    Start {
+        fire: FireTime,
+        attempt: u32,
+    },
+    /// Ask again at this time.
+    Wait(ServerTime),
+    Done {
+        fire: FireTime,
+        at: ServerTime,
+    },
+    Missed,
+    GaveUp {
+        attempts: u32,
+    },
+    /// A fire time that is too far ahead of the server's clock: the one that was asked for, or one that
+    /// is recorded as done.
+    Ahead {
+        fire: FireTime,
+    },
+}
+
+impl Wish {
+    pub(super) fn decide(&self, record: &Record, now: ServerTime) -> Decision {
+        // A step of a clock must not silence the job until that time.
+        let asked = match self.when {
+            When::At(fire) => Some(fire),
+            When::NotWithin => None,
+        };
+        let latest = now.saturating_add(self.window);
+        let ahead = [record.done, asked].into_iter().flatten().max();
+        if let Some(fire) = ahead.filter(|fire| fire.server_time() > latest)
+            && !mutant!(DoneAheadSilences)
+        {
+            return Decision::Ahead { fire };
+        }
+        let fire = match self.occurrence(record, now) {
+            Ok(fire) => fire,
+            Err(decision) => return decision,
+        };
+        if fire.server_time() > now {
+            return Decision::Wait(fire.server_time());
+        }
+        let late = now >= fire.after(self.window);
+        if late || record.tried.is_some_and(|tried| tried > fire) {
+            return Decision::Missed;
+        }
+        let attempts = match record.tried == Some(fire) {
+            true => record.attempts,
+            false => 0,
+        };
+        if attempts >= self.max_attempts {
+            return Decision::GaveUp { attempts };
+        }
+        let pause = pause_after(attempts);
+        let next = record.tried_at.saturating_add(pause);
+        // A clock that was stepped back must not keep the job waiting longer than the pause.
+        if attempts > 0 && now < next && record.tried_at <= now {
+            return Decision::Wait(next);
+        }
+        let attempt = attempts + 1;
+        Decision::Start { fire, attempt }
+    }
+
+    /// The occurrence that is wanted, unless it is done.
+    fn occurrence(&self, record: &Record, now: ServerTime) -> Result<FireTime, Decision> {
+        let done_at = record.done_at.unwrap_or_default();
+        match self.when {
+            When::At(fire) => match record.done {
+                Some(done) if fire <= done => Err(Decision::Done {
+                    fire: done,
+                    at: done_at,
+                }),
+                _ => Ok(fire),
+            },
+            When::NotWithin => {
+                if let (Some(fire), Some(at)) = (record.done, record.done_at)
+                    && now < at.saturating_add(self.window)
+                {
+                    return Err(Decision::Done { fire, at });
+                }
+                // One that was tried, and is neither done nor too late, goes on.
+                let open = record.tried.filter(|tried| {
+                    record.done < Some(*tried)
+                        && now < tried.after(self.window)
+                        && tried.server_time() <= now
+                });
+                let new = FireTime::of(now).max(record.tried.unwrap_or_default());
+                Ok(open.unwrap_or(new))
+            }
+        }
+    }
+}
+
+fn pause_after(attempts: u32) -> Duration {
+    let doublings = attempts.saturating_sub(1).min(16);
+    (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HOUR: Duration = Duration::from_secs(3_600);
+
+    fn at(secs: u64) -> ServerTime {
+        ServerTime::from_micros(secs * 1_000_000)
+    }
+
+    fn fire(secs: u64) -> FireTime {
+        FireTime::from_millis(secs * 1_000)
+    }
+
+    fn wish(when: When) -> Wish {
+        Wish {
+            when,
+            window: HOUR,
+            max_attempts: 3,
+        }
+    }
+
+    fn done(up_to: u64, at_secs: u64) -> Record {
+        Record {
+            done: Some(fire(up_to)),
+            done_at: Some(at(at_secs)),
+            tried: Some(fire(up_to)),
+            tried_at: at(at_secs),
+            attempts: 1,
+        }
+    }
+
+    #[test]
+    fn occurrence_is_done_up_to_its_fire_time() {
+        let record = done(10_000, 10_001);
+        let decide = |of| wish(When::At(fire(of))).decide(&record, at(12_000));
+        for old in [8_000, 9_999, 10_000] {
+            let (fire, at) = (fire(10_000), at(10_001));
+            assert_eq!(decide(old), Decision::Done { fire, at });
+        }
+        let (fire, attempt) = (fire(10_001), 1);
+        assert_eq!(decide(10_001), Decision::Start { fire, attempt });
+    }
+
+    #[test]
+    fn window_is_open_from_the_fire_time_on() {
+        let decide = |now| wish(When::At(fire(10_000))).decide(&Record::default(), now);
+        assert_eq!(decide(at(9_999)), Decision::Wait(at(10_000)));
+        let (fire, attempt) = (fire(10_000), 1);
+        assert_eq!(decide(at(10_000)), Decision::Start { fire, attempt });
+        let last = ServerTime::from_micros(13_600_000_000 - 1);
+        assert_eq!(decide(last), Decision::Start { fire, attempt });
+        assert_eq!(decide(at(13_600)), Decision::Missed);
+        assert_eq!(decide(at(6_399)), Decision::Ahead { fire });
+    }
+
+    #[test]
+    fn attempts_are_counted_with_growing_pauses() {
+        let mut record = Record {
+            tried: Some(fire(10_000)),
+            tried_at: at(10_000),
+            ..Record::default()
+        };
+        let wish = wish(When::At(fire(10_000)));
+        for (attempts, pause) in [(1, 30), (2, 60)] {
+            record.attempts = attempts;
+            let (next, attempt) = (at(10_000 + pause), attempts + 1);
+            assert_eq!(wish.decide(&record, at(10_000)), Decision::Wait(next));
+            let fire = fire(10_000);
+            assert_eq!(
+                wish.decide(&record, next),
+                Decision::Start { fire, attempt }
+            );
+        }
+        record.attempts = 3;
+        let gave_up = Decision::GaveUp { attempts: 3 };
+        assert_eq!(wish.decide(&record, at(10_500)), gave_up);
+        // The next occurrence starts again, and the one before it is over.
+        record.tried = Some(fire(10_100));
+        assert_eq!(wish.decide(&record, at(10_500)), Decision::Missed);
+        assert_eq!(pause_after(9), LONGEST_PAUSE);
+    }
+
+    #[test]
+    fn done_too_far_ahead_is_an_error() {
+        let record = done(50_000, 50_000);
+        let fire = fire(50_000);
+        for when in [When::At(self::fire(10_000)), When::NotWithin] {
+            assert_eq!(
+                wish(when).decide(&record, at(10_000)),
+                Decision::Ahead { fire }
+            );
+        }
+    }
+
+    #[test]
+    fn not_within_counts_from_the_last_success() {
+        let wish = wish(When::NotWithin);
+        let record = done(9_000, 10_000);
+        let (fire_done, done_at) = (fire(9_000), at(10_000));
+        let now = ServerTime::from_micros(13_600_000_000 - 1);
+        let decided = wish.decide(&record, now);
+        assert_eq!(
+            decided,
+            Decision::Done {
+                fire: fire_done,
+                at: done_at
+            }
+        );
+        let start = |secs, attempt| Decision::Start {
+            fire: fire(secs),
+            attempt,
+        };
+        assert_eq!(wish.decide(&record, at(13_600)), start(13_600, 1));
+        // A failed attempt goes on under its fire time, until the window has passed.
+        let failed = Record {
+            tried: Some(fire(13_600)),
+            tried_at: at(13_600),
+            attempts: 1,
+            ..record
+        };
+        assert_eq!(wish.decide(&failed, at(13_601)), Decision::Wait(at(13_630)));
+        assert_eq!(wish.decide(&failed, at(13_640)), start(13_600, 2));
+        assert_eq!(wish.decide(&failed, at(17_200)), start(17_200, 1));
+    }
+}

@@ -1,0 +1,109 @@
+//! A loop that runs an occurrence each period.
+
+use std::convert::Infallible;
+use std::future::Future;
+use std::time::Duration;
+
+use crate::client::error::Error;
+use crate::client::once::{Job, JobOutcome, Once};
+use crate::time::{FireTime, ServerTime, micros};
+
+/// The pause after a call that failed because of an outage.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// A job that runs each period. [`Once::every`] returns it.
+///
+/// The fire times are the multiples of the period since 1970, by the server's clock. So all machines agree on
+/// them, however wrong their own clocks are.
+///
+/// # Examples
+/// See [`Once::every`].
+#[derive(Clone, Debug)]
+#[must_use = "it does nothing until you run it"]
+pub struct Every {
+    once: Once,
+    period: Duration,
+    /// The last occurrence that this loop has dealt with.
+    last: Option<FireTime>,
+}
+
+impl Every {
+    pub(super) const fn new(once: Once, period: Duration) -> Self {
+        Self {
+            once,
+            period,
+            last: None,
+        }
+    }
+
+    /// Waits for the next occurrence, and runs it as [`Occurrence::run`](crate::Occurrence::run) does. The
+    /// first call runs the current occurrence, if it isn't done. An occurrence can start until the next one
+    /// is due.
+    ///
+    /// # Errors
+    /// The same as [`Occurrence::run`](crate::Occurrence::run).
+    ///
+    /// # Cancel safety
+    /// The same as [`Occurrence::run`](crate::Occurrence::run). The next call waits for the same occurrence.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let mut each_minute = locks.once("clean-up")?.every(Duration::from_secs(60));
+    /// loop {
+    ///     let outcome = each_minute.run_next(async |_job| Ok::<_, Error>(())).await?;
+    ///     println!("{outcome:?}");
+    /// }
+    /// # }
+    /// ```
+    pub async fn run_next<T, E, F: Future<Output = Result<T, E>>>(
+        &mut self,
+        body: impl FnMut(Job) -> F,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        // Refuses a period outside its limits before it divides by it.
+        self.once
+            .at(FireTime::default())
+            .start_before(self.period)
+            .check()?;
+        let period = micros(self.period);
+        let fire = loop {
+            let now = self.once.server_time().await?.as_micros();
+            let current = FireTime::of(ServerTime::from_micros(now - now % period));
+            if self.last.is_none_or(|last| last < current) {
+                break current;
+            }
+            let next = Duration::from_micros(period - now % period);
+            self.once.sleep(next).await?;
+        };
+        let occurrence = self.once.at(fire).start_before(self.period);
+        let outcome = occurrence.run(body).await?;
+        self.last = Some(fire);
+        Ok(outcome)
+    }
+
+    /// Runs each occurrence, until an error that waiting can't fix. Ignores what the occurrences return: to
+    /// see that, call [`run_next`](Self::run_next).
+    ///
+    /// # Errors
+    /// The permanent errors of [`Occurrence::run`](crate::Occurrence::run). [`Error::Closed`] after a shutdown.
+    ///
+    /// # Cancel safety
+    /// The same as [`Occurrence::run`](crate::Occurrence::run).
+    ///
+    /// # Examples
+    /// See [`Once::every`].
+    pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
+        mut self,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<Infallible, Error> {
+        loop {
+            match self.run_next(&mut body).await {
+                Ok(_) => {}
+                Err(error) if error.is_transient() => self.once.sleep(PAUSE).await?,
+                Err(error) => return Err(error),
+            }
+        }
+    }
+}

@@ -1,0 +1,371 @@
+//! Jobs that run once: the handle, and what it returns.
+//!
+//! The state of a job is the note of its key ([`record`]). [`decide`] says what follows from it, and [`run`]
+//! does it: it takes the lock, notes the attempt, runs the body, and notes that it is done.
+
+mod decide;
+mod every;
+mod record;
+mod run;
+
+use std::time::Duration;
+
+use crate::bounds::{DEFAULT_START_WINDOW, MAX_START_WINDOW, MIN_START_WINDOW};
+use crate::client::error::Error;
+use crate::client::guard::MutexGuard;
+use crate::client::handle::client::LockClient;
+use crate::client::handle::mutex::Mutex;
+use crate::error::InvalidInput;
+use crate::id::{FencingToken, Key, Label};
+use crate::sync::Arc;
+use crate::time::FireTime;
+
+use decide::{When, Wish};
+pub use every::Every;
+pub use run::{JobReset, JobStatus};
+
+/// A job that many machines start, and that one of them runs.
+///
+/// [`LockClient::once`] makes a handle. It does no I/O. The state of the job lives in the lock service, as the
+/// note of its key, and no machine's clock matters: the lock service's clock decides.
+///
+/// # The promise
+/// - **One at a time.** At most one machine runs the body, as with any lock.
+/// - **Retried until it is done, given up or late.** If the winner dies or its body fails, another attempt
+///   follows, by any machine that calls `run`. There are at most three, with pauses from 30 s.
+/// - **Again after the lock service has lost its data.**
+/// - **The effects happen once only if "done" commits with them.** If a machine dies between the last effect
+///   and the note that says "done", the next attempt runs the body again. In Postgres, call
+///   `leasehold.done(name, fire, token)` first in the transaction that has the effects.
+///
+/// # Occurrences
+/// An occurrence is named by its fire time:
+///
+/// | method | an occurrence | for |
+/// |---|---|---|
+/// | [`at`](Self::at) | is due at the fire time that you name | schedulers that tell it |
+/// | [`not_within`](Self::not_within) | is due if the last success was long enough ago | cron and commands |
+/// | [`every`](Self::every) | is due each period, by the server's clock | a loop in your program |
+///
+/// # Examples
+/// ```no_run
+/// # use std::time::SystemTime;
+/// # use leasehold_api::{Error, JobOutcome, LockClient};
+/// # async fn example(locks: LockClient, midnight: SystemTime) -> Result<(), Error> {
+/// async fn write_report() -> std::io::Result<()> { Ok(()) }
+///
+/// let report = locks.once("report")?;
+/// match report.at(midnight).run(async |_job| write_report().await).await? {
+///     JobOutcome::Done(()) => println!("this machine wrote the report"),
+///     other => println!("{other:?}"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a job does nothing until you run an occurrence"]
+pub struct Once {
+    mutex: Mutex,
+    max_attempts: u32,
+}
+
+impl LockClient {
+    /// Returns a handle of a job that runs once for each occurrence. Does no I/O.
+    ///
+    /// The name is the key of its lock. Use it for nothing else.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidInput`] if the name is empty or longer than 256 bytes.
+    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum.
+    /// - [`Error::Closed`] after a shutdown.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # fn example(locks: LockClient) -> Result<(), Error> {
+    /// let report = locks.once("report")?.attempts(5);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn once(&self, name: impl AsRef<str>) -> Result<Once, Error> {
+        let mutex = self.mutex(name)?;
+        let capabilities = mutex.lock.client.capabilities;
+        if !capabilities.notes || !capabilities.inspect {
+            return Err(Error::Unsupported {
+                what: "jobs that run once",
+            });
+        }
+        Ok(Once {
+            mutex,
+            max_attempts: 3,
+        })
+    }
+}
+
+impl Once {
+    /// Sets how often an occurrence is tried, 3 by default. With 0, it never runs.
+    ///
+    /// # Examples
+    /// `once.attempts(1)`
+    pub const fn attempts(mut self, attempts: u32) -> Self {
+        self.max_attempts = attempts;
+        self
+    }
+
+    /// Sets the lease of the lock: how long after the death of a machine another one may run the job. The
+    /// client renews it while the body runs.
+    ///
+    /// # Examples
+    /// `once.lease(Duration::from_secs(10))`
+    pub fn lease(mut self, lease: Duration) -> Self {
+        self.mutex = self.mutex.lease(lease);
+        self
+    }
+
+    /// The occurrence with this fire time. It starts within 1 h of it, unless you set
+    /// [`start_before`](Occurrence::start_before).
+    ///
+    /// Once it is done, each occurrence with the same or an earlier fire time is done too.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, FireTime, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let fire = FireTime::from_millis(1_750_000_000_000); // from your scheduler
+    /// let done = locks.once("report")?.at(fire).run(async |_job| Ok::<_, Error>(())).await?;
+    /// println!("{done:?}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn at(&self, fire: impl Into<FireTime>) -> Occurrence {
+        self.occurrence(When::At(fire.into()), DEFAULT_START_WINDOW)
+    }
+
+    /// An occurrence that is due now, unless the job was done less than `window` ago.
+    ///
+    /// For cron jobs and commands, whose fire time nobody tells: for a nightly job, `not_within` 20 h. The
+    /// window is 10 s to 47 h.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let nightly = locks.once("report")?.not_within(Duration::from_secs(20 * 60 * 60));
+    /// println!("{:?}", nightly.run(async |_job| Ok::<_, Error>(())).await?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn not_within(&self, window: Duration) -> Occurrence {
+        self.occurrence(When::NotWithin, window)
+    }
+
+    /// A loop that runs an occurrence each period: at each multiple of `period` since 1970, by the server's
+    /// clock. The period is 10 s to 47 h.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// async fn clean_up() -> Result<(), Error> { Ok(()) }
+    ///
+    /// let each_minute = locks.once("clean-up")?.every(Duration::from_secs(60));
+    /// each_minute.run(async |_job| clean_up().await).await // returns only an error
+    /// # }
+    /// ```
+    pub const fn every(self, period: Duration) -> Every {
+        Every::new(self, period)
+    }
+
+    fn occurrence(&self, when: When, window: Duration) -> Occurrence {
+        Occurrence {
+            once: self.clone(),
+            wish: Wish {
+                when,
+                window,
+                max_attempts: self.max_attempts,
+            },
+        }
+    }
+}
+
+/// An occurrence of a job. [`Once::at`] and [`Once::not_within`] return it.
+///
+/// # Examples
+/// See [`Once`].
+#[derive(Clone, Debug)]
+#[must_use = "an occurrence does nothing until you run it"]
+pub struct Occurrence {
+    once: Once,
+    wish: Wish,
+}
+
+impl Occurrence {
+    /// Sets until when the occurrence may start: this long after its fire time, by the server's clock. 10 s to
+    /// 47 h. Later it is [`Missed`](JobOutcome::Missed): nothing is caught up silently.
+    ///
+    /// It is also how far a fire time may be ahead of the server's clock.
+    ///
+    /// # Examples
+    /// `once.at(midnight).start_before(Duration::from_secs(6 * 60 * 60))`
+    pub const fn start_before(mut self, window: Duration) -> Self {
+        self.wish.window = window;
+        self
+    }
+
+    /// Checks the settings.
+    fn check(&self) -> Result<(), Error> {
+        let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
+        if limits.contains(&self.wish.window) {
+            return Ok(());
+        }
+        let problem = InvalidInput::Setting {
+            what: "the window or period of a job",
+            problem: format!(
+                "{:?} is outside the limits ({:?} to {:?})",
+                self.wish.window, MIN_START_WINDOW, MAX_START_WINDOW
+            ),
+        };
+        Err(problem.on(&self.once.mutex.lock.key))
+    }
+}
+
+/// What a body knows about its run.
+///
+/// # Examples
+/// ```no_run
+/// # use leasehold_api::{Error, FireTime, LockClient};
+/// # async fn example(locks: LockClient, fire: FireTime) -> Result<(), Error> {
+/// let report = locks.once("report")?.at(fire);
+/// report.run(async |job| {
+///     println!("attempt {} at {:?} with token {}", job.attempt(), job.fire_time(), job.fencing_token());
+///     Ok::<_, Error>(())
+/// }).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Job {
+    guard: Arc<MutexGuard>,
+    fire: FireTime,
+    attempt: u32,
+}
+
+impl Job {
+    /// Returns the fire time of the occurrence. With [`Once::not_within`], it is when its first attempt began.
+    ///
+    /// # Examples
+    /// `job.fire_time().as_millis()`
+    pub const fn fire_time(&self) -> FireTime {
+        self.fire
+    }
+
+    /// Returns the number of this attempt, from 1.
+    ///
+    /// # Examples
+    /// `if job.attempt() > 1 { clean_up_after_the_last_one().await }`
+    pub const fn attempt(&self) -> u32 {
+        self.attempt
+    }
+
+    /// Returns the name of the job.
+    ///
+    /// # Examples
+    /// `job.name().as_str()`
+    pub fn name(&self) -> &Key {
+        self.guard.key()
+    }
+
+    /// Returns the fencing token. Send it with every write. See
+    /// [`Guard::fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// # Examples
+    /// `leasehold.done('report', job.fire_time(), job.fencing_token())` in SQL
+    pub fn fencing_token(&self) -> FencingToken {
+        self.guard.fencing_token()
+    }
+
+    /// Returns the guard of the job's lock. If it is lost, the body is dropped at its current await point.
+    ///
+    /// # Examples
+    /// `job.guard().expiring(Duration::from_secs(5)).await`
+    pub fn guard(&self) -> &MutexGuard {
+        &self.guard
+    }
+}
+
+/// How a call to run an occurrence has ended. Only a problem of the lock service is an error instead.
+///
+/// # Examples
+/// See [`Once`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[must_use = "the job may not have run here"]
+pub enum JobOutcome<T, E> {
+    /// This call ran the body, and noted that the occurrence is done.
+    Done(T),
+    /// This call ran the body to its end, but got no answer to the note that it is done. Another attempt may
+    /// follow.
+    RanUnrecorded(T),
+    /// The occurrence was done before.
+    AlreadyDone {
+        /// The latest occurrence that is done.
+        fire: FireTime,
+    },
+    /// It is too late to start the occurrence, or a later one has been tried.
+    Missed {
+        /// The latest occurrence that is done, as far as the lock service remembers.
+        last_done: Option<FireTime>,
+    },
+    /// Another call runs it now. Only [`try_run`](Occurrence::try_run) returns this.
+    Running {
+        /// The label of the client that runs it.
+        by: Option<Label>,
+    },
+    /// An attempt has failed, and it is too early for the next one. Only [`try_run`](Occurrence::try_run)
+    /// returns this.
+    Failed {
+        /// What the body returned, if it ran in this call.
+        error: Option<E>,
+        /// When the next attempt may start.
+        retry_after: Duration,
+    },
+    /// The last attempt has failed. Nobody tries this occurrence again.
+    GaveUp {
+        /// How many attempts there were.
+        attempts: u32,
+        /// What the body returned, if the last attempt ran in this call.
+        error: Option<E>,
+    },
+}
+
+impl<T, E> JobOutcome<T, E> {
+    /// Returns the output of the body, if it ran to its end in this call.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::JobOutcome;
+    ///
+    /// let outcome: JobOutcome<u32, ()> = JobOutcome::Done(7);
+    /// assert_eq!(outcome.into_output(), Some(7));
+    /// ```
+    pub fn into_output(self) -> Option<T> {
+        match self {
+            Self::Done(output) | Self::RanUnrecorded(output) => Some(output),
+            _ => None,
+        }
+    }
+
+    /// Whether the occurrence is done, here or elsewhere.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::JobOutcome;
+    ///
+    /// let outcome: JobOutcome<(), ()> = JobOutcome::Missed { last_done: None };
+    /// assert!(!outcome.is_done());
+    /// ```
+    pub const fn is_done(&self) -> bool {
+        matches!(self, Self::Done(_) | Self::AlreadyDone { .. })
+    }
+}

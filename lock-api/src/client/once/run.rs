@@ -1,0 +1,496 @@
+//! Runs an occurrence: looks at the record, takes the lock, notes the attempt, runs the body, notes the result.
+
+use std::future::Future;
+use std::pin::pin;
+use std::time::Duration;
+
+use futures_util::future::{Either, select};
+
+use crate::bounds::MAX_NOTE_KEEP;
+use crate::client::error::Error;
+use crate::client::guard::MutexGuard;
+use crate::client::once::decide::{Decision, When};
+use crate::client::once::record::Record;
+use crate::client::once::{Job, JobOutcome, Occurrence, Once};
+use crate::client::outcome::Outcome;
+use crate::client::state::backoff::Backoff;
+use crate::id::{Key, Label};
+use crate::mutants::mutant;
+use crate::reply::{NoteReply, NoteView};
+use crate::sync::Arc;
+use crate::time::{FireTime, ServerTime};
+
+/// The versions of the notes of one attempt.
+const BEGUN: u32 = 1;
+const ENDED: u32 = 2;
+/// Above all versions of attempts.
+const RESET: u32 = u32::MAX;
+/// The shortest sleep until a time of the server.
+const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
+
+/// What the lock service says about a job.
+#[derive(Debug)]
+struct Seen {
+    record: Record,
+    /// When it said so, on its clock.
+    at: ServerTime,
+    holder: Option<Label>,
+}
+
+/// How an attempt has ended.
+enum Attempted<T, E> {
+    Recorded(T),
+    Unrecorded(T),
+    Failed(E),
+    /// Another attempt must be decided anew: the record has changed, or the lock was lost.
+    Again,
+}
+
+impl Occurrence {
+    /// Runs the body, unless the occurrence is done, late or given up. If another machine runs it, waits for
+    /// that, and tries if that one fails.
+    ///
+    /// The body may run several times: if it returns an error, the next attempt follows after a pause of
+    /// 30 s, then 60 s, and so on. If the lock is lost while the body runs, the body is dropped at its current
+    /// await point, and another attempt follows. Before the fire time, the call sleeps, by the server's clock.
+    ///
+    /// The call returns at the latest when the occurrence is [`Missed`](JobOutcome::Missed), or when its own
+    /// body returns.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidInput`] for a window outside its limits, before any I/O.
+    /// - [`Error::FireTimeAhead`] if the fire time, or one that is recorded as done, is further ahead of the
+    ///   server's clock than the window. Somebody's clock is wrong. See [`Once::reset`].
+    /// - [`Error::ForeignValue`] if the key has the note of something else.
+    /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer for as long as the
+    ///   window.
+    /// - The permanent errors of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the body is dropped at its current await point, and the lock is released in
+    /// the background. The attempt counts.
+    ///
+    /// # Examples
+    /// See [`Once`].
+    pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        self.check()?;
+        let mut last_error = None;
+        loop {
+            let seen = self.once.look_through_outages(self.wish.window).await?;
+            match self.decide(&seen) {
+                Decision::Start { .. } => {
+                    // Zero would not wait at all.
+                    let limit = self.time_to_start(&seen).max(Duration::from_millis(1));
+                    let Outcome::Acquired(guard) = self.once.mutex.try_lock_for(limit).await?
+                    else {
+                        continue;
+                    };
+                    match self.attempt(guard, &mut body).await {
+                        Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
+                        Ok(Attempted::Unrecorded(output)) => {
+                            return Ok(JobOutcome::RanUnrecorded(output));
+                        }
+                        Ok(Attempted::Failed(error)) => last_error = Some(error),
+                        Ok(Attempted::Again) | Err(Error::Lost { .. }) => last_error = None,
+                        Err(error) if error.is_transient() => {}
+                        Err(error) => return Err(error),
+                    }
+                }
+                Decision::Wait(until) => self.once.sleep_until(until, seen.at).await?,
+                decision => return self.final_outcome(decision, &seen, last_error),
+            }
+        }
+    }
+
+    /// Runs the body if it can start now: the occurrence is due, and nobody runs it. Otherwise says why not.
+    ///
+    /// Apart from the body, the call takes a few call timeouts. It makes at most one attempt. Before the fire
+    /// time, the call sleeps, by the server's clock.
+    ///
+    /// # Errors
+    /// The same as [`run`](Self::run), and:
+    /// - [`Error::Lost`] if the lock was lost while the body ran. The attempt counts.
+    /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer.
+    ///
+    /// # Cancel safety
+    /// The same as [`run`](Self::run).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, FireTime, JobOutcome, LockClient};
+    /// # async fn example(locks: LockClient, fire: FireTime) -> Result<(), Error> {
+    /// let report = locks.once("report")?.at(fire);
+    /// if let JobOutcome::Running { by } = report.try_run(async |_job| Ok::<_, Error>(())).await? {
+    ///     println!("{by:?} runs it");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_run<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        self.check()?;
+        let mut last_error = None;
+        loop {
+            let seen = self.once.look().await?;
+            match self.decide(&seen) {
+                Decision::Start { .. } => {
+                    let guard = match self.once.mutex.try_lock().await? {
+                        Outcome::Acquired(guard) => guard,
+                        Outcome::Contended(contention) => {
+                            let by = contention.holder.or(seen.holder);
+                            return Ok(JobOutcome::Running { by });
+                        }
+                    };
+                    match self.attempt(guard, &mut body).await? {
+                        Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
+                        Attempted::Unrecorded(output) => {
+                            return Ok(JobOutcome::RanUnrecorded(output));
+                        }
+                        Attempted::Failed(error) => last_error = Some(error),
+                        Attempted::Again => {}
+                    }
+                }
+                // The fire time has not come.
+                Decision::Wait(until) if !self.retries(&seen) => {
+                    self.once.sleep_until(until, seen.at).await?;
+                }
+                Decision::Wait(until) => {
+                    let retry_after = until.saturating_since(seen.at);
+                    let error = last_error;
+                    return Ok(JobOutcome::Failed { error, retry_after });
+                }
+                decision => return self.final_outcome(decision, &seen, last_error),
+            }
+        }
+    }
+
+    /// Decides without the lock. While an attempt may be running, nothing is decided about the next one: the
+    /// caller waits for the lock.
+    fn decide(&self, seen: &Seen) -> Decision {
+        let decision = self.wish.decide(&seen.record, seen.at);
+        match (decision, seen.record.tried) {
+            (Decision::Wait(_) | Decision::GaveUp { .. }, Some(fire))
+                if seen.holder.is_some() && self.retries(seen) =>
+            {
+                let attempt = seen.record.attempts.saturating_add(1);
+                Decision::Start { fire, attempt }
+            }
+            (decision, _) => decision,
+        }
+    }
+
+    /// How long the occurrence may still start.
+    fn time_to_start(&self, seen: &Seen) -> Duration {
+        match self.wish.when {
+            When::At(fire) => fire.after(self.wish.window).saturating_since(seen.at),
+            When::NotWithin => self.wish.window,
+        }
+    }
+
+    /// Whether the wait that was decided is the pause after an attempt.
+    fn retries(&self, seen: &Seen) -> bool {
+        match self.wish.when {
+            When::At(fire) => fire.server_time() <= seen.at,
+            When::NotWithin => true,
+        }
+    }
+
+    fn final_outcome<T, E>(
+        &self,
+        decision: Decision,
+        seen: &Seen,
+        error: Option<E>,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        Ok(match decision {
+            Decision::Done { fire, .. } => JobOutcome::AlreadyDone { fire },
+            Decision::GaveUp { attempts } => JobOutcome::GaveUp { attempts, error },
+            Decision::Ahead { fire } => {
+                return Err(Error::FireTimeAhead {
+                    key: self.once.mutex.lock.key.clone(),
+                    fire,
+                    ahead: fire.server_time().saturating_since(seen.at),
+                });
+            }
+            Decision::Missed | Decision::Start { .. } | Decision::Wait(_) => JobOutcome::Missed {
+                last_done: seen.record.done,
+            },
+        })
+    }
+
+    /// Makes one attempt under the lock, if it is still due. The lock is released at the end.
+    async fn attempt<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        guard: MutexGuard,
+        body: impl FnMut(Job) -> F,
+    ) -> Result<Attempted<T, E>, Error> {
+        let guard = Arc::new(guard);
+        let attempted = self.attempt_with(&guard, body).await;
+        // A release without an answer goes on in the background.
+        drop(guard.release().await);
+        attempted
+    }
+
+    async fn attempt_with<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        guard: &Arc<MutexGuard>,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<Attempted<T, E>, Error> {
+        // Nobody else changes the record while this guard is valid.
+        let seen = self.once.look().await?;
+        let decision = match mutant!(DecidedBeforeTheLock) {
+            true => self.wish.decide(&Record::default(), seen.at),
+            false => self.wish.decide(&seen.record, seen.at),
+        };
+        let Decision::Start { fire, attempt } = decision else {
+            return Ok(Attempted::Again);
+        };
+        let begun = Record {
+            tried: Some(fire),
+            tried_at: seen.at,
+            attempts: attempt,
+            ..seen.record
+        };
+        if !mutant!(AttemptNotNoted) && !self.note(guard, BEGUN, begun).await?.0 {
+            return Ok(Attempted::Again);
+        }
+        let job = Job {
+            guard: Arc::clone(guard),
+            fire,
+            attempt,
+        };
+        let result = guard.protect(body(job)).await?;
+        // When it ended, on the server's clock: a lower bound.
+        let now = self.once.server_now().unwrap_or(seen.at).max(seen.at);
+        let ended = match &result {
+            Ok(_) => Record {
+                done: Some(fire).max(begun.done),
+                done_at: Some(now),
+                tried_at: now,
+                ..begun
+            },
+            Err(_) if mutant!(FailureIsDone) => Record {
+                done: Some(fire),
+                done_at: Some(now),
+                ..begun
+            },
+            Err(_) => Record {
+                tried_at: now,
+                ..begun
+            },
+        };
+        let noted = self.note(guard, ENDED, ended).await;
+        Ok(match (result, noted) {
+            (Ok(output), Ok((true, _))) => Attempted::Recorded(output),
+            (Ok(output), Ok((false, stands))) if stands.done >= Some(fire) => {
+                Attempted::Recorded(output)
+            }
+            (Ok(output), _) => Attempted::Unrecorded(output),
+            (Err(error), _) => Attempted::Failed(error),
+        })
+    }
+
+    /// Notes the record. Returns whether it stands, and the record that does.
+    async fn note(
+        &self,
+        guard: &MutexGuard,
+        version: u32,
+        record: Record,
+    ) -> Result<(bool, Record), Error> {
+        let keep = (self.wish.window * 2).min(MAX_NOTE_KEEP);
+        write(guard, version, record, keep).await
+    }
+}
+
+/// Notes a record. Returns whether it stands, and the record that does.
+async fn write(
+    guard: &MutexGuard,
+    version: u32,
+    record: Record,
+    keep: Duration,
+) -> Result<(bool, Record), Error> {
+    let (hold, bytes) = (&guard.hold, record.to_bytes());
+    let token = hold.token();
+    // A copy that was delivered in time tells so later too.
+    let until = hold
+        .valid_until()
+        .saturating_add(hold.client.settings.call_timeout);
+    let answer = hold.note(version, &bytes, keep, until).await?;
+    let stands = match answer.reply {
+        NoteReply::Noted(note) => Some(note),
+        NoteReply::Lost { note, .. } => note,
+    };
+    let is_own = |note: &NoteView| (note.token, note.version) == (token, version);
+    let own = stands.as_ref().is_some_and(is_own);
+    let record = record_of(stands.as_ref(), &hold.holder.key)?;
+    Ok((own, record))
+}
+
+fn record_of(note: Option<&NoteView>, key: &Key) -> Result<Record, Error> {
+    let Some(note) = note else {
+        return Ok(Record::default());
+    };
+    Record::from_bytes(&note.bytes).ok_or_else(|| Error::ForeignValue {
+        key: key.clone(),
+        found: "a note that no job has written".into(),
+    })
+}
+
+/// The state of a job, as [`Once::status`] returns it.
+///
+/// # Examples
+/// See [`Once::status`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct JobStatus {
+    /// Every occurrence up to this fire time is done.
+    pub done: Option<FireTime>,
+    /// The latest occurrence that was tried.
+    pub tried: Option<FireTime>,
+    /// How often that one was tried.
+    pub attempts: u32,
+    /// The label of the client that runs the job now.
+    pub running: Option<Label>,
+}
+
+/// The result of [`Once::reset`].
+///
+/// # Examples
+/// See [`Once::reset`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobReset {
+    /// The job has no record any more.
+    Reset,
+    /// The job is running, and its record was not changed.
+    Running {
+        /// The label of the client that runs it.
+        by: Option<Label>,
+    },
+}
+
+impl Once {
+    /// Returns the state of the job. Changes nothing.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if no answer came within one call timeout, [`Error::ForeignValue`] if the key
+    /// has the note of something else, and the permanent errors of
+    /// [`LockClient::inspect`](crate::LockClient::inspect).
+    ///
+    /// # Cancel safety
+    /// You can drop the future at any time, because the call changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let status = locks.once("report")?.status().await?;
+    /// println!("done up to {:?}, runs at {:?}", status.done, status.running);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn status(&self) -> Result<JobStatus, Error> {
+        let Seen { record, holder, .. } = self.look().await?;
+        Ok(JobStatus {
+            done: record.done,
+            tried: record.tried,
+            attempts: record.attempts,
+            running: holder,
+        })
+    }
+
+    /// Forgets what is done and how often it was tried, as an operator: each occurrence can run again.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer, [`Error::Lost`] if
+    /// the lock was lost at once, and the permanent errors of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the job may or may not be reset.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, JobReset, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// if let JobReset::Running { by } = locks.once("report")?.reset().await? {
+    ///     println!("{by:?} runs it; try again later");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn reset(&self) -> Result<JobReset, Error> {
+        let guard = match self.mutex.try_lock().await? {
+            Outcome::Acquired(guard) => guard,
+            Outcome::Contended(contention) => {
+                let by = contention.holder;
+                return Ok(JobReset::Running { by });
+            }
+        };
+        // The empty record ends with its epoch: it replaces the old one, and nothing is left of it later.
+        let written = write(&guard, RESET, Record::default(), Duration::ZERO).await;
+        drop(guard.release().await);
+        match written? {
+            (true, _) => Ok(JobReset::Reset),
+            (false, _) => Err(guard.hold.loss_error(crate::client::error::Loss::Unknown)),
+        }
+    }
+
+    /// Asks the lock service for the record.
+    async fn look(&self) -> Result<Seen, Error> {
+        let (core, key) = (&self.mutex.lock.client, &self.mutex.lock.key);
+        core.ensure_open()?;
+        let answer = core.inspect_at(key).await?;
+        let holder = answer.reply.holders.into_iter().next();
+        Ok(Seen {
+            record: record_of(answer.reply.note.as_ref(), key)?,
+            at: answer.stamp.at,
+            holder: holder.map(|holder| holder.label),
+        })
+    }
+
+    /// The same, through outages that last at most `limit`.
+    async fn look_through_outages(&self, limit: Duration) -> Result<Seen, Error> {
+        let core = &self.mutex.lock.client;
+        let until = core.now().saturating_add(limit);
+        let mut backoff = Backoff::background();
+        loop {
+            match self.look().await {
+                Err(error) if error.is_transient() && core.now() < until => {
+                    self.sleep(core.jittered(backoff.next())).await?;
+                }
+                seen => return seen,
+            }
+        }
+    }
+
+    /// A lower bound of the server's time.
+    fn server_now(&self) -> Option<ServerTime> {
+        let lock = &self.mutex.lock;
+        lock.client.server_now(&lock.key)
+    }
+
+    /// Sleeps until about `until` on the server's clock, which showed `now` a moment ago.
+    async fn sleep_until(&self, until: ServerTime, now: ServerTime) -> Result<(), Error> {
+        self.sleep(until.saturating_since(now).max(SHORTEST_SLEEP))
+            .await
+    }
+
+    /// Sleeps, unless the client is closed first.
+    pub(super) async fn sleep(&self, time: Duration) -> Result<(), Error> {
+        let core = &self.mutex.lock.client;
+        let until = core.now().saturating_add(time);
+        let (sleep, closed) = (pin!(core.sleep_until(Some(until))), pin!(core.closed()));
+        match select(sleep, closed).await {
+            Either::Left(_) => Ok(()),
+            Either::Right(_) => Err(Error::Closed),
+        }
+    }
+
+    /// The server's time, from an answer that has just come.
+    pub(super) async fn server_time(&self) -> Result<ServerTime, Error> {
+        self.look().await.map(|seen| seen.at)
+    }
+}

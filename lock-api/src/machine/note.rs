@@ -1,0 +1,80 @@
+//! The command note, and how long a note stands (rule 16).
+
+use crate::id::FencingToken;
+use crate::machine::state::{State, is_expired};
+use crate::machine::{Env, Message};
+use crate::reply::{NoteReply, NoteView};
+use crate::request::Note;
+use crate::time::ServerTime;
+
+/// The note of a key.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct StoredNote {
+    /// Token of the hold that wrote it.
+    pub(super) token: u64,
+    pub(super) version: u32,
+    pub(super) bytes: Vec<u8>,
+    /// It stands until then, and longer while its token is the last one.
+    pub(super) end: ServerTime,
+}
+
+impl StoredNote {
+    fn view(&self, now: ServerTime) -> NoteView {
+        NoteView {
+            token: FencingToken::new(self.token),
+            version: self.version,
+            bytes: self.bytes.clone(),
+            kept_for: self.end.saturating_since(now),
+        }
+    }
+}
+
+impl State {
+    pub(super) fn note(
+        &mut self,
+        env: Env<'_>,
+        request: &Note,
+        out: &mut Vec<Message>,
+    ) -> NoteReply {
+        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
+
+        let Some(holder) = self.live(request.operation, env.now) else {
+            return NoteReply::Lost {
+                reason: self.reason(request.operation, env.now, dropped.own),
+                note: self.note_view(env.now),
+            };
+        };
+        let token = self.token_of(holder).get();
+        let stands = self.standing_note(env.now);
+        if let Some(newer) = stands.filter(|it| (it.token, it.version) >= (token, request.version))
+        {
+            return NoteReply::Noted(newer.view(env.now));
+        }
+        let note = StoredNote {
+            token,
+            version: request.version,
+            bytes: request.bytes.clone(),
+            end: env.now.saturating_add(request.keep),
+        };
+        let view = note.view(env.now);
+        self.cover(note.end, env.settings);
+        self.note = Some(note);
+        NoteReply::Noted(view)
+    }
+
+    fn standing_note(&self, now: ServerTime) -> Option<&StoredNote> {
+        let note = self.note.as_ref();
+        note.filter(|note| note.token == self.token || !is_expired(note.end, now))
+    }
+
+    pub(super) fn note_view(&self, now: ServerTime) -> Option<NoteView> {
+        self.standing_note(now).map(|note| note.view(now))
+    }
+
+    /// Removes a note that doesn't stand any more.
+    pub(super) fn drop_old_note(&mut self, now: ServerTime) {
+        if self.standing_note(now).is_none() {
+            self.note = None;
+        }
+    }
+}

@@ -1,0 +1,175 @@
+//! Elections, with exact times.
+
+use std::cell::{Cell, RefCell};
+use std::pin::pin;
+
+use futures_util::{FutureExt as _, StreamExt as _};
+use leasehold_api::machine::Command;
+use leasehold_api::{Election, Error, LockClient, Loss};
+use leasehold_sim::Data;
+
+use crate::support::{client, ms, secs, server};
+
+fn election(locks: &LockClient, info: &str) -> Election {
+    let election = locks.election("leader").expect("valid").lease(secs(9));
+    election.info(info).expect("short")
+}
+
+#[tokio::test(start_paused = true)]
+async fn followers_find_the_leader_and_its_info() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let follower = election(&b, "");
+    assert_eq!(follower.leader().await.expect("answered"), None);
+    let term = election(&a, "a:80").campaign().await.expect("free");
+    let leader = follower.leader().await.expect("answered").expect("leads");
+    assert_eq!((leader.label.as_str(), &*leader.info), ("a", &b"a:80"[..]));
+    assert_eq!(leader.term, term.number());
+    term.set_info("a:81").await.expect("answered");
+    term.set_info("a:82").await.expect("answered");
+    let leader = follower.leader().await.expect("answered").expect("leads");
+    assert_eq!(leader.info, b"a:82");
+    let next = tokio::spawn({
+        let standing = election(&b, "b:80");
+        async move { standing.campaign().await }
+    });
+    server.advance(secs(1)).await;
+    let seen = follower.look().await.expect("answered");
+    let candidates: Vec<_> = seen.candidates.iter().map(|it| it.as_str()).collect();
+    assert_eq!(candidates, ["b"]);
+    let first = term.number();
+    term.resign().await.expect("answered");
+    server.advance(ms(50)).await;
+    let term = next.await.expect("no panic").expect("elected");
+    assert!(term.number() > first);
+    let leader = follower.leader().await.expect("answered").expect("leads");
+    assert_eq!((leader.label.as_str(), &*leader.info), ("b", &b"b:80"[..]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn isolated_leader_ends_before_the_next_one_begins() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let term = election(&a, "a").campaign().await.expect("free");
+    let standing = election(&b, "b");
+    let next = tokio::spawn(async move { standing.campaign().await });
+    server.advance(secs(5)).await;
+    network.isolate();
+    let isolated = server.elapsed();
+    let left = term.expiring(secs(2)).await;
+    assert_eq!(left, secs(2));
+    assert!(term.is_leader() && !next.is_finished());
+    assert_eq!(term.lost().await, Loss::Deadline);
+    assert!(!term.is_leader() && !next.is_finished());
+    server.advance(secs(2)).await;
+    assert!(next.is_finished());
+    assert!(server.elapsed() - isolated < secs(12));
+}
+
+#[tokio::test(start_paused = true)]
+async fn paused_leader_is_none_at_once_when_it_wakes() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let term = election(&a, "a").campaign().await.expect("free");
+    network.pause();
+    server.advance(secs(10)).await;
+    network.resume();
+    assert!(!term.is_leader());
+    assert_eq!(term.lost().now_or_never(), Some(Loss::Deadline));
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (terms, dropped) = (RefCell::new(Vec::new()), Cell::new(0));
+    let standing = election(&a, "a");
+    struct Count<'a>(&'a Cell<u32>);
+    impl Drop for Count<'_> {
+        fn drop(&mut self) {
+            self.0.set(self.0.get() + 1);
+        }
+    }
+    let led = standing.run(async |term| {
+        let _body = Count(&dropped);
+        terms.borrow_mut().push(term.number());
+        if terms.borrow().len() < 3 {
+            server.restart(Data::Lost);
+            std::future::pending::<()>().await;
+        }
+        "led"
+    });
+    assert_eq!(led.await.expect("elected"), "led");
+    let terms = terms.into_inner();
+    assert!(
+        terms.len() == 3 && terms.is_sorted_by(|a, b| a < b),
+        "{terms:?}"
+    );
+    assert_eq!(dropped.get(), 3);
+    assert_eq!(election(&b, "").leader().await.expect("answered"), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_term_resigns() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let term = election(&a, "a").campaign().await.expect("free");
+    drop(term);
+    server.advance(ms(50)).await;
+    let term = election(&b, "b").campaign().now_or_never();
+    assert!(term.is_none(), "it takes a round trip");
+    let term = election(&b, "b").campaign().await.expect("free");
+    assert!(term.is_leader());
+}
+
+#[tokio::test(start_paused = true)]
+async fn observers_see_each_leader_by_one_inspection_a_second() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let follower = election(&b, "");
+    let mut streams: Vec<_> = (0..5).map(|_| Box::pin(follower.observe())).collect();
+    for stream in &mut streams {
+        assert_eq!(stream.next().await, Some(None), "nobody leads yet");
+    }
+    let term = election(&a, "a:80").campaign().await.expect("free");
+    let before = server.elapsed();
+    for stream in &mut streams {
+        let leader = stream.next().await.expect("open").expect("leads");
+        assert_eq!(
+            (leader.info, leader.term),
+            (b"a:80".to_vec(), term.number())
+        );
+    }
+    assert!(server.elapsed() - before <= secs(3));
+    let mut quiet = pin!(streams[0].next());
+    assert_eq!(quiet.as_mut().now_or_never(), None);
+    let log = server.log();
+    let inspects = |entry: &&leasehold_sim::Entry| {
+        matches!(&entry.event, leasehold_sim::Event::Executed { command, .. }
+            if matches!(**command, Command::Inspect))
+    };
+    let inspections = log.iter().filter(inspects).count();
+    let seconds = usize::try_from(server.elapsed().as_secs()).expect("short");
+    assert!(inspections <= seconds + 2, "{inspections} in {seconds} s");
+    drop(term);
+    assert_eq!(quiet.await, Some(None));
+    b.shutdown().await.expect("nothing held");
+    assert_eq!(streams[1].next().await.flatten(), None);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_info_is_refused_before_any_io() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let begun = server.elapsed();
+    let refused = a.election("leader").expect("valid").info(vec![0; 129]);
+    assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+    assert!(a.election("").is_err());
+    assert_eq!(server.elapsed(), begun);
+    let term = election(&a, &"x".repeat(128))
+        .campaign()
+        .await
+        .expect("free");
+    let refused = term.set_info(vec![0; 129]).await;
+    assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+}

@@ -1,0 +1,492 @@
+//! Jobs that run once, with exact times.
+
+use std::cell::{Cell, RefCell};
+use std::time::Duration;
+
+use leasehold_api::{
+    Error, FireTime, JobOutcome, JobReset, LockClient, Occurrence, Once, ServerTime,
+};
+use leasehold_sim::{Call, Data, Fault, SimServer};
+
+use crate::support::{client, ms, secs, server};
+
+const HOUR: Duration = Duration::from_secs(3_600);
+
+type Ran = Result<JobOutcome<(), &'static str>, Error>;
+
+fn once(locks: &LockClient) -> Once {
+    locks.once("job").expect("valid")
+}
+
+/// A fire time that is now, on the server's clock, in whole milliseconds.
+fn now(server: &SimServer) -> FireTime {
+    FireTime::from_millis(server.server_time().as_micros() / 1_000)
+}
+
+async fn count(occurrence: &Occurrence, runs: &Cell<u32>) -> Ran {
+    occurrence
+        .run(async |_job| {
+            runs.set(runs.get() + 1);
+            Ok(())
+        })
+        .await
+}
+
+#[tokio::test(start_paused = true)]
+async fn late_timer_finds_the_occurrence_done() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let first = count(&once(&a).at(fire), &runs).await.expect("answered");
+    assert_eq!(first, JobOutcome::Done(()));
+    server.advance(secs(3_000)).await;
+    let late = count(&once(&b).at(fire), &runs).await.expect("answered");
+    assert_eq!(late, JobOutcome::AlreadyDone { fire });
+    let earlier = FireTime::from_millis(fire.as_millis() - 1);
+    let late = count(&once(&b).at(earlier), &runs).await.expect("answered");
+    assert!(late.is_done());
+    assert_eq!(runs.get(), 1);
+    let next = FireTime::from_millis(fire.as_millis() + 1);
+    let next = count(&once(&b).at(next), &runs).await.expect("answered");
+    assert_eq!((next, runs.get()), (JobOutcome::Done(()), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_machines_run_it_once() {
+    let server = server();
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let machines: Vec<_> = (0..8)
+        .map(|n| client(&server, &format!("m{n}")).0)
+        .collect();
+    let jobs = machines.iter().map(async |locks| {
+        let job = once(locks).at(fire);
+        job.run(async |_job| {
+            runs.set(runs.get() + 1);
+            tokio::time::sleep(ms(20)).await;
+            Ok::<_, Error>(())
+        })
+        .await
+    });
+    let outcomes = futures_util::future::join_all(jobs).await;
+    let done = outcomes
+        .iter()
+        .filter(|it| matches!(it, Ok(JobOutcome::Done(()))))
+        .count();
+    let already = |it: &&Result<_, _>| matches!(it, Ok(JobOutcome::AlreadyDone { .. }));
+    assert_eq!(
+        (runs.get(), done, outcomes.iter().filter(already).count()),
+        (1, 1, 7)
+    );
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_starts_at_its_fire_time_and_not_after_its_window() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let fire = FireTime::from_millis(now(&server).as_millis() + 90_000);
+    let runs = Cell::new(0);
+    let begun = server.elapsed();
+    let started = Cell::new(ServerTime::default());
+    let job = once(&a).at(fire).start_before(secs(100));
+    let ran = job.run(async |_job| {
+        started.set(server.server_time());
+        Ok::<_, Error>(())
+    });
+    assert!(matches!(ran.await, Ok(JobOutcome::Done(()))));
+    assert!(
+        started.get().as_micros() >= fire.as_millis() * 1_000,
+        "it ran early"
+    );
+    assert!(server.elapsed() - begun < secs(91));
+    let missed = FireTime::from_millis(fire.as_millis() + 1);
+    server.advance(secs(101)).await;
+    let job = once(&a).at(missed).start_before(secs(100));
+    let outcome = count(&job, &runs).await.expect("answered");
+    assert_eq!(
+        outcome,
+        JobOutcome::Missed {
+            last_done: Some(fire)
+        }
+    );
+    assert_eq!(runs.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_machine_runs_it_if_the_winner_dies() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let first = once(&a).at(fire);
+    let dying = first.run(async |_job| std::future::pending::<Result<(), Error>>().await);
+    let runs = Cell::new(0);
+    let attempt = Cell::new(0);
+    let waits = async {
+        server.advance(secs(1)).await;
+        let second = once(&b).at(fire);
+        let waiting = second.run(async |job| {
+            attempt.set(job.attempt());
+            runs.set(runs.get() + 1);
+            Ok::<_, Error>(())
+        });
+        let kills = async {
+            server.advance(secs(1)).await;
+            network.kill();
+        };
+        futures_util::future::join(waiting, kills).await.0
+    };
+    let outcome = tokio::select! {
+        biased;
+        outcome = waits => outcome,
+        _ = dying => panic!("it was killed"),
+    };
+    assert!(matches!(outcome, Ok(JobOutcome::Done(()))), "{outcome:?}");
+    assert_eq!((runs.get(), attempt.get()), (1, 2));
+    assert!(server.elapsed() < secs(70), "{:?}", server.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn failed_attempts_are_repeated_with_pauses_and_then_given_up() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let starts = RefCell::new(Vec::new());
+    let job = once(&a).at(fire);
+    let outcome = job.run(async |job| {
+        starts.borrow_mut().push((job.attempt(), server.elapsed()));
+        Err::<(), _>(job.attempt())
+    });
+    let outcome = outcome.await.expect("answered");
+    let gave_up = JobOutcome::GaveUp {
+        attempts: 3,
+        error: Some(3),
+    };
+    assert_eq!(outcome, gave_up);
+    let starts = starts.into_inner();
+    let attempts: Vec<_> = starts.iter().map(|(attempt, _)| *attempt).collect();
+    assert_eq!(attempts, [1, 2, 3]);
+    for (pair, pause) in starts.windows(2).zip([secs(30), secs(60)]) {
+        let waited = pair[1].1 - pair[0].1;
+        assert!(waited >= pause && waited < pause + ms(200), "{waited:?}");
+    }
+    // Neither here nor elsewhere does it run again, until an operator resets it.
+    let runs = Cell::new(0);
+    let other = count(&once(&b).at(fire), &runs).await.expect("answered");
+    assert_eq!(
+        other,
+        JobOutcome::GaveUp {
+            attempts: 3,
+            error: None
+        }
+    );
+    assert_eq!(once(&b).reset().await.expect("answered"), JobReset::Reset);
+    let again = count(&once(&b).at(fire), &runs).await.expect("answered");
+    assert_eq!((again, runs.get()), (JobOutcome::Done(()), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn job_that_kills_its_machine_does_not_kill_them_all() {
+    let server = server();
+    let fire = now(&server);
+    let mut killed = 0;
+    for n in 0..6 {
+        let (locks, network) = client(&server, &format!("m{n}"));
+        let job = once(&locks).at(fire);
+        let body = async |_job: leasehold_api::Job| {
+            network.kill();
+            std::future::pending::<Result<(), Error>>().await
+        };
+        let outcome = tokio::select! {
+            outcome = job.run(body) => Some(outcome.expect("answered")),
+            () = server.advance(secs(400)) => None,
+        };
+        killed += usize::from(outcome.is_none());
+    }
+    assert_eq!(killed, 3);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_run_says_why_not() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let first = once(&a).at(fire);
+    let running = first.try_run(async |_job| {
+        server.advance(secs(5)).await;
+        Err::<(), _>("broken")
+    });
+    let second = once(&b).at(fire);
+    let meanwhile = async {
+        server.advance(secs(1)).await;
+        second.try_run(async |_job| Ok::<_, &str>(())).await
+    };
+    let (first, second) = tokio::join!(running, meanwhile);
+    assert!(
+        matches!(&second, Ok(JobOutcome::Running { by: Some(label) }) if label.as_str() == "a"),
+        "{second:?}"
+    );
+    let JobOutcome::Failed { error, retry_after } = first.expect("answered") else {
+        panic!("it failed");
+    };
+    assert_eq!(error, Some("broken"));
+    assert!(
+        retry_after > secs(29) && retry_after <= secs(30),
+        "{retry_after:?}"
+    );
+    let early = once(&b)
+        .at(fire)
+        .try_run(async |_job| Ok::<_, &str>(()))
+        .await;
+    assert!(
+        matches!(early, Ok(JobOutcome::Failed { error: None, .. })),
+        "{early:?}"
+    );
+    server.advance(secs(31)).await;
+    let later = once(&b)
+        .at(fire)
+        .try_run(async |_job| Ok::<_, &str>(()))
+        .await;
+    assert_eq!(later.expect("answered"), JobOutcome::Done(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn not_within_counts_from_the_last_success() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let runs = Cell::new(0);
+    let nightly = |locks| once(locks).not_within(HOUR * 20);
+    assert_eq!(
+        count(&nightly(&a), &runs).await.expect("answered"),
+        JobOutcome::Done(())
+    );
+    for _ in 0..19 {
+        server.advance(HOUR).await;
+        let again = count(&nightly(&b), &runs).await.expect("answered");
+        assert!(matches!(again, JobOutcome::AlreadyDone { .. }));
+    }
+    server.advance(HOUR).await;
+    assert_eq!(
+        count(&nightly(&b), &runs).await.expect("answered"),
+        JobOutcome::Done(())
+    );
+    assert_eq!(runs.get(), 2);
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_runs_at_the_multiples_of_its_period() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let starts = RefCell::new(Vec::new());
+    let job = async |locks: &LockClient| {
+        let each = once(locks).every(secs(60));
+        let ended = each.run(async |job| {
+            starts
+                .borrow_mut()
+                .push((job.fire_time(), server.server_time()));
+            Ok::<_, Error>(())
+        });
+        drop(ended.await);
+    };
+    tokio::select! {
+        () = job(&a) => {}
+        () = job(&b) => {}
+        () = server.advance(secs(60 * 10)) => {}
+    }
+    let starts = starts.into_inner();
+    assert!(starts.len() >= 10, "{}", starts.len());
+    for pair in starts.windows(2) {
+        assert_eq!(pair[1].0.as_millis() - pair[0].0.as_millis(), 60_000);
+    }
+    for (fire, at) in &starts[1..] {
+        assert_eq!(fire.as_millis() % 60_000, 0);
+        let late = at.as_micros() - fire.as_millis() * 1_000;
+        assert!(late < 200_000, "{late} µs late");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn done_ahead_of_the_clock_is_an_error_until_a_reset() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let runs = Cell::new(0);
+    server.step_clock_forward(HOUR * 30);
+    let ahead = now(&server);
+    let done = count(&once(&a).at(ahead), &runs).await.expect("answered");
+    assert_eq!(done, JobOutcome::Done(()));
+    server.step_clock_back(HOUR * 30);
+    let silenced = count(&once(&a).at(now(&server)), &runs).await;
+    let error = silenced.expect_err("a clock was wrong");
+    assert!(
+        matches!(&error, Error::FireTimeAhead { fire, .. } if *fire == ahead),
+        "{error}"
+    );
+    assert_eq!(error.key().map(|key| key.as_str()), Some("job"));
+    let asked = FireTime::from_millis(now(&server).as_millis() + 7_200_000);
+    assert!(matches!(
+        count(&once(&a).at(asked), &runs).await,
+        Err(Error::FireTimeAhead { .. })
+    ));
+    assert_eq!(once(&a).reset().await.expect("answered"), JobReset::Reset);
+    let next = count(&once(&a).at(now(&server)), &runs).await;
+    assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn body_without_an_answer_to_done_is_told() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let job = once(&a).at(fire);
+    let outcome = job.run(async |_job| {
+        network.isolate();
+        Ok::<_, &str>("result")
+    });
+    assert_eq!(
+        outcome.await.expect("it ran"),
+        JobOutcome::RanUnrecorded("result")
+    );
+    let runs = Cell::new(0);
+    let again = count(&once(&b).at(fire), &runs).await.expect("answered");
+    assert_eq!((again, runs.get()), (JobOutcome::Done(()), 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn lost_answers_to_the_notes_cost_nothing() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    network.inject_into(Call::Note, Fault::LoseReply);
+    let runs = Cell::new(0);
+    let job = once(&a).at(fire);
+    let outcome = job.run(async |job| {
+        assert_eq!(job.attempt(), 1);
+        runs.set(runs.get() + 1);
+        network.inject_into(Call::Note, Fault::LoseReply);
+        Ok::<_, &str>(())
+    });
+    assert_eq!(outcome.await.expect("answered"), JobOutcome::Done(()));
+    let again = count(&once(&b).at(fire), &runs).await.expect("answered");
+    assert_eq!((again, runs.get()), (JobOutcome::AlreadyDone { fire }, 1));
+}
+
+#[tokio::test(start_paused = true)]
+async fn it_runs_again_after_the_data_is_lost() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (fire, runs) = (now(&server), Cell::new(0));
+    drop(count(&once(&a).at(fire), &runs).await);
+    server.restart(Data::Lost);
+    server.advance(secs(1)).await;
+    let again = count(&once(&a).at(fire), &runs).await.expect("answered");
+    assert_eq!((again, runs.get()), (JobOutcome::Done(()), 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn run_waits_through_an_outage() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (fire, runs) = (now(&server), Cell::new(0));
+    server.stop();
+    let job = once(&a).at(fire);
+    let starts = async {
+        server.advance(secs(20)).await;
+        server.start(Data::Kept);
+    };
+    let (outcome, ()) = tokio::join!(count(&job, &runs), starts);
+    assert_eq!(outcome.expect("answered"), JobOutcome::Done(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn running_job_is_not_reset_and_its_status_is_shown() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let job = once(&a).at(fire);
+    let ran = job.run(async |_job| {
+        let reset = once(&b).reset().await.expect("answered");
+        assert!(
+            matches!(reset, JobReset::Running { by: Some(_) }),
+            "{reset:?}"
+        );
+        let status = once(&b).status().await.expect("answered");
+        assert_eq!(
+            (status.done, status.tried, status.attempts),
+            (None, Some(fire), 1)
+        );
+        assert_eq!(status.running.expect("it runs").as_str(), "a");
+        Ok::<_, Error>(())
+    });
+    drop(ran.await);
+    let status = once(&b).status().await.expect("answered");
+    assert_eq!((status.done, status.running), (Some(fire), None));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_is_refused_before_any_io() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    network.isolate();
+    let runs = Cell::new(0);
+    for window in [Duration::ZERO, secs(9), HOUR * 48] {
+        let begun = server.elapsed();
+        let job = once(&a).at(now(&server)).start_before(window);
+        let refused = count(&job, &runs).await;
+        assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+        let refused = count(&once(&a).not_within(window), &runs).await;
+        assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+        let mut every = once(&a).every(window);
+        let refused = every.run_next(async |_job| Ok::<_, Error>(())).await;
+        assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+        assert_eq!(server.elapsed(), begun);
+    }
+    assert!(a.once("").is_err());
+}
+
+#[tokio::test(start_paused = true)]
+async fn note_of_something_else_is_foreign() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let election = a.election("job").expect("valid").info(b"here".to_vec());
+    let term = election.expect("short").campaign().await.expect("free");
+    let runs = Cell::new(0);
+    let refused = count(&once(&a).at(now(&server)), &runs).await;
+    assert!(
+        matches!(refused, Err(Error::ForeignValue { .. })),
+        "{refused:?}"
+    );
+    drop(term);
+    assert_eq!(runs.get(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_ends_a_waiting_run() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let fire = FireTime::from_millis(now(&server).as_millis() + 1_000_000);
+    let (job, runs) = (once(&a).at(fire), Cell::new(0));
+    let shuts = async {
+        server.advance(secs(1)).await;
+        a.shutdown().await.expect("nothing held");
+    };
+    let (outcome, ()) = tokio::join!(count(&job, &runs), shuts);
+    assert!(matches!(outcome, Err(Error::Closed)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn last_attempt_that_runs_is_not_given_up_yet() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let first = once(&a).attempts(1).at(fire);
+    let runs = first.run(async |_job| {
+        server.advance(secs(50)).await;
+        Ok::<_, &str>(())
+    });
+    let second = once(&b).attempts(1).at(fire);
+    let waits = async {
+        server.advance(secs(1)).await;
+        second.run(async |_job| Ok::<_, &str>(())).await
+    };
+    let (first, second) = tokio::join!(runs, waits);
+    assert_eq!(first.expect("answered"), JobOutcome::Done(()));
+    assert_eq!(second.expect("answered"), JobOutcome::AlreadyDone { fire });
+}
