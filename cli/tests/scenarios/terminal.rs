@@ -4,6 +4,7 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
@@ -63,7 +64,7 @@ impl Screen {
             text,
             _shell: shell,
         };
-        screen.expect("$ ");
+        screen.expect_prompt();
         screen
     }
 
@@ -82,9 +83,22 @@ impl Screen {
 
     /// Waits until this text appears.
     fn expect(&self, text: &str) {
-        wait_until(&format!("{text:?} in {:?}", self.text()), SLACK, || {
-            self.text().contains(text)
-        });
+        self.wait(text, |screen| screen.contains(text));
+    }
+
+    /// Waits until the shell wants the next line. What is typed while it takes the terminal back may get
+    /// lost.
+    fn expect_prompt(&self) {
+        self.wait("a prompt", |screen| screen.ends_with("$ "));
+    }
+
+    fn wait(&self, what: &str, condition: impl Fn(&str) -> bool) {
+        let began = Instant::now();
+        while !condition(&self.text()) {
+            let text = self.text();
+            assert!(began.elapsed() < SLACK, "no {what:?} in {text:?}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
     }
 }
 
@@ -108,6 +122,7 @@ pub(crate) fn interrupted_from_the_terminal(place: &Place) {
     screen.type_in("$L run $K -- sh -c 'echo ru\"\"ns; sleep 60'\n");
     screen.expect("runs");
     screen.type_in("\u{3}");
+    screen.expect_prompt();
     screen.type_in("echo status:$?\n");
     screen.expect("status:130");
     let client = place.client();
@@ -121,9 +136,10 @@ pub(crate) fn stopped_from_the_terminal(place: &Place) {
     screen.expect("runs");
     screen.type_in("\u{1a}");
     screen.expect("Stopped");
+    screen.expect_prompt();
     assert!(place.client().is_held(), "a stopped job keeps its lock");
     screen.type_in("fg\n");
-    std::thread::sleep(std::time::Duration::from_millis(500));
+    std::thread::sleep(Duration::from_millis(500));
     screen.type_in("line\n");
     screen.expect("cmd:line");
     screen.type_in("echo status:$?\n");
