@@ -27,6 +27,7 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "client_many::kinds_may_be_mixed",
     "client_many::loss_of_one_is_the_loss_of_all",
     "client_many::loss_while_waiting_takes_all_anew",
+    "client_many::removed_key_is_not_in_the_guard",
     "client_push::*",
     "client_renewal::force_spares_later_holders",
     "client_renewal::forced_now_is_noticed",
