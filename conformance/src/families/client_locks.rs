@@ -161,6 +161,7 @@ async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
     let a = world.client().await?;
     let lease = world.units(300);
     let guard = a.mutex("k")?.lease(lease).lock().await?;
+    let mut moved = 0;
     for _ in 0..3 {
         // The guard is read first, so that the server's time is later rather than earlier.
         let local = guard.valid_for();
@@ -172,8 +173,11 @@ async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
             "there is one holder"
         );
         let later = guard.valid_for();
+        // A client renews its guards once it listens, which may take a while.
+        let renewed = later > local;
+        moved += usize::from(renewed);
         ensure!(
-            later <= local && later < server,
+            moved <= 1 && (renewed || later < server),
             "S2",
             (local, server, later),
             "a guard's deadline is before the end of the server's lease, and reading it doesn't move it"
