@@ -171,7 +171,7 @@ impl Once {
     /// async fn clean_up() -> Result<(), Error> { Ok(()) }
     ///
     /// let each_minute = locks.once("clean-up")?.every(Duration::from_secs(60));
-    /// each_minute.run(async |_job| clean_up().await).await // returns only an error
+    /// match each_minute.run(async |_job| clean_up().await).await? {} // returns only an error
     /// # }
     /// ```
     pub const fn every(self, period: Duration) -> Every {
