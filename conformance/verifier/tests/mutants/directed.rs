@@ -523,15 +523,13 @@ async fn done_ahead_of_the_clock_silences_nothing() {
     let (_, locks) = client(&server, "a");
     let once = locks.once("job").expect("a valid key");
     server.step_clock_forward(secs(100_000));
-    let first = once
-        .at(fire_time(&server))
-        .run(async |_job| Ok::<_, ()>(()));
-    assert!(first.await.expect("answered").is_done());
+    let early = once.at(fire_time(&server));
+    let first = early.run(async |_job| Ok::<_, ()>(())).await;
+    assert!(first.expect("answered").is_done());
     server.step_clock_back(secs(100_000));
-    let second = once
-        .at(fire_time(&server))
-        .run(async |_job| Ok::<_, ()>(()));
-    assert!(second.await.is_err(), "the job is silent");
+    let right = once.at(fire_time(&server));
+    let second = right.run(async |_job| Ok::<_, ()>(())).await;
+    assert!(second.is_err(), "the job is silent");
 }
 
 async fn paused_leader_leads_no_more() {
