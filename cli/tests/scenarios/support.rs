@@ -5,10 +5,14 @@ use std::io::{Read, Seek};
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use leasehold::{ConnectOptions, LockClient, RedisLibrary};
 use rustix::process::{Pid, Signal, kill_process};
+use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
+use signal_hook::flag::register_conditional_shutdown;
 use tempfile::TempDir;
 
 /// The lease of most scenarios.
@@ -147,6 +151,7 @@ pub(crate) struct Started {
 
 impl Started {
     pub(crate) fn new(mut command: Command) -> Self {
+        handle_signals();
         let text = tempfile::tempfile().expect("a temporary file");
         command.stderr(text.try_clone().expect("a copy"));
         let child = command.spawn().expect("the command starts");
@@ -223,6 +228,18 @@ impl Started {
         let (status, text) = self.end_within(limit);
         assert_eq!(status.signal(), Some(expected.as_raw()), "{status}: {text}");
     }
+}
+
+/// Who runs the tests may ignore signals: `nohup`, or a script in the background. What a process ignores, its
+/// children ignore too; what it handles, they don't.
+fn handle_signals() {
+    static HANDLED: std::sync::Once = std::sync::Once::new();
+    HANDLED.call_once(|| {
+        for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+            let always = Arc::new(AtomicBool::new(true));
+            register_conditional_shutdown(signal, 128 + signal, always).expect("a handler");
+        }
+    });
 }
 
 impl Drop for Started {
