@@ -362,6 +362,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SMALL_HASH", "16".into()),
         // Means "no ticket": tickets start at 1.
         ("NONE", "0".into()),
+        // Beyond 2^53, the next ticket would be the same number.
+        ("MAX_TICKET", "9007199254740992".into()),
         ("FORCE_NOW", b'N'.to_string()),
         // The first bytes of hash fields.
         ("HOLDER", b'h'.to_string()),

@@ -264,6 +264,37 @@ fn damaged_values_are_refused_or_handled() {
     assert!(counts.evident > counts.cases / 10 && counts.refused > 0);
 }
 
+/// A walk over the queue of a hash would never end: the server is blocked, and only SIGKILL helps.
+#[test]
+fn a_hole_in_the_queue_that_leads_back_is_an_error() {
+    let mut fixture = Fixture::new();
+    let stored = Stored {
+        kind: Kind::Mutex,
+        holders: 1,
+        waiters: 40,
+        watermarks: 0,
+    };
+    stored.fill(&mut fixture, "hole");
+    // The waiters of the tickets 11 to 13 leave.
+    for waiter in 10..13 {
+        fixture.release("hole", attempt(10 + waiter, 1));
+    }
+    let field = |ticket: f64| [b"w".as_slice(), &ticket.to_le_bytes()].concat();
+    let stored = fixture.protocol.key(&key("hole"));
+    let end = [b"HGET".to_vec(), stored.clone(), field(11.0)];
+    let end = fixture.connection.command(&end);
+    assert_eq!(end.bytes(), 13_f64.to_le_bytes());
+
+    let back = 2_f64.to_le_bytes().to_vec();
+    fixture
+        .connection
+        .command(&[b"HSET".to_vec(), stored, field(11.0), back]);
+    let inspect = fixture.protocol.inspect(&key("hole"));
+    let error = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK));
+    let error = error.expect_err("the queue is damaged").to_string();
+    assert!(error.contains("the queue is damaged"), "{error}");
+}
+
 #[derive(Debug, Default)]
 struct Counts {
     cases: u32,

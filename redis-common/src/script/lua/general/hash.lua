@@ -89,6 +89,7 @@
     if magic == @NOTE_MAGIC@ then
       S:load_note()
     end
+    S:check_order(first, next_ticket)
     S.waiters = {
       by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
       next_ticket = next_ticket, first = first, first_end = first_end, unreachable = unreachable,
@@ -527,11 +528,12 @@
       local bytes = fields[1]
       while bytes do
         if #bytes == 8 then
-          ticket = struct.unpack('<d', bytes) -- the end of a hole
+          S:keep_waiter(ticket, bytes)
+          ticket = S:ticket_after_hole(ticket)
         else
           visit(bytes)
+          ticket = ticket + 1
         end
-        ticket = ticket + 1
         bytes = fields[ticket - from + 1]
       end
     end

@@ -60,11 +60,31 @@
     return ticket
   end,
 
+  -- Refuses tickets that are not in order. A walk over them might never end, and the server stops a
+  -- script for nobody.
+  check_order = function(_, ...)
+    local least = 0
+    for i = 1, select('#', ...) do
+      local ticket = select(i, ...)
+      if not (ticket >= least and ticket < @MAX_TICKET@) then
+        error({ server = 'ERR the queue is damaged' })
+      end
+      least = ticket
+    end
+  end,
+
+  -- The ticket after the hole that begins here.
+  ticket_after_hole = function(S, from)
+    local to = S.waiters.holes[from]
+    S:check_order(from, to)
+    return to + 1
+  end,
+
   -- The ticket of the next waiter, or @NONE@.
   ticket_after = function(S, ticket)
     local q, after = S.waiters, ticket + 1
     if after < q.next_ticket and not S:waiter_at(after) then
-      after = q.holes[after] + 1
+      after = S:ticket_after_hole(after)
     end
     return after < q.next_ticket and after or @NONE@
   end,
@@ -118,6 +138,7 @@
   unpack_waiters = function(S, count, at)
     local q, expected = S:queue(), nil
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
+    S:check_order(q.next_ticket)
     for i = 1, count + 1 do
       local ticket, waiter = struct.unpack('<d', S.stored, i > count and #S.stored - 7 or at)
       if expected and expected < ticket then
