@@ -65,8 +65,8 @@
 //!
 //! | feature | backend | for |
 //! |---|---|---|
-//! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, with the `redis` crate |
-//! | `fred` | `fred::FredBackend` | Redis 6.2 or later, with the `fred` crate |
+//! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, or Valkey, with the `redis` crate |
+//! | `fred` | `fred::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
 //! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
