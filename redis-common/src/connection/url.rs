@@ -155,7 +155,7 @@ impl ServerUrl {
                 "pass" if is_unix => parsed.password = Some(value.into_owned()),
                 // The options choose the protocol. The `redis` crate reads this parameter.
                 "protocol" => {}
-                _ => return Err(unusable(format!("the parameter {name:?} is unknown"))),
+                _ => return Err(unknown_parameter(&url, &name)),
             }
         }
         Ok(parsed)
@@ -264,7 +264,7 @@ fn nodes(url: &Url, first: &Address) -> Result<Vec<Address>, InvalidInput> {
             }
             // The options choose the protocol.
             "protocol" => {}
-            _ => return Err(unusable(format!("the parameter {name:?} is unknown"))),
+            _ => return Err(unknown_parameter(url, &name)),
         }
     }
     Ok(nodes)
@@ -292,7 +292,7 @@ fn sentinels(url: &Url, first: &Address) -> Result<Sentinels, InvalidInput> {
             "sentinelPassword" => sentinels.password = Some(value),
             // The options choose the protocol.
             "protocol" => {}
-            _ => return Err(unusable(format!("the parameter {name:?} is unknown"))),
+            _ => return Err(unknown_parameter(url, &name)),
         }
     }
     if sentinels.service.is_empty() {
@@ -319,6 +319,16 @@ fn non_empty(text: &str) -> Result<Option<String>, InvalidInput> {
 fn decoded(text: &str) -> Result<String, InvalidInput> {
     let text = percent_decode_str(text).decode_utf8();
     Ok(text.map_err(|_| unusable("it is not UTF-8"))?.into_owned())
+}
+
+/// What follows a `&` in a password is read as a parameter, and must not be shown.
+fn unknown_parameter(url: &Url, name: &str) -> InvalidInput {
+    let is_password = |other: &str| matches!(other, "pass" | "sentinelPassword");
+    let mut before = url.query_pairs().take_while(|(other, _)| other != name);
+    unusable(match before.any(|(other, _)| is_password(&other)) {
+        true => "a parameter after the password is unknown; in a password, write %26 for &".into(),
+        false => format!("the parameter {name:?} is unknown"),
+    })
 }
 
 fn unusable(problem: impl Into<String>) -> InvalidInput {
@@ -500,11 +510,17 @@ mod tests {
             ("rediss://me:hunter2@a#insecure", "fragment"),
             ("redis://a?pass=hunter2", "parameter \"pass\" is unknown"),
             ("redis://me:1?hunter2@a", "write ? as %3F"),
+            ("unix:///a?pass=hun&ter2=x", "write %26 for &"),
+            (
+                "redis-sentinel://a?sentinelServiceName=m&sentinelPassword=hun&ter2",
+                "write %26 for &",
+            ),
             ("unix:///a?db=x&pass=hunter2", "0 to 255"),
             ("unix://a?pass=hunter2", "no path to a socket"),
         ] {
             let problem = problem(url);
             assert!(problem.contains(reason), "{url}: {problem}");
+            assert!(!problem.contains("ter2"), "{problem}");
         }
     }
 

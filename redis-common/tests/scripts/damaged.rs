@@ -264,6 +264,77 @@ fn damaged_values_are_refused_or_handled() {
     assert!(counts.evident > counts.cases / 10 && counts.refused > 0);
 }
 
+/// One damaged value touches no other element of a batch, neither before it nor after it.
+#[test]
+fn batch_with_a_damaged_value_fails_only_there() {
+    let mut fixture = Fixture::new();
+    let names = ["first", "damaged", "last"];
+    let gone = fixture.request("damaged", attempt(7, 1), LockSpec::mutex(), Mode::Exclusive);
+    fixture.acquire(&gone);
+    let stored = fixture.protocol.key(&key("damaged"));
+    let value = fixture
+        .connection
+        .command(&[b"GET".to_vec(), stored.clone()]);
+    let cut = value.bytes()[..60].to_vec();
+    let set = [b"SET".to_vec(), stored, cut, b"KEEPTTL".to_vec()];
+    fixture.connection.command(&set);
+
+    let acquires = names
+        .map(|name| fixture.request(name, attempt(HOLDER, 1), LockSpec::mutex(), Mode::Exclusive));
+    let call = fixture.protocol.acquire(&acquires);
+    let answer = fixture.connection.run(&call);
+    let acquired = reply::acquires(answer.bytes(), 3, CLOCK);
+    assert!(matches!(
+        granted(&acquired[0]),
+        Some(AcquireReply::Acquired(_))
+    ));
+    assert!(acquired[1].is_err(), "{acquired:?}");
+    assert!(matches!(
+        granted(&acquired[2]),
+        Some(AcquireReply::Acquired(_))
+    ));
+
+    let releases = names.map(|name| Release::new(key(name), attempt(HOLDER, 1)));
+    let answer = fixture.connection.run(&fixture.protocol.release(&releases));
+    let released = reply::releases(answer.bytes(), 3, CLOCK);
+    let ok: Vec<_> = released.iter().map(Result::is_ok).collect();
+    assert_eq!(ok, [true, false, true], "{released:?}");
+}
+
+fn granted<T: Clone, E>(answer: &Result<leasehold_api::Stamped<T>, E>) -> Option<T> {
+    answer.as_ref().ok().map(|stamped| stamped.reply.clone())
+}
+
+/// The same for tickets of a string: a ticket whose successor is itself.
+#[test]
+fn tickets_of_a_string_that_are_not_in_order_are_an_error() {
+    let mut fixture = Fixture::new();
+    let stored = Stored {
+        kind: Kind::Mutex,
+        holders: 1,
+        waiters: 2,
+        watermarks: 0,
+    };
+    stored.fill(&mut fixture, "tickets");
+    let stored = fixture.protocol.key(&key("tickets"));
+    let value = fixture
+        .connection
+        .command(&[b"GET".to_vec(), stored.clone()]);
+    let mut bytes = value.bytes().to_vec();
+    // A waiter begins with its session, and its ticket is before it. The watermarks come first.
+    for (session, ticket) in [(10, -1e300_f64), (11, -1e301)] {
+        let waiter = bytes.windows(16).rposition(|it| it == [session; 16]);
+        let ticket_ends = waiter.expect("it waits");
+        bytes[ticket_ends - 8..ticket_ends].copy_from_slice(&ticket.to_le_bytes());
+    }
+    let set = [b"SET".to_vec(), stored, bytes, b"KEEPTTL".to_vec()];
+    fixture.connection.command(&set);
+    let inspect = fixture.protocol.inspect(&key("tickets"));
+    let error = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK));
+    let error = error.expect_err("the queue is damaged").to_string();
+    assert!(error.contains("the queue is damaged"), "{error}");
+}
+
 /// A walk over the queue of a hash would never end: the server is blocked, and only SIGKILL helps.
 #[test]
 fn a_hole_in_the_queue_that_leads_back_is_an_error() {

@@ -18,7 +18,7 @@ use crate::id::Key;
 use crate::reply::RenewReply;
 use crate::request::Renew;
 
-/// Renews all holds now, in one call.
+/// Renews all holds now, together.
 ///
 /// # Errors
 /// The first error of a renewal. A hold that turns out to be lost is not an error here.
@@ -28,7 +28,7 @@ pub(crate) async fn renew_all(holds: &[Hold]) -> Result<(), Error> {
     first_error(answers.map(|(hold, answer)| (hold, hold.apply_renewal(answer))))
 }
 
-/// Asks the server in one call whether it still has the holds. Those that it doesn't have are lost from then on.
+/// Asks the server whether it still has the holds. Those that it doesn't have are lost from then on.
 ///
 /// # Errors
 /// The first error of an answer. A hold that turns out to be lost is not an error here.
@@ -37,22 +37,27 @@ pub(crate) async fn check_all(holds: &[Hold], limit: Duration) -> Result<(), Err
     first_error(answers.map(|(hold, answer)| (hold, hold.apply_check(answer).map(drop))))
 }
 
-/// Sends a renewal of each hold, with a limit that is at most the call timeout.
+/// Sends a renewal of each hold, with a limit that is at most the call timeout. A server that doesn't answer
+/// holds up only its own keys.
 async fn send(
     holds: &[Hold],
     request: impl Fn(&Hold) -> Renew,
     limit: Duration,
 ) -> impl Iterator<Item = (&Hold, Result<Answer<RenewReply>, BackendError>)> {
-    let requests: Vec<Renew> = holds.iter().map(request).collect();
-    let answers = match holds.first() {
-        Some(Hold { client: core, .. }) => {
-            let limit = limit.min(core.settings.call_timeout);
-            let call = core.backend.renew(&requests);
-            core.exchange_batch(limit, requests.len(), call).await
-        }
-        None => Vec::new(),
-    };
-    holds.iter().zip(answers)
+    let mut answers = Vec::new();
+    if let Some(Hold { client: core, .. }) = holds.first() {
+        let limit = limit.min(core.settings.call_timeout);
+        let calls = core.split_into_calls(holds.iter().collect(), |hold| &hold.holder.key);
+        let request = &request;
+        let calls = calls.into_iter().map(|call| async move {
+            let requests: Vec<Renew> = call.iter().map(|hold| request(hold)).collect();
+            let renewed = core.backend.renew(&requests);
+            let renewed = core.exchange_batch(limit, requests.len(), renewed).await;
+            call.into_iter().zip(renewed)
+        });
+        answers = join_all(calls).await;
+    }
+    answers.into_iter().flatten()
 }
 
 fn first_error<'a>(

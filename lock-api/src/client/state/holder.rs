@@ -129,7 +129,8 @@ impl HolderCell {
     /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
     /// cell, a count above one means that the release of the last one is still in flight, so the new
     /// hold joins. A count of one under a higher token means that the server has dropped the holds in
-    /// the cell, so the holder is lost.
+    /// the cell, so the holder is lost. A pushed grant has no count. Under a higher token it may follow another
+    /// client's epoch: a guard that got this token would write with it what it has read before that epoch.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.
@@ -146,7 +147,7 @@ impl HolderCell {
         if state.lost.is_some() || is_released {
             return false;
         }
-        let replaced = holds == Some(1) && status.token > state.status.token;
+        let replaced = status.token > state.status.token && holds.is_none_or(|holds| holds == 1);
         if replaced {
             state.lost = Some(Loss::Unknown);
         } else {
@@ -556,6 +557,15 @@ pub(crate) mod tests {
         assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
         assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
         assert!(!other.is_unreleased(3));
+    }
+
+    #[test]
+    fn pushed_grant_of_a_later_epoch_loses_the_holder() {
+        let other = holder(hold(1, 1_000));
+        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), None));
+        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), None));
+        assert_eq!(other.token(), FencingToken::new(7));
+        assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 -- A batch: runs the fast path for each element, in order, up to the first one that needs the
 -- general part. serve() continues from there. Neighbours with the same key are tried together first,
--- if the command has a fast path for that.
+-- if the command has a fast path for that. If the fast path fails because a value is damaged, the general part gives
+-- this element an error of its own.
 local values, seen, ready, run_end = false, {}, {}, 0
 local key, argument = {}, {}
 try = function(i)
@@ -11,7 +12,9 @@ try = function(i)
     while KEYS[run_end + 1] == name do
       run_end = run_end + 1
     end
-    try_together(key, ARGV, i, run_end, ready)
+    if not pcall(try_together, key, ARGV, i, run_end, ready) then
+      ready = {}
+    end
   end
   if ready[i] then
     return ready[i]
@@ -25,7 +28,8 @@ try = function(i)
     stored = redis.pcall('GET', name)
   end
   seen[name], argument[1] = true, ARGV[i]
-  return try_fast_path(key, argument, stored)
+  local ok, answer = pcall(try_fast_path, key, argument, stored)
+  return ok and answer
 end
 local all = #KEYS
 answers = {}

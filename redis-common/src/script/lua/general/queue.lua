@@ -138,9 +138,9 @@
   unpack_waiters = function(S, count, at)
     local q, expected = S:queue(), nil
     q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
-    S:check_order(q.next_ticket)
     for i = 1, count + 1 do
       local ticket, waiter = struct.unpack('<d', S.stored, i > count and #S.stored - 7 or at)
+      S:check_order(expected or 0, ticket)
       if expected and expected < ticket then
         S:set_hole(expected, ticket - 1, true)
       end
