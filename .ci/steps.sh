@@ -209,6 +209,7 @@ benches() {
 # mutant is in the table of explored mutants or is caught elsewhere.
 mutants() {
     passed 1 with_mutants cargo test -q --workspace --test mutants -- --nocapture
+    passed 1 with_mutants cargo test -q --workspace --test jobs -- --nocapture
     passed 1 with_mutants cargo test -q --workspace --lib every_mutant_is_found_here_or_elsewhere
 }
 

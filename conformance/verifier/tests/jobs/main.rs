@@ -5,76 +5,99 @@
 mod elections;
 mod jobs;
 
+use std::ops::Range;
 use std::time::Duration;
 
+#[cfg(leasehold_mutants)]
+use leasehold_api::mutants::Mutant;
 use leasehold_sim::{Exploration, FaultMix};
 
-#[cfg(not(leasehold_mutants))]
-fn seeds() -> u64 {
-    let asked = std::env::var("LEASEHOLD_SEEDS").ok();
-    asked.map_or(150, |text| {
-        text.parse().expect("LEASEHOLD_SEEDS is a number")
-    })
+/// The number in an environment variable, or the default.
+fn number(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(default, |text| text.parse().expect("a number"))
 }
 
-#[cfg(not(leasehold_mutants))]
-fn explorations() -> Exploration {
+fn explorations(seeds: Range<u64>) -> Exploration {
     Exploration::new()
-        .seeds(0..seeds())
+        .seeds(seeds)
         .fault_mix(FaultMix::all())
         .time_limit(Duration::from_secs(20_000))
 }
 
 #[cfg(not(leasehold_mutants))]
+fn asked() -> Exploration {
+    explorations(0..number("LEASEHOLD_SEEDS", 150))
+}
+
+#[cfg(not(leasehold_mutants))]
 #[test]
 fn jobs_run_once() {
-    explorations().check(|sim| jobs::scenario(sim, jobs::Model::Within));
+    asked().check(|sim| jobs::scenario(sim, jobs::Model::Within));
 }
 
 #[cfg(not(leasehold_mutants))]
 #[test]
 fn jobs_keep_going_outside_of_the_model() {
-    explorations().check(|sim| jobs::scenario(sim, jobs::Model::Outside));
+    asked().check(|sim| jobs::scenario(sim, jobs::Model::Outside));
 }
 
 #[cfg(not(leasehold_mutants))]
 #[test]
 fn one_process_leads() {
-    explorations().check(elections::scenario);
+    asked().check(elections::scenario);
 }
 
+/// The scenario that finds a mutant.
+#[cfg(leasehold_mutants)]
+#[derive(Clone, Copy, Debug)]
+enum Scenario {
+    Jobs(jobs::Model),
+    Elections,
+}
+
+/// The mutants, each with the problem that it must cause and its budget of seeds.
+#[cfg(leasehold_mutants)]
+const MUTANTS: &[(Mutant, Scenario, &str, u64)] = {
+    const JOBS: Scenario = Scenario::Jobs(jobs::Model::Within);
+    const BROKEN: Scenario = Scenario::Jobs(jobs::Model::Outside);
+    &[
+        (Mutant::DecidedBeforeTheLock, JOBS, "", 20),
+        (Mutant::AttemptNotNoted, JOBS, "attempt", 2_000),
+        (Mutant::FailureIsDone, JOBS, "", 50),
+        (Mutant::NoteEndsTooSoon, JOBS, "", 50),
+        (Mutant::DoneAheadSilences, BROKEN, "silences", 200),
+        (
+            Mutant::LeaderFromMemory,
+            Scenario::Elections,
+            "at once",
+            2_000,
+        ),
+    ]
+};
+
+/// `LEASEHOLD_TRIALS` finds each mutant more often, from different seeds.
 #[cfg(leasehold_mutants)]
 #[test]
 fn each_mutant_is_found_within_its_budget() {
-    use leasehold_api::mutants::Mutant;
-
-    let inside = |sim| jobs::scenario(sim, jobs::Model::Within);
-    let outside = |sim| jobs::scenario(sim, jobs::Model::Outside);
-    let budgets = [
-        (Mutant::DecidedBeforeTheLock, 20),
-        (Mutant::AttemptNotNoted, 200),
-        (Mutant::FailureIsDone, 50),
-        (Mutant::NoteEndsTooSoon, 50),
-        (Mutant::DoneAheadSilences, 200),
-        (Mutant::LeaderFromMemory, 200),
-    ];
-    for (mutant, budget) in budgets {
+    let trials = number("LEASEHOLD_TRIALS", 1);
+    for &(mutant, scenario, problem, budget) in MUTANTS {
         mutant.plant();
-        let explore = Exploration::new()
-            .seeds(0..budget)
-            .shrink_runs(0)
-            .fault_mix(FaultMix::all())
-            .time_limit(Duration::from_secs(20_000));
-        let failure = match mutant {
-            Mutant::DoneAheadSilences => explore.find(outside),
-            Mutant::LeaderFromMemory => explore.find(elections::scenario),
-            _ => explore.find(inside),
-        };
-        let failure = failure.unwrap_or_else(|| panic!("{} is not found", mutant.name()));
-        println!(
-            "{:40} {}",
-            mutant.name(),
-            failure.reason.lines().next().unwrap_or_default()
-        );
+        let mut found = Vec::new();
+        for first in (0..trials).map(|trial| trial * 1_000_000) {
+            let explore = explorations(first..first + budget).shrink_runs(0);
+            let failure = match scenario {
+                Scenario::Jobs(model) => explore.find(|sim| jobs::scenario(sim, model)),
+                Scenario::Elections => explore.find(elections::scenario),
+            };
+            let failure = failure.unwrap_or_else(|| panic!("{} is not found", mutant.name()));
+            let reason = failure.reason.lines().next().unwrap_or_default();
+            assert!(reason.contains(problem), "{}: {reason}", mutant.name());
+            found.push(failure.runs);
+        }
+        let (sum, max) = (found.iter().sum::<u64>(), found.iter().max());
+        let mean = sum as f64 / trials as f64;
+        let max = max.copied().unwrap_or_default();
+        println!("{:40} {budget:5} {mean:7.1} {max:5}", mutant.name());
     }
 }
