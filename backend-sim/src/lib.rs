@@ -68,6 +68,7 @@
 //! | a restart loses the latest writes | [`restart`](SimServer::restart) with [`Data::AllBut`] |
 //! | a replica that lags becomes the primary | [`fail_over`](SimServer::fail_over) |
 //! | a replica with all data becomes the primary, relays messages, has another clock | [`switch_over`](SimServer::switch_over), [`follow_primary`](SimBackend::follow_primary), [`set_replication_lag`](SimServer::set_replication_lag) |
+//! | a client is led to a replica that lags | [`cut_off_replica`](SimServer::cut_off_replica), [`visit_replica`](SimBackend::visit_replica), [`leave_replica`](SimBackend::leave_replica) |
 //! | there are two primaries for a while | [`split`](SimServer::split), [`heal`](SimServer::heal) |
 //! | the server's clock is stepped | [`step_clock_forward`](SimServer::step_clock_forward), [`step_clock_back`](SimServer::step_clock_back) |
 //! | the server publishes, but doesn't know its subscribers | [`refuse_count`](SimServer::refuse_count), [`allow_count`](SimServer::allow_count) |
@@ -128,7 +129,8 @@ pub use history::History;
 pub use network::observer::{Execution, Observer};
 pub use network::options::{Latency, SimOptions};
 pub use record::{
-    Answer, Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, ServerEvent, Tail,
+    Answer, Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, Reads,
+    ServerEvent, Tail,
 };
 pub use server::replay;
 pub use simulation::{Ending, RunReport, Simulation, assert_deterministic};

@@ -187,6 +187,29 @@ impl SimBackend {
             .act(|network, now| network.follow_primary(now, client));
     }
 
+    /// Sends the client's requests to the replica that was [cut off](crate::SimServer::cut_off_replica)
+    /// last, until [`leave_replica`](Self::leave_replica). So an address may lead to the wrong server
+    /// for a while. Requests on their way and subscriptions stay where they are.
+    ///
+    /// # Panics
+    /// Panics if no replica was cut off.
+    #[track_caller]
+    pub fn visit_replica(&self) {
+        let client = self.runtime.client;
+        let possible = self
+            .world()
+            .act(|network, now| network.visit_replica(now, client, true));
+        assert!(possible, "no replica was cut off");
+    }
+
+    /// Sends the client's requests to the primary again, after
+    /// [`visit_replica`](Self::visit_replica).
+    pub fn leave_replica(&self) {
+        let client = self.runtime.client;
+        self.world()
+            .act(|network, now| network.visit_replica(now, client, false));
+    }
+
     /// Drops all messages from and to the client until [`rejoin`](Self::rejoin). Nothing reports
     /// the loss: the client's calls time out.
     pub fn isolate(&self) {

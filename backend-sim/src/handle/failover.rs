@@ -8,7 +8,7 @@ use crate::handle::{SimBackend, SimServer};
 use crate::network::Network;
 use crate::network::event::ClientIndex;
 use crate::network::options::Latency;
-use crate::record::Tail;
+use crate::record::{Reads, Tail};
 
 impl SimServer {
     /// Switches over to a replica with all data, as a graceful failover does (`FAILOVER` and
@@ -75,6 +75,44 @@ impl SimServer {
     /// default is [`Latency::ZERO`]. The latency of the client adds to it.
     pub fn set_replication_lag(&self, lag: Latency) {
         self.world().act(|network, _| network.replication_lag = lag);
+    }
+
+    /// A replica loses its link to the primary, so it keeps the data of this moment. Clients that
+    /// [visit](SimBackend::visit_replica) it send their requests there.
+    ///
+    /// It refuses commands that write, as
+    /// [`Unavailable`](leasehold_api::BackendError::Unavailable). `reads` says what it does with the
+    /// others. With [`Reads::Answered`], it answers them from its old data, under a
+    /// [`ClockId`](leasehold_api::ClockId) of its own. It refuses a batch if one of its commands
+    /// writes, and it accepts no subscription.
+    ///
+    /// A second call replaces the replica by one with the data of that moment. So does a
+    /// [switchover](Self::switch_over). Requests on their way to the replica before are lost.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::{Reads, SimServer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let (a, b) = (LockClient::new(machine.clone()), LockClient::new(server.client("b")));
+    ///
+    /// server.cut_off_replica(Reads::Answered);
+    /// let held = b.mutex("job")?.lock().await?;
+    /// machine.visit_replica();
+    /// assert!(a.inspect("job").await?.holders.is_empty()); // true a moment ago
+    /// machine.leave_replica();
+    /// assert_eq!(a.inspect("job").await?.holders.len(), 1);
+    /// held.release().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn cut_off_replica(&self, reads: Reads) {
+        self.world()
+            .act(|network, now| network.cut_off_replica(now, reads));
     }
 
     /// Fails over to a replica that lacks the latest writes. The old primary is gone. The replica

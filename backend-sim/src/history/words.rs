@@ -9,7 +9,7 @@ use leasehold_api::{
     Mode, NoteReply, Notification, PollReply, Refused, ReleaseReply, RenewReply,
 };
 
-use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, ServerEvent};
+use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, Reads, ServerEvent};
 
 /// Formats a time in seconds, with three decimals.
 pub(crate) fn seconds(time: Duration) -> String {
@@ -85,6 +85,8 @@ fn write_client(f: &mut fmt::Formatter<'_>, event: ClientEvent) -> fmt::Result {
         ClientEvent::Reachable => "~ reachable again",
         ClientEvent::Closed => "~ closed",
         ClientEvent::FollowedPrimary => "~ listens at the primary again",
+        ClientEvent::VisitsReplica => "~ sends its requests to a replica",
+        ClientEvent::LeftReplica => "~ sends its requests to the primary again",
         ClientEvent::ClockRate { ppm } => return write!(f, "~ clock runs at {ppm:+} ppm"),
         ClientEvent::ClockJumped { by } => return write!(f, "~ clock jumped by {by:?}"),
     })
@@ -104,6 +106,13 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
             match staying.as_slice() {
                 [] => Ok(()),
                 names => write!(f, "; the old server still relays to {}", names.join(", ")),
+            }
+        }
+        ServerEvent::ReplicaCutOff { reads } => {
+            write!(f, "~ a replica lost its link, ")?;
+            match reads {
+                Reads::Refused => write!(f, "and refuses everything"),
+                Reads::Answered => write!(f, "and answers what writes nothing"),
             }
         }
         ServerEvent::Split { lost, staying } => {

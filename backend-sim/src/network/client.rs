@@ -89,6 +89,8 @@ pub(crate) struct Client {
     /// The clock of the replica that has the client's subscriptions, if a replica has them. It relays
     /// the messages of the primary, which doesn't count the client among its listeners.
     pub(crate) replica: Option<ClockId>,
+    /// Whether its requests go to the replica that has lost its link.
+    pub(crate) visits_replica: bool,
     /// Number of the connection. Messages of earlier connections are ignored.
     pub(crate) connection: u64,
     pub(crate) to_server: Link<ToServer>,
@@ -111,6 +113,7 @@ impl Client {
             unordered_pushes: false,
             on_old: false,
             replica: None,
+            visits_replica: false,
             connection: 1,
             to_server: Link::default(),
             from_server: Link::default(),

@@ -245,6 +245,10 @@ impl Network {
         if let Some(step) = self.servers.primary.store.step_to(ahead) {
             self.change_server(now, step);
         }
+        // A replica follows the new primary, and so has its data and its time.
+        if let Some(reads) = self.servers.replica.as_ref().map(|it| it.reads) {
+            self.cut_off_replica(now, reads);
+        }
     }
 
     pub(crate) fn split(&mut self, now: Duration, lost: Tail, staying: &[ClientIndex]) {

@@ -10,6 +10,7 @@ pub(crate) mod event;
 mod faults;
 pub(crate) mod observer;
 pub(crate) mod options;
+mod replica;
 mod transport;
 
 use std::collections::BTreeSet;

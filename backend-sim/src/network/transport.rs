@@ -192,7 +192,7 @@ impl Network {
         self.calls.limit(id, timeout);
         let again = false;
         let message = self.note_sent(now, client, Content::Request { call, again });
-        let process = self.server_of(client).process;
+        let process = self.process_of(client);
         let arrival = Box::new(Arrival {
             client,
             id,
@@ -277,11 +277,11 @@ impl Network {
         let client = arrival.client;
         if arrival.again {
             // The client's library sends the second delivery, to its current server.
-            arrival.process = self.server_of(client).process;
+            arrival.process = self.process_of(client);
         }
         let standing = self.servers.standing(arrival.process);
         let reached = match standing {
-            Standing::Serves => true,
+            Standing::Serves | Standing::IsReplica => true,
             Standing::Refuses(_) => !arrival.again,
             Standing::Gone => false,
         };
@@ -292,9 +292,13 @@ impl Network {
             return;
         }
         self.log.ended(arrival.message, Fate::Arrived(now));
-        if let Standing::Refuses(reason) = standing {
-            let refused = Err(BackendError::unavailable(reason));
-            self.reply(now, &arrival, None, refused);
+        let instead = match standing {
+            Standing::Refuses(reason) => Some(Err(BackendError::unavailable(reason))),
+            Standing::IsReplica => Some(self.ask_replica(now, &arrival)),
+            Standing::Serves | Standing::Gone => None,
+        };
+        if let Some(result) = instead {
+            self.reply(now, &arrival, None, result);
             return;
         }
         let (response, messages) = self.execute(now, &arrival);
@@ -546,7 +550,7 @@ fn notification(payload: Payload, stamp: Stamp) -> Notification {
 }
 
 /// Returns what the hash of a run covers of an answer.
-fn summary(answer: &Answer) -> u64 {
+pub(crate) fn summary(answer: &Answer) -> u64 {
     let Answer::Reply(reply) = answer else {
         return 1;
     };

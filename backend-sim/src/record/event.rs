@@ -135,8 +135,19 @@ pub enum ClientEvent {
     Reachable,
     Closed,
     FollowedPrimary,
+    VisitsReplica,
+    LeftReplica,
     ClockRate { ppm: i32 },
     ClockJumped { by: Duration },
+}
+
+/// What a replica does with a command that writes nothing. It refuses all others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reads {
+    /// It refuses it too, as leasehold's scripts make a Redis replica do.
+    Refused,
+    /// It answers from its own data, as a Redis replica does for other scripts.
+    Answered,
 }
 
 /// An action on the server.
@@ -173,6 +184,11 @@ pub enum ServerEvent {
     SwitchedOver {
         /// Names of the clients whose subscriptions stay at the old server, which is a replica now.
         staying: Vec<String>,
+    },
+    /// A replica lost its link to the primary, so it keeps the data of this moment.
+    ReplicaCutOff {
+        /// Whether it answers commands that write nothing.
+        reads: Reads,
     },
     /// A replica became a second primary.
     Split {

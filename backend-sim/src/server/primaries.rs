@@ -1,11 +1,12 @@
-//! The primary, the old primary while there are two, and the process that was demoted last.
+//! The primary, the old primary while there are two, the process that was demoted last, and a replica
+//! that has lost its link.
 
 use std::time::Duration;
 
 use leasehold_api::ClockId;
 use leasehold_api::machine::Settings;
 
-use crate::record::{Data, ServerEvent, Tail};
+use crate::record::{Data, Reads, ServerEvent, Tail};
 use crate::server::store::Store;
 
 /// A server, whose process runs unless it is down.
@@ -17,10 +18,21 @@ pub(crate) struct Server {
     pub(crate) up: bool,
 }
 
+/// A replica that has lost its link to the primary.
+#[derive(Debug)]
+pub(crate) struct Replica {
+    /// The data of the moment when it lost its link.
+    pub(crate) store: Store,
+    pub(crate) process: u64,
+    pub(crate) reads: Reads,
+}
+
 /// How a process answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Serves,
+    /// It is the replica that has lost its link.
+    IsReplica,
     /// It executes nothing, and says why.
     Refuses(&'static str),
     /// It has ended, and doesn't answer.
@@ -33,6 +45,8 @@ pub(crate) struct Servers {
     pub(crate) primary: Server,
     /// The old primary, during a split.
     pub(crate) old: Option<Box<Server>>,
+    /// The replica that lost its link last.
+    pub(crate) replica: Option<Box<Replica>>,
     /// The process that was the primary before the last switchover. It is a replica now.
     demoted: Option<u64>,
     /// The number of clocks so far.
@@ -49,6 +63,7 @@ impl Servers {
                 up: true,
             },
             old: None,
+            replica: None,
             demoted: None,
             clocks: 1,
             processes: 1,
@@ -72,6 +87,13 @@ impl Servers {
     /// Returns how a process answers a request.
     pub(crate) fn standing(&mut self, process: u64) -> Standing {
         let demoted = self.demoted == Some(process);
+        if self
+            .replica
+            .as_ref()
+            .is_some_and(|it| it.process == process)
+        {
+            return Standing::IsReplica;
+        }
         match self.at(process) {
             Some(server) if server.up => Standing::Serves,
             Some(_) => Standing::Refuses("connection refused"),
@@ -86,8 +108,9 @@ impl Servers {
 
     /// Returns the data of the server with this clock, or else of the primary.
     pub(crate) fn by_clock(&mut self, clock: ClockId) -> &mut Store {
-        match &mut self.old {
-            Some(old) if old.store.clock() == clock => &mut old.store,
+        match (&mut self.old, &mut self.replica) {
+            (Some(old), _) if old.store.clock() == clock => &mut old.store,
+            (_, Some(replica)) if replica.store.clock() == clock => &mut replica.store,
             _ => &mut self.primary.store,
         }
     }
@@ -127,6 +150,16 @@ impl Servers {
                 self.primary.process = self.next_process();
                 let clock = self.next_clock();
                 self.primary.store.start(clock);
+            }
+            ServerEvent::ReplicaCutOff { reads } => {
+                let mut store = self.primary.store.clone();
+                store.start(self.next_clock());
+                let (process, reads) = (self.next_process(), *reads);
+                self.replica = Some(Box::new(Replica {
+                    store,
+                    process,
+                    reads,
+                }));
             }
             ServerEvent::Split { lost, .. } => {
                 let mut store = self.primary.store.clone();

@@ -151,6 +151,39 @@ impl Store {
         }
     }
 
+    /// Returns the result of a command that writes nothing, or `None` if the command would write.
+    pub(crate) fn read(
+        &self,
+        elapsed: Duration,
+        key: &Key,
+        command: &machine::Command,
+    ) -> Option<Executed> {
+        let stamp = self.stamp(elapsed);
+        let env = Env {
+            now: stamp.at,
+            settings: self.settings,
+            reachable: &|_| Reach::Unknown,
+        };
+        let before = match self.slots.get(key) {
+            Some(Slot::Lock(state)) => state.as_ref().clone(),
+            Some(Slot::Foreign(found)) => {
+                return Some(Executed {
+                    stamp,
+                    answer: Answer::Foreign(found.clone()),
+                    messages: Vec::new(),
+                });
+            }
+            None => State::default(),
+        };
+        let mut after = before.clone();
+        let (reply, messages) = step(&mut after, env, command);
+        (after == before && messages.is_empty()).then_some(Executed {
+            stamp,
+            answer: Answer::Reply(reply),
+            messages,
+        })
+    }
+
     fn remember(&mut self, at: Duration, key: &Key) {
         self.journal.push_back(Undo {
             at,
@@ -244,6 +277,7 @@ impl Store {
             | ServerEvent::Started { .. }
             | ServerEvent::FailedOver { .. }
             | ServerEvent::SwitchedOver { .. }
+            | ServerEvent::ReplicaCutOff { .. }
             | ServerEvent::Split { .. }
             | ServerEvent::Healed => unreachable!("these events affect processes, not data"),
         }

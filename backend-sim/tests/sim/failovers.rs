@@ -10,10 +10,10 @@ use leasehold_api::machine::Settings;
 use leasehold_api::{
     BackendError, LockBackend, LockClient, MutexGuard, Notification, Outcome, ReleaseReply,
 };
-use leasehold_sim::{Latency, SimOptions, SimServer, Tail, replay};
+use leasehold_sim::{Latency, Reads, SimOptions, SimServer, Tail, replay};
 
 use crate::locks::job;
-use crate::support::{Raw, ms, secs};
+use crate::support::{Raw, key, ms, secs};
 
 #[track_caller]
 fn assert_replays(server: &SimServer) {
@@ -224,4 +224,48 @@ async fn exclusion_holds(ahead: Duration) -> bool {
 async fn drift_allowance_covers_servers_that_are_ten_milliseconds_apart() {
     assert!(exclusion_holds(ms(10)).await);
     assert!(!exclusion_holds(ms(12)).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn replica_refuses_every_command_of_its_visitors() {
+    let server = SimServer::new(1);
+    let a = Raw::new(&server, "a");
+    let request = a.request(a.operation(), secs(30)).await;
+    server.cut_off_replica(Reads::Refused);
+    a.backend.visit_replica();
+    assert!(a.backend.hello().await.is_err());
+    assert!(a.backend.inspect(&key()).await.is_err());
+    assert!(a.send(&request).await.is_err());
+    server.assert_idle();
+    a.backend.leave_replica();
+    a.send(&request).await.expect("the primary serves");
+    assert!(!server.left_behind().is_empty());
+    assert_replays(&server);
+}
+
+/// It answers what writes nothing, from the data of the moment when it lost its link.
+#[tokio::test(start_paused = true)]
+async fn replica_that_lags_answers_from_its_old_data() {
+    let server = SimServer::new(1);
+    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (held, _) = a.acquire(secs(30)).await;
+    server.cut_off_replica(Reads::Answered);
+    a.release(held).await.expect("served");
+    b.backend.visit_replica();
+    let old = b.backend.inspect(&key()).await.expect("answered");
+    let hello = b.backend.hello().await.expect("answered");
+    assert_eq!((old.reply.holder_count, old.stamp.clock), (1, hello.clock));
+    let released = b.release(b.operation()).await;
+    assert!(
+        released.is_err(),
+        "a release leaves a watermark: {released:?}"
+    );
+    server.switch_over(Duration::ZERO, &[]);
+    let followed = b.backend.inspect(&key()).await.expect("answered");
+    assert_eq!(followed.reply.holder_count, 0, "it follows the new primary");
+    b.backend.leave_replica();
+    let now = b.backend.inspect(&key()).await.expect("served");
+    assert_eq!(now.reply.holder_count, 0);
+    assert_ne!(now.stamp.clock, followed.stamp.clock);
+    assert_replays(&server);
 }

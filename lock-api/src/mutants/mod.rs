@@ -107,6 +107,8 @@ mod planted {
         RenewalLeakedPerReentry = "one-renewal-task-leaked-per-re-entry", "rule 5";
         /// A conversion acts whatever epoch it names.
         DuplicateConversionActs = "duplicate-downgrade-undoes-an-upgrade", "rule 6";
+        /// A conversion goes on in an epoch that is older than the one that the client knows.
+        OlderEpochGoesOn = "conversion-goes-on-in-an-older-epoch", "rule 6";
         /// An upgrade succeeds next to other holders.
         UpgradeNotSole = "upgrade-not-sole", "rule 6";
         /// An upgrade is refused even to the sole holder.

@@ -56,6 +56,11 @@ situations! {
     RevokedRenewal = "a revoked holder tried to renew";
     LostByDeadline = "a guard passed its deadline";
     LostByReply = "a reply told a guard that it was lost";
+    NoteWritten = "a holder left a note";
+    NoteStands = "a note was not newer than the one that stands";
+    NoteLate = "a note arrived after its holder was gone";
+    NoteOutlivesItsEpoch = "a note outlived its epoch";
+    NoteEnds = "a note ended with its epoch";
     StaleWrite = "the resource refused a late write";
     StaleAddition = "an addition was refused, because a later holder had claimed the resource";
     UsedAfterPause = "a paused holder resumed after its lease";
@@ -79,6 +84,7 @@ situations! {
     ClockRates = "a client's clock ran at another rate";
     ClockJumped = "a client's clock jumped forward";
     SwitchedOver = "a replica with all data took over";
+    VisitedReplica = "a client's requests went to a replica that lags";
     OtherNodesClock = "the lock moved to a server whose clock was ahead or behind";
     RelayedGrant = "a grant reached a client whose subscription was at a replica";
     DataLost = "the server restarted without all its data";

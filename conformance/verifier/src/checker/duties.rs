@@ -30,7 +30,7 @@ pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
 struct Health {
     /// When the last disturbance ended.
     since: Duration,
-    /// The number of disturbances that last: pauses and isolations.
+    /// The number of disturbances that last: pauses, isolations and visits of a replica.
     ongoing: u32,
     dead: bool,
     /// When a message may last have been lost or late, so that a call may hang.
@@ -74,7 +74,7 @@ impl Duties {
         self.polls.retain(|_, (owner, _)| *owner != client);
     }
 
-    /// Records the begin or the end of a pause or an isolation.
+    /// Records the begin or the end of a disturbance.
     fn begin_or_end(&mut self, client: usize, at: Duration, begins: bool) {
         let health = self.clients.entry(client).or_default();
         health.message_fault = Some(at);
@@ -105,12 +105,18 @@ impl Duties {
                 self.clients.entry(client).or_default().dead = true;
                 self.disturb(client, at);
             }
-            (Event::Client(ClientEvent::Paused | ClientEvent::Isolated), Some(client)) => {
-                self.begin_or_end(client, at, true);
-            }
-            (Event::Client(ClientEvent::Resumed | ClientEvent::Reachable), Some(client)) => {
-                self.begin_or_end(client, at, false);
-            }
+            (
+                Event::Client(
+                    ClientEvent::Paused | ClientEvent::Isolated | ClientEvent::VisitsReplica,
+                ),
+                Some(client),
+            ) => self.begin_or_end(client, at, true),
+            (
+                Event::Client(
+                    ClientEvent::Resumed | ClientEvent::Reachable | ClientEvent::LeftReplica,
+                ),
+                Some(client),
+            ) => self.begin_or_end(client, at, false),
             // These do not keep a client from its duties.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
             (
@@ -118,7 +124,8 @@ impl Duties {
                     ServerEvent::PublishRefused
                     | ServerEvent::PublishAllowed
                     | ServerEvent::CountRefused
-                    | ServerEvent::CountAllowed,
+                    | ServerEvent::CountAllowed
+                    | ServerEvent::ReplicaCutOff { .. },
                 ),
                 _,
             ) => {}
@@ -147,7 +154,7 @@ impl Duties {
                 },
                 Some(client),
             ) => {
-                if self.may_hang(client, at) {
+                if self.may_hang(client, at) || self.healthy_since(client).is_none() {
                     return;
                 }
                 let mine = waiting.iter().filter(|(_, (owner, _, _))| *owner == client);

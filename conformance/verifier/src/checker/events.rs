@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::Notification;
+use leasehold_api::bounds::DRIFT_FLOOR;
 use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
 
 use crate::checker::coverage::Situation;
@@ -76,13 +77,29 @@ fn client_note(
             .guards
             .has_waiter(client, at)
             .then_some(Situation::KilledWaiter),
+        ClientEvent::VisitsReplica => Some(Situation::VisitedReplica),
         ClientEvent::ClockRate { ppm } if ppm != 0 => Some(Situation::ClockRates),
         ClientEvent::ClockJumped { by } if !by.is_zero() => Some(Situation::ClockJumped),
         _ => None,
     }
 }
 
+/// Whether the primary ends, or another process takes its place. That one has no subscriptions.
+const fn is_new_process(event: &ServerEvent) -> bool {
+    matches!(
+        event,
+        ServerEvent::Stopped
+            | ServerEvent::Started { .. }
+            | ServerEvent::FailedOver { .. }
+            | ServerEvent::SwitchedOver { .. }
+    )
+}
+
 fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Option<Situation> {
+    if is_new_process(event) {
+        // Also those whose clients had sent that they unsubscribe: no event tells that this got lost.
+        checker.listeners.clear();
+    }
     match event {
         ServerEvent::Stopped => {
             checker.stopped = at;
@@ -119,6 +136,7 @@ fn server_note(checker: &mut Checker, at: Duration, event: &ServerEvent) -> Opti
             Some(Situation::SwitchedOver)
         }
         ServerEvent::ClockStepped { forward, by } => {
+            checker.clock_moved |= *by > DRIFT_FLOOR;
             if checker.model == Model::Within {
                 checker.guards.shift_ends(*forward, *by);
             }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
-use leasehold_api::{Key, Mode, Operation, SessionId};
+use leasehold_api::{Key, Mode, Operation, OwnerId, SessionId};
 use leasehold_sim::{ClientEvent, Event};
 use litemap::LiteMap;
 use smallvec::SmallVec;
@@ -76,6 +76,8 @@ struct TrackedGuard {
 struct AtServer {
     client: usize,
     key: Key,
+    /// The id of the holder within its session.
+    id: u64,
     /// On the true timeline.
     end: Duration,
     /// Whether a user received a guard of it.
@@ -129,6 +131,7 @@ impl Guards {
                 let hold = hold.or_insert_with(|| AtServer {
                     client: self.sessions.get(&holder.session).copied().unwrap_or(0),
                     key: step.key.clone(),
+                    id: holder.id,
                     end: Duration::ZERO,
                     taken: false,
                     revoked: false,
@@ -249,6 +252,19 @@ impl Guards {
         };
         self.held.insert(self.next, held);
         self.next
+    }
+
+    /// The operation that holds a tracked guard.
+    pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
+        let (session, sequence) = self.held.get(&id)?.operation?;
+        let hold = self.at_server.get(&(session, sequence))?;
+        // The id is the owner, but for semaphores. There the server ignores the owner.
+        let owner = OwnerId::from_u64(hold.id);
+        Some(Operation {
+            session,
+            sequence,
+            owner,
+        })
     }
 
     /// Stops tracking a guard.

@@ -7,11 +7,12 @@ use leasehold_api::{
     AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
 
+use crate::checker::Findings;
 use crate::checker::step::{Step, find, has, name, waiter_of};
-use crate::checker::{Findings, Model};
 
-/// Checks how the step changed each holder.
-pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
+/// Checks how the step changed each holder. `forgets` tells whether the clock may have moved past the end
+/// of a watermark. Then an attempt that is repeated may be granted again.
+pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
     for holder in step.holders_before() {
         match find(step.after, holder) {
             // The usual case: another session's step, which left the holder unchanged.
@@ -37,11 +38,10 @@ pub(crate) fn check(step: &Step<'_>, model: Model, found: &mut Findings) {
             let acquired = matches!(step.command, Command::Acquire(_))
                 && step.is_of(holder.session, *sequence);
             let text = || format!("an expired hold is live again: {holder:?}");
-            match (acquired, model) {
+            match (acquired, forgets) {
                 (false, _) => found.add("S3", text()),
-                (true, Model::Within) => found.add("rule 12", text()),
-                // A step of the clock can make the server forget a watermark.
-                (true, Model::Outside) => {}
+                (true, false) => found.add("rule 12", text()),
+                (true, true) => {}
             }
         }
         begun(step, holder, found);

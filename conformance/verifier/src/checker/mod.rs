@@ -31,7 +31,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use leasehold_api::machine::Reply;
-use leasehold_api::{AcquireReply, Key, Mode, PollReply, SessionId};
+use leasehold_api::{AcquireReply, Key, Mode, Operation, PollReply, SessionId};
 use leasehold_sim::Event;
 use litemap::LiteMap;
 
@@ -124,6 +124,8 @@ pub(crate) struct Checker {
     stopped: Duration,
     /// When a replica with all data last took over.
     switched_over: Option<Duration>,
+    /// Whether the keys moved to a server with another time, while nothing was held.
+    clock_moved: bool,
 }
 
 impl Checker {
@@ -142,6 +144,7 @@ impl Checker {
             count_refused: false,
             stopped: Duration::ZERO,
             switched_over: None,
+            clock_moved: false,
         }
     }
 
@@ -149,7 +152,8 @@ impl Checker {
     pub(crate) fn step(&mut self, step: &Step<'_>) {
         self.found.at = step.at;
         rare::note(step, &mut self.seen);
-        holders::check(step, self.model, &mut self.found);
+        let forgets = self.model == Model::Outside || self.clock_moved;
+        holders::check(step, forgets, &mut self.found);
         if step.has_queue() {
             order::check(step, &mut self.found);
         }
@@ -209,6 +213,11 @@ impl Checker {
     /// Starts to track a guard that a user received.
     pub(crate) fn track(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.guards.track(at, holding)
+    }
+
+    /// The operation that holds a tracked guard, as long as the server has it.
+    pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
+        self.guards.operation(id)
     }
 
     /// Records that the user converted the guard.

@@ -1,10 +1,10 @@
 //! Rule 16: who may change the note of a key, how long it stands, and what the replies say about it.
 
-use leasehold_api::machine::{Command, NoteParts, Reply, StateParts};
+use leasehold_api::machine::{Command, HolderParts, NoteParts, Reply, StateParts};
 use leasehold_api::{Note, NoteReply, NoteView, ServerTime};
 
 use crate::checker::Findings;
-use crate::checker::step::{Step, holder_of};
+use crate::checker::step::{Step, holder_of, waiter_of};
 
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     if step.before.note.is_none() && step.after.note.is_none() && !is_note(step) {
@@ -63,8 +63,13 @@ fn unchanged(
 fn written(step: &Step<'_>, request: &Note, reply: &NoteReply, found: &mut Findings) {
     let before = standing(step.before, step);
     let operation = request.operation;
-    let holder = holder_of(step.before, operation.session, operation.sequence);
-    let live = holder.filter(|holder| holder.end > step.now);
+    let name = (operation.session, operation.sequence);
+    let live = |holder: &&HolderParts| holder.end > step.now;
+    // A server that lost the grant may still have the waiter, and grant it again before it writes.
+    let waits = waiter_of(step.before, name.0, name.1).is_some_and(|it| it.end > step.now);
+    let granted = || holder_of(step.after, name.0, name.1).filter(|_| waits);
+    let held = holder_of(step.before, name.0, name.1).filter(live);
+    let live = held.or_else(granted).filter(live);
     let is_newer = |token: u64| {
         before.is_none_or(|it| (it.token.get(), it.version) < (token, request.version))
     };

@@ -2,8 +2,8 @@
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, ForceReply, Mode, PollReply, Refused, ReleaseReply,
-    RenewReply,
+    AcquireReply, ConvertReply, EndReason, ForceReply, Mode, NoteReply, PollReply, Refused,
+    ReleaseReply, RenewReply,
 };
 
 use crate::checker::coverage::{Coverage, Situation};
@@ -32,11 +32,32 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
         Reply::Release(reply) => release(step, *reply, seen),
         Reply::Convert(reply) => convert(step, *reply, seen),
         Reply::ForceRelease(ForceReply::Forced { .. }) => seen.reached(Situation::Revoked),
+        Reply::Note(reply) => written(step, reply, seen),
         _ => {}
     }
+    epoch_with_note(step, seen);
     grants(step, seen);
     expiry(step, seen);
     queue(step, seen);
+}
+
+fn written(step: &Step<'_>, reply: &NoteReply, seen: &mut Coverage) {
+    seen.reached(match reply {
+        NoteReply::Lost { .. } => Situation::NoteLate,
+        NoteReply::Noted(_) if step.before.note == step.after.note => Situation::NoteStands,
+        NoteReply::Noted(_) => Situation::NoteWritten,
+    });
+}
+
+/// A step that begins an epoch while there is a note.
+fn epoch_with_note(step: &Step<'_>, seen: &mut Coverage) {
+    let (before, after) = (step.before, step.after);
+    if before.note.is_some() && before.token != after.token {
+        seen.reached(match after.note {
+            Some(_) => Situation::NoteOutlivesItsEpoch,
+            None => Situation::NoteEnds,
+        });
+    }
 }
 
 fn was_waiting(step: &Step<'_>, session: leasehold_api::SessionId, sequence: u64) -> bool {

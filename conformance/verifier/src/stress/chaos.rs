@@ -8,7 +8,8 @@ use leasehold_api::bounds::DRIFT_FLOOR;
 use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
-use crate::stress::plan::{LONGEST_STEP, Plan};
+use crate::stress::healed::Healed;
+use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
 const LONGEST_DETOUR: Duration = Duration::from_secs(30);
@@ -21,6 +22,8 @@ pub(crate) struct Chaos {
     pub(crate) dead: Vec<Arc<AtomicBool>>,
     pub(crate) admin: Option<LockClient>,
     pub(crate) keys: Vec<Key>,
+    /// Set when the faulty phase has ended.
+    pub(crate) healed: Arc<Healed>,
     /// Whether there are two primaries.
     pub(crate) split: bool,
     /// How far the clocks of the servers are ahead, at least.
@@ -44,6 +47,7 @@ enum FaultKind {
     Revoke,
     Drift,
     Switchover,
+    Replica,
     Eviction,
     DataLoss,
     Failover,
@@ -86,6 +90,7 @@ impl Chaos {
             (on.revokes, FaultKind::Revoke),
             (on.drift, FaultKind::Drift),
             (on.switchovers, FaultKind::Switchover),
+            (on.replicas, FaultKind::Replica),
             (on.evictions, FaultKind::Eviction),
             (on.data, FaultKind::DataLoss),
             (on.failovers, FaultKind::Failover),
@@ -129,8 +134,9 @@ impl Chaos {
             Call::Renew,
             Call::Release,
             Call::Convert,
+            Call::Note,
         ];
-        match calls.get(self.sim.draw(12) as usize) {
+        match calls.get(self.sim.draw(13) as usize) {
             Some(call) => self.clients[victim].inject_into(*call, fault),
             None => self.clients[victim].inject(fault),
         }
@@ -169,6 +175,7 @@ impl Chaos {
             FaultKind::Revoke => self.revoke().await,
             FaultKind::Drift => self.drift(victim),
             FaultKind::Switchover => self.switch_over(),
+            FaultKind::Replica => self.lead_to_replica(victim),
             FaultKind::Eviction => self.evict(),
             FaultKind::DataLoss => self.lose_data(),
             FaultKind::Failover => self.fail_over(),
@@ -314,6 +321,22 @@ impl Chaos {
         }
     }
 
+    /// Cuts off a replica. Later, the requests of a client go there for some time.
+    fn lead_to_replica(&self, victim: usize) {
+        self.sim.cut_off_replica(self.plan.reads);
+        let (later, time) = (self.span(self.plan.pace * 2), self.span(LONGEST_VISIT));
+        let (sim, healed) = (self.sim.clone(), Arc::clone(&self.healed));
+        let client = self.clients[victim].clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(later).await;
+            if !healed.is() {
+                client.visit_replica();
+                sim.sleep(time).await;
+                client.leave_replica();
+            }
+        }));
+    }
+
     /// Draws how far the next server's clock is ahead. While a lock is held, the clocks of its
     /// servers differ by the fixed part of the drift allowance at most, because the clients' clocks
     /// may use up the rest. At other times they may differ by more.
@@ -377,6 +400,7 @@ impl Chaos {
         for (client, dead) in self.clients.iter().zip(&self.dead) {
             client.clear_faults();
             client.rejoin();
+            client.leave_replica();
             if !dead.load(Ordering::Relaxed) {
                 client.resume();
             }

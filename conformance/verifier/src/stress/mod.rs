@@ -24,7 +24,7 @@ use std::time::Duration;
 
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{
-    Ending, JoinHandle, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
+    Ending, JoinHandle, Reads, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
 };
 
 use crate::checker::{Coverage, Model, Violation, client_name};
@@ -36,7 +36,10 @@ use plan::Plan;
 use resource::Flaw;
 use worker::Worker;
 
-pub use mutants::{CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo, READ_WITHOUT_CLAIM};
+pub use mutants::{
+    ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo, OLDER_EPOCH,
+    READ_WITHOUT_CLAIM,
+};
 pub use scope::SmallScope;
 pub use try_only::try_only;
 
@@ -77,6 +80,7 @@ pub struct Stress {
     broken: Option<Assumption>,
     size: Option<(u32, u32)>,
     until_broken: bool,
+    replicas_answer: bool,
     promises: &'static [&'static str],
 }
 
@@ -106,6 +110,14 @@ impl Stress {
     #[must_use]
     pub const fn without_claims(mut self) -> Self {
         self.flaw = Some(Flaw::ReadsWithoutClaim);
+        self
+    }
+
+    /// Lets a replica that lags answer commands that write nothing, as a Redis replica does unless the
+    /// script refuses. Exclusion and fencing hold all the same, but a guard may be lost for no reason.
+    #[must_use]
+    pub const fn with_answering_replicas(mut self) -> Self {
+        self.replicas_answer = true;
         self
     }
 
@@ -199,6 +211,9 @@ impl Stress {
         if let Some(assumption) = self.broken {
             plan.break_assumption(assumption);
         }
+        if self.replicas_answer {
+            plan.reads = Reads::Answered;
+        }
         if let Some((clients, rounds)) = self.size {
             plan.set_size(clients, rounds);
         }
@@ -213,6 +228,9 @@ impl Stress {
         }
         if plan.fault_mix.count_refused {
             sim.refuse_count();
+        }
+        if plan.fault_mix.replicas {
+            sim.cut_off_replica(plan.reads);
         }
         if plan.foreign {
             let key = Key::new(FOREIGN).expect("a scenario's key is valid");
@@ -240,6 +258,7 @@ impl Stress {
             clients,
             admin: admin.then(|| LockClient::new(sim.client("admin"))),
             keys,
+            healed: Arc::clone(&healed),
             split: false,
             region: Duration::ZERO,
         };

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_api::machine::{State, StateParts};
-use leasehold_api::{Key, Kind, Mode};
+use leasehold_api::{Key, Kind, Mode, Operation};
 use leasehold_sim::{Answer, ClientEvent, Event, Execution, Observer, ServerEvent, SimServer};
 use litemap::LiteMap;
 use smallvec::SmallVec;
@@ -129,7 +129,8 @@ impl Observer for CheckingObserver {
                 | ServerEvent::PublishRefused
                 | ServerEvent::PublishAllowed
                 | ServerEvent::CountRefused
-                | ServerEvent::CountAllowed,
+                | ServerEvent::CountAllowed
+                | ServerEvent::ReplicaCutOff { .. },
             ) => {}
             Event::Server(event) => {
                 shared.steps.clear();
@@ -197,6 +198,11 @@ impl Monitor {
         let id = self.checker(|checker| checker.track(at, holding));
         self.check_guards();
         id
+    }
+
+    /// The operation that holds a tracked guard, as long as the server has it.
+    pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
+        self.checker(|checker| checker.operation(id))
     }
 
     /// Turns off the checks of duties, because calls may take longer than a renewal waits.

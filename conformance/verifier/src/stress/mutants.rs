@@ -30,8 +30,15 @@ pub const CARELESS_RESOURCE: &str = "resource-takes-an-older-token";
 /// A mutant of the users of the protected resource: they read it without claiming it first.
 pub const READ_WITHOUT_CLAIM: &str = "resource-is-read-without-a-claim";
 
+/// A mutant of the servers: a replica that lags answers commands that write nothing. It harms no
+/// exclusion, because the client doesn't go on in an older epoch.
+pub const ANSWERING_REPLICA: &str = "replica-answers-what-writes-nothing";
+
+/// A mutant of the client that needs such a replica.
+pub const OLDER_EPOCH: &str = "conversion-goes-on-in-an-older-epoch";
+
 /// The mutants that every build contains.
-pub const IN_EVERY_BUILD: &[&str] = &[CARELESS_RESOURCE, READ_WITHOUT_CLAIM];
+pub const IN_EVERY_BUILD: &[&str] = &[CARELESS_RESOURCE, READ_WITHOUT_CLAIM, ANSWERING_REPLICA];
 
 const fn within(name: &'static str, budget: u32) -> MutantInfo {
     MutantInfo {
@@ -89,6 +96,8 @@ pub const MUTANTS: &[MutantInfo] = &[
     within("hold-limit-is-ignored", BUDGET),
     within("one-renewal-task-leaked-per-re-entry", BUDGET),
     within("duplicate-downgrade-undoes-an-upgrade", BUDGET),
+    within(ANSWERING_REPLICA, BUDGET),
+    breaking(OLDER_EPOCH, RARE, &["S1"]),
     within("upgrade-not-sole", BUDGET),
     within("upgrade-is-always-refused", BUDGET),
     within("upgrade-twice-while-others-wait", BUDGET),
@@ -148,6 +157,9 @@ pub const MUTANTS: &[MutantInfo] = &[
     outside("token-not-monotonic-after-a-restart"),
     within("readers-with-distinct-tokens", BUDGET),
     outside("token-not-monotonic-after-failover-to-a-stale-replica"),
+    within("note-of-a-hold-that-is-gone", BUDGET),
+    within("older-note-reverts-a-newer-one", BUDGET),
+    within("note-ends-with-its-epoch", BUDGET),
     within("check-then-act-release", 50),
     within("renew-arriving-after-release-revives", BUDGET),
     within("batch-mixes-answers", BUDGET),
@@ -188,9 +200,6 @@ mod tests {
         "sender-ends-handoff",
         "subscribes-for-each-waiter",
         "two-takers-of-one-pushed-grant",
-        "note-of-a-hold-that-is-gone",
-        "older-note-reverts-a-newer-one",
-        "note-ends-with-its-epoch",
         "job-is-decided-without-its-record",
         "attempt-of-a-job-is-not-noted",
         "failed-job-is-noted-as-done",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::{Kind, Policy};
-use leasehold_sim::{Latency, SimServer};
+use leasehold_sim::{Latency, Reads, SimServer};
 
 use crate::stress::Assumption;
 
@@ -30,6 +30,8 @@ pub(crate) struct FaultMix {
     /// The server switches over to a replica with all data, whose clock differs within the drift
     /// allowance. Some subscriptions stay at the old server.
     pub(crate) switchovers: bool,
+    /// A replica loses its link, and the requests of some clients go there for some time.
+    pub(crate) replicas: bool,
     /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
@@ -55,6 +57,7 @@ impl FaultMix {
             revokes: sim.draw(4) == 3,
             drift: flip(),
             switchovers: flip(),
+            replicas: flip(),
             evictions: out_of_model && flip(),
             data: out_of_model && flip(),
             failovers: out_of_model && flip(),
@@ -86,6 +89,8 @@ pub(crate) struct Plan {
     pub(crate) keys: u32,
     /// Whether every client also tries to lock a key that holds another program's value.
     pub(crate) foreign: bool,
+    /// Whether holders leave notes on their keys.
+    pub(crate) leaves_notes: bool,
     pub(crate) terms: Terms,
     pub(crate) latency: Latency,
     /// The longest round trip to the server.
@@ -96,6 +101,8 @@ pub(crate) struct Plan {
     /// Whether users finish their work even if they lose the guard meanwhile.
     pub(crate) stubborn: bool,
     pub(crate) fault_mix: FaultMix,
+    /// What a replica does with commands that write nothing.
+    pub(crate) reads: Reads,
     /// The number of faults.
     pub(crate) incidents: u32,
     /// The longest time between two faults, and the longest work under the lock.
@@ -107,6 +114,9 @@ const MANY_KEYS: u32 = 4;
 
 /// The largest step of the server's clock.
 pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
+
+/// The longest time for which a client's requests go to a replica.
+pub(crate) const LONGEST_VISIT: Duration = Duration::from_secs(3);
 
 /// The longest work under the lock, unless it is meant to outlast a lease. Meanwhile the waiters only
 /// poll once a second.
@@ -127,6 +137,7 @@ impl Plan {
         // With many keys, a client sends several commands at once, which are batched.
         let keys = [1, 2, MANY_KEYS][sim.draw(16).saturating_sub(13) as usize];
         let foreign = keys == MANY_KEYS && sim.draw(2) == 1;
+        let leaves_notes = sim.draw(4) == 3;
         let slow = sim.draw(SLOW_SEEDS) == SLOW_SEEDS - 1;
         let terms = terms(sim, slow);
         let (latency, most) = latency(sim);
@@ -146,6 +157,7 @@ impl Plan {
             rounds,
             keys,
             foreign,
+            leaves_notes,
             terms,
             latency,
             round_trip: most * 2,
@@ -153,6 +165,7 @@ impl Plan {
             unordered,
             stubborn: false,
             fault_mix,
+            reads: Reads::Refused,
             incidents,
             pace,
         }

@@ -6,14 +6,16 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::{Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Outcome, Refused};
+use leasehold_api::{
+    Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Note, Operation, Outcome, Refused,
+};
 use leasehold_sim::SimBackend;
 
 use crate::checker::{GuardId, Holding, Situation, TrackableGuard};
 use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
-use crate::stress::plan::Plan;
+use crate::stress::plan::{LONGEST_VISIT, Plan};
 
 /// A worker, with its client and its key.
 pub(crate) struct Worker {
@@ -42,6 +44,7 @@ struct HeldLock {
     slot: Arc<GuardSlot>,
     id: GuardId,
     since: Duration,
+    operation: Option<Operation>,
 }
 
 /// Whether the resource must accept the guard's token now.
@@ -62,6 +65,9 @@ enum Cancel {
 
 /// How soon a client leaves nothing at the server after it gave up a wait or released a lock.
 const GONE: Duration = Duration::from_secs(2);
+
+/// A time to keep a note that outlasts everything else of a run.
+const LONG_KEPT: Duration = Duration::from_secs(3_600);
 
 /// The longest work during the recovery, which only tests that every client gets the lock.
 const LAST_WORK: Duration = Duration::from_secs(2);
@@ -244,8 +250,32 @@ impl Worker {
         if self.monitor.notes {
             self.backend.note(format!("holds {mode:?}, token {token}"));
         }
+        if self.plan.fault_mix.replicas && self.draw(4) == 3 {
+            // It knows this grant, and not what follows.
+            self.monitor.sim.cut_off_replica(self.plan.reads);
+        }
         let since = self.monitor.sim.elapsed();
-        HeldLock { slot, id, since }
+        let operation = self.monitor.operation(id);
+        HeldLock {
+            slot,
+            id,
+            since,
+            operation,
+        }
+    }
+
+    /// Perhaps sends the requests of the client to the replica for some time.
+    fn visit_replica(&self) {
+        if !self.plan.fault_mix.replicas || self.healed.is() || self.draw(4) < 3 {
+            return;
+        }
+        self.backend.visit_replica();
+        let (sim, backend) = (self.monitor.sim.clone(), self.backend.clone());
+        let time = self.span(LONGEST_VISIT);
+        drop(self.monitor.sim.spawn(async move {
+            sim.sleep(time).await;
+            backend.leave_replica();
+        }));
     }
 
     /// Works for some time, and writes before and after, even if its guard is lost meanwhile.
@@ -253,6 +283,7 @@ impl Worker {
         held.slot.set_in_use(true);
         let claimed = self.claim(held, may_refuse);
         self.write(held, may_refuse).await;
+        self.leave_note(held).await;
         let read = claimed.map(|token| (token, self.monitor.read(&self.key)));
         if self.draw(8) == 7
             && let Some(guard) = held.slot.guard()
@@ -278,6 +309,7 @@ impl Worker {
         }
         self.monitor.check_guards();
         self.write(held, may_refuse).await;
+        self.leave_note(held).await;
         if let Some((token, read)) = read {
             let valid = is_valid(held, may_refuse);
             self.monitor.add(&self.key, token, read, valid);
@@ -315,11 +347,34 @@ impl Worker {
         }
     }
 
+    /// Perhaps leaves a note, even if the guard is lost. The checker judges the answer.
+    async fn leave_note(&self, held: &HeldLock) {
+        let Some(operation) = held.operation.filter(|_| self.plan.leaves_notes) else {
+            return;
+        };
+        if self.draw(2) == 0 {
+            return;
+        }
+        let version = self.draw(3);
+        let keep = match self.draw(3) {
+            0 => Duration::ZERO,
+            1 => self.span(self.plan.terms.lease),
+            _ => LONG_KEPT,
+        };
+        let bytes = vec![b'n'; self.draw(4) as usize];
+        let note = Note::new(self.key.clone(), operation, version, bytes, keep);
+        match note {
+            Ok(note) => drop(self.backend.write_note(&note).await),
+            Err(error) => self.monitor.broken("L4", format!("a note: {error}")),
+        }
+    }
+
     async fn convert(&self, held: &HeldLock) {
         let Some(guard) = held.slot.take() else {
             return;
         };
         self.monitor.set_mode(held.id, Mode::Shared);
+        self.visit_replica();
         match guard.convert().await {
             Ok(guard) => {
                 let mode = match &guard {

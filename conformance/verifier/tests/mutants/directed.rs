@@ -14,7 +14,7 @@ use leasehold_api::{
     EndReason, FireTime, JobOutcome, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome,
     ReleaseOutcome,
 };
-use leasehold_sim::{Call, Event, Fault, Latency, SimBackend, SimOptions, SimServer};
+use leasehold_sim::{Call, Event, Fault, Latency, Reads, SimBackend, SimOptions, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The real time after which a scenario counts as hanging.
@@ -60,6 +60,7 @@ scenarios! {
     waiter_that_may_listen_is_not_skipped
     grant_that_is_relayed_is_made
     relayed_grant_counts_by_the_clock_that_it_names
+    replica_that_lags_upgrades_nobody
     job_runs_once_under_its_lock
     attempt_counts_although_its_machine_died
     failed_job_is_not_done
@@ -464,6 +465,23 @@ async fn relayed_grant_counts_by_the_clock_that_it_names() {
     // The server granted it 1 ms after the release was sent.
     let end = released + ms(1) + pushed.expect("it was pushed");
     assert!(got + second.valid_for() <= end, "{end:?}");
+}
+
+/// The replica knows A as the writer of an epoch that is over. Its answers must not make A a writer
+/// next to B.
+async fn replica_that_lags_upgrades_nobody() {
+    let server = SimServer::new(1);
+    let ((machine, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+    let lock = |locks: &LockClient| locks.rw_lock("job").expect("valid").lease(LEASE);
+    let writer = lock(&a).write().await.expect("free");
+    server.cut_off_replica(Reads::Answered);
+    let reader = writer.downgrade().await.expect("served");
+    let other = lock(&b).read().await.expect("shared");
+    machine.visit_replica();
+    let upgraded = reader.try_upgrade().await;
+    machine.leave_replica();
+    assert!(other.is_valid());
+    assert!(upgraded.is_err(), "{upgraded:?}");
 }
 
 fn fire_time(server: &SimServer) -> FireTime {

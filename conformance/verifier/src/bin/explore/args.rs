@@ -34,6 +34,11 @@ pub(crate) struct Args {
     #[arg(long)]
     pub(crate) out_of_model: bool,
 
+    /// Lets replicas that lag answer commands that write nothing; checks exclusion and fencing (S1 to
+    /// S5), which don't depend on what a replica does
+    #[arg(long, conflicts_with_all = ["scope", "mutant"])]
+    pub(crate) replicas_answer: bool,
+
     /// Activates a mutant, and stops at the first seed that finds it (needs a build with --cfg
     /// leasehold_mutants)
     #[arg(long, value_name = "NAME")]

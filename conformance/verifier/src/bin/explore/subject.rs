@@ -2,11 +2,14 @@
 
 use leasehold_sim::{Scheduling, SimOptions};
 use leasehold_verifier::{
-    CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, READ_WITHOUT_CLAIM, SmallScope, Stress,
-    StressRun,
+    ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
+    READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun,
 };
 
 use crate::args::Args;
+
+/// What holds even if a replica that lags answers.
+const SAFETY: &[&str] = &["S1", "S2", "S3", "S4", "S5"];
 
 /// A kind of runs.
 #[derive(Clone, Debug)]
@@ -19,7 +22,10 @@ impl Subject {
     /// The subject that the options choose.
     pub(crate) fn of(args: &Args, mutant: Option<MutantInfo>) -> Result<Self, String> {
         let Some(scope) = args.scope else {
-            let stress = stress(mutant);
+            let mut stress = stress(mutant);
+            if args.replicas_answer {
+                stress = stress.with_answering_replicas().only(SAFETY);
+            }
             return Ok(Self::Stress(if args.out_of_model {
                 stress.out_of_model()
             } else {
@@ -53,6 +59,7 @@ pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
     match mutant.name {
         CARELESS_RESOURCE => stress.with_careless_resource(),
         READ_WITHOUT_CLAIM => stress.without_claims(),
+        ANSWERING_REPLICA | OLDER_EPOCH => stress.with_answering_replicas(),
         _ => stress,
     }
 }
@@ -75,6 +82,9 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     }
     if args.out_of_model {
         command.push_str(" --out-of-model");
+    }
+    if args.replicas_answer {
+        command.push_str(" --replicas-answer");
     }
     if let Some(mutant) = &args.mutant {
         command.push_str(&format!(" --mutant {mutant}"));
