@@ -262,3 +262,18 @@ impl fmt::Display for Counts {
         )
     }
 }
+
+/// Takes over the time of the next poll, if it is sooner than the machine's. A backend without push may ask for
+/// polls sooner (rule 3).
+pub(super) fn allow_sooner_polls(expected: &mut Reply, reply: &Reply, pushes: bool) {
+    let (
+        Reply::Acquire(AcquireReply::Queued(latest)) | Reply::Poll(PollReply::Queued(latest)),
+        Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)),
+    ) = (expected, reply)
+    else {
+        return;
+    };
+    if !pushes && !queued.poll_after.is_zero() {
+        latest.poll_after = latest.poll_after.min(queued.poll_after);
+    }
+}
