@@ -27,8 +27,8 @@ impl Attempt {
         session: Session,
         request: Acquire,
     ) -> Result<(Self, AcquireReply), Failure> {
-        let answers = session.backend.acquire(from_ref(&request)).await;
-        let Stamped { stamp, reply } = one(answers)?;
+        let call = session.backend.acquire(from_ref(&request));
+        let Stamped { stamp, reply } = one(session.timed(call).await)?;
         let attempt = Self {
             session,
             request,
@@ -66,8 +66,8 @@ impl Attempt {
 
     /// Delivers the same acquire again.
     pub(crate) async fn again(&self) -> Result<Stamped<AcquireReply>, Failure> {
-        let request = from_ref(&self.request);
-        one(self.session.backend.acquire(request).await)
+        let call = self.session.backend.acquire(from_ref(&self.request));
+        one(self.session.timed(call).await)
     }
 
     /// Sends the acquire again, deliverable from now on.
@@ -132,7 +132,8 @@ impl Attempt {
 
     pub(crate) async fn renew(&self, lease: Duration) -> Result<Stamped<RenewReply>, Failure> {
         let batch = [self.renew_request(lease)?];
-        one(self.session.backend.renew(&batch).await)
+        let call = self.session.backend.renew(&batch);
+        one(self.session.timed(call).await)
     }
 
     /// Renews and expects that the lock is lost.

@@ -8,7 +8,7 @@ use std::time::Duration;
 use leasehold_api::{
     Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceRelease, ForceReply,
     InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Operation, OwnerId, Policy,
-    Queued, Refused, ServerTime, SessionId, Stamp, Stamped, Wait, bounds,
+    Queued, Refused, Runtime, ServerTime, SessionId, Stamp, Stamped, Wait, bounds,
 };
 
 pub(crate) use crate::attempt::{Attempt, one};
@@ -26,6 +26,27 @@ pub(crate) struct World {
     timing: Timing,
     capabilities: Capabilities,
     abilities: Abilities,
+    slowest: Slowest,
+}
+
+/// The time of the slowest call of a case, in µs.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Slowest(Arc<AtomicU64>);
+
+impl Slowest {
+    /// Waits for a call, and notes how long it takes.
+    pub(crate) async fn time<T>(&self, runtime: &dyn Runtime, call: impl Future<Output = T>) -> T {
+        let began = runtime.now();
+        let answer = call.await;
+        let took = runtime.now().saturating_since(began).as_micros();
+        let took = u64::try_from(took).unwrap_or(u64::MAX);
+        self.0.fetch_max(took, Ordering::Relaxed);
+        answer
+    }
+
+    fn get(&self) -> Duration {
+        Duration::from_micros(self.0.load(Ordering::Relaxed))
+    }
 }
 
 /// The name of a case's environment: as much of the case's name as fits, and 64 random bits.
@@ -47,6 +68,7 @@ impl World {
             timing: harness.timing(),
             capabilities: harness.capabilities(),
             abilities: harness.abilities(),
+            slowest: Slowest::default(),
         })
     }
 
@@ -98,11 +120,10 @@ impl World {
     }
 
     /// How far the stamps of different clients may be apart.
-    pub(crate) const fn skew(&self) -> Duration {
-        if self.abilities.several_servers {
-            self.timing.tolerance
-        } else {
-            Duration::ZERO
+    pub(crate) fn skew(&self) -> Duration {
+        match self.several_servers() {
+            true => self.tolerance(),
+            false => Duration::ZERO,
         }
     }
 
@@ -114,7 +135,9 @@ impl World {
 
     /// Creates a session on a new client.
     pub(crate) async fn session(&self) -> Result<Session, Failure> {
-        Ok(Session::on(self.backend().await?))
+        let mut session = Session::on(self.backend().await?);
+        session.slowest = self.slowest.clone();
+        Ok(session)
     }
 
     /// Creates several sessions, each on a new client.
@@ -150,6 +173,19 @@ impl World {
         self.environment.let_time_pass(time).await;
     }
 
+    /// How far a time that a reply reports may be wrong.
+    ///
+    /// If several servers vote, the stamp of a reply is the moment of the call, and its times are those of the
+    /// servers, which execute the call later. So an end looks early by up to the time of the call. The difference
+    /// of two ends is at most the time of the slower of the two calls, and what one server may be wrong.
+    fn tolerance(&self) -> Duration {
+        let tolerance = self.timing.tolerance;
+        if !self.several_servers() || tolerance.is_zero() {
+            return tolerance;
+        }
+        tolerance.max(self.slowest.get() + Timing::real().tolerance)
+    }
+
     /// Fails the case unless the lease expires at `expiry`, within the tolerance.
     pub(crate) fn ends_at(
         &self,
@@ -160,11 +196,12 @@ impl World {
     ) -> Verdict {
         let actual = stamp.at.saturating_add(remaining).as_micros();
         let difference = Duration::from_micros(actual.abs_diff(expiry.as_micros()));
-        if difference <= self.timing.tolerance {
+        let tolerance = self.tolerance();
+        if difference <= tolerance {
             return Ok(());
         }
         let left = expiry.saturating_since(stamp.at);
-        let expected = format!("{left:?} left, plus or minus {:?}", self.timing.tolerance);
+        let expected = format!("{left:?} left, plus or minus {tolerance:?}");
         Err(Failure::new(rule, promise, expected, remaining))
     }
 }
@@ -216,6 +253,7 @@ pub(crate) struct Session {
     pub(crate) backend: Arc<dyn LockBackend>,
     pub(crate) id: SessionId,
     sequence: Arc<AtomicU64>,
+    slowest: Slowest,
 }
 
 impl Session {
@@ -226,7 +264,13 @@ impl Session {
             backend,
             id: SessionId::from_bytes(id),
             sequence: Arc::new(AtomicU64::new(0)),
+            slowest: Slowest::default(),
         }
+    }
+
+    /// Waits for a call of this session.
+    pub(crate) async fn timed<T>(&self, call: impl Future<Output = T>) -> T {
+        self.slowest.time(&*self.backend.runtime(), call).await
     }
 
     /// The server's time.
