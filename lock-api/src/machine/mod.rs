@@ -75,7 +75,6 @@ mod acquire;
 mod bytes;
 mod hold;
 mod inspect;
-mod listeners;
 mod note;
 mod parts;
 mod settle;
@@ -149,9 +148,10 @@ pub struct Env<'a> {
     pub now: ServerTime,
     /// The backend's settings.
     pub settings: Settings,
-    /// Tells whether a session listens. It can't wait: ask for the sessions of
-    /// [`State::listeners_of`] beforehand if your store answers asynchronously. Don't publish a message
-    /// to find out: a step sends nothing to a session that nobody listens for.
+    /// Tells whether a session listens. It can't wait. If your store answers asynchronously, execute the step on
+    /// a copy of the state first, with [`Reach::Nobody`] for everybody, which asks about all whom it may grant.
+    /// Ask your store about these sessions, then execute the step with the answers. Don't publish a message to
+    /// find out: a step sends nothing to a session that nobody listens for.
     pub reachable: &'a (dyn Fn(SessionId) -> Reach + Sync),
 }
 

@@ -1,6 +1,6 @@
 //! A state as bytes. `random` checks the round trip of every state.
 
-use leasehold_api::machine::{Command, DecodeError, Env, Settings, State};
+use leasehold_api::machine::{Command, DecodeError, Env, State};
 use leasehold_api::{
     BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec, Note,
     Operation, OwnerId, Policy, Poll, Release, Renew,
@@ -247,42 +247,6 @@ fn reserved_bits_are_refused() {
             "a malformed state: flags of a holder"
         );
     }
-}
-
-#[test]
-fn sessions_to_ask_are_those_of_the_waiters_to_grant() {
-    let ask = |key: &Key, command: &Command| {
-        key.state
-            .listeners_of(key.at(), Settings::default(), command)
-    };
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
-    key.enter(Ask::write(a));
-    let release = Command::Release(Release::new(name(), a));
-    assert!(ask(&key, &release).is_empty(), "nobody waits");
-    key.queue(Ask::write(b));
-    key.queue(Ask::write(c).not_listening());
-    let before = key.state.clone();
-    assert!(ask(&key, &Command::Inspect).is_empty());
-    let poll = Command::Poll(Poll::new(name(), b, true));
-    assert!(ask(&key, &poll).is_empty(), "the key is held");
-    assert_eq!(ask(&key, &release), [session('b')]);
-    assert_eq!(key.state, before, "asking changes nothing");
-}
-
-#[test]
-fn sessions_to_ask_include_one_that_begins_to_listen() {
-    // A step that frees a barging key wakes the first waiter that listens. Here, that waiter is the
-    // one that polls.
-    let mut key = Key::mutex().policy(Policy::Barging);
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a).lease(ms(10)));
-    key.queue(Ask::write(b).not_listening());
-    key.pass(ms(10));
-    let poll = Command::Poll(Poll::new(name(), b, true));
-    let listed = key.state.listeners_of(key.at(), Settings::default(), &poll);
-    assert_eq!(listed, [session('b')]);
-    assert_eq!(key.unlisted(&poll), []);
 }
 
 #[test]

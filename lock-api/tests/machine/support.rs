@@ -1,7 +1,7 @@
 //! One key in virtual time, and helpers that send commands to it.
 
-use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Mutex;
 use std::time::Duration;
 
 #[cfg(not(leasehold_mutants))]
@@ -134,19 +134,25 @@ impl Key {
         reply
     }
 
-    /// The sessions that a step asks about although `listeners_of` does not list them.
+    /// The sessions that a step asks about, but does not ask about if nobody listens.
     pub(crate) fn unlisted(&self, command: &Command) -> Vec<SessionId> {
-        let listed = self.state.listeners_of(self.at(), self.settings, command);
-        let unlisted = Mutex::default();
+        let listed = self.asked(command, |_| Reach::Nobody);
+        let reach = |session| self.reach.get(&session).copied();
+        let asked = self.asked(command, |session| {
+            reach(session).unwrap_or(Reach::Listening)
+        });
+        asked.difference(&listed).copied().collect()
+    }
+
+    fn asked(
+        &self,
+        command: &Command,
+        reach: impl Fn(SessionId) -> Reach + Sync,
+    ) -> BTreeSet<SessionId> {
+        let asked = Mutex::new(BTreeSet::new());
         let reachable = |session| {
-            if !listed.contains(&session) {
-                let mut unlisted: MutexGuard<'_, Vec<_>> = unlisted.lock().expect("no panic");
-                unlisted.push(session);
-            }
-            self.reach
-                .get(&session)
-                .copied()
-                .unwrap_or(Reach::Listening)
+            asked.lock().expect("no panic").insert(session);
+            reach(session)
         };
         let env = Env {
             now: self.at(),
@@ -154,7 +160,7 @@ impl Key {
             reachable: &reachable,
         };
         machine::step(&mut self.state.clone(), env, command);
-        unlisted.into_inner().expect("no panic")
+        asked.into_inner().expect("no panic")
     }
 
     pub(crate) fn ask(&mut self, ask: Ask) -> AcquireReply {
