@@ -268,6 +268,11 @@ impl LockBackend for Quorum {
         Ok(stamp(sent))
     }
 
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        let checked = join_all(self.backends.iter().map(|it| it.self_check(key))).await;
+        checked.into_iter().collect()
+    }
+
     async fn listen(&self, _: SessionId) -> Result<Notifications, BackendError> {
         Err(BackendError::unsupported("listen"))
     }

@@ -17,6 +17,7 @@ use leasehold_api::{
 };
 
 use crate::call::{Answer, Call};
+use crate::check::check_writes;
 use crate::execute::{Executor, within};
 use crate::local::Local;
 use crate::store::Store;
@@ -27,6 +28,8 @@ use crate::turns::Turns;
 const REMOVE_EVERY: Duration = Duration::from_secs(60);
 /// The maximum time of one removal.
 const REMOVE_WITHIN: Duration = Duration::from_secs(10);
+/// The maximum time of one check of a store.
+const CHECK_WITHIN: Duration = Duration::from_secs(10);
 
 /// A [`LockBackend`] on a [`Store`].
 ///
@@ -51,6 +54,11 @@ const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 /// # Cancel safety
 /// Dropping the future of a command abandons the call. The store may still apply its write. A future that is
 /// not polled for a while holds nobody up.
+///
+/// # The check of the store
+/// [`self_check`](LockBackend::self_check) finds a store that doesn't compare the version or the deadline of
+/// a write, or removes a row too early. The conformance suite calls it. It leaves rows behind, which may be
+/// removed after 20 s.
 pub struct StoreBackend<S> {
     store: Arc<S>,
     /// The store that renewals use, if they have one of their own.
@@ -278,6 +286,22 @@ impl<S: Store> LockBackend for StoreBackend<S> {
 
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
         self.hello().await
+    }
+
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        if self.closed.load(Ordering::Relaxed) {
+            return Err(BackendError::Closed);
+        }
+        let stores = [Some(&self.store), self.renewals.as_ref()];
+        for (store, name) in stores.into_iter().flatten().zip(["commands", "renewals"]) {
+            let key = Key::new(format!("{key} {name}"))
+                .map_err(|error| BackendError::rejected(error.to_string()))?;
+            let checking = check_writes(&**store, &key);
+            within(&*store.runtime(), CHECK_WITHIN, checking)
+                .await
+                .unwrap_or_else(|| Err(BackendError::unavailable("not checked in time")))?;
+        }
+        Ok(())
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -1,61 +1,35 @@
-//! A check of a store by itself.
+//! Checks a store for what the callers of its backend can't see.
 
-use std::error::Error;
 use std::time::Duration;
 
 use leasehold_api::machine::State;
-use leasehold_api::{Key, ServerTime};
+use leasehold_api::{BackendError, Key, ServerTime};
 
 use crate::store::{Store, Version, Write, Written};
 
 const IN_TIME: Duration = Duration::from_secs(5);
 const KEEP: Duration = Duration::from_secs(20);
+/// How often a write that must be applied is sent. A store may refuse one without a reason.
+const TRIES: usize = 50;
 
-/// Checks that a store compares the version and the deadline of a write. Use it in a test of your store,
-/// beside the conformance suite.
+/// A write, whether the store must apply it, and what it does.
+type Step = (Option<Version>, Version, ServerTime, bool, &'static str);
+
+/// Checks that a store compares the version and the deadline of a write, and keeps the row.
 ///
-/// The suite tests a backend. A backend sends a write after its deadline only if its process or the network
-/// stalls, which the suite can't cause. A store that ignores deadlines passes the suite.
-///
-/// # Errors
-/// Says what the store did wrong. Also fails with the error of the store, and if the key has a row.
-///
-/// # Cancel safety
-/// Dropping the future may leave a row behind, and so does a check that passes. The row may be removed
-/// after 20 s.
-///
-/// # Examples
-/// ```no_run
-/// use leasehold_api::Key;
-/// use leasehold_store::{Store, check_writes};
-///
-/// # async fn example(store: impl Store) -> Result<(), Box<dyn std::error::Error + Send + Sync>> {
-/// check_writes(&store, &Key::new("a new key")?).await?;
-/// # Ok(())
-/// # }
-/// ```
-pub async fn check_writes(
-    store: &impl Store,
-    key: &Key,
-) -> Result<(), Box<dyn Error + Send + Sync>> {
-    let runtime = store.runtime();
-    let [first, second, other] = [(); 3].map(|()| Version::new(runtime.random_u64()));
-    let read = store.read(key).await?;
-    if read.row.is_some() {
-        return Err("the check needs a key without a row".into());
+/// The key must have no row. It has one afterwards, which may be removed after 20 s.
+pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), BackendError> {
+    if version_of(store, key).await?.is_some() {
+        return Err(BackendError::rejected(
+            "the check needs a key without a row",
+        ));
     }
-    let now = read.stamp.at;
-    let later = now.saturating_add(IN_TIME);
-    let over = now;
-    for (expected, version, deadline, is_applied, what) in [
+    let [first, second, other] = [(); 3].map(|()| Version::new(store.runtime().random_u64()));
+    let over = store.time().await?.at;
+    let later = over.saturating_add(IN_TIME);
+    let steps: [Step; 7] = [
         (None, first, over, false, "creates a row after its deadline"),
-        (
-            Some(other),
-            first,
-            later,
-            false,
-            "replaces a row that doesn't exist",
-        ),
+        (Some(other), first, later, false, "replaces a missing row"),
         (None, first, later, true, "creates a row in time"),
         (None, second, later, false, "creates a row that exists"),
         (
@@ -79,24 +53,46 @@ pub async fn check_writes(
             true,
             "replaces the right version in time",
         ),
-    ] {
-        let before = store.read(key).await?.row.map(|row| row.version);
-        let written = write(store, key, expected, version, deadline).await?;
-        let after = store.read(key).await?.row.map(|row| row.version);
-        let right = match is_applied {
-            true => written == Written::Applied && after == Some(version),
-            false => written == Written::NotApplied && after == before,
-        };
-        if !right {
-            let wanted = if is_applied { "must" } else { "must not" };
-            return Err(format!(
-                "a write that {what} {wanted} be applied: the store answered {written:?}, and the row \
-                 has {after:?} after {before:?}"
-            )
-            .into());
+    ];
+    for step in steps {
+        check_write(store, key, step).await?;
+    }
+    store.remove_expired().await?;
+    match version_of(store, key).await? {
+        Some(found) if found == second => Ok(()),
+        _ => Err(BackendError::rejected(
+            "`remove_expired` removed a row before its `keep_until`",
+        )),
+    }
+}
+
+async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<(), BackendError> {
+    let (expected, version, deadline, is_applied, what) = step;
+    let before = version_of(store, key).await?;
+    let mut written = Written::NotApplied;
+    for _ in 0..if is_applied { TRIES } else { 1 } {
+        written = write(store, key, expected, version, deadline).await?;
+        if written == Written::Applied {
+            break;
         }
     }
-    Ok(())
+    let after = version_of(store, key).await?;
+    let right = match is_applied {
+        true => written == Written::Applied && after == Some(version),
+        false => written == Written::NotApplied && after == before,
+    };
+    if right {
+        return Ok(());
+    }
+    let wanted = if is_applied { "must" } else { "must not" };
+    Err(BackendError::rejected(format!(
+        "a write that {what} {wanted} be applied: the store answered {written:?}, and the row has {after:?} \
+         after {before:?}"
+    )))
+}
+
+async fn version_of(store: &impl Store, key: &Key) -> Result<Option<Version>, BackendError> {
+    Ok(store.read(key).await?.row.map(|row| row.version))
 }
 
 async fn write(
@@ -105,7 +101,7 @@ async fn write(
     expected: Option<Version>,
     version: Version,
     deadline: ServerTime,
-) -> Result<Written, leasehold_api::BackendError> {
+) -> Result<Written, BackendError> {
     let stamp = store.time().await?;
     let write = Write {
         key,

@@ -104,5 +104,4 @@ mod streams;
 mod turns;
 
 pub use backend::StoreBackend;
-pub use check::check_writes;
 pub use store::{Read, Row, Store, Version, Write, Written};

@@ -78,6 +78,11 @@ impl LockBackend for FlakyConnection {
         self.inner.read_clock(key).await
     }
 
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        self.check()?;
+        self.inner.self_check(key).await
+    }
+
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.check()?;
         self.inner.listen(session).await

@@ -295,6 +295,19 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         self.hello().await
     }
 
+    /// Checks what nobody can see from outside.
+    ///
+    /// The conformance suite calls it; clients never do.
+    /// - The default, for a backend whose commands are one step in the store, finds nothing.
+    /// - A backend that reads first and writes later checks that its store refuses a late write. The suite
+    ///   can't send one: only a stalled process or network does.
+    /// - Nobody has used `key`. The check may write to it, and to keys that begin with it.
+    /// - What is wrong is the reason of a [`BackendError::Rejected`].
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        let _ = key;
+        Ok(())
+    }
+
     /// Subscribes to the notifications of a session.
     ///
     /// Requires [`Capabilities::push`].
@@ -418,7 +431,8 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 ///
 /// The first line, `|wrapper| inner`, names the backend to call. `inner` may be a block; it runs at
 /// each call. The second line lists the methods to forward, or is `all`. `clock` stands for
-/// [`clock_address`](LockBackend::clock_address) too.
+/// [`clock_address`](LockBackend::clock_address) too, and `read_clock` for
+/// [`self_check`](LockBackend::self_check).
 ///
 /// The methods return the inner backend's futures as they are. An `async fn` would box each of
 /// them once more.
@@ -491,6 +505,12 @@ macro_rules! forward_lock_backend {
     (@ read_clock $($to:tt)+) => {
         $crate::forward_lock_backend!(
             @async read_clock(key: &'life1 [$crate::Key]) -> [$crate::Stamp] $($to)+
+        );
+        $crate::forward_lock_backend!(@ self_check $($to)+);
+    };
+    (@ self_check $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @async self_check(key: &'life1 [$crate::Key]) -> [()] $($to)+
         );
     };
     (@ listen $($to:tt)+) => {

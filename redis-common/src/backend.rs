@@ -385,7 +385,7 @@ impl<C: Connector> Backend<C> {
 }
 
 /// Creates the protocol, and what the connections of a backend share.
-fn new_shared<C: Connector>(
+pub(crate) fn new_shared<C: Connector>(
     connector: C,
     sentinels: Option<SentinelSource<C>>,
     options: Options,
@@ -468,6 +468,11 @@ impl<C: Connector> LockBackend for Backend<C> {
                 self.in_time(cluster.read_clock(&key)).await
             }
         }
+    }
+
+    /// Each command is one script.
+    async fn self_check(&self, _: &Key) -> Result<(), BackendError> {
+        Ok(())
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -288,6 +288,11 @@ impl LockBackend for SimBackend {
         self.hello().await
     }
 
+    /// Each command is one step of the server.
+    async fn self_check(&self, _: &Key) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let client = self.runtime.client;
         let number = self

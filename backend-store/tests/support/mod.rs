@@ -36,6 +36,10 @@ pub(crate) struct Faults {
     pub(crate) hangs: u64,
     /// Every write is applied, even after its deadline.
     pub(crate) late_is_fine: bool,
+    /// A write that replaces a row is applied, even after its deadline.
+    pub(crate) late_replacement_is_fine: bool,
+    /// A removal of expired rows removes all rows.
+    pub(crate) forgets: bool,
 }
 
 /// A write that was sent, as the store keeps it.
@@ -207,7 +211,11 @@ impl Server {
     /// The rows whose time is over are removed.
     pub(crate) fn remove_expired(&self) {
         let now = self.stamp().at;
-        self.lock().rows.retain(|_, kept| kept.keep_until > now);
+        let mut inner = self.lock();
+        let forgets = inner.faults.forgets;
+        inner
+            .rows
+            .retain(|_, kept| kept.keep_until > now && !forgets);
     }
 
     /// Applies a write if it may be applied.
@@ -215,7 +223,10 @@ impl Server {
         let now = self.stamp().at;
         let mut inner = self.lock();
         let found = inner.rows.get(&sent.key).map(|kept| kept.row.version);
-        let in_time = now < sent.deadline || inner.faults.late_is_fine;
+        let faults = inner.faults;
+        let late_is_fine =
+            faults.late_is_fine || (faults.late_replacement_is_fine && found.is_some());
+        let in_time = now < sent.deadline || late_is_fine;
         let applies = found == sent.expected && in_time;
         let written = match applies {
             true => Written::Applied,

@@ -7,7 +7,7 @@ use std::future::{Future, poll_fn};
 use std::task::Poll;
 
 use leasehold_api::{
-    AcquireReply, BackendError, BoxFuture, Release, ReleaseReply, Renew, RenewReply, Stamped,
+    AcquireReply, BackendError, BoxFuture, Key, Release, ReleaseReply, Renew, RenewReply, Stamped,
 };
 
 use crate::attempt::one;
@@ -22,6 +22,7 @@ pub(super) const CASES: &[Case] = cases!("stalls";
     stalled_acquire_takes_nothing_after_its_window: ["rule 12"], [Inspect];
     stalled_release_spares_the_next_holder: ["S3"], [];
     stalled_renewal_spares_the_next_holder: ["S3"], [];
+    backend_finds_no_fault_of_its_own: ["rule 12"], [];
 );
 
 /// A call stops at each of its first suspension points in turn. A tutorial's lock has at most seven.
@@ -253,5 +254,19 @@ async fn stalled_renewal_spares_the_next_holder(world: &World) -> Verdict {
             "a renewal that stalls after step {step} doesn't renew the next holder's lease"
         );
     }
+    Ok(())
+}
+
+/// The cases above stall a call. They can't stall a write that a task of the backend sends, so the backend
+/// sends such a write itself.
+async fn backend_finds_no_fault_of_its_own(world: &World) -> Verdict {
+    let key = Key::new("k").expect("scenario keys are valid");
+    let checked = world.backend().await?.self_check(&key).await;
+    want!(
+        checked,
+        Ok(()),
+        "rule 12",
+        "the backend's own check finds nothing, such as a write that its store applies too late"
+    );
     Ok(())
 }

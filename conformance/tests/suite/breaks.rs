@@ -86,6 +86,7 @@ breaks! {
         "client_renewal::forced_release_stops_a_body",
         "client_renewal::revoked_before_the_subscription_is_noticed",
         "client_renewal::revoked_guard_is_lost";
+    FailsItsOwnCheck: "rule 12", "stalls::backend_finds_no_fault_of_its_own";
     ActsInTwoSteps: "S1", "stalls::stalled_acquire_takes_no_held_key";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",
@@ -518,6 +519,13 @@ impl LockBackend for Broken {
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         Ok(self.stamp(self.inner.hello().await?))
+    }
+
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        if self.how == Break::FailsItsOwnCheck {
+            return Err(BackendError::rejected("late writes are applied"));
+        }
+        self.inner.self_check(key).await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {

@@ -125,6 +125,7 @@ macro_rules! slow {
 slow! {
     hello() -> Result<Stamp, BackendError>;
     read_clock(key: &Key) -> Result<Stamp, BackendError>;
+    self_check(key: &Key) -> Result<(), BackendError>;
     listen(session: SessionId) -> Result<Notifications, BackendError>;
     acquire(batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;
     poll(batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>>;
