@@ -4,6 +4,7 @@ mod bursts;
 mod failures;
 mod input;
 mod long_holds;
+mod one_by_one;
 mod overlapping;
 mod partial;
 mod restarts;

@@ -1,7 +1,7 @@
 //! An attempt that no quorum grants leaves nothing behind.
 
 use futures_util::future::join_all;
-use leasehold_api::{AcquireReply, BackendError, MutexGuard};
+use leasehold_api::{AcquireReply, BackendError, MutexGuard, Renew, RenewReply};
 use leasehold_sim::{Call, Fault, Latency};
 
 use crate::support::{Process, Servers, ms, secs};
@@ -238,4 +238,57 @@ async fn server_that_gets_the_hold_after_its_release_keeps_nothing() {
         servers.advance(secs(6)).await;
         servers.assert_idle();
     }
+}
+
+/// An earlier call of the attempt reached one server only, with a lower floor, and its caller is gone. So that server
+/// has the hold under a lower token. It is no vote for a renewal, and nothing gives it the hold's token, so the hold bears
+/// the loss of no other server. Nobody else gets the lock meanwhile, and tokens grow (decision 0060).
+#[tokio::test(start_paused = true)]
+async fn server_with_a_lower_token_is_one_vote_less() {
+    let servers = Servers::start(19);
+    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    for link in &a.links[..2] {
+        link.inject_into(Call::Acquire, Fault::LoseRequest);
+    }
+    let first = servers.within(ms(10), a.ask("k", 1)).await;
+    assert!(first.is_none(), "two servers are silent");
+    servers.advance(ms(100)).await;
+    let Ok(AcquireReply::Acquired(hold)) = a.ask("k", 1).await else {
+        panic!("two servers grant it anew");
+    };
+    let request = a.request("k", 1);
+    let renew = [Renew::new(request.key, request.operation, request.lease).expect("valid")];
+    let renewed = async || a.quorum.renew(&renew).await.remove(0);
+    for _ in 0..3 {
+        servers.advance(secs(5)).await;
+        let reply = renewed().await.expect("answered").reply;
+        assert!(matches!(reply, RenewReply::Renewed { token, .. } if token == hold.token));
+    }
+    assert!(servers.all.iter().all(|it| !it.left_behind().is_empty()));
+
+    servers.all[0].stop();
+    let reply = renewed().await;
+    assert!(reply.is_err(), "the other two disagree: {reply:?}");
+    // The failed renewal has renewed it there all the same, for 30 s.
+    for _ in 0..29 {
+        assert!(!b.gets("k").await);
+        servers.advance(secs(1)).await;
+    }
+    assert!(b.token("k").await > hold.token);
+}
+
+/// A server that got the hold late has another epoch, with a higher token. The next holder gets the lock at once,
+/// with a greater one.
+#[tokio::test(start_paused = true)]
+async fn epoch_of_one_server_delays_nobody() {
+    let servers = Servers::start(20);
+    let (_a, guard) = bare_majority(&servers).await;
+    let b = servers.acquainted("b").await;
+    servers.advance(secs(25)).await;
+    let token = guard.fencing_token();
+    guard.release().await.expect("released");
+    servers.advance(ms(10)).await;
+    let (next, took) = servers.timed(b.token("k")).await;
+    assert!(next > token);
+    assert!(took < ms(100), "{took:?}");
 }
