@@ -95,7 +95,7 @@ async fn one_jump(seed: u64, jump: Jump) -> bool {
 /// If nothing is repaired, each seed fails: a server is not repaired.
 #[tokio::test(start_paused = true)]
 async fn one_jump_harms_no_hold_that_all_servers_have() {
-    for seed in seeds(12) {
+    for seed in seeds(6) {
         let two = one_jump(seed, Jump::Promised).await;
         assert!(!two, "seed {seed}: two hold the lock");
     }
@@ -159,7 +159,7 @@ async fn restarts(seed: u64) -> Duration {
 /// restarts keep the data (`restarts_keep_data`), each seed fails.
 #[tokio::test(start_paused = true)]
 async fn servers_that_restart_one_by_one_stop_nobody() {
-    for seed in seeds(8) {
+    for seed in seeds(4) {
         let longest = restarts(seed).await;
         assert!(
             longest < secs(5),
