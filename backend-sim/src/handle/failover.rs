@@ -103,9 +103,9 @@ impl SimServer {
     /// server.cut_off_replica(Reads::Answered);
     /// let held = b.mutex("job")?.lock().await?;
     /// machine.visit_replica();
-    /// assert!(a.inspect("job").await?.holders.is_empty()); // true a moment ago
+    /// assert!(a.inspect("job").await?.holders().is_empty()); // true a moment ago
     /// machine.leave_replica();
-    /// assert_eq!(a.inspect("job").await?.holders.len(), 1);
+    /// assert_eq!(a.inspect("job").await?.holders().len(), 1);
     /// held.release().await?;
     /// # Ok(())
     /// # }
