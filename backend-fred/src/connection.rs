@@ -363,20 +363,24 @@ impl Connection for FredConnection {
     }
 
     /// The library drops the message that a subscription has ended.
-    async fn check_subscriptions(&self, shard_channels: usize) -> Result<(), Failure> {
-        if shard_channels == 0 {
+    async fn check_subscriptions(&self, shard_channels: &[String]) -> Result<(), Failure> {
+        if shard_channels.is_empty() {
             let pong = self.send("PING", ClusterHash::Random, Vec::new()).await;
             return pong.map(drop);
         }
         let info = self.client_info().await?;
         let mut fields = info.split(' ').filter_map(|field| field.split_once('='));
         match fields.find(|(name, _)| *name == "ssub") {
-            Some((_, count)) if count != shard_channels.to_string() => Err(Failure::lost(format!(
-                "the server knows {count} of {shard_channels} subscriptions"
-            ))),
+            Some((_, count)) if count != shard_channels.len().to_string() => {
+                return Err(Failure::lost(format!(
+                    "the server knows {count} of {} subscriptions",
+                    shard_channels.len()
+                )));
+            }
             // Redis 7.0.0 to 7.0.2 don't count them.
-            _ => Ok(()),
+            _ => {}
         }
+        self.check_channels(shard_channels).await
     }
 
     async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
@@ -407,6 +411,33 @@ impl Connection for FredConnection {
 }
 
 impl FredConnection {
+    /// Checks that the server knows somebody who listens to each of these channels. No command tells the
+    /// channels of a connection, only their number. That is right too if the server has ended one subscription
+    /// and still has another that the backend has forgotten. Nobody else listens to these channels, unless the
+    /// server hasn't noticed yet that an earlier connection of this backend has ended.
+    async fn check_channels(&self, shard_channels: &[String]) -> Result<(), Failure> {
+        let mut arguments = vec![Value::from("SHARDNUMSUB")];
+        arguments.extend(shard_channels.iter().cloned().map(Value::from));
+        let answer = match self.send("PUBSUB", ClusterHash::Random, arguments).await {
+            Ok(answer) => answer,
+            // Without the right, nobody can tell, the scripts neither.
+            Err(refused) if matches!(refused.kind(), FailureKind::Answered(_)) => return Ok(()),
+            Err(failure) => return Err(failure),
+        };
+        let Value::Array(counts) = &answer else {
+            return Err(Failure::garbled("PUBSUB SHARDNUMSUB", &answer));
+        };
+        let listened = |count: &[Value]| matches!(count, [_, count] if count.as_u64() > Some(0));
+        let known = counts.chunks(2).filter(|count| listened(count)).count();
+        if known == shard_channels.len() {
+            return Ok(());
+        }
+        let all = shard_channels.len();
+        Err(Failure::lost(format!(
+            "the server knows listeners of {known} of {all} channels"
+        )))
+    }
+
     async fn is_subscribed(&self) -> Result<bool, Failure> {
         Ok(self.client_info().await?.contains(" sub=1 "))
     }
@@ -472,7 +503,39 @@ impl FredConnection {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_test_servers::{RedisCluster, RedisServer};
+    use tokio::task::block_in_place;
+
     use super::*;
+
+    /// The server knows as many channels of the connection as the backend, but not the same ones.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn subscriptions_are_compared_by_name() {
+        if RedisServer::default_version().major < 7 {
+            return;
+        }
+        let cluster = block_in_place(RedisCluster::start_without_replicas);
+        let primary = block_in_place(|| cluster.primary_of("{a}"));
+        let url = cluster.nodes()[primary].url();
+        let url = ServerUrl::parse(&url, false).expect("a URL");
+        let options = Options::new();
+        let connector = FredConnector::from_url(&url, &options).expect("good settings");
+        let events = tokio::sync::mpsc::unbounded_channel().0;
+        let connection = connector.open(&options, Some(events)).await;
+        let connection = connection.expect("a server that runs");
+        let names = |numbers: [u8; 2]| numbers.map(|number| format!("{{a}}{number}"));
+        for channel in names([1, 2]) {
+            let subscribed = connection.subscribe_shard(&channel).await;
+            subscribed.expect("the node has the slot");
+        }
+        let checked = connection.check_subscriptions(&names([1, 2])).await;
+        checked.expect("the same channels");
+        for other in [[1, 3], [3, 4]] {
+            let checked = connection.check_subscriptions(&names(other)).await;
+            let lost = checked.expect_err("other channels");
+            assert!(matches!(lost.kind(), FailureKind::Lost), "{lost}");
+        }
+    }
 
     #[test]
     fn small_calls_are_sent_at_once_unless_the_user_says_otherwise() {

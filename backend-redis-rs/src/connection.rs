@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::ServerTime;
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerUrl, SlotRange,
-    UnboundedSender,
+    ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
+    SlotRange, UnboundedSender,
 };
-use leasehold_redis_common::script::{AddressedCall, NO_NOTIFICATIONS};
+use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, Value};
@@ -277,7 +277,7 @@ impl Connection for RedisConnection {
     }
 
     /// The library reports each subscription that the server ends.
-    async fn check_subscriptions(&self, _: usize) -> Result<(), Failure> {
+    async fn check_subscriptions(&self, _: &[String]) -> Result<(), Failure> {
         match self {
             Self::Own {
                 subscriber: Some(subscriber),
@@ -331,16 +331,18 @@ impl Connection for RedisConnection {
 
 impl RedisConnection {
     /// Checks that the subscriber is connected to the same server as this connection. Only that server
-    /// counts it as a listener.
+    /// counts it as a listener. The library has waited for the confirmation, so the server knows it by now.
     async fn check_subscriber(&self, channel: &str) -> Result<(), Failure> {
-        let publish = redis::cmd("PUBLISH")
-            .arg(channel)
-            .arg(&NO_NOTIFICATIONS)
-            .clone();
-        match self.send(&publish).await? {
-            Value::Int(1..) => Ok(()),
-            Value::Int(_) => Err(Failure::lost("subscribed to another server")),
-            other => Err(Failure::garbled("PUBLISH", &other)),
+        let mut question = redis::cmd("PUBSUB");
+        let answer = match self.send(question.arg("NUMSUB").arg(channel)).await {
+            // Without the right, nobody can tell, the scripts neither.
+            Err(refused) if matches!(refused.kind(), FailureKind::Answered(_)) => return Ok(()),
+            answer => answer?,
+        };
+        match answer.as_sequence() {
+            Some([_, Value::Int(1..)]) => Ok(()),
+            Some([_, Value::Int(_)]) => Err(Failure::lost("subscribed to another server")),
+            _ => Err(Failure::garbled("PUBSUB NUMSUB", &answer)),
         }
     }
 

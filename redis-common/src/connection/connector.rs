@@ -102,15 +102,15 @@ pub trait Connection: Send + Sync + 'static {
     /// Reads the server's clock.
     fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
 
-    /// Checks that the connection for messages is alive, and that it is still subscribed to this many
-    /// shard channels. A library that reports each `SUNSUBSCRIBE` of the server doesn't need to ask
-    /// for the latter.
+    /// Checks that the connection for messages is alive, and that it is still subscribed to these shard
+    /// channels. A library that reports each `SUNSUBSCRIBE` of the server doesn't need to ask for the
+    /// latter.
     ///
     /// # Errors
     /// [`FailureKind::Lost`] if a subscription is gone.
     fn check_subscriptions(
         &self,
-        shard_channels: usize,
+        shard_channels: &[String],
     ) -> impl Future<Output = Result<(), Failure>> + Send;
 
     /// Subscribes to a channel. Returns once the server has confirmed it.

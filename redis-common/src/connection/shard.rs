@@ -16,7 +16,7 @@
 //!   known about the slot is forgotten at both nodes as soon as the backend learns of the move, and
 //!   every [`CHECK_EVERY`] the connection is asked whether it still has its subscriptions.
 //! - If the server says that it has ended a subscription, that node knows who has the slot now. The
-//!   slots are read from it before the waiters poll.
+//!   slots are read from it before the waiters poll. Meanwhile the messages of other slots are delivered.
 //! - A channel that no request has used for [`IDLE`] is unsubscribed.
 
 use std::collections::{BTreeSet, HashMap};
@@ -24,7 +24,7 @@ use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
-use futures_util::future::select;
+use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, Moment, Notification, Notifications, Runtime, SessionId};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
@@ -108,6 +108,13 @@ pub(crate) struct Subscriber<C: Connector> {
     /// one may close it.
     connection: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
     channels: Mutex<HashMap<String, Channel>>,
+}
+
+/// What has ended.
+enum Ended {
+    Connection,
+    /// The server has ended a subscription.
+    Subscription,
 }
 
 /// A channel, and who listens.
@@ -240,43 +247,12 @@ impl<C: Connector> Subscriber<C> {
         mut events: UnboundedReceiver<ConnectionEvent>,
         cluster: &Weak<Cluster<C>>,
     ) {
-        let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
-        loop {
-            // Messages must not delay the check.
-            let left = check_at.saturating_since(self.shared.now());
-            let event = match left {
-                Duration::ZERO => None,
-                left => self.shared.within(left, events.recv()).await,
-            };
-            match event {
-                Some(Some(ConnectionEvent::ShardMessage { channel, payload })) => {
-                    self.deliver(&channel, &payload);
-                }
-                // The slot has moved away. The others on this connection subscribe again too: a
-                // library may have mistaken this message for an answer.
-                Some(Some(ConnectionEvent::Unsubscribed(channel)))
-                    if self.channels().contains_key(&channel) =>
-                {
-                    if let Some(cluster) = cluster.upgrade() {
-                        cluster.refresh_from(&self.node).await;
-                    }
-                    break;
-                }
-                Some(Some(ConnectionEvent::Missed)) => {
-                    self.report_missed(self.channels().values());
-                }
-                Some(Some(ConnectionEvent::Message(_) | ConnectionEvent::Unsubscribed(_))) => {}
-                Some(Some(ConnectionEvent::Closed) | None) => break,
-                None => {
-                    let Some(connection) = connection.upgrade() else {
-                        break;
-                    };
-                    if !self.check(&connection).await {
-                        break;
-                    }
-                    check_at = self.shared.now().saturating_add(CHECK_EVERY);
-                }
-            }
+        {
+            let delivering = pin!(self.deliver_all(&mut events, cluster));
+            let checking = pin!(self.keep_checking(connection));
+            // Messages must not wait for a check, which may take a round trip for each idle channel.
+            select(delivering, checking).await;
+            // A check that goes on has locked the connection. It ends here.
         }
         // Without the connection, somebody else has given it up.
         if let Some(connection) = connection.upgrade() {
@@ -290,48 +266,122 @@ impl<C: Connector> Subscriber<C> {
         }
     }
 
+    /// Checks the connection every [`CHECK_EVERY`], until it is dropped or must be given up.
+    async fn keep_checking(&self, connection: &Weak<C::Connection>) {
+        loop {
+            self.shared.runtime.sleep(CHECK_EVERY).await;
+            match connection.upgrade() {
+                Some(connection) if self.check(&connection).await => {}
+                _ => return,
+            }
+        }
+    }
+
+    /// Delivers messages until the connection ends, or the server has ended a subscription and the slots
+    /// were read again.
+    async fn deliver_all(
+        &self,
+        events: &mut UnboundedReceiver<ConnectionEvent>,
+        cluster: &Weak<Cluster<C>>,
+    ) {
+        if let Ended::Connection = self.deliver_until_ended(events).await {
+            return;
+        }
+        // The slot has moved away. The others on this connection subscribe again too: a library may have
+        // mistaken the server's word for an answer. Until the slots are read, their messages go on.
+        let Some(cluster) = cluster.upgrade() else {
+            return;
+        };
+        let mut reading = pin!(cluster.refresh_from(&self.node));
+        loop {
+            let delivering = pin!(self.deliver_until_ended(events));
+            match select(reading.as_mut(), delivering).await {
+                Either::Right((Ended::Subscription, _)) => {}
+                Either::Right((Ended::Connection, reading)) => return reading.await,
+                Either::Left(_) => return,
+            }
+        }
+    }
+
+    async fn deliver_until_ended(&self, events: &mut UnboundedReceiver<ConnectionEvent>) -> Ended {
+        loop {
+            match events.recv().await {
+                Some(ConnectionEvent::ShardMessage { channel, payload }) => {
+                    self.deliver(&channel, &payload);
+                }
+                Some(ConnectionEvent::Unsubscribed(channel))
+                    if self.channels().contains_key(&channel) =>
+                {
+                    return Ended::Subscription;
+                }
+                Some(ConnectionEvent::Missed) => self.report_missed(self.channels().values()),
+                Some(ConnectionEvent::Message(_) | ConnectionEvent::Unsubscribed(_)) => {}
+                Some(ConnectionEvent::Closed) | None => return Ended::Connection,
+            }
+        }
+    }
+
     /// Drops what is not used any more. Returns whether the connection is used, alive, and has all
     /// its subscriptions.
     async fn check(&self, connection: &C::Connection) -> bool {
-        // The lock keeps a new subscription to the same channel behind this.
-        let _current = self.connection.lock().await;
-        let limit = self.shared.options.call_timeout;
         // First: a dead connection must not be asked to end one channel after the other.
-        let checking = connection.check_subscriptions(self.channels().len());
-        if !matches!(self.shared.within(limit, checking).await, Some(Ok(()))) {
+        if !self.has_all_subscriptions(connection).await {
             return false;
         }
-        self.unsubscribe_idle(connection).await;
-        !self.channels().is_empty()
-    }
-
-    /// Drops the channels that no request has used for a while.
-    async fn unsubscribe_idle(&self, connection: &C::Connection) {
         let now = self.shared.runtime.now();
         self.unsubscribe(connection, |channel| {
             now.saturating_since(channel.used) >= IDLE
         })
         .await;
+        !self.channels().is_empty()
+    }
+
+    async fn has_all_subscriptions(&self, connection: &C::Connection) -> bool {
+        // Locked, so that no subscription is added meanwhile.
+        let _current = self.connection.lock().await;
+        let limit = self.shared.options.call_timeout;
+        let channels: Vec<String> = self.channels().keys().cloned().collect();
+        let checking = connection.check_subscriptions(&channels);
+        matches!(self.shared.within(limit, checking).await, Some(Ok(())))
     }
 
     /// Drops the channels of a session.
     pub(crate) async fn end(&self, session: SessionId) {
-        let current = self.connection.lock().await;
-        if let Some(connection) = &*current {
-            self.unsubscribe(connection, |channel| channel.session == session)
+        let current = self.connection.lock().await.clone();
+        if let Some(connection) = current {
+            self.unsubscribe(&connection, |channel| channel.session == session)
                 .await;
         }
     }
 
+    /// Unsubscribes from channels, one after the other, because a library may mistake the answers of two. A new
+    /// subscription needs to wait for one of them only.
     async fn unsubscribe(&self, connection: &C::Connection, ends: impl Fn(&Channel) -> bool) {
         let limit = self.shared.options.call_timeout;
-        for channel in self.remove(|_, channel| ends(channel)).keys() {
+        loop {
+            // A subscription to the same channel comes before this or after it.
+            let current = self.connection.lock().await;
+            if !current
+                .as_deref()
+                .is_some_and(|it| std::ptr::eq(it, connection))
+            {
+                return;
+            }
+            let Some(channel) = self.remove_one(&ends) else {
+                return;
+            };
             // If this fails, the connection has ended, or the server has dropped the channel.
-            let leaving = connection.unsubscribe_shard(channel);
+            let leaving = connection.unsubscribe_shard(&channel);
             if self.shared.within(limit, leaving).await.is_none() {
-                break; // The next check of the connection gives it up.
+                return; // The next check of the connection gives it up.
             }
         }
+    }
+
+    fn remove_one(&self, ends: impl Fn(&Channel) -> bool) -> Option<String> {
+        let mut channels = self.channels();
+        let (name, _) = channels.extract_if(|_, it| ends(it)).next()?;
+        Some(name)
     }
 
     /// Forgets the subscriptions to slots that the node has lost, or has got from its primary. The
@@ -406,3 +456,6 @@ impl<C: Connector> Drop for Adding<'_, C> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

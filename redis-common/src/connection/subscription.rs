@@ -192,7 +192,7 @@ impl<C: Connector> SubscriptionTask<C> {
     async fn is_sound(&self, connection: &C::Connection) -> bool {
         let limit = self.shared.options.call_timeout;
         let asking = async {
-            connection.check_subscriptions(0).await.is_ok() && self.is_primary(connection).await
+            connection.check_subscriptions(&[]).await.is_ok() && self.is_primary(connection).await
         };
         self.shared.within(limit, asking).await == Some(true)
     }

@@ -29,5 +29,5 @@ mod source;
 pub use call::{AddressedCall, Call, Protocol, ScriptSettings};
 pub use encoding::Malformed;
 pub use error_class::{ErrorClass, classify, without_arguments};
-pub use reply::{NO_NOTIFICATIONS, decode_notification};
+pub use reply::decode_notification;
 pub use source::Script;

@@ -198,9 +198,6 @@ pub fn note(bytes: &[u8], clock: ClockId) -> Answer<NoteReply> {
     })
 }
 
-/// A message without notifications. Publish it to a session's channel to count the subscribers.
-pub const NO_NOTIFICATIONS: [u8; 16] = [0; 16];
-
 /// Decodes a message from a session's channel. The message names the clock of its stamp: a replica or
 /// another node may have delivered it.
 ///

@@ -74,6 +74,25 @@ async fn listen(backend: &Backend, number: u8) -> Notifications {
     backend.listen(session(number)).await.expect("subscribed")
 }
 
+/// A message would reach whoever reads all channels, and the replicas.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn listen_publishes_nothing() {
+    for constructor in listeners() {
+        let server = RedisServer::start();
+        let backend = constructor.open(&server.url()).await;
+        let stream = listen(&backend, 1).await;
+        assert_eq!(subscribers(&server, 1).await, 1, "{}", constructor.name);
+        let counted = admin(&server.url(), &["INFO", "commandstats"]).await;
+        assert!(counted.contains("cmdstat_subscribe"), "{counted}");
+        assert!(
+            !counted.contains("cmdstat_publish"),
+            "{}: {counted}",
+            constructor.name
+        );
+        drop(stream);
+    }
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn listen_subscribes_and_dropping_the_stream_unsubscribes() {
     let server = RedisServer::start();
