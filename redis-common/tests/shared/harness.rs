@@ -224,6 +224,8 @@ fn documented_rights(
         .filter(|block| block.contains("ACL SETUSER") && !block.contains("+sentinel"))
         .take(blocks)
         .flat_map(str::split_whitespace)
+        // For the shell.
+        .map(|word| word.trim_matches('\''))
         .filter(|word| word.starts_with(['+', '-']))
 }
 
