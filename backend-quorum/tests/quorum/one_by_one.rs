@@ -4,6 +4,7 @@
 //! quorum for anybody else. A hold at a bare majority doesn't. So the promise is: from the first renewal on that
 //! reaches all servers, one jump ends no exclusion, and it ends no guard.
 
+use std::cell::Cell;
 use std::time::Duration;
 
 use futures_util::future::join;
@@ -111,28 +112,43 @@ async fn one_jump_may_end_the_exclusion_of_a_bare_majority() {
     assert!(found, "no run reached the case");
 }
 
-/// Takes and releases a lock until `over`. Returns the longest wait.
-async fn work(servers: &Servers, process: &Process, over: Duration) -> Duration {
-    let mut longest = ms(0);
+/// The grants of a lock: when the last one was, and the longest time without one.
+#[derive(Debug)]
+struct Grants {
+    last: Cell<Duration>,
+    longest: Cell<Duration>,
+}
+
+impl Grants {
+    fn count(&self, now: Duration) {
+        let gap = now - self.last.replace(now);
+        self.longest.set(self.longest.get().max(gap));
+    }
+}
+
+/// Takes and releases a lock until `over`.
+async fn work(servers: &Servers, process: &Process, over: Duration, grants: &Grants) {
     while servers.elapsed() < over {
-        let (guard, waited) = servers.timed(process.lock("k")).await;
-        longest = longest.max(waited);
+        let guard = process.lock("k").await;
+        grants.count(servers.elapsed());
         servers.advance(ms(20)).await;
         guard.release().await.expect("released");
         servers.advance(ms(5)).await;
     }
-    longest
 }
 
 /// The servers go down one after the other and come back with their data. Meanwhile one process leads, and two
-/// compete for another lock. Returns the longest wait of these two.
+/// compete for another lock. Returns the longest time in which neither got it.
 async fn restarts(seed: u64) -> Duration {
     let random = Random::new(seed);
     let servers = Servers::start(4_000 + seed);
     let keeping = |name| servers.process_with_quorum(name, |it| it.restarts_keep_data(true));
     let [a, b, c] = ["a", "b", "c"].map(keeping);
     let leader = a.lock("leader").await;
-    let mut longest = ms(0);
+    let grants = Grants {
+        last: Cell::new(servers.elapsed()),
+        longest: Cell::default(),
+    };
     for restart in 0..9 {
         let server = &servers.all[restart % 3];
         let (down, apart) = (random.ms_below(5_000), ms(200) + random.ms_below(3_000));
@@ -146,13 +162,13 @@ async fn restarts(seed: u64) -> Duration {
             servers.advance(down).await;
             server.start(Data::Kept);
         };
-        let both = join(work(&servers, &b, over), work(&servers, &c, over));
-        let ((one, other), ()) = join(both, restart).await;
-        longest = longest.max(one).max(other);
+        let one = work(&servers, &b, over, &grants);
+        let other = work(&servers, &c, over, &grants);
+        join(join(one, other), restart).await;
         let lost = leader.loss_reason();
         assert!(leader.is_valid(), "seed {seed}: {lost:?}");
     }
-    longest
+    grants.longest.get()
 }
 
 /// Two servers of three answer all the time, so nobody loses a lock, and everybody gets on. Without the statement that
