@@ -95,6 +95,9 @@ impl LockBackend for Counted {
     async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
         self.inner.read_clock(key).await
     }
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        self.inner.self_check(key).await
+    }
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.inner.listen(session).await
     }
