@@ -53,8 +53,8 @@ doc_tests() {
 }
 
 # The minimum numbers of passed cases. Fewer mean that cases got lost.
-declare -A conformance_cases=([sim]=402 [redis-rs]=397 [fred]=397 [store]=397 [postgres]=392
-    [quorum]=135 [quorum-redis]=125 [quorum-mixed]=125 [sqlite]=356)
+declare -A conformance_cases=([sim]=412 [redis-rs]=407 [fred]=407 [store]=407 [postgres]=402
+    [quorum]=135 [quorum-redis]=125 [quorum-mixed]=125 [sqlite]=366)
 
 # The folders of the Redis backends, as a pattern.
 redis_backends='backend-(redis-rs|fred)'

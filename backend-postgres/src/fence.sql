@@ -96,21 +96,31 @@ CREATE TABLE IF NOT EXISTS leasehold.jobs (
 );
 
 -- Records that the occurrence of a job is done, in the transaction that has its effects. Call it first in that
--- transaction. Fails with LH004 if this occurrence or a later one is done, and as leasehold.claim does.
+-- transaction. Fails as leasehold.claim does, with LH004 if this occurrence or a later one is done, and with LH005 if
+-- one of the two is more than two days ahead of the clock: a clock was wrong, and must not silence the job.
 CREATE OR REPLACE FUNCTION leasehold.done(name text, fire bigint, new_token bigint, key_prefix text DEFAULT '')
 RETURNS void LANGUAGE plpgsql SET search_path = leasehold, pg_temp AS $$
 DECLARE
     row_key bytea := convert_to(name, 'UTF8');
+    latest bigint := extract(epoch FROM clock_timestamp() + interval '2 days') * 1000;
+    last_done bigint;
 BEGIN
     -- Nobody else is between this line and the end of the transaction.
     PERFORM leasehold.claim(name, new_token, key_prefix);
     IF key_prefix <> '' THEN
         row_key := convert_to(key_prefix, 'UTF8') || decode('ff', 'hex') || row_key;
     END IF;
-    INSERT INTO leasehold.jobs AS job (key, done) VALUES (row_key, fire)
-    ON CONFLICT (key) DO UPDATE SET done = excluded.done WHERE job.done < excluded.done;
-    IF NOT FOUND THEN
-        RAISE EXCEPTION 'the job is done up to this fire time' USING ERRCODE = 'LH004';
+    SELECT done INTO last_done FROM leasehold.jobs WHERE key = row_key;
+    IF greatest(last_done, fire) > latest THEN
+        RAISE EXCEPTION 'the fire time % of % is ahead of the clock', greatest(last_done, fire), name
+        USING ERRCODE = 'LH005', DETAIL = name,
+            HINT = 'If it is recorded, delete the row of the job in leasehold.jobs. The job can then run again.';
     END IF;
+    IF fire <= last_done THEN
+        RAISE EXCEPTION '% is done up to the fire time %', name, last_done
+        USING ERRCODE = 'LH004', DETAIL = name;
+    END IF;
+    INSERT INTO leasehold.jobs AS job (key, done) VALUES (row_key, fire)
+    ON CONFLICT (key) DO UPDATE SET done = excluded.done;
 END
 $$;

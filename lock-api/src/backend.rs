@@ -58,6 +58,7 @@ pub struct Capabilities {
     /// The backend implements [`LockBackend::list`].
     pub list: bool,
     /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
+    /// The order of notes depends on [`fencing_tokens`](Self::fencing_tokens).
     pub notes: bool,
     /// Tokens strictly increase over the epochs of a key (rule 15). Without it, guards have no
     /// fencing token.

@@ -124,9 +124,51 @@ async fn effects_of_a_job_are_committed_once() {
         .await
         .expect("it runs again");
     assert_eq!(total(&server), "103");
+    // Other keys are fenced before.
+    claim(&client, ANN).await.expect("free");
+    let transaction = client.transaction().await.expect("a transaction");
+    for fence in [
+        "SELECT leasehold.fence('invoice:42', 33)",
+        "SELECT leasehold.done('report', 4000, 38)",
+    ] {
+        transaction
+            .execute(fence, &[])
+            .await
+            .expect("in this order");
+    }
+    transaction.commit().await.expect("committed");
     // Another prefix is another job.
     let done = "SELECT leasehold.done('report', 1, 1, 'billing:')";
     client.execute(done, &[]).await.expect("another job");
+}
+
+/// A clock that was wrong for a moment must not silence a job: neither that of the lock service, nor that of Postgres.
+#[tokio::test]
+async fn done_ahead_of_the_clock_is_an_error() {
+    let server = start();
+    let mut client = connect(&server).await;
+    let in_days = |days: i64| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let millis = now.expect("after 1970").as_millis();
+        i64::try_from(millis).expect("this century") + days * 86_400_000
+    };
+    let error = run_job(&mut client, in_days(3), 33).await;
+    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
+    run_job(&mut client, in_days(1), 33)
+        .await
+        .expect("no more than two days");
+    // Recorded while the clock of this server was ahead.
+    server.execute(&format!(
+        "UPDATE leasehold.jobs SET done = {}",
+        in_days(300)
+    ));
+    let error = run_job(&mut client, in_days(0), 34).await;
+    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
+    server.execute("DELETE FROM leasehold.jobs");
+    run_job(&mut client, in_days(0), 34)
+        .await
+        .expect("as the hint says");
+    assert_eq!(total(&server), "102");
 }
 
 #[tokio::test]

@@ -20,6 +20,7 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "client_handoff::sender_releases_nothing",
     "client_handoff::sender_renews_nothing",
     "client_handoff::spent_handoff_is_refused",
+    "client_jobs::*",
     "client_locks::available_permits_are_counted",
     "client_locks::deadline_lies_before_the_lease",
     "client_locks::inspection_answers_is_it_held",

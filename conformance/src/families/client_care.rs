@@ -336,7 +336,15 @@ async fn bad_settings(world: &World) -> Verdict {
 
 async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::minimal()).await?;
+    // The order of notes depends on their tokens.
+    let mut capabilities = Capabilities::full();
+    capabilities.fencing_tokens = false;
+    let without_tokens = untouchable(world, capabilities).await?;
     let results = [
+        a.once("k").map(drop),
+        a.election("k").map(drop),
+        without_tokens.once("k").map(drop),
+        without_tokens.election("k").map(drop),
         a.rw_lock("k").map(|_| ()),
         a.semaphore("k", 2).map(|_| ()),
         a.mutex("k")?.reentrant().lock().await.map(drop),

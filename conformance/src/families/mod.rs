@@ -5,6 +5,7 @@ mod client_batching;
 mod client_cancel;
 mod client_care;
 mod client_handoff;
+mod client_jobs;
 mod client_locks;
 mod client_many;
 mod client_push;
@@ -78,6 +79,7 @@ const FAMILIES: &[&[Case]] = &[
     client_batching::CASES,
     client_many::CASES,
     client_handoff::CASES,
+    client_jobs::CASES,
 ];
 
 /// Iterates over every case of the suite.

@@ -37,6 +37,7 @@ breaks! {
         "client_renewal::late_release_spares_the_next_holder";
     RenewalResurrects: "S3", "expiry::expired_holder_cannot_renew";
     ReleasesNothing: "S3", "client_locks::drop_releases",
+        "client_jobs::stopped_leader_lets_the_next_one_lead",
         "client_locks::lock_excludes_until_released",
         "client_care::shutdown_leaves_nothing_behind",
         "client_waiting::dropped_wait_leaves_no_waiter",
@@ -67,6 +68,7 @@ breaks! {
         "client_renewal::renewing_by_hand_keeps_a_fixed_lease",
         "client_care::dropped_client_lets_its_guards_be";
     GrantsHeldKeys: "S1", "client_waiting::counter_under_contention",
+        "client_jobs::running_job_is_told_and_not_reset",
         "client_locks::handles_of_one_client_exclude_each_other",
         "client_waiting::budget_bounds_the_wait",
         "client_many::one_budget_for_all",
@@ -154,6 +156,14 @@ breaks! {
     ForcesAnyEpoch: "S3", "forced::never_a_later_epoch",
         "client_renewal::force_spares_later_holders";
     InspectionRenews: "L1", "inspection::looking_extends_nothing";
+    HidesNotes: "rule 16", "notes::note_stands_after_the_release",
+        "client_jobs::late_timer_finds_it_done",
+        "client_jobs::one_of_many_machines_runs_it",
+        "client_jobs::last_success_is_remembered",
+        "client_jobs::failed_attempts_count_everywhere",
+        "client_jobs::dropped_attempt_counts",
+        "client_jobs::followers_find_the_leader",
+        "client_jobs::observers_see_each_term";
     ReversesReplies: "trait contract", "batches::each_renewal_by_itself",
         "batches::each_acquire_by_itself";
     OneErrorFailsAll: "trait contract", "batches::one_error_touches_no_other",
@@ -592,8 +602,14 @@ impl LockBackend for Broken {
                 self.renew_for(key, operation, 30).await?;
             }
         }
-        self.inner.inspect(key).await
+        let mut answer = self.inner.inspect(key).await?;
+        if self.how == Break::HidesNotes {
+            answer.reply.note = None;
+        }
+        Ok(answer)
     }
+
+    leasehold_api::forward_lock_backend! { |broken| broken.inner; write_note }
 
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
         let mut sent = request.clone();

@@ -88,7 +88,7 @@ fn backend_without_tokens_passes() {
     ] {
         assert!(ignored.iter().any(|it| it == name), "{name} has run");
     }
-    assert!(ignored.len() < 60, "{ignored:?}");
+    assert!(ignored.len() < 70, "{ignored:?}");
 }
 
 /// The time of one way of a message.

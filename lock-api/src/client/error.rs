@@ -121,9 +121,9 @@ pub enum Error {
         /// Why the lock was lost.
         reason: Loss,
     },
-    /// A fire time of the job is further ahead of the server's clock than its window: the one that was asked
-    /// for, or one that is recorded as done. A clock was wrong. [`Once::reset`](crate::Once::reset) forgets
-    /// what is recorded.
+    /// A time in the record of the job is further ahead of the server's clock than the window of the job, because the
+    /// clock was wrong. [`Once::reset`](crate::Once::reset) forgets the record. Or the fire time that was asked for
+    /// is more than 366 days ahead.
     #[error("key {key:?}: the fire time {fire} is {} ahead of the server's clock", Rounded(*ahead))]
     #[non_exhaustive]
     FireTimeAhead {

@@ -126,8 +126,10 @@ async fn dropped_term_resigns() {
 async fn observers_see_each_leader_by_one_inspection_a_second() {
     let server = server();
     let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
-    let follower = election(&b, "");
-    let mut streams: Vec<_> = (0..5).map(|_| Box::pin(follower.observe())).collect();
+    // Handles that are not clones of each other share the inspections too.
+    let mut streams: Vec<_> = (0..5)
+        .map(|_| Box::pin(election(&b, "").observe()))
+        .collect();
     for stream in &mut streams {
         assert_eq!(stream.next().await, Some(None), "nobody leads yet");
     }
@@ -140,7 +142,8 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
             (b"a:80".to_vec(), term.number())
         );
     }
-    assert!(server.elapsed() - before <= secs(3));
+    let took = server.elapsed() - before;
+    assert!(took <= ms(1_100), "{took:?}");
     let mut quiet = pin!(streams[0].next());
     assert_eq!(quiet.as_mut().now_or_never(), None);
     let log = server.log();

@@ -320,14 +320,103 @@ async fn done_ahead_of_the_clock_is_an_error_until_a_reset() {
         "{error}"
     );
     assert_eq!(error.key().map(|key| key.as_str()), Some("job"));
-    let asked = FireTime::from_millis(now(&server).as_millis() + 7_200_000);
+    let in_micros = FireTime::from_millis(ahead.as_millis() * 1_000);
     assert!(matches!(
-        count(&once(&a).at(asked), &runs).await,
+        count(&once(&a).at(in_micros), &runs).await,
         Err(Error::FireTimeAhead { .. })
     ));
     assert_eq!(once(&a).reset().await.expect("answered"), JobReset::Reset);
     let next = count(&once(&a).at(now(&server)), &runs).await;
     assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+}
+
+/// An attempt that failed while the clock was ahead must not silence the job either.
+#[tokio::test(start_paused = true)]
+async fn failure_ahead_of_the_clock_is_an_error_until_a_reset() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    server.step_clock_forward(HOUR * 30);
+    let job = once(&a).at(now(&server));
+    let failed = job.try_run(async |_job| Err::<(), _>("broken")).await;
+    assert!(
+        matches!(failed, Ok(JobOutcome::Failed { .. })),
+        "{failed:?}"
+    );
+    server.step_clock_back(HOUR * 30);
+    let runs = Cell::new(0);
+    for next in [once(&a).at(now(&server)), once(&a).not_within(HOUR * 20)] {
+        let silenced = count(&next, &runs).await;
+        assert!(
+            matches!(silenced, Err(Error::FireTimeAhead { .. })),
+            "{silenced:?}"
+        );
+    }
+    assert_eq!(once(&a).reset().await.expect("answered"), JobReset::Reset);
+    let next = count(&once(&a).not_within(HOUR * 20), &runs).await;
+    assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn loop_says_that_the_clock_was_stepped_back() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mut each = once(&a).every(secs(60));
+    let ran = each.run_next(async |_job| Ok::<_, &str>(())).await;
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+    server.step_clock_back(HOUR);
+    let next = each.run_next(async |_job| Ok::<_, &str>(())).await;
+    assert!(matches!(next, Err(Error::FireTimeAhead { .. })), "{next:?}");
+    once(&a).reset().await.expect("answered");
+    let next = each.run_next(async |_job| Ok::<_, &str>(())).await;
+    assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+}
+
+/// The pause before the second attempt is longer than the period.
+#[tokio::test(start_paused = true)]
+async fn failure_costs_a_short_period_no_other_occurrence() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let fires = RefCell::new(Vec::new());
+    let mut each = once(&a).every(secs(10));
+    for _ in 0..4 {
+        let ran = each.run_next(async |job| {
+            fires
+                .borrow_mut()
+                .push(job.fire_time().as_millis() / 10_000);
+            Err::<(), _>("broken")
+        });
+        assert!(matches!(ran.await, Ok(JobOutcome::Missed { .. })));
+    }
+    let fires = fires.into_inner();
+    let in_a_row: Vec<_> = (fires[0]..fires[0] + 4).collect();
+    assert_eq!(fires, in_a_row);
+}
+
+/// As a loop over `upcoming` of a cron crate does.
+#[tokio::test(start_paused = true)]
+async fn nightly_job_is_waited_for() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let runs = Cell::new(0);
+    let midnight = FireTime::from_millis(now(&server).as_millis() + 8 * 3_600_000);
+    let ran = count(&once(&a).at(midnight), &runs).await;
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+    assert!(now(&server) >= midnight && runs.get() == 1);
+}
+
+/// Machines may differ in the window, for example while a new release is rolled out.
+#[tokio::test(start_paused = true)]
+async fn longer_window_of_another_machine_finds_it_done() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let first = once(&a).at(fire).start_before(secs(10));
+    let done = count(&first, &runs).await.expect("answered");
+    assert_eq!(done, JobOutcome::Done(()));
+    server.advance(HOUR * 46).await;
+    let second = once(&b).at(fire).start_before(HOUR * 47);
+    let late = count(&second, &runs).await.expect("answered");
+    assert_eq!((late, runs.get()), (JobOutcome::AlreadyDone { fire }, 1));
 }
 
 #[tokio::test(start_paused = true)]

@@ -29,6 +29,7 @@ use crate::client::state::floors::Floors;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::lease_status::LeaseStatus;
+use crate::client::state::observers::Observed;
 use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
 use crate::client::state::session::Session;
@@ -53,6 +54,7 @@ pub(crate) struct Core {
     pub(crate) renewals: Arc<Renewals>,
     pub(crate) releases: ReleaseQueue,
     pub(crate) batcher: Batcher,
+    pub(crate) observed: Observed,
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
     pub(crate) closing: Signal,
@@ -107,6 +109,7 @@ impl Core {
             floors: Floors::default(),
             releases: ReleaseQueue::default(),
             batcher: Batcher::new(capabilities.batches),
+            observed: Observed::default(),
             session: Mutex::new(None),
             closed: AtomicBool::new(false),
             closing: Signal::default(),
@@ -179,6 +182,15 @@ impl Core {
                 drawn
             }
         }
+    }
+
+    /// Refuses what needs notes. Their order depends on tokens (rule 16).
+    pub(crate) const fn ensure_notes(&self, what: &'static str) -> Result<(), Error> {
+        let capabilities = self.capabilities;
+        if capabilities.notes && capabilities.inspect && capabilities.fencing_tokens {
+            return Ok(());
+        }
+        Err(Error::Unsupported { what })
     }
 
     pub(crate) fn is_closed(&self) -> bool {

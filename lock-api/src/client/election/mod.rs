@@ -17,7 +17,6 @@ use crate::mutants::mutant;
 use crate::reply::NoteReply;
 use crate::sync::{Arc, Mutex};
 
-use observe::Seen;
 pub use observe::{Leader, Observation};
 
 /// The version of the note with which a term begins. [`Term::set_info`] counts on from it.
@@ -59,7 +58,6 @@ const FIRST: u32 = 1;
 pub struct Election {
     mutex: MutexHandle,
     info: Vec<u8>,
-    seen: Arc<Seen>,
 }
 
 impl LockClient {
@@ -69,7 +67,8 @@ impl LockClient {
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] if the name is empty or longer than 256 bytes.
-    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum.
+    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum, or
+    ///   no fencing tokens.
     /// - [`Error::Closed`] after a shutdown.
     ///
     /// # Examples
@@ -82,16 +81,9 @@ impl LockClient {
     /// ```
     pub fn election(&self, name: impl AsRef<str>) -> Result<Election, Error> {
         let mutex = self.mutex(name)?;
-        let capabilities = mutex.lock.client.capabilities;
-        if !capabilities.notes || !capabilities.inspect {
-            return Err(Error::Unsupported { what: "elections" });
-        }
+        mutex.lock.client.ensure_notes("elections")?;
         let info = Vec::new();
-        Ok(Election {
-            mutex,
-            info,
-            seen: Arc::default(),
-        })
+        Ok(Election { mutex, info })
     }
 }
 

@@ -1,20 +1,18 @@
 //! Who leads, from the inspections of the key.
 
-use std::time::Duration;
+use std::pin::pin;
 
 use futures_core::Stream;
+use futures_util::future::select;
 use futures_util::stream;
 
 use crate::client::core::Core;
 use crate::client::election::Election;
 use crate::client::error::Error;
+use crate::client::state::observers::Observers;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::InspectReply;
-use crate::runtime::Moment;
-use crate::sync::{Arc, Mutex};
-
-/// How often an observer asks.
-const EVERY: Duration = Duration::from_secs(1);
+use crate::sync::Arc;
 
 /// The leader, as an inspection has shown it.
 ///
@@ -45,53 +43,31 @@ pub struct Observation {
 }
 
 impl Observation {
-    fn new(reply: InspectReply) -> Self {
-        let note = reply.note;
-        let holder = reply.holders.into_iter().next();
-        let leader = holder.map(|holder| Leader {
-            label: holder.label,
-            // The note of an earlier term says nothing about this leader.
-            info: note
-                .filter(|note| note.token == holder.token)
-                .map_or_else(Vec::new, |note| note.bytes),
-            term: holder.token,
-        });
-        let waiters = reply.waiters.into_iter();
+    fn new(reply: &InspectReply) -> Self {
         Self {
-            leader,
-            candidates: waiters.map(|waiter| waiter.label).collect(),
+            leader: leader_of(reply),
+            candidates: reply.waiters.iter().map(|it| it.label.clone()).collect(),
         }
     }
 }
 
-/// What the streams of one handle and its clones share.
-#[derive(Debug, Default)]
-pub(super) struct Seen(Mutex<Shared>);
-
-#[derive(Debug, Default)]
-struct Shared {
-    /// When to ask again.
-    due: Option<Moment>,
-    latest: Option<Observation>,
+fn leader_of(reply: &InspectReply) -> Option<Leader> {
+    let holder = reply.holders.first()?;
+    // The note of an earlier term says nothing about this leader.
+    let note = reply.note.as_ref().filter(|it| it.token == holder.token);
+    Some(Leader {
+        label: holder.label.clone(),
+        info: note.map_or_else(Vec::new, |note| note.bytes.clone()),
+        term: holder.token,
+    })
 }
 
-impl Seen {
-    /// Asks the server if that is due. Returns the latest answer.
-    async fn look(&self, core: &Core, key: &Key) -> Option<Observation> {
-        let now = core.now();
-        let due = {
-            let mut shared = self.0.lock();
-            let due = shared.due.is_none_or(|due| due <= now);
-            if due {
-                shared.due = Some(now.saturating_add(EVERY));
-            }
-            due
-        };
-        if due && let Ok(reply) = core.inspect(key).await {
-            self.0.lock().latest = Some(Observation::new(reply));
-        }
-        self.0.lock().latest.clone()
+/// Returns the answer to the last inspection. Asks if that is due.
+async fn seen(observers: &Observers, core: &Core, key: &Key) -> Option<Arc<InspectReply>> {
+    if let Some(due) = observers.begin(core.now()) {
+        observers.end(due, core.inspect(key).await.ok());
     }
+    observers.latest()
 }
 
 impl Election {
@@ -138,15 +114,15 @@ impl Election {
     /// ```
     pub async fn look(&self) -> Result<Observation, Error> {
         let lock = &self.mutex.lock;
-        Ok(Observation::new(lock.client.inspect(&lock.key).await?))
+        Ok(Observation::new(&lock.client.inspect(&lock.key).await?))
     }
 
     /// Returns a stream of leaders: the present one, and each other one when it changes. `None` stands for
     /// nobody.
     ///
-    /// The stream asks the server once a second, without a push. All streams of one handle and its clones
-    /// share these inspections. It may miss a leader that led for less than a second. During an outage it yields
-    /// nothing. It ends when the client is closed.
+    /// The stream asks the server once a second while you poll it, without a push. All streams of one client and
+    /// name share these inspections. It may miss a leader that led for less than a second. It yields nothing while
+    /// the inspections fail; [`leader`](Self::leader) tells why. It ends when the client is closed.
     ///
     /// # Examples
     /// ```no_run
@@ -163,21 +139,23 @@ impl Election {
     pub fn observe(&self) -> impl Stream<Item = Option<Leader>> + Send + 'static + use<> {
         let lock = &self.mutex.lock;
         let (client, key) = (Arc::clone(&lock.client), lock.key.clone());
-        let begin = (client, key, Arc::clone(&self.seen), None::<Option<Leader>>);
-        stream::unfold(begin, async |(client, key, shared, last)| {
-            loop {
-                if client.is_closed() {
-                    return None;
-                }
-                let seen = shared.look(&client, &key).await;
-                if let Some(seen) = seen
-                    && last.as_ref() != Some(&seen.leader)
+        let observers = client.observed.observers(&key);
+        let begin = (client, key, observers, None::<Option<Leader>>);
+        stream::unfold(begin, async |(client, key, observers, last)| {
+            while !client.is_closed() {
+                let version = observers.answered.version();
+                let leader = seen(&observers, &client, &key)
+                    .await
+                    .map(|it| leader_of(&it));
+                if let Some(leader) = leader
+                    && last.as_ref() != Some(&leader)
                 {
-                    let leader = seen.leader;
-                    return Some((leader.clone(), (client, key, shared, Some(leader))));
+                    return Some((leader.clone(), (client, key, observers, Some(leader))));
                 }
-                client.runtime.sleep(EVERY).await;
+                let due = client.sleep_until(Some(observers.due()));
+                select(observers.answered.changed(version), pin!(due)).await;
             }
+            None
         })
     }
 }

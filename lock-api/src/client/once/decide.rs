@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::bounds::MAX_FIRE_AHEAD;
 use crate::client::once::record::Record;
 use crate::mutants::mutant;
 use crate::time::{FireTime, ServerTime};
@@ -45,8 +46,7 @@ pub(super) enum Decision {
     GaveUp {
         attempts: u32,
     },
-    /// A fire time that is too far ahead of the server's clock: the one that was asked for, or one that
-    /// is recorded as done.
+    /// A time that is too far ahead of the server's clock: the one that was asked for, or one of the record.
     Ahead {
         fire: FireTime,
     },
@@ -54,27 +54,18 @@ pub(super) enum Decision {
 
 impl Wish {
     pub(super) fn decide(&self, record: &Record, now: ServerTime) -> Decision {
-        // A step of a clock must not silence the job until that time.
-        let asked = match self.when {
-            When::At(fire) => Some(fire),
-            When::NotWithin => None,
-        };
-        let latest = now.saturating_add(self.window);
-        let ahead = [record.done, asked].into_iter().flatten().max();
-        if let Some(fire) = ahead.filter(|fire| fire.server_time() > latest)
-            && !mutant!(DoneAheadSilences)
-        {
+        if let Some(fire) = self.ahead(record, now) {
             return Decision::Ahead { fire };
         }
         let fire = match self.occurrence(record, now) {
             Ok(fire) => fire,
             Err(decision) => return decision,
         };
-        if fire.server_time() > now {
+        if self.when == When::At(fire) && fire.server_time() > now {
             return Decision::Wait(fire.server_time());
         }
-        let late = now >= fire.after(self.window);
-        if late || record.tried.is_some_and(|tried| tried > fire) {
+        let end = fire.after(self.window);
+        if now >= end || record.tried.is_some_and(|tried| tried > fire) {
             return Decision::Missed;
         }
         let attempts = match record.tried == Some(fire) {
@@ -88,10 +79,31 @@ impl Wish {
         let next = record.tried_at.saturating_add(pause);
         // A clock that was stepped back must not keep the job waiting longer than the pause.
         if attempts > 0 && now < next && record.tried_at <= now {
-            return Decision::Wait(next);
+            return Decision::Wait(next.min(end));
         }
         let attempt = attempts + 1;
         Decision::Start { fire, attempt }
+    }
+
+    /// The time that is too far ahead of the server's clock, if there is one. The clock was wrong when it was recorded.
+    /// Without this check, it would silence the job until that time: later occurrences would be done, or missed
+    /// because another one was tried.
+    fn ahead(&self, record: &Record, now: ServerTime) -> Option<FireTime> {
+        let (asked, done_at) = match self.when {
+            When::At(fire) => (Some(fire), None),
+            When::NotWithin => (None, record.done_at.map(FireTime::of)),
+        };
+        let beyond = |limit| {
+            let latest = now.saturating_add(limit);
+            move |fire: &FireTime| fire.server_time() > latest
+        };
+        let recorded = [record.done, record.tried, done_at]
+            .into_iter()
+            .flatten()
+            .max();
+        let recorded = recorded.filter(beyond(self.window));
+        let recorded = recorded.filter(|_| !mutant!(DoneAheadSilences));
+        recorded.or(asked.filter(beyond(MAX_FIRE_AHEAD)))
     }
 
     /// The occurrence that is wanted, unless it is done.
@@ -112,11 +124,9 @@ impl Wish {
                     return Err(Decision::Done { fire, at });
                 }
                 // One that was tried, and is neither done nor too late, goes on.
-                let open = record.tried.filter(|tried| {
-                    record.done < Some(*tried)
-                        && now < tried.after(self.window)
-                        && tried.server_time() <= now
-                });
+                let open = record
+                    .tried
+                    .filter(|tried| record.done < Some(*tried) && now < tried.after(self.window));
                 let new = FireTime::of(now).max(record.tried.unwrap_or_default());
                 Ok(open.unwrap_or(new))
             }
@@ -182,7 +192,11 @@ mod tests {
         let last = ServerTime::from_micros(13_600_000_000 - 1);
         assert_eq!(decide(last), Decision::Start { fire, attempt });
         assert_eq!(decide(at(13_600)), Decision::Missed);
-        assert_eq!(decide(at(6_399)), Decision::Ahead { fire });
+        // A nightly job waits for a day, and a yearly one for a year.
+        assert_eq!(decide(at(0)), Decision::Wait(at(10_000)));
+        let in_micros = self::fire(1_750_000_000_000);
+        let wrong = wish(When::At(in_micros)).decide(&Record::default(), at(10_000));
+        assert_eq!(wrong, Decision::Ahead { fire: in_micros });
     }
 
     #[test]
@@ -212,16 +226,59 @@ mod tests {
         assert_eq!(pause_after(9), LONGEST_PAUSE);
     }
 
+    /// Otherwise a job with a short period would miss its next occurrences after an error.
     #[test]
-    fn done_too_far_ahead_is_an_error() {
-        let record = done(50_000, 50_000);
-        let fire = fire(50_000);
-        for when in [When::At(self::fire(10_000)), When::NotWithin] {
-            assert_eq!(
-                wish(when).decide(&record, at(10_000)),
-                Decision::Ahead { fire }
-            );
+    fn pause_ends_with_the_window() {
+        let record = Record {
+            tried: Some(fire(10_000)),
+            tried_at: at(10_001),
+            attempts: 1,
+            ..Record::default()
+        };
+        for when in [When::At(fire(10_000)), When::NotWithin] {
+            let wish = Wish {
+                when,
+                window: Duration::from_secs(10),
+                max_attempts: 3,
+            };
+            assert_eq!(wish.decide(&record, at(10_002)), Decision::Wait(at(10_010)));
         }
+    }
+
+    #[test]
+    fn record_too_far_ahead_is_an_error() {
+        let failed = Record {
+            tried: Some(fire(50_000)),
+            tried_at: at(50_000),
+            attempts: 1,
+            ..done(9_000, 9_001)
+        };
+        let ahead = Decision::Ahead { fire: fire(50_000) };
+        for record in [done(50_000, 50_000), failed] {
+            for when in [When::At(fire(10_000)), When::NotWithin] {
+                assert_eq!(wish(when).decide(&record, at(10_000)), ahead);
+            }
+        }
+        // The clock was stepped while the body ran.
+        let stepped = done(9_999, 50_000);
+        assert_eq!(wish(When::NotWithin).decide(&stepped, at(10_000)), ahead);
+        let (fire, attempt) = (fire(10_000), 1);
+        let next = wish(When::At(fire)).decide(&stepped, at(10_000));
+        assert_eq!(next, Decision::Start { fire, attempt });
+    }
+
+    /// A clock that was a little ahead: the failed occurrence goes on, and nobody waits until its fire time.
+    #[test]
+    fn failed_attempt_a_little_ahead_of_the_clock_goes_on() {
+        let record = Record {
+            tried: Some(fire(11_000)),
+            tried_at: at(11_000),
+            attempts: 1,
+            ..Record::default()
+        };
+        let (fire, attempt) = (fire(11_000), 2);
+        let decided = wish(When::NotWithin).decide(&record, at(10_000));
+        assert_eq!(decided, Decision::Start { fire, attempt });
     }
 
     #[test]

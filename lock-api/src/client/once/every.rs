@@ -71,7 +71,8 @@ impl Every {
         let fire = loop {
             let now = self.once.server_time().await?.as_micros();
             let current = FireTime::of(ServerTime::from_micros(now - now % period));
-            if self.last.is_none_or(|last| last < current) {
+            // Also if the clock was stepped back: the record of the job tells what follows.
+            if self.last != Some(current) {
                 break current;
             }
             let next = Duration::from_micros(period - now % period);

@@ -76,7 +76,8 @@ impl LockClient {
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] if the name is empty or longer than 256 bytes.
-    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum.
+    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum, or
+    ///   no fencing tokens.
     /// - [`Error::Closed`] after a shutdown.
     ///
     /// # Examples
@@ -89,12 +90,7 @@ impl LockClient {
     /// ```
     pub fn once(&self, name: impl AsRef<str>) -> Result<Once, Error> {
         let mutex = self.mutex(name)?;
-        let capabilities = mutex.lock.client.capabilities;
-        if !capabilities.notes || !capabilities.inspect {
-            return Err(Error::Unsupported {
-                what: "jobs that run once",
-            });
-        }
+        mutex.lock.client.ensure_notes("jobs that run once")?;
         Ok(Once {
             mutex,
             max_attempts: 3,
@@ -122,8 +118,8 @@ impl Once {
         self
     }
 
-    /// The occurrence with this fire time. It starts within 1 h of it, unless you set
-    /// [`start_before`](Occurrence::start_before).
+    /// The occurrence with this fire time, which may be up to 366 days ahead. It starts within 1 h of its fire time,
+    /// unless you set [`start_before`](Occurrence::start_before).
     ///
     /// Once it is done, each occurrence with the same or an earlier fire time is done too.
     ///
@@ -204,8 +200,6 @@ pub struct Occurrence {
 impl Occurrence {
     /// Sets until when the occurrence may start: this long after its fire time, by the server's clock. 10 s to
     /// 47 h. Later it is [`Missed`](JobOutcome::Missed): nothing is caught up silently.
-    ///
-    /// It is also how far a fire time may be ahead of the server's clock.
     ///
     /// # Examples
     /// `once.at(midnight).start_before(Duration::from_secs(6 * 60 * 60))`
@@ -334,7 +328,7 @@ pub enum JobOutcome<T, E> {
     GaveUp {
         /// How many attempts there were.
         attempts: u32,
-        /// What the body returned, if the last attempt ran in this call.
+        /// What the body returned last in this call. `None` if it didn't run here, or was lost.
         error: Option<E>,
     },
 }

@@ -55,12 +55,12 @@ impl Occurrence {
     /// await point, and another attempt follows. Before the fire time, the call sleeps, by the server's clock.
     ///
     /// The call returns at the latest when the occurrence is [`Missed`](JobOutcome::Missed), or when its own
-    /// body returns.
+    /// body returns. Nothing is recorded before the fire time, so you can drop the call until then.
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] for a window outside its limits, before any I/O.
-    /// - [`Error::FireTimeAhead`] if the fire time, or one that is recorded as done, is further ahead of the
-    ///   server's clock than the window. Somebody's clock is wrong. See [`Once::reset`].
+    /// - [`Error::FireTimeAhead`] if a time in the record of the job is further ahead of the server's clock than
+    ///   the window: that clock was wrong. See [`Once::reset`]. Also if the fire time is more than 366 days ahead.
     /// - [`Error::ForeignValue`] if the key has the note of something else.
     /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer for as long as the
     ///   window.
@@ -94,7 +94,8 @@ impl Occurrence {
                             return Ok(JobOutcome::RanUnrecorded(output));
                         }
                         Ok(Attempted::Failed(error)) => last_error = Some(error),
-                        Ok(Attempted::Again) | Err(Error::Lost { .. }) => last_error = None,
+                        Ok(Attempted::Again) => {}
+                        Err(Error::Lost { .. }) => last_error = None,
                         Err(error) if error.is_transient() => {}
                         Err(error) => return Err(error),
                     }
@@ -301,8 +302,8 @@ impl Occurrence {
         version: u32,
         record: Record,
     ) -> Result<(bool, Record), Error> {
-        let keep = (self.wish.window * 2).min(MAX_NOTE_KEEP);
-        write(guard, version, record, keep).await
+        // Longer than any window: another machine may have a longer one than this.
+        write(guard, version, record, MAX_NOTE_KEEP).await
     }
 }
 
