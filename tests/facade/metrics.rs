@@ -29,10 +29,11 @@ impl HistogramFn for Samples {
     }
 }
 
-/// Formats a metric as `name{label=value,…}`, with sorted labels.
+/// Formats a metric as `name{label=value,…}`, with sorted labels. An empty label is as good as none, as in Prometheus.
 fn series(key: &Key) -> String {
     let mut labels: Vec<_> = key
         .labels()
+        .filter(|label| !label.value().is_empty())
         .map(|label| format!("{}={}", label.key(), label.value()))
         .collect();
     labels.sort();
@@ -106,6 +107,11 @@ impl TestRecorder {
 /// Runs `body` in paused time with a new recorder.
 fn record(body: impl Future<Output = ()>) -> &'static TestRecorder {
     let recorder: &'static TestRecorder = Box::leak(Box::default());
+    record_with(recorder, body);
+    recorder
+}
+
+fn record_with(recorder: &'static TestRecorder, body: impl Future<Output = ()>) {
     metrics::with_local_recorder(&recorder, || {
         tokio::runtime::Builder::new_current_thread()
             .enable_time()
@@ -114,7 +120,6 @@ fn record(body: impl Future<Output = ()>) -> &'static TestRecorder {
             .expect("a runtime")
             .block_on(body);
     });
-    recorder
 }
 
 const fn secs(secs: u64) -> Duration {
@@ -256,6 +261,94 @@ fn gauge_follows_conversions() {
         .map(|mode| recorder.gauge(&format!("leasehold_guards{{mode={mode}}}")));
     assert!(guards[0].abs() < f64::EPSILON, "{guards:?}");
     assert!((guards[1] - 1.0).abs() < f64::EPSILON, "{guards:?}");
+}
+
+#[test]
+fn gauge_counts_waiting_calls() {
+    let waiting = |recorder: &TestRecorder, class: &str| {
+        recorder.gauge(&format!("leasehold_waiting{{{class}mode=exclusive}}"))
+    };
+    let recorder: &'static TestRecorder = Box::leak(Box::default());
+    let is = |expected: [f64; 2]| {
+        let found = [waiting(recorder, ""), waiting(recorder, "class=invoice,")];
+        let apart = (found[0] - expected[0]).abs() + (found[1] - expected[1]).abs();
+        assert!(apart < f64::EPSILON, "{found:?} instead of {expected:?}");
+    };
+    record_with(recorder, async {
+        let locks = LockClient::new(SimServer::new(7).client("a"));
+        let plain = locks.mutex("k").expect("valid");
+        let classed = plain.clone().class("invoice");
+        let guard = classed.lock().await.expect("free");
+        let queue = async {
+            let in_time = tokio::join!(plain.try_lock_for(secs(9)), classed.try_lock_for(secs(2)));
+            assert!(matches!(in_time.1, Ok(Outcome::Contended(_))));
+            in_time.0.expect("an answer").into_guard().expect("in time")
+        };
+        let watch = async {
+            tokio::time::sleep(secs(1)).await;
+            is([1.0, 1.0]);
+            // Calls that don't wait are not counted.
+            assert!(matches!(plain.try_lock().await, Ok(Outcome::Contended(_))));
+            assert!(tokio::time::timeout(secs(3), plain.lock()).await.is_err());
+            is([1.0, 0.0]);
+            guard.release().await.expect("released");
+        };
+        let (granted, ()) = tokio::join!(queue, watch);
+        is([0.0, 0.0]);
+        drop(granted);
+    });
+}
+
+#[test]
+fn class_of_a_handle_is_a_label() {
+    let recorder = record(async {
+        let server = SimServer::new(7);
+        let network = server.client("a");
+        let locks = LockClient::new(network.clone());
+        let lock = locks.rw_lock("k").expect("valid").class("invoice");
+        let guard = lock.write().await.expect("free");
+        let guard = guard.downgrade().await.expect("converted");
+        guard.release().await.expect("released");
+        let several = locks.multi().class("report").mutex("m").expect("valid");
+        let _lost = several.lock().await.expect("free");
+        network.isolate();
+        tokio::time::sleep(secs(60)).await;
+    });
+    for (series, expected) in [
+        (
+            "leasehold_acquisitions_total{class=invoice,mode=exclusive,outcome=acquired}",
+            1,
+        ),
+        (
+            "leasehold_acquisitions_total{class=report,mode=exclusive,outcome=acquired}",
+            1,
+        ),
+        (
+            "leasehold_losses_total{class=report,mode=exclusive,reason=deadline}",
+            1,
+        ),
+        (
+            "leasehold_acquisitions_total{mode=exclusive,outcome=acquired}",
+            0,
+        ),
+    ] {
+        assert_eq!(recorder.count(series), expected, "{series}");
+    }
+    for series in [
+        "leasehold_hold_seconds{class=invoice,mode=shared,outcome=released}",
+        "leasehold_wait_seconds{class=invoice,mode=exclusive,outcome=acquired}",
+    ] {
+        assert_eq!(recorder.samples(series).len(), 1, "{series}");
+    }
+    for series in [
+        "leasehold_guards{class=invoice,mode=exclusive}",
+        "leasehold_guards{class=invoice,mode=shared}",
+        "leasehold_guards{class=report,mode=exclusive}",
+        "leasehold_waiting{class=invoice,mode=exclusive}",
+    ] {
+        let value = recorder.gauge(series);
+        assert!(value.abs() < f64::EPSILON, "{series}: {value}");
+    }
 }
 
 #[test]

@@ -11,7 +11,7 @@ use crate::client::error::Error;
 use crate::client::hold::Hold;
 use crate::client::outcome::Outcome;
 use crate::client::telemetry::events::{DisplayMode, TARGET, emit, millis, mode_name};
-use crate::client::telemetry::meter::{self, count, record};
+use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::Chain;
 use crate::runtime::Moment;
 
@@ -36,12 +36,22 @@ impl<'a> Acquisition<'a> {
             token = Empty,
             waited_ms = Empty,
         );
-        Self {
+        let acquisition = Self {
             ask,
             limit,
             began: ask.client.now(),
             span,
             reported: false,
+        };
+        acquisition.adjust_waiting(1.0);
+        acquisition
+    }
+
+    /// A call that doesn't wait has its answer soon, and isn't counted.
+    fn adjust_waiting(&self, by: f64) {
+        if self.limit.waits() {
+            let mode = mode_name(self.ask.mode);
+            adjust!(meter::WAITING, by, "mode" => mode, "class" => self.ask.options.class);
         }
     }
 
@@ -78,9 +88,10 @@ impl<'a> Acquisition<'a> {
             let error = error.map(|error| tracing::field::display(Chain(error)));
             emit!(DEBUG, "not granted", key, %mode, outcome, waited_ms, error);
         }
-        let mode = mode_name(self.ask.mode);
-        count!(meter::ACQUISITIONS, "mode" => mode, "outcome" => outcome);
-        record!(meter::WAIT, waited, "mode" => mode, "outcome" => outcome);
+        self.adjust_waiting(-1.0);
+        let (mode, class) = (mode_name(self.ask.mode), self.ask.options.class);
+        count!(meter::ACQUISITIONS, "mode" => mode, "outcome" => outcome, "class" => class);
+        record!(meter::WAIT, waited, "mode" => mode, "outcome" => outcome, "class" => class);
     }
 }
 

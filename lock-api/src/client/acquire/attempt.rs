@@ -309,6 +309,7 @@ impl<'a> Attempt<'a> {
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             waiter_lease: options.waiter_lease,
             may_be_offer: self.may_be_offer,
+            class: self.ask.options.class,
             since: now,
             loss_reported: false,
             ended: Arc::default(),

@@ -197,7 +197,7 @@ fn converted(hold: &Hold, to: Mode, status: LeaseStatus) -> Result<Conversion, E
     core.extend(&hold.holder, status);
     let from = hold.holder.set_mode(hold.operation.sequence, to);
     let (key, token) = (&hold.holder.key, status.token);
-    core.events.converted(key, from, to, token);
+    core.events.converted(key, from, to, token, hold.class);
     hold.check()?;
     Ok(Conversion::Done)
 }

@@ -487,6 +487,7 @@ impl Adopter<'_> {
             max_until: handoff.max_until.map(local_time),
             waiter_lease: handoff.waiter_lease,
             may_be_offer: false,
+            class: "",
             since: core.now(),
             loss_reported: false,
             ended: Arc::default(),

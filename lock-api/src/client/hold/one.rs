@@ -46,6 +46,8 @@ pub(crate) struct Hold {
     pub(crate) holder: Arc<HolderCell>,
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
+    /// The class of the handle, for metrics.
+    pub(crate) class: &'static str,
     pub(crate) origin: Origin,
     /// Whether it was not granted by the answer to the first call.
     pub(crate) waited: bool,
@@ -62,13 +64,14 @@ impl Hold {
         state: &HoldState,
         origin: Origin,
     ) -> Self {
-        client.events.guard_made(state.mode);
+        client.events.guard_made(state.mode, state.class);
         Self {
             origin,
             client: Arc::clone(client),
             holder,
             operation: state.operation,
             lease: state.lease,
+            class: state.class,
             waited: false,
             fixed_lease: state.fixed_until.is_some(),
             release_begun: AtomicBool::new(false),

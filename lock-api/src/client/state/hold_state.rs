@@ -27,6 +27,8 @@ pub(crate) struct HoldState {
     pub(crate) waiter_lease: Duration,
     /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
     pub(crate) may_be_offer: bool,
+    /// The class of the handle, for metrics.
+    pub(crate) class: &'static str,
     /// When the caller got the guard.
     pub(crate) since: Moment,
     /// Whether its loss was reported. Once its release has begun, whether it was lost before that.

@@ -476,6 +476,7 @@ pub(crate) mod tests {
             max_until: None,
             waiter_lease: Duration::from_secs(5),
             may_be_offer: false,
+            class: "",
             since: Moment::default(),
             loss_reported: false,
             ended: Arc::default(),

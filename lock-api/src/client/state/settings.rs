@@ -67,6 +67,8 @@ pub(crate) struct Options {
     pub(crate) fixed_lease: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) limits: Limits,
+    /// For metrics.
+    pub(crate) class: &'static str,
 }
 
 impl Options {
@@ -78,6 +80,7 @@ impl Options {
             fixed_lease: false,
             max_hold: None,
             limits: settings.limits,
+            class: "",
         }
     }
 
@@ -195,6 +198,17 @@ macro_rules! option_setters {
         #[must_use]
         pub const fn limits(mut self, limits: crate::request::Limits) -> Self {
             self.$($options).+.limits = limits;
+            self
+        }
+
+        /// Sets the class of the handle: the value of the label `class` in the metrics of its calls and guards. Empty
+        /// by default.
+        ///
+        /// Name what you lock, such as `"invoice"` for the keys `invoice:1`, `invoice:2` and so on. It is a part of your
+        /// program's text, so that there are few classes.
+        #[must_use]
+        pub const fn class(mut self, class: &'static str) -> Self {
+            self.$($options).+.class = class;
             self
         }
     };

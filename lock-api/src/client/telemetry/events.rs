@@ -155,18 +155,25 @@ impl Events {
     }
 
     /// A conversion succeeded. `from` is the old mode if the guard is still in use.
-    pub(crate) fn converted(&self, key: &Key, from: Option<Mode>, to: Mode, token: FencingToken) {
+    pub(crate) fn converted(
+        &self,
+        key: &Key,
+        from: Option<Mode>,
+        to: Mode,
+        token: FencingToken,
+        class: &'static str,
+    ) {
         let token = self.number(token);
         emit!(DEBUG, "converted", key = key.as_str(), mode = %DisplayMode(to), token);
         if let Some(from) = from {
-            adjust!(meter::GUARDS, -1.0, "mode" => mode_name(from));
-            adjust!(meter::GUARDS, 1.0, "mode" => mode_name(to));
+            adjust!(meter::GUARDS, -1.0, "mode" => mode_name(from), "class" => class);
+            adjust!(meter::GUARDS, 1.0, "mode" => mode_name(to), "class" => class);
         }
     }
 
     /// A caller is about to get a guard.
-    pub(crate) fn guard_made(&self, mode: Mode) {
-        adjust!(meter::GUARDS, 1.0, "mode" => mode_name(mode));
+    pub(crate) fn guard_made(&self, mode: Mode, class: &'static str) {
+        adjust!(meter::GUARDS, 1.0, "mode" => mode_name(mode), "class" => class);
     }
 
     /// The release of a hold that was not lost has begun.
@@ -180,14 +187,14 @@ impl Events {
             token = self.number(holder.token()),
             held_ms = millis(held)
         );
-        Self::guard_ended(hold.mode, held, "released");
+        Self::guard_ended(hold, held, "released");
     }
 
     /// A guard is no longer in use.
-    fn guard_ended(mode: Mode, held: Duration, outcome: &'static str) {
-        let mode = mode_name(mode);
-        adjust!(meter::GUARDS, -1.0, "mode" => mode);
-        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome);
+    fn guard_ended(hold: &HoldState, held: Duration, outcome: &'static str) {
+        let (mode, class) = (mode_name(hold.mode), hold.class);
+        adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
+        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
     }
 
     /// A hold was left to expire, with this much time left.
@@ -208,7 +215,7 @@ impl Events {
             held_ms = millis(held),
             remaining_ms = millis(remaining)
         );
-        Self::guard_ended(hold.mode, held, "left_to_expire");
+        Self::guard_ended(hold, held, "left_to_expire");
     }
 
     /// A hold was handed off.
@@ -222,7 +229,7 @@ impl Events {
             token = self.number(holder.token()),
             held_ms = millis(held)
         );
-        Self::guard_ended(hold.mode, held, "handed_off");
+        Self::guard_ended(hold, held, "handed_off");
     }
 
     /// This client adopted a hold.
@@ -272,8 +279,9 @@ impl Events {
             reason = loss_name(reason),
             held_ms = millis(held)
         );
-        Self::guard_ended(hold.mode, held, "lost");
-        count!(meter::LOSSES, "mode" => mode_name(hold.mode), "reason" => loss_name(reason));
+        Self::guard_ended(hold, held, "lost");
+        let (mode, reason_name) = (mode_name(hold.mode), loss_name(reason));
+        count!(meter::LOSSES, "mode" => mode, "reason" => reason_name, "class" => hold.class);
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),

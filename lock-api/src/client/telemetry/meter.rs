@@ -2,7 +2,7 @@
 //! their arguments.
 //!
 //! `docs/observability.md` lists the names and labels. A key is never a label, because there may be
-//! millions of keys.
+//! millions of keys. The class of a handle is, because it is a part of the program's text.
 
 /// Adds one to a counter.
 #[cfg(feature = "metrics")]
@@ -58,6 +58,8 @@ pub(crate) use {adjust, count, record};
 pub(crate) const ACQUISITIONS: &str = "leasehold_acquisitions_total";
 /// Duration of those calls.
 pub(crate) const WAIT: &str = "leasehold_wait_seconds";
+/// Calls that wait for a lock now.
+pub(crate) const WAITING: &str = "leasehold_waiting";
 /// Waiters that entered a queue.
 pub(crate) const QUEUED: &str = "leasehold_queued_total";
 /// Calls that failed while a caller waited for a lock, and were retried.
@@ -103,6 +105,7 @@ pub(crate) fn describe() {
     ] {
         describe_counter!(name, Unit::Count, description);
     }
+    describe_gauge!(WAITING, Unit::Count, "Calls that wait for a lock now");
     describe_gauge!(GUARDS, Unit::Count, "Guards in use");
     describe_histogram!(WAIT, Unit::Seconds, "Duration of calls that take a lock");
     describe_histogram!(HOLD, Unit::Seconds, "Time for which guards were in use");
