@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use leasehold::Key;
 use leasehold::api::LockSpec;
-use leasehold::api::bounds::{MAX_LEASE, MIN_LEASE};
+use leasehold::api::bounds::{MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW};
 
 use crate::ending::{CONTENDED, Ending, USAGE};
 use crate::protocol::{Kind, Request, Wait};
@@ -25,6 +25,8 @@ pub(crate) enum Subcommand {
     Ls(Ls),
     Show(Show),
     Revoke(Revoke),
+    #[command(subcommand)]
+    Once(Once),
     Doctor(Doctor),
 }
 
@@ -74,6 +76,24 @@ pub(crate) struct Revoke {
     pub(crate) service: Service,
 }
 
+/// Looks at jobs that `leasehold run --not-within` runs, and resets them.
+#[derive(Debug, clap::Subcommand)]
+pub(crate) enum Once {
+    /// Shows when a job was done, how often it was tried since, and who runs it
+    Show(Show),
+    /// Forgets when a job was done and how often it was tried, so that it can run again
+    Reset(Reset),
+}
+
+/// Forgets what is known of a job.
+#[derive(Debug, Args)]
+pub(crate) struct Reset {
+    /// The name of the lock
+    pub(crate) key: String,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
 /// Checks a lock service: settings, rights, clocks, round trips, and whether waiters are told of their turn.
 ///
 /// It locks a key of its own for a moment. The exit status is 1 if something should be changed.
@@ -86,8 +106,8 @@ pub(crate) struct Doctor {
 /// Runs CMD while it holds a lock. CMD is dead before the lease ends.
 ///
 /// The exit status is that of CMD, or: 75 somebody else has the lock, 69 the lock service is out of reach,
-/// 70 the lock was lost, 77 the lock service refuses, 64 the command line can't be used, 126 and 127 CMD can't
-/// be executed or found. If a signal ended CMD, the same signal ends this command.
+/// 70 the lock was lost, 73 CMD has failed too often, 77 the lock service refuses, 64 the command line can't be
+/// used, 126 and 127 CMD can't be executed or found. If a signal ended CMD, the same signal ends this command.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Take one of this many permits, instead of a mutex
@@ -99,6 +119,24 @@ pub(crate) struct Run {
     /// Be the only one, also among readers (`--shared`)
     #[arg(short = 'x', long, conflicts_with = "shared")]
     exclusive: bool,
+    /// Run CMD only if it has not succeeded within this time, on any machine: 20h for a nightly job. If it has,
+    /// the exit status is 0
+    #[arg(
+        long,
+        value_name = "TIME",
+        value_parser = humantime::parse_duration,
+        conflicts_with_all = ["permits", "shared", "exclusive"]
+    )]
+    not_within: Option<Duration>,
+    /// With --not-within: how often CMD is tried if it fails, on all machines together
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 3,
+        value_parser = clap::value_parser!(u32).range(1..),
+        requires = "not_within"
+    )]
+    attempts: u32,
     /// Wait at most this long for the lock [default: without limit]
     #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
     wait: Option<Duration>,
@@ -175,6 +213,13 @@ impl Run {
         if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Err(format!("--lease must be {MIN_LEASE:?} to {MAX_LEASE:?}"));
         }
+        let windows = MIN_START_WINDOW..=MAX_START_WINDOW;
+        if self.not_within.is_some_and(|it| !windows.contains(&it)) {
+            return Err(format!(
+                "--not-within must be {MIN_START_WINDOW:?} to {} hours",
+                MAX_START_WINDOW.as_secs() / 3_600
+            ));
+        }
         if let Some(permits) = self.permits {
             LockSpec::semaphore(permits).map_err(|error| error.to_string())?;
         }
@@ -182,12 +227,7 @@ impl Run {
             url: self.service.url()?,
             key_prefix: self.service.key_prefix.clone(),
             key: self.key.clone(),
-            kind: match (self.permits, self.shared, self.exclusive) {
-                (Some(permits), _, _) => Kind::Permit(permits),
-                (None, true, _) => Kind::Read,
-                (None, false, true) => Kind::Write,
-                (None, false, false) => Kind::Mutex,
-            },
+            kind: self.kind(),
             wait: match (self.no_wait, self.wait) {
                 (true, _) => Wait::No,
                 (false, Some(time)) => Wait::Within(time),
@@ -197,6 +237,20 @@ impl Run {
             max_hold: self.max_hold,
             kill_after: self.kill_after,
         })
+    }
+
+    /// The command line has at most one of these options.
+    fn kind(&self) -> Kind {
+        match (self.not_within, self.permits, self.shared, self.exclusive) {
+            (Some(window), ..) => Kind::Job {
+                window,
+                attempts: self.attempts,
+            },
+            (None, Some(permits), ..) => Kind::Permit(permits),
+            (None, None, true, _) => Kind::Read,
+            (None, None, false, true) => Kind::Write,
+            (None, None, false, false) => Kind::Mutex,
+        }
     }
 }
 

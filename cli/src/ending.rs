@@ -10,6 +10,8 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNREACHABLE: u8 = 69;
 /// The lock was lost, or the keeper ended.
 pub(crate) const LOST: u8 = 70;
+/// CMD has failed so often that nobody tries it again.
+pub(crate) const GAVE_UP: u8 = 73;
 /// Somebody else has the lock.
 pub(crate) const CONTENDED: u8 = 75;
 /// The lock service refuses the request.

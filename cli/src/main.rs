@@ -24,7 +24,7 @@ mod protocol;
 mod run;
 mod starter;
 
-use crate::arguments::Subcommand;
+use crate::arguments::{Once, Subcommand};
 use crate::ending::Ending;
 
 fn main() {
@@ -43,6 +43,8 @@ fn main_of_user() -> Ending {
         Ok(Subcommand::Ls(options)) => operate::ls(&options),
         Ok(Subcommand::Show(options)) => operate::show(&options),
         Ok(Subcommand::Revoke(options)) => operate::revoke(&options),
+        Ok(Subcommand::Once(Once::Show(options))) => operate::show_job(&options),
+        Ok(Subcommand::Once(Once::Reset(options))) => operate::reset_job(&options),
         Ok(Subcommand::Doctor(options)) => doctor::doctor(&options),
         Err(ending) => ending,
     }

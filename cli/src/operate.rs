@@ -1,15 +1,17 @@
 //! `leasehold ls`, `show` and `revoke`: what an operator asks and does.
 
+use std::fmt::Display;
 use std::io::Write;
+use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    ConnectError, ConnectOptions, Error, FencingToken, ForceMode, ForceReply, Inspection, Key,
-    LockClient, Mode, RedisLibrary,
+    ConnectError, ConnectOptions, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection,
+    JobReset, Key, Label, LockClient, Mode, RedisLibrary,
 };
 use serde_json::{Value, json};
 
-use crate::arguments::{Ls, Revoke, Service, Show};
-use crate::ending::{self, Ending, UNREACHABLE, USAGE};
+use crate::arguments::{Ls, Reset, Revoke, Service, Show};
+use crate::ending::{self, CONTENDED, Ending, UNREACHABLE, USAGE};
 
 /// Nobody holds the key with this token.
 const NOT_HELD: u8 = 1;
@@ -143,6 +145,60 @@ pub(crate) fn revoke(options: &Revoke) -> Ending {
             ForceReply::WrongEpoch => {
                 eprintln!("leasehold: nobody holds {:?} with this token", options.key);
                 Ok(NOT_HELD)
+            }
+        }
+    })
+}
+
+/// A time of the lock service.
+pub(crate) fn date(time: FireTime) -> impl Display {
+    // Later years have no such text.
+    let millis = time.as_millis().min(253_402_300_799_999);
+    let time = SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+    humantime::format_rfc3339_seconds(time)
+}
+
+pub(crate) fn show_job(options: &Show) -> Ending {
+    block_on(async {
+        let locks = connect(&options.service).await?;
+        let status = locks.once(&options.key)?.status().await?;
+        let running = status.running.as_ref().map(Label::as_str);
+        let mut out = std::io::stdout();
+        if options.json {
+            let status = json!({
+                "key": options.key,
+                "done_ms": status.done.map(FireTime::as_millis),
+                "tried_ms": status.tried.map(FireTime::as_millis),
+                "attempts": status.attempts,
+                "running": running,
+            });
+            writeln!(out, "{status}")?;
+            return Ok(0);
+        }
+        match (status.done, status.tried) {
+            (done, Some(tried)) if done < Some(tried) => {
+                let (date, attempts) = (date(tried), status.attempts);
+                writeln!(out, "not done: began at {date}, attempts: {attempts}")?;
+            }
+            (Some(done), _) => writeln!(out, "done: began at {}", date(done))?,
+            (None, _) => writeln!(out, "no record: it has not run, or long ago")?,
+        }
+        if let Some(by) = running {
+            writeln!(out, "run by {by}")?;
+        }
+        Ok(0)
+    })
+}
+
+pub(crate) fn reset_job(options: &Reset) -> Ending {
+    block_on(async {
+        let locks = connect(&options.service).await?;
+        match locks.once(&options.key)?.reset().await? {
+            JobReset::Reset => Ok(0),
+            JobReset::Running { by } => {
+                let by = by.as_ref().map_or("somebody", Label::as_str);
+                eprintln!("leasehold: not reset, because {by} runs {:?}", options.key);
+                Ok(CONTENDED)
             }
         }
     })

@@ -12,19 +12,17 @@ pub(crate) enum ToKeeper {
     /// The process group of CMD. It is sent before CMD starts.
     Group(i32),
     /// No process of the group is left. Release the lock.
-    Empty,
+    Empty {
+        /// Whether CMD has succeeded.
+        done: bool,
+    },
 }
 
 /// A line from the keeper.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum FromKeeper {
     /// The lock is held.
-    Held {
-        /// The fencing token.
-        token: u64,
-        /// When the lock is lost without another renewal, on the clock of [`now`](crate::clock::now).
-        deadline: Duration,
-    },
+    Held(Held),
     /// The lock was renewed.
     Renewed {
         /// The new deadline.
@@ -32,6 +30,8 @@ pub(crate) enum FromKeeper {
     },
     /// The lock is lost for certain.
     Lost(String),
+    /// CMD need not run: the job was done within the time.
+    Done(String),
     /// Somebody else has the lock, and the time to wait is over.
     Contended(String),
     /// The lock can't be had.
@@ -41,8 +41,19 @@ pub(crate) enum FromKeeper {
         /// What happened.
         message: String,
     },
-    /// The release has ended. The text is the problem, if there was one.
+    /// The release has ended. The text is what the user should know, if it went wrong.
     Released(Option<String>),
+}
+
+/// What is known when the lock is held.
+#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+pub(crate) struct Held {
+    /// The fencing token.
+    pub(crate) token: u64,
+    /// When the lock is lost without another renewal, on the clock of [`now`](crate::clock::now).
+    pub(crate) deadline: Duration,
+    /// Only for a job: its fire time in milliseconds since 1970, and the number of the attempt.
+    pub(crate) attempt: Option<(u64, u32)>,
 }
 
 /// The lock to acquire.
@@ -67,6 +78,11 @@ pub(crate) enum Kind {
     Write,
     /// One permit of so many.
     Permit(u32),
+    /// A mutex, for a job that was not done within the window.
+    Job {
+        window: Duration,
+        attempts: u32,
+    },
 }
 
 /// How long to wait for the lock.

@@ -4,6 +4,7 @@ mod events;
 mod keeper;
 mod terminal;
 
+use std::io::IsTerminal;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{Command, Stdio};
@@ -18,7 +19,7 @@ use crate::clock::now;
 use crate::ending::{Ending, LOST, UNREACHABLE, USAGE};
 use crate::group::Group;
 use crate::keeper::connect_limit;
-use crate::protocol::{FromKeeper, Request, ToKeeper, Wait};
+use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait};
 use crate::starter;
 use events::Events;
 use keeper::Keeper;
@@ -53,17 +54,17 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let mut events = Events::new()?;
     let mut keeper = Keeper::start(request)?;
-    let (token, deadline) = match acquire(options, request, &mut events, &mut keeper)? {
-        Acquired::Held { token, deadline } => (token, deadline),
+    let held = match acquire(options, request, &mut events, &mut keeper)? {
+        Acquired::Held(held) => held,
         Acquired::Not(ending) => return Ok(ending),
     };
-    let mut running = Running::start(options, request, keeper, events, token, deadline)?;
+    let mut running = Running::start(options, request, keeper, events, held)?;
     running.until_empty()?;
     Ok(running.end())
 }
 
 enum Acquired {
-    Held { token: u64, deadline: Duration },
+    Held(Held),
     Not(Ending),
 }
 
@@ -81,28 +82,20 @@ fn acquire(
     };
     // The keeper has its own limits. This one counts if it was stopped.
     let until = until.map(|time| now() + time + connect_limit(request.wait) + PATIENCE);
-    let mut held = None;
+    let mut held: Option<Held> = None;
     loop {
         let signals = events.wait(keeper, until)?;
         for message in keeper.messages() {
             match message {
-                FromKeeper::Held { token, deadline } => held = Some((token, deadline)),
-                FromKeeper::Renewed { deadline } => held = held.map(|(token, _)| (token, deadline)),
-                FromKeeper::Contended(text) => {
-                    if options.conflict_exit_code != 0 {
-                        terminal::say(&text);
+                FromKeeper::Held(now_held) => held = Some(now_held),
+                FromKeeper::Renewed { deadline } => {
+                    held = held.map(|held| Held { deadline, ..held });
+                }
+                message => {
+                    if let Some(status) = not_acquired(options, message) {
+                        return Ok(Acquired::Not(Ending::Status(status)));
                     }
-                    return Ok(Acquired::Not(Ending::Status(options.conflict_exit_code)));
                 }
-                FromKeeper::Failed { status, message } => {
-                    terminal::say(&message);
-                    return Ok(Acquired::Not(Ending::Status(status)));
-                }
-                FromKeeper::Lost(reason) => {
-                    terminal::say(&format!("the lock was lost before CMD started: {reason}"));
-                    return Ok(Acquired::Not(Ending::Status(LOST)));
-                }
-                FromKeeper::Released(_) => {}
             }
         }
         if let Some(signal) = signals.into_iter().find(|it| events::is_passed_on(*it)) {
@@ -110,8 +103,8 @@ fn acquire(
             keeper.end_within(RELEASE);
             return Ok(Acquired::Not(Ending::Signal(signal)));
         }
-        if let Some((token, deadline)) = held {
-            return Ok(Acquired::Held { token, deadline });
+        if let Some(held) = held {
+            return Ok(Acquired::Held(held));
         }
         let message = if keeper.is_gone() {
             "the lock keeper has ended"
@@ -124,6 +117,29 @@ fn acquire(
         keeper.kill();
         return Ok(Acquired::Not(Ending::Status(UNREACHABLE)));
     }
+}
+
+/// Prints why CMD doesn't run, and returns the exit status.
+fn not_acquired(options: &Run, message: FromKeeper) -> Option<u8> {
+    let (status, text) = match message {
+        FromKeeper::Done(text) => {
+            // Nothing is wrong, so a crontab line stays silent.
+            if std::io::stderr().is_terminal() {
+                terminal::say(&text);
+            }
+            return Some(0);
+        }
+        FromKeeper::Contended(_) if options.conflict_exit_code == 0 => return Some(0),
+        FromKeeper::Contended(text) => (options.conflict_exit_code, text),
+        FromKeeper::Failed { status, message } => (status, message),
+        FromKeeper::Lost(reason) => {
+            let text = format!("the lock was lost before CMD started: {reason}");
+            (LOST, text)
+        }
+        FromKeeper::Held(_) | FromKeeper::Renewed { .. } | FromKeeper::Released(_) => return None,
+    };
+    terminal::say(&text);
+    Some(status)
 }
 
 /// CMD, its process group, and what the keeper says about the lock.
@@ -153,15 +169,22 @@ impl<'a> Running<'a> {
         request: &'a Request,
         keeper: Keeper,
         events: Events,
-        token: u64,
-        deadline: Duration,
+        held: Held,
     ) -> std::io::Result<Self> {
         let (permission, socket) = UnixStream::pair()?;
-        let child = this_program()
+        let mut starter = this_program();
+        // Those of a job that runs this command are not for CMD.
+        starter.env_remove("LEASEHOLD_FIRE_TIME");
+        starter.env_remove("LEASEHOLD_ATTEMPT");
+        if let Some((fire_time, attempt)) = held.attempt {
+            starter.env("LEASEHOLD_FIRE_TIME", fire_time.to_string());
+            starter.env("LEASEHOLD_ATTEMPT", attempt.to_string());
+        }
+        let child = starter
             .arg(starter::NAME)
             .args(&options.command)
             .env("LEASEHOLD_KEY", &request.key)
-            .env("LEASEHOLD_TOKEN", token.to_string())
+            .env("LEASEHOLD_TOKEN", held.token.to_string())
             .env_remove(URL)
             .stdin(Stdio::from(std::os::fd::OwnedFd::from(socket)))
             .process_group(0)
@@ -173,7 +196,7 @@ impl<'a> Running<'a> {
             keeper,
             events,
             group,
-            deadline,
+            deadline: held.deadline,
             status: None,
             stop: None,
         };
@@ -287,20 +310,36 @@ impl<'a> Running<'a> {
         self.terminal.look_again();
     }
 
+    /// That a job is done is worth recording for as long as its lock is held.
+    fn time_to_release(&self) -> Duration {
+        match self.request.kind {
+            Kind::Job { .. } => RELEASE + self.deadline.saturating_sub(now()),
+            _ => RELEASE,
+        }
+    }
+
     /// Has the lock released. Returns how the command ends.
     fn end(mut self) -> Ending {
         self.terminal.take_back();
         if self.group.is_empty() {
-            self.keeper.send(&ToKeeper::Empty);
+            let succeeded = self.status.and_then(WaitStatus::exit_status) == Some(0);
+            let done = succeeded && self.stop.is_none();
+            self.keeper.send(&ToKeeper::Empty { done });
         } else {
             terminal::say("some processes of CMD can't be killed; the lock is not released");
         }
-        for message in self.keeper.end_within(RELEASE) {
-            if let FromKeeper::Released(Some(problem)) = message {
-                terminal::say(&format!(
-                    "the lock stays taken until its lease ends: {problem}"
-                ));
+        let mut released = self.keeper.end_within(self.time_to_release()).into_iter();
+        match released.find_map(|message| match message {
+            FromKeeper::Released(problem) => Some(problem),
+            _ => None,
+        }) {
+            Some(Some(problem)) => terminal::say(&problem),
+            None if self.group.is_empty() && self.stop.is_none() => {
+                terminal::say(
+                    "the lock may stay taken until its lease ends: its keeper gave no answer",
+                );
             }
+            Some(None) | None => {}
         }
         match (self.stop, self.status) {
             (Some(stop), _) => {

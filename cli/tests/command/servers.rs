@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_test_servers::{Data, RedisServer};
+use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 use rustix::process::Signal;
 
 use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in};
@@ -82,6 +82,39 @@ fn frozen_while_the_command_is_stopped() {
     server.resume();
     started.signal(Signal::CONT);
     started.expect_status(70, SLACK);
+}
+
+/// A job ends while the server is away. That it is done is recorded when the server is back.
+#[test]
+fn restarted_when_a_job_ends() {
+    let mut server = ServerOptions::default().with_append_only().start();
+    let place = Place::new(&server.url(), "recorded");
+    let mut started = place.start(
+        &["--not-within", "1h"],
+        "while [ ! -e end ]; do sleep 0.1; done",
+    );
+    server.kill();
+    std::fs::write(place.file("end"), "").expect("written");
+    std::thread::sleep(Duration::from_millis(500));
+    server.start_again();
+    started.expect_status(0, SLACK);
+    let mut again = Started::new(place.run(&["--not-within", "1h"], "exit 5"));
+    again.expect_status(0, SLACK);
+}
+
+/// The same, and the server doesn't come back.
+#[test]
+fn killed_when_a_job_ends() {
+    let mut server = RedisServer::start();
+    let place = Place::new(&server.url(), "unrecorded");
+    let mut started = place.start(
+        &["--not-within", "1h"],
+        "while [ ! -e end ]; do sleep 0.1; done",
+    );
+    server.kill();
+    std::fs::write(place.file("end"), "").expect("written");
+    let text = started.expect_status(0, LEASE + SLACK);
+    assert!(text.contains("may not be recorded"), "{text}");
 }
 
 fn wait_for_empty(group: i32) {

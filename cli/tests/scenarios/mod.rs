@@ -1,5 +1,6 @@
 //! What must hold on every lock service. Each scenario has a key of its own.
 
+pub(crate) mod jobs;
 pub(crate) mod operators;
 pub(crate) mod pauses;
 pub(crate) mod processes;
@@ -36,6 +37,7 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     processes::ends_on_sigterm,
     processes::leaves_a_process_behind,
     processes::stops_itself,
+    processes::wakes_up_for_a_signal,
     processes::first_process_of_a_namespace,
     signals::while_waiting,
     signals::while_running,
@@ -46,6 +48,11 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     pauses::keeper_killed,
     pauses::keeper_stopped,
     pauses::forced_release,
+    jobs::runs_once,
+    jobs::many_machines_run_it_once,
+    jobs::failures_are_counted,
+    jobs::next_machine_tries_after_a_failure,
+    jobs::a_job_that_is_stopped_is_not_done,
     operators::finds_and_revokes,
     operators::a_healthy_service,
     terminal::reads_from_the_terminal,

@@ -3,7 +3,7 @@
 use crate::scenarios::support::{Place, SLACK, Started, alive_in};
 
 /// Runs a command to its end. Returns its status and what it printed to standard output.
-fn run(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
+pub(crate) fn run(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
     let output = place.leasehold().args(arguments).output();
     let output = output.expect("the command runs");
     let text = String::from_utf8(output.stdout).expect("text");

@@ -55,6 +55,15 @@ pub(crate) fn stops_itself(place: &Place) {
     started.expect_status(70, SLACK);
 }
 
+/// A stopped CMD is continued, so that it can act on a signal.
+pub(crate) fn wakes_up_for_a_signal(place: &Place) {
+    let script = "trap 'exit 5' TERM; kill -STOP $$; while :; do sleep 0.1; done";
+    let mut started = place.start(&[], script);
+    std::thread::sleep(Duration::from_secs(1));
+    started.signal(Signal::TERM);
+    started.expect_status(5, SLACK);
+}
+
 /// As in a container: it reaps the processes that others leave behind, and ends on SIGTERM.
 pub(crate) fn first_process_of_a_namespace(place: &Place) {
     let in_namespace = |script: &str| {

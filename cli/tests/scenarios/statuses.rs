@@ -32,9 +32,11 @@ pub(crate) fn signal_of_cmd(place: &Place) {
 }
 
 pub(crate) fn environment_of_cmd(place: &Place) {
-    let script = "read line; echo \"$line $LEASEHOLD_KEY $LEASEHOLD_TOKEN $LEASEHOLD_URL.\"";
+    let script = "read line; echo \"$line $LEASEHOLD_KEY $LEASEHOLD_TOKEN $LEASEHOLD_URL$LEASEHOLD_ATTEMPT.\"";
     let tokens = [0, 1].map(|_| {
         let mut command = place.run(&[], script);
+        // A job that runs this command has set it.
+        command.env("LEASEHOLD_ATTEMPT", "7");
         let (input, mut output) = std::io::pipe().expect("a pipe");
         std::io::Write::write_all(&mut output, b"input\n").expect("room in the pipe");
         let output = command.stdin(input).output().expect("the command runs");
@@ -109,6 +111,11 @@ pub(crate) fn usage(place: &Place) {
         &["--no-wait", "--wait", "1s", key, "--", "true"],
         &["-n", "0", key, "--", "true"],
         &["-n", "2", "--shared", key, "--", "true"],
+        &["--not-within", "9s", key, "--", "true"],
+        &["--not-within", "48h", key, "--", "true"],
+        &["--not-within", "1h", "--shared", key, "--", "true"],
+        &["--not-within", "1h", "--attempts", "0", key, "--", "true"],
+        &["--attempts", "2", key, "--", "true"],
         &["--url", "redis://user:secret@localhost", key, "--", "true"],
         &["--url", "mysql://localhost", key, "--", "true"],
         &["--url-file", "/no/such/file", key, "--", "true"],

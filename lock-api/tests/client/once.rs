@@ -51,6 +51,27 @@ async fn late_timer_finds_the_occurrence_done() {
     assert_eq!((next, runs.get()), (JobOutcome::Done(()), 2));
 }
 
+/// A body that hangs ends with the lock, and the next attempt follows.
+#[tokio::test(start_paused = true)]
+async fn body_runs_no_longer_than_max_hold() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let begun = server.elapsed();
+    let job = once(&a).max_hold(secs(100)).at(fire);
+    let outcome = job.run(async |job| {
+        runs.set(runs.get() + 1);
+        if job.attempt() == 1 {
+            std::future::pending::<()>().await;
+        }
+        Ok::<_, Error>(job.attempt())
+    });
+    assert!(matches!(outcome.await, Ok(JobOutcome::Done(2))));
+    let took = server.elapsed().saturating_sub(begun);
+    assert_eq!(runs.get(), 2);
+    assert!((secs(99)..secs(131)).contains(&took), "{took:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn many_machines_run_it_once() {
     let server = server();

@@ -118,6 +118,18 @@ impl Once {
         self
     }
 
+    /// Limits how long the body of an attempt may run. There is no limit by default.
+    ///
+    /// Then the lock is lost, the body is dropped at its current await point, and another attempt follows. A limit of
+    /// zero is an error of the attempt. See [`Mutex::max_hold`].
+    ///
+    /// # Examples
+    /// `once.max_hold(Duration::from_secs(4 * 60 * 60))`
+    pub fn max_hold(mut self, max: Duration) -> Self {
+        self.mutex = self.mutex.max_hold(max);
+        self
+    }
+
     /// The occurrence with this fire time, which may be up to 366 days ahead. It starts within 1 h of its fire time,
     /// unless you set [`start_before`](Occurrence::start_before).
     ///

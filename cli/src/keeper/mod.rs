@@ -3,12 +3,15 @@
 //! It also kills that group: when the command ends first, which closes the keeper's input, and when the
 //! lease ends although the command should have killed the group before, because the command is stopped.
 
+mod hold;
+mod job;
+
 use std::io::BufRead;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use leasehold::{LockClient, MultiGuard, MultiLock, Outcome};
+use leasehold::{Error, LockClient, MultiGuard, MultiLock, Outcome};
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -18,7 +21,8 @@ use crate::clock::now;
 use crate::ending;
 use crate::group::Group;
 use crate::operate::connect_options;
-use crate::protocol::{FromKeeper, Kind, Request, ToKeeper, Wait, line};
+use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait, line};
+use hold::Hold;
 
 /// The argument of this program as a keeper.
 pub(crate) const NAME: &str = "__keep";
@@ -87,10 +91,10 @@ fn say(message: &FromKeeper) -> bool {
     rustix::io::write(rustix::stdio::stdout(), &line(message)).is_ok()
 }
 
-fn fail(status: u8, error: &dyn std::error::Error) {
+fn failure(status: u8, error: &dyn std::error::Error) -> FromKeeper {
     // The whole line must fit in the pipe.
     let message = ending::chain(error).chars().take(800).collect();
-    say(&FromKeeper::Failed { status, message });
+    FromKeeper::Failed { status, message }
 }
 
 async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
@@ -105,21 +109,23 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
     };
     let locks = match connected {
         Ok(locks) => locks,
-        Err(error) => return fail(ending::of_connect_error(&error), &error),
+        Err(error) => {
+            say(&failure(ending::of_connect_error(&error), &error));
+            return;
+        }
     };
     let acquired = tokio::select! {
         acquired = acquire(&locks, &request) => Some(acquired),
         None = commands.recv() => None,
     };
     match acquired {
-        Some(Ok(Outcome::Acquired(guard))) => match confirm(&request, &guard).await {
-            Ok(()) => hold(&request, guard, commands).await,
-            Err(error) => fail(ending::of_error(&error), &error),
-        },
-        Some(Ok(Outcome::Contended(contention))) => {
-            say(&FromKeeper::Contended(contention.to_string()));
+        Some(Ok(Acquired::Held(lock))) => hold(&request, lock, commands).await,
+        Some(Ok(Acquired::Not(why))) => {
+            say(&why);
         }
-        Some(Err(error)) => fail(ending::of_error(&error), &error),
+        Some(Err(error)) => {
+            say(&failure(ending::of_error(&error), &error));
+        }
         None => {
             // It leaves the queue, or releases what was granted at this moment.
             let _ = timeout(LEAVE, locks.shutdown()).await;
@@ -127,27 +133,42 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
     }
 }
 
-async fn acquire(
-    locks: &LockClient,
-    request: &Request,
-) -> Result<Outcome<MultiGuard>, leasehold::Error> {
+enum Acquired {
+    Held(Hold),
+    Not(FromKeeper),
+}
+
+async fn acquire(locks: &LockClient, request: &Request) -> Result<Acquired, Error> {
+    if let Kind::Job { window, attempts } = request.kind {
+        return job::acquire(locks, request, window, attempts).await;
+    }
     let lock = handle(locks, request)?;
-    match request.wait {
-        Wait::No => lock.try_lock().await,
-        Wait::Within(time) => lock.try_lock_for(time).await,
-        Wait::Forever => lock.lock().await.map(Outcome::Acquired),
+    let outcome = match request.wait {
+        Wait::No => lock.try_lock().await?,
+        Wait::Within(time) => lock.try_lock_for(time).await?,
+        Wait::Forever => Outcome::Acquired(lock.lock().await?),
+    };
+    match outcome {
+        Outcome::Acquired(guard) => {
+            confirm(request, &guard).await?;
+            Ok(Acquired::Held(Hold::Lock(guard)))
+        }
+        Outcome::Contended(contention) => {
+            Ok(Acquired::Not(FromKeeper::Contended(contention.to_string())))
+        }
     }
 }
 
 /// A handle for one key, of any kind.
-fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, leasehold::Error> {
+fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, Error> {
     let multi = locks.multi().lease(request.lease);
     let multi = match request.max_hold {
         Some(max) => multi.max_hold(max),
         None => multi,
     };
     match request.kind {
-        Kind::Mutex => multi.mutex(&request.key),
+        // A job is a mutex with a record.
+        Kind::Mutex | Kind::Job { .. } => multi.mutex(&request.key),
         Kind::Read => multi.read(&request.key),
         Kind::Write => multi.write(&request.key),
         Kind::Permit(capacity) => multi.permits(&request.key, capacity, 1),
@@ -156,7 +177,7 @@ fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, leasehold:
 
 /// Renews a lock that was granted after a wait. Until its first renewal, it is an offer, which may end
 /// long before the lease would.
-async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), leasehold::Error> {
+async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), Error> {
     let whole = request.lease.min(request.max_hold.unwrap_or(Duration::MAX));
     while guard.valid_for() < whole * 2 / 3 {
         match guard.renew().await {
@@ -168,44 +189,42 @@ async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), leasehold:
     Ok(())
 }
 
-/// The deadline of a guard, or a moment before it.
-fn deadline(guard: &MultiGuard) -> Duration {
+/// The deadline of a hold, or a moment before it.
+fn deadline(lock: &Hold) -> Duration {
     let before = now();
-    before + guard.valid_for()
+    before + lock.valid_for()
 }
 
 /// Holds the lock until the command says that the group is empty, or ends, or the lock is lost.
-async fn hold(request: &Request, guard: MultiGuard, mut commands: UnboundedReceiver<ToKeeper>) {
-    let token = guard.fencing_token(&request.key);
-    let token = token.map_or(0, leasehold::FencingToken::get);
-    let mut told = deadline(&guard);
-    say(&FromKeeper::Held {
-        token,
+async fn hold(request: &Request, lock: Hold, mut commands: UnboundedReceiver<ToKeeper>) {
+    let mut told = deadline(&lock);
+    say(&FromKeeper::Held(Held {
+        token: lock.token(&request.key),
         deadline: told,
-    });
+        attempt: lock.attempt(),
+    }));
     let mut group = None;
     let look_again = (request.lease / 20).min(Duration::from_millis(100));
-    let lost = guard.lost();
-    tokio::pin!(lost);
+    let mut lost = lock.lost();
     loop {
         tokio::select! {
             command = commands.recv() => match command {
                 Some(ToKeeper::Group(id)) => group = Pid::from_raw(id).map(Group),
-                Some(ToKeeper::Empty) => return release(&guard).await,
+                Some(ToKeeper::Empty { done }) => return release(lock, done).await,
                 Some(ToKeeper::Acquire(_)) => {}
-                None => return clean_up(request, &guard, group).await,
+                None => return clean_up(request, lock, group).await,
             },
-            (_, loss) = &mut lost => {
+            loss = &mut lost => {
                 say(&FromKeeper::Lost(loss.to_string()));
                 return kill(group).await;
             }
             () = sleep(look_again) => {
-                let deadline = deadline(&guard);
+                let deadline = deadline(&lock);
                 // It moves by less than this if the lock was not renewed.
                 if deadline > told + look_again / 10 && say(&FromKeeper::Renewed { deadline }) {
                     told = deadline;
                 }
-                if let Some(group) = group && guard.valid_for() < MARGIN {
+                if let Some(group) = group && lock.valid_for() < MARGIN {
                     group.signal(Signal::KILL);
                 }
             }
@@ -215,11 +234,11 @@ async fn hold(request: &Request, guard: MultiGuard, mut commands: UnboundedRecei
 
 /// The command has ended, and CMD may be running: ends CMD as the command would have done, and releases
 /// the lock if no process is left. The lock is renewed meanwhile.
-async fn clean_up(request: &Request, guard: &MultiGuard, group: Option<Group>) {
+async fn clean_up(request: &Request, lock: Hold, group: Option<Group>) {
     if let Some(group) = group {
         group.signal(Signal::TERM);
         let until = now() + request.kill_after;
-        while !group.is_empty() && now() < until && guard.valid_for() >= MARGIN * 2 {
+        while !group.is_empty() && now() < until && lock.valid_for() >= MARGIN * 2 {
             sleep(LOOK_AGAIN).await;
         }
         kill(Some(group)).await;
@@ -227,7 +246,7 @@ async fn clean_up(request: &Request, guard: &MultiGuard, group: Option<Group>) {
             return;
         }
     }
-    release(guard).await;
+    release(lock, false).await;
 }
 
 /// Kills the group until it is empty.
@@ -240,10 +259,6 @@ async fn kill(group: Option<Group>) {
     }
 }
 
-async fn release(guard: &MultiGuard) {
-    let problem = match guard.release().await {
-        Ok(_) => None,
-        Err(error) => Some(error.to_string()),
-    };
-    say(&FromKeeper::Released(problem));
+async fn release(lock: Hold, done: bool) {
+    say(&FromKeeper::Released(lock.release(done).await));
 }

@@ -1,0 +1,130 @@
+//! `leasehold run --not-within`, and `leasehold once`.
+
+use std::time::{Duration, Instant};
+
+use rustix::process::Signal;
+
+use crate::scenarios::operators::run as ask;
+use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in, wait_until};
+
+const DAILY: [&str; 2] = ["--not-within", "20h"];
+
+fn status(place: &Place, options: &[&str], script: &str) -> i32 {
+    let options = [&DAILY, options].concat();
+    let (status, text) = Started::new(place.run(&options, script)).end_within(SLACK * 2);
+    status.code().unwrap_or_else(|| panic!("{status}: {text}"))
+}
+
+/// How often CMD has run, by the lines that it has written.
+fn runs(place: &Place) -> usize {
+    let text = std::fs::read_to_string(place.file("runs")).unwrap_or_default();
+    text.lines().count()
+}
+
+fn shown(place: &Place) -> serde_json::Value {
+    let (status, text) = ask(place, &["once", "show", "--json", &place.key]);
+    assert_eq!(status, Some(0), "{text}");
+    serde_json::from_str(&text).expect("JSON")
+}
+
+pub(crate) fn runs_once(place: &Place) {
+    let script = "echo $LEASEHOLD_FIRE_TIME $LEASEHOLD_ATTEMPT >> runs";
+    assert!(shown(place)["done_ms"].is_null());
+    assert_eq!(status(place, &[], script), 0);
+    for options in [&[][..], &["--no-wait"], &["-E", "9", "--wait", "1s"]] {
+        assert_eq!(status(place, options, script), 0, "{options:?}");
+    }
+    assert_eq!(runs(place), 1);
+    let done = shown(place)["done_ms"].to_string();
+    let text = std::fs::read_to_string(place.file("runs")).expect("written by CMD");
+    assert_eq!(text, format!("{done} 1\n"));
+
+    // Within a shorter time, it is not done.
+    std::thread::sleep(Duration::from_secs(11));
+    assert_eq!(
+        status(place, &["--not-within", "10s"], script),
+        64,
+        "named twice"
+    );
+    let mut again = Started::new(place.run(&["--not-within", "10s"], script));
+    again.expect_status(0, SLACK);
+    assert_eq!(runs(place), 2);
+
+    assert_eq!(ask(place, &["once", "reset", &place.key]).0, Some(0));
+    assert!(shown(place)["done_ms"].is_null());
+    assert_eq!(status(place, &[], script), 0);
+    assert_eq!(runs(place), 3);
+    assert_eq!(ask(place, &["once", "show", &place.key]).0, Some(0));
+}
+
+pub(crate) fn many_machines_run_it_once(place: &Place) {
+    let script = "echo >> runs; sleep 1";
+    let start = |_| Started::new(place.run(&DAILY, script));
+    let mut machines: Vec<_> = (0..5).map(start).collect();
+    for machine in &mut machines {
+        machine.expect_status(0, SLACK);
+    }
+    assert_eq!(runs(place), 1);
+}
+
+pub(crate) fn failures_are_counted(place: &Place) {
+    assert_eq!(status(place, &[], "echo >> runs; exit 3"), 3);
+    // The next attempt must wait.
+    assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
+    assert_eq!(
+        status(place, &["--wait", "1s", "-E", "9"], "echo >> runs"),
+        9
+    );
+    let state = shown(place);
+    assert!(state["done_ms"].is_null(), "{state}");
+    assert_eq!(state["attempts"], 1, "{state}");
+    let attempts = ["--attempts", "1", "-E", "0"];
+    assert_eq!(status(place, &attempts, "echo >> runs"), 73);
+    assert_eq!(runs(place), 1);
+    assert_eq!(ask(place, &["once", "reset", &place.key]).0, Some(0));
+    // One that a signal ended has failed too.
+    let mut killed = Started::new(place.run(&DAILY, "kill -9 $$"));
+    killed.expect_signal(Signal::KILL, SLACK);
+    assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
+}
+
+/// The command is killed, its keeper ends CMD and records the failure, and another machine tries after the pause.
+pub(crate) fn next_machine_tries_after_a_failure(place: &Place) {
+    let mut first = place.start(&DAILY, "trap '' TERM; while :; do sleep 0.1; done");
+    let mut second = Started::new(place.run(&DAILY, "echo $LEASEHOLD_ATTEMPT > second; exit 4"));
+    let (status, _) = ask(place, &["once", "reset", &place.key]);
+    assert_eq!(status, Some(75), "it is running");
+    first.signal(Signal::KILL);
+    first.expect_signal(Signal::KILL, SLACK);
+    let failed = Instant::now();
+    wait_until(
+        "the second runs",
+        LEASE + Duration::from_secs(30) + SLACK,
+        || place.file("second").exists(),
+    );
+    assert_eq!(alive_in(first.group()), [0; 0]);
+    assert!(
+        failed.elapsed() > Duration::from_secs(20),
+        "{:?}",
+        failed.elapsed()
+    );
+    second.expect_status(4, SLACK);
+    let attempt = std::fs::read_to_string(place.file("second")).expect("written by CMD");
+    assert_eq!(attempt, "2\n");
+}
+
+pub(crate) fn a_job_that_is_stopped_is_not_done(place: &Place) {
+    let options = [DAILY[0], DAILY[1], "--max-hold", "4s"];
+    let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
+    let mut started = place.start(&options, script);
+    let waiting = Started::new(place.run(&DAILY, "echo >> runs"));
+    std::thread::sleep(Duration::from_millis(500));
+    waiting.signal(Signal::TERM);
+    let mut waiting = waiting;
+    waiting.expect_signal(Signal::TERM, SLACK);
+    started.expect_status(70, Duration::from_secs(4) + SLACK);
+    assert_eq!(alive_in(started.group()), [0; 0]);
+    let state = shown(place);
+    assert!(state["done_ms"].is_null(), "{state}");
+    assert_eq!((&state["attempts"], runs(place)), (&1.into(), 0), "{state}");
+}
