@@ -1,0 +1,29 @@
+//! A loop over a schedule of the crate `cron`, which tells each fire time.
+//!
+//! Start it on several machines. Arguments: the URL of the lock service, and a schedule.
+
+mod common;
+
+use std::str::FromStr;
+use std::time::{Duration, SystemTime};
+
+use chrono::Utc;
+use common::{Arguments, Result, write_report};
+use cron::Schedule;
+
+#[tokio::main]
+async fn main() -> Result<()> {
+    let Arguments { url, schedule } = Arguments::from_command_line();
+    let locks = leasehold::connect(&url).await?;
+    let report = locks.once("report-by-cron")?;
+    for fire in Schedule::from_str(&schedule)?.upcoming(Utc) {
+        let occurrence = report.at(SystemTime::from(fire));
+        // Until the fire time, `run` sleeps.
+        let outcome = occurrence
+            .start_before(Duration::from_secs(6 * 60 * 60))
+            .run(async |job| write_report(&job).await)
+            .await?;
+        println!("{fire}: {outcome:?}");
+    }
+    Ok(())
+}
