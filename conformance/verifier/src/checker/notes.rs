@@ -62,6 +62,9 @@ fn unchanged(
 
 fn written(step: &Step<'_>, request: &Note, reply: &NoteReply, found: &mut Findings) {
     let before = standing(step.before, step);
+    // The step grants to waiters first. That may begin an epoch of a semaphore, which ends the note before.
+    let stands = |it: &&NoteParts| it.end > step.now || it.token.get() == step.after.token;
+    let before = before.filter(stands);
     let operation = request.operation;
     let name = (operation.session, operation.sequence);
     let live = |holder: &&HolderParts| holder.end > step.now;

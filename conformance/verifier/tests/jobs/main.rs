@@ -56,22 +56,22 @@ enum Scenario {
     Elections,
 }
 
-/// The mutants, each with the problem that it must cause and its budget of seeds.
+/// The mutants, each with a part of the problem that it must cause, and its budget of seeds.
 #[cfg(leasehold_mutants)]
 const MUTANTS: &[(Mutant, Scenario, &str, u64)] = {
     const JOBS: Scenario = Scenario::Jobs(jobs::Model::Within);
     const BROKEN: Scenario = Scenario::Jobs(jobs::Model::Outside);
     &[
         (Mutant::DecidedBeforeTheLock, JOBS, "", 20),
-        (Mutant::AttemptNotNoted, JOBS, "attempt", 2_000),
+        (Mutant::AttemptNotNoted, JOBS, "attempt", 20_000),
         (Mutant::FailureIsDone, JOBS, "", 50),
         (Mutant::NoteEndsTooSoon, JOBS, "", 50),
-        (Mutant::DoneAheadSilences, BROKEN, "silences", 200),
+        (Mutant::DoneAheadSilences, BROKEN, "", 200),
         (
             Mutant::LeaderFromMemory,
             Scenario::Elections,
             "at once",
-            2_000,
+            20_000,
         ),
     ]
 };
