@@ -40,7 +40,7 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Dropping the future of a command abandons the call. The server may still execute it.
 pub struct PostgresBackend {
     backend: StoreBackend<PostgresStore>,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
 }
 
 impl fmt::Debug for PostgresBackend {

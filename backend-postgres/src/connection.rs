@@ -173,7 +173,7 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Opens a connection within the connect timeout. Its task runs on `handle`.
-    async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
+    pub(crate) async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
         let opening = async {
             let client = shared.connect(handle, None).await?;
             Self::prepare(client, shared).await

@@ -93,6 +93,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
+mod checks;
 mod connection;
 mod connector;
 mod error;

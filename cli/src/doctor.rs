@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold::api::{ClockId, Stamp};
+use leasehold::postgres::PostgresBackend;
 use leasehold::redis_rs::{self, ServerChecks};
 use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
 use tokio::time::sleep;
@@ -56,10 +57,25 @@ pub(crate) fn doctor(options: &Doctor) -> Ending {
     })
 }
 
-/// Asks a Redis server for its settings and the rights of this user.
+/// Asks the server for its settings. Also for the rights of this user, without which Postgres refuses to connect.
 async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(), Failed> {
     if url.starts_with("postgres") {
-        report.good("settings", "schema and rights are those that locks need");
+        let backend = PostgresBackend::connect(url)
+            .await
+            .map_err(ConnectError::from)?;
+        let dangers = backend
+            .dangerous_settings()
+            .await
+            .map_err(ConnectError::from)?;
+        for danger in &dangers {
+            report.problem("settings", danger);
+        }
+        if dangers.is_empty() {
+            report.good(
+                "settings",
+                "schema, rights, commits, standbys and autovacuum",
+            );
+        }
         return Ok(());
     }
     let mut options = redis_rs::Options::new().server_checks(ServerChecks::Reject);

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::{BackendError, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
-use leasehold_test_servers::PostgresServer;
+use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
 use crate::support::{Server, connect_to};
 
@@ -31,6 +31,50 @@ async fn missing_schema_rights_and_databases_are_rejected() {
     assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
     let error = refused(&postgres.url("nobody", "postgres")).await;
     assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+}
+
+#[tokio::test]
+async fn dangerous_settings_are_named() {
+    let dangers = async |postgres: &PostgresServer| {
+        let backend = PostgresBackend::connect(&postgres.url("locks", "postgres")).await;
+        let backend = backend.expect("connected");
+        let found = backend.dangerous_settings().await.expect("an answer");
+        let names = found.iter().filter_map(|text| text.split(' ').next());
+        names.map(str::to_owned).collect::<Vec<_>>()
+    };
+    let user = "CREATE USER locks; GRANT USAGE ON SCHEMA leasehold TO locks; \
+        GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.locks TO locks;";
+    // Servers of tests don't sync, because that takes time.
+    let good = PostgresOptions::default().with_setting("fsync=on").start();
+    good.execute("postgres", leasehold_postgres::SCHEMA);
+    good.execute("postgres", user);
+    assert_eq!(dangers(&good).await, [""; 0]);
+    good.execute(
+        "postgres",
+        "ALTER TABLE leasehold.locks SET (autovacuum_enabled = off)",
+    );
+    assert_eq!(dangers(&good).await, ["autovacuum"]);
+    good.execute(
+        "postgres",
+        "ALTER TABLE leasehold.locks RESET (autovacuum_enabled); ALTER TABLE leasehold.locks SET UNLOGGED;",
+    );
+    assert_eq!(dangers(&good).await, ["the"]);
+
+    let bad = PostgresOptions::default()
+        .with_setting("full_page_writes=off")
+        .with_setting("autovacuum=off")
+        .with_setting("synchronous_standby_names=none")
+        .with_setting("synchronous_commit=local")
+        .start();
+    bad.execute("postgres", leasehold_postgres::SCHEMA);
+    bad.execute("postgres", user);
+    let expected = [
+        "fsync",
+        "full_page_writes",
+        "autovacuum",
+        "synchronous_commit",
+    ];
+    assert_eq!(dangers(&bad).await, expected);
 }
 
 #[tokio::test]

@@ -6,13 +6,14 @@ mod scenarios;
 
 use std::time::Instant;
 
-use leasehold_test_servers::PostgresServer;
+use leasehold_test_servers::{PostgresOptions, PostgresServer};
 use scenarios::support::{LEASE, Place, SLACK, alive_in, wait_until};
 use scenarios::{ALL, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
 fn server() -> (PostgresServer, String) {
-    let server = PostgresServer::start();
+    // Other tests don't sync, because that takes time, and `doctor` notices.
+    let server = PostgresOptions::default().with_setting("fsync=on").start();
     server.execute("postgres", leasehold::postgres::SCHEMA);
     let folder = server.folder().display().to_string().replace('/', "%2F");
     let url = format!("postgres://owner@{folder}:{}/postgres", server.port());
@@ -23,6 +24,24 @@ fn server() -> (PostgresServer, String) {
 fn postgres() {
     let (_server, url) = server();
     run_all(&url, ALL);
+}
+
+#[test]
+fn doctor_sees_settings() {
+    let (server, url) = server();
+    let doctor = || {
+        let place = Place::new(&url, "doctor");
+        let output = place.leasehold().arg("doctor").output();
+        let output = output.expect("the command runs");
+        let text = String::from_utf8(output.stdout).expect("text");
+        (output.status.code(), text)
+    };
+    let (status, text) = doctor();
+    assert_eq!(status, Some(0), "{text}");
+    server.execute("postgres", "ALTER TABLE leasehold.locks SET UNLOGGED");
+    let (status, text) = doctor();
+    assert_eq!(status, Some(1), "{text}");
+    assert!(text.contains("problem settings: the table"), "{text}");
 }
 
 #[test]
