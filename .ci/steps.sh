@@ -395,6 +395,11 @@ example_on_sqlite() {
     all_passed 0 sqlite
 }
 
+# Fenced transactions through sqlx and tokio-postgres.
+example_of_fencing() {
+    cargo test -q --locked --manifest-path examples/fencing/Cargo.toml
+}
+
 # Compares the instruction counts of the hot paths with the baseline.
 instructions() {
     cargo run -q --release -p leasehold-benches --bin instructions
