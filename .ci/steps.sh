@@ -360,6 +360,11 @@ torture() {
     side_by_side "torments $1 leasehold-redis-rs standalone sentinel cluster" \
         "torments $1 leasehold-fred standalone sentinel cluster" \
         "torments $1 leasehold-postgres postgres" "torments $1 leasehold-quorum quorum"
+    local work
+    for work in job election; do
+        side_by_side "torments $1 $work-redis-rs standalone sentinel cluster" \
+            "torments $1 $work-fred standalone sentinel cluster" "torments $1 $work-postgres postgres"
+    done
 }
 
 # torments MINUTES SUBJECT TOPOLOGY...: one topology after the other.
@@ -376,7 +381,7 @@ torture_convicts() {
     local subject broken
     tormentor
     mapfile -t broken < <("$CARGO_TARGET_DIR/debug/torture" --list | grep ^broken-)
-    [ ${#broken[@]} -ge 3 ]
+    [ ${#broken[@]} -ge 4 ]
     for subject in "${broken[@]}"; do
         local status=0
         torments 1 "$subject" standalone >"$TMPDIR/torture.log" || status=$?
@@ -386,6 +391,11 @@ torture_convicts() {
             return 1
         }
     done
+}
+
+# The examples with schedulers, which run until somebody ends them.
+examples_with_schedulers() {
+    cargo check -q --locked --manifest-path examples/schedulers/Cargo.toml
 }
 
 # Runs the example on SQLite, and the suite on it.

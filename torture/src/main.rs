@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use adapter::coordination::{self, Work};
 use adapter::leasehold::{Backend, Broken, Leasehold};
 use history::History;
 use run::Plan;
@@ -115,6 +116,15 @@ enum Side {
         #[arg(long)]
         broken: Option<Broken>,
     },
+    /// A client process that runs jobs, or stands for elections.
+    #[command(hide = true)]
+    Coordinate {
+        work: Work,
+        backend: Backend,
+        lease_ms: u64,
+        #[arg(required = true)]
+        urls: Vec<String>,
+    },
     /// A client process of another library.
     #[cfg(feature = "peers")]
     #[command(hide = true)]
@@ -170,6 +180,15 @@ fn serve(side: Side) -> Result<(), Failure> {
             } => {
                 let lease = Duration::from_millis(lease_ms);
                 adapter::serve(Leasehold::connect(backend, &urls, lease, broken).await?).await
+            }
+            Side::Coordinate {
+                work,
+                backend,
+                lease_ms,
+                urls,
+            } => {
+                let lease = Duration::from_millis(lease_ms);
+                coordination::run(backend, work, lease, &urls).await
             }
             #[cfg(feature = "peers")]
             Side::Peer {

@@ -83,6 +83,9 @@ fn cell(promise: Promise, given: bool, runs: &[(&str, &Summary)]) -> String {
         promise,
         Promise::Tokens | Promise::Fencing | Promise::Counter
     );
+    if promise == Promise::Once && !given {
+        return "no jobs".into();
+    }
     let fenced = runs.iter().any(|(_, run)| run.figures.fenced_writes > 0);
     if needs_tokens && !fenced {
         return "no tokens".into();

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
 use std::time::Duration;
 
+use leasehold_test_servers::SteppedClock;
+
 use crate::Failure;
 use crate::client::{Client, Target};
 use crate::history::{About, History};
@@ -81,6 +83,7 @@ impl Plan<'_> {
         let urls: Vec<_> = links.iter().map(|it| self.urls(servers, it)).collect();
         let kinds = self.kinds(servers);
         let targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
+        let clocks = &self.clocks();
         let (calm, mut random) = (&AtomicBool::new(false), Random::new(self.seed));
         let nemesis = &Nemesis {
             record,
@@ -98,7 +101,12 @@ impl Plan<'_> {
                 .map(|number| {
                     let worker = self.worker(number, record, &targets[number], random.fork());
                     let (urls, log) = (&urls[number], &log);
-                    let program = || self.program(urls, log).expect("as for the first one");
+                    let program = move || {
+                        let mut program = self.program(urls, log).expect("as for the first one");
+                        let clock = clocks.get(number);
+                        program.envs(clock.map(SteppedClock::environment).into_iter().flatten());
+                        program
+                    };
                     scope.spawn(move || worker.run(program))
                 })
                 .collect();
@@ -145,6 +153,19 @@ impl Plan<'_> {
             .collect()
     }
 
+    /// The clocks of the clients, some hours apart. None, if they show the machine's time.
+    fn clocks(&self) -> Vec<SteppedClock> {
+        const HOUR: i64 = 3_600_000_000;
+        let clients = self.subject.work.map_or(0, |_| self.clients);
+        let clock = |hours: i64| {
+            let clock = SteppedClock::new();
+            let ahead = if hours % 2 == 0 { hours } else { -hours };
+            clock.set(ahead * HOUR);
+            clock
+        };
+        (0..).take(clients).map(clock).collect()
+    }
+
     fn worker<'a>(
         &self,
         number: usize,
@@ -158,6 +179,7 @@ impl Plan<'_> {
             target,
             lease: self.lease,
             all_modes: self.subject.all_modes,
+            runs_jobs: self.subject.runs_jobs(),
             random,
         }
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 
+use crate::adapter::coordination::Work;
 use crate::adapter::leasehold::{Backend, Broken};
 use crate::checker::Promise;
 use crate::topology::Topology;
@@ -20,6 +21,8 @@ pub(crate) struct Subject {
     launch: Launch,
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) all_modes: bool,
+    /// What its locks are taken for, if they aren't locks only. The clocks of its clients are hours apart.
+    pub(crate) work: Option<Work>,
     /// A lock lasts this long without a renewal, even if its lease is shorter.
     pub(crate) shortest_hold: Duration,
     /// What its documentation promises. Not what it should.
@@ -35,6 +38,8 @@ pub(crate) struct Subject {
 enum Launch {
     /// This program.
     Leasehold(Backend, Option<Broken>),
+    /// The same, for jobs and elections.
+    Coordination(Backend),
     /// This program, with another library, if it was built with the feature `peers`.
     Rust(&'static str),
     Python(&'static str),
@@ -57,11 +62,33 @@ const fn leasehold(
         topologies,
         launch: Launch::Leasehold(backend, broken),
         all_modes: !matches!(backend, Backend::Quorum),
+        work: None,
         shortest_hold: OFFER,
-        promises: &Promise::ALL,
+        promises: OF_A_LOCK,
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
         explained: "",
+    }
+}
+
+const fn coordination(
+    name: &'static str,
+    backend: Backend,
+    topologies: &'static [Topology],
+    work: Work,
+) -> Subject {
+    Subject {
+        launch: Launch::Coordination(backend),
+        all_modes: false,
+        work: Some(work),
+        promises: match work {
+            Work::Election => OF_A_LOCK,
+            Work::Job | Work::LockAsJob => OF_A_JOB,
+        },
+        documentation: "docs/jobs.md. One at a time, and retried until it is done, given up or late. Only while the \
+            servers keep their data and their clocks run evenly. Asked: `Guard::is_valid` within the body, \
+            `Term::is_leader`.",
+        ..leasehold(name, backend, topologies, None)
     }
 }
 
@@ -80,6 +107,7 @@ const fn peer(
         topologies,
         launch,
         all_modes: false,
+        work: None,
         shortest_hold: Duration::ZERO,
         promises,
         documentation,
@@ -89,6 +117,27 @@ const fn peer(
 
 /// A lock that was granted from the queue, and not renewed yet: two poll intervals (rule 10).
 const OFFER: Duration = Duration::from_secs(2);
+const OF_A_LOCK: &[Promise] = &[
+    Promise::Exclusion,
+    Promise::Tokens,
+    Promise::Fencing,
+    Promise::Counter,
+    Promise::Loss,
+    Promise::Limit,
+    Promise::Progress,
+    Promise::Cleanup,
+];
+/// Whether occurrences go on is not judged: a killed attempt may be the last one for 30 s. Nor is their order.
+const OF_A_JOB: &[Promise] = &[
+    Promise::Once,
+    Promise::Exclusion,
+    Promise::Tokens,
+    Promise::Fencing,
+    Promise::Counter,
+    Promise::Loss,
+    Promise::Limit,
+    Promise::Cleanup,
+];
 const EXCLUSION: &[Promise] = &[Promise::Exclusion];
 const EXCLUSION_AND_LOSS: &[Promise] = &[Promise::Exclusion, Promise::Loss];
 
@@ -107,6 +156,28 @@ pub(crate) const ALL: &[Subject] = &[
         Backend::Quorum,
         &[Topology::Quorum],
         None,
+    ),
+    coordination("job-redis-rs", Backend::RedisRs, REDIS, Work::Job),
+    coordination("job-fred", Backend::Fred, REDIS, Work::Job),
+    coordination(
+        "job-postgres",
+        Backend::Postgres,
+        &[Topology::Postgres],
+        Work::Job,
+    ),
+    coordination("election-redis-rs", Backend::RedisRs, REDIS, Work::Election),
+    coordination("election-fred", Backend::Fred, REDIS, Work::Election),
+    coordination(
+        "election-postgres",
+        Backend::Postgres,
+        &[Topology::Postgres],
+        Work::Election,
+    ),
+    coordination(
+        "broken-lock-as-job",
+        Backend::RedisRs,
+        REDIS,
+        Work::LockAsJob,
     ),
     leasehold(
         "broken-ignores-its-deadline",
@@ -220,10 +291,17 @@ pub(crate) fn find(name: &str) -> Result<&'static Subject, Failure> {
 }
 
 impl Subject {
+    /// Whether its clients ask for occurrences of jobs.
+    pub(crate) fn runs_jobs(&self) -> bool {
+        matches!(self.work, Some(Work::Job | Work::LockAsJob))
+    }
+
     /// The version that runs.
     pub(crate) fn version(&self) -> String {
         match self.launch {
-            Launch::Leasehold(..) => format!("{} {}", env!("CARGO_PKG_VERSION"), commit()),
+            Launch::Leasehold(..) | Launch::Coordination(_) => {
+                format!("{} {}", env!("CARGO_PKG_VERSION"), commit())
+            }
             _ => self.version.to_owned(),
         }
     }
@@ -237,6 +315,12 @@ impl Subject {
                 if let Some(broken) = broken {
                     program.args(["--broken", &name_of(&broken)]);
                 }
+                program
+            }
+            Launch::Coordination(backend) => {
+                let mut program = Program::new(std::env::current_exe()?);
+                let work = self.work.as_ref().map(name_of).unwrap_or_default();
+                program.args(["coordinate", &work, &name_of(&backend)]);
                 program
             }
             Launch::Rust(_) if !cfg!(feature = "peers") => {

@@ -2,7 +2,7 @@
 //! they protect, and releases.
 
 use std::process::Command as Program;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{Client, NoReply, Target};
 use crate::history::{Answer, Call};
@@ -31,7 +31,20 @@ pub(crate) struct Worker<'a> {
     pub(crate) lease: Duration,
     /// Whether the subject has more than mutexes.
     pub(crate) all_modes: bool,
+    /// Whether each mutex is the lock of a job.
+    pub(crate) runs_jobs: bool,
     pub(crate) random: Random,
+}
+
+/// The periods of the jobs. The second one is long enough for another attempt.
+const PERIODS_MS: [u64; MUTEXES.len()] = [2_000, 45_000];
+
+/// The key of the occurrence of a job that is due, as docs/jobs.md tells: all clients name it by its fire time.
+fn occurrence(job: usize) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH);
+    let now = now.expect("after 1970").as_millis();
+    let now = u64::try_from(now).expect("this century");
+    format!("{}@{}", MUTEXES[job], now - now % PERIODS_MS[job])
 }
 
 /// The process is gone.
@@ -78,13 +91,13 @@ impl Worker<'_> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).expect("a short time");
         let (lease_ms, wait_ms) = (millis(self.lease), millis(wait));
         let command = Command::Acquire {
-            key: key.into(),
+            key: key.clone(),
             mode,
             lease_ms,
             wait_ms,
         };
         let acquire = Call::Acquire { mode, wait_ms };
-        let begun = self.begin(self.record.next_hold(), key, acquire);
+        let begun = self.begin(self.record.next_hold(), &key, acquire);
         let like = begun.clone();
         match self.ask(client, &command, begun)? {
             Answer::Held { token } => self.work(client, &like, mode, token),
@@ -96,13 +109,15 @@ impl Worker<'_> {
         }
     }
 
-    fn choose(&mut self) -> (&'static str, Mode) {
-        match self.random.below(10) {
+    fn choose(&mut self) -> (String, Mode) {
+        let (key, mode) = match self.random.below(10) {
             0 if self.all_modes => (READERS_AND_WRITERS, Mode::Write),
             1 | 2 if self.all_modes => (READERS_AND_WRITERS, Mode::Read),
             3 if self.all_modes => (PERMITS, Mode::Permit(SEATS)),
+            other if self.runs_jobs => return (occurrence(other % MUTEXES.len()), Mode::Mutex),
             other => (MUTEXES[other % MUTEXES.len()], Mode::Mutex),
-        }
+        };
+        (key.into(), mode)
     }
 
     /// Counts under the lock, and releases it.
@@ -144,7 +159,8 @@ impl Worker<'_> {
 
     /// Most holders are quick. Some need a few renewals.
     fn time_of_work(&mut self) -> Duration {
-        if self.random.percent(10) {
+        // Few occurrences are due, and the nemesis must find some that run.
+        if self.random.percent(if self.runs_jobs { 60 } else { 10 }) {
             self.random.between(self.lease / 2, self.lease * 2)
         } else {
             let quick = Duration::from_millis(20);

@@ -55,6 +55,16 @@ impl SteppedClock {
         self.folder.path().join("server")
     }
 
+    /// The variables of the environment that give this clock to another program.
+    #[must_use]
+    pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
+        let file = |name| self.folder.path().join(name);
+        [
+            ("STEPPED_CLOCK", file("offset")),
+            ("LD_PRELOAD", file("stepped_clock.so")),
+        ]
+    }
+
     /// Sets the difference to the machine's clock.
     ///
     /// # Panics

@@ -72,6 +72,29 @@ pub(crate) struct Held {
     token: u64,
 }
 
+/// Connects a backend.
+pub(crate) async fn connect(
+    backend: Backend,
+    urls: &[String],
+    lease: Duration,
+) -> Result<Arc<dyn LockBackend>, Failure> {
+    let first = urls.first().ok_or("no URL")?;
+    Ok(match backend {
+        Backend::RedisRs => Arc::new(RedisBackend::connect(first).await?),
+        Backend::Fred => Arc::new(FredBackend::connect(first).await?),
+        Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
+        Backend::Quorum => {
+            // One of the servers may be down.
+            let server = |url: &String| -> Result<RedisBackend, Failure> {
+                let client = redis::Client::open(url.as_str())?;
+                Ok(RedisBackend::from_client(&client, Options::new())?)
+            };
+            let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
+            Arc::new(Quorum::new(servers)?.max_lease(lease)?)
+        }
+    })
+}
+
 impl Leasehold {
     /// Connects as the documentation shows.
     pub(crate) async fn connect(
@@ -81,20 +104,7 @@ impl Leasehold {
         broken: Option<Broken>,
     ) -> Result<Self, Failure> {
         let first = urls.first().ok_or("no URL")?;
-        let backend: Arc<dyn LockBackend> = match backend {
-            Backend::RedisRs => Arc::new(RedisBackend::connect(first).await?),
-            Backend::Fred => Arc::new(FredBackend::connect(first).await?),
-            Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
-            Backend::Quorum => {
-                // One of the servers may be down.
-                let server = |url: &String| -> Result<RedisBackend, Failure> {
-                    let client = redis::Client::open(url.as_str())?;
-                    Ok(RedisBackend::from_client(&client, Options::new())?)
-                };
-                let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
-                Arc::new(Quorum::new(servers)?.max_lease(lease)?)
-            }
-        };
+        let backend = connect(backend, urls, lease).await?;
         let redis = broken.map(|_| redis::Client::open(first.as_str()));
         Ok(Self {
             locks: LockClient::new(backend),

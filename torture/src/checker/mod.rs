@@ -8,6 +8,7 @@
 
 mod duties;
 mod exclusion;
+mod once;
 mod register;
 #[cfg(test)]
 mod tests;
@@ -32,6 +33,8 @@ pub(crate) const STALL: &str = "stall of the machine";
 pub(crate) enum Promise {
     /// Holders never overlap (S1).
     Exclusion,
+    /// An occurrence of a job that is done doesn't run again, and none is tried more than three times.
+    Once,
     /// A later holder has a higher token (S4).
     Tokens,
     /// A resource with a fence accepts no write of an earlier holder after one of a later holder (S5).
@@ -49,8 +52,9 @@ pub(crate) enum Promise {
 }
 
 impl Promise {
-    pub(crate) const ALL: [Self; 8] = [
+    pub(crate) const ALL: [Self; 9] = [
         Self::Exclusion,
+        Self::Once,
         Self::Tokens,
         Self::Fencing,
         Self::Counter,
@@ -64,6 +68,7 @@ impl Promise {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Exclusion => "exclusion",
+            Self::Once => "a job runs once",
             Self::Tokens => "tokens grow",
             Self::Fencing => "no stale write passes the fence",
             Self::Counter => "no addition lost behind the fence",
@@ -128,8 +133,10 @@ pub(crate) fn check(history: &History) -> Verdict {
         ..Verdict::default()
     };
     let found = &mut verdict.violations;
-    found.extend(exclusion::check(history, &holds));
-    found.extend(tokens::check(history, &holds));
+    let of_locks = once::by_lock(&holds);
+    found.extend(exclusion::check(history, &of_locks));
+    found.extend(once::check(history, &holds));
+    found.extend(tokens::check(history, &of_locks));
     found.extend(register::check(history, &holds));
     found.extend(duties::loss(history, &holds));
     found.extend(duties::limits(history));

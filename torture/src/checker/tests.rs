@@ -43,6 +43,14 @@ impl Story {
         self
     }
 
+    /// Another key than usual, for the last operation.
+    fn on(mut self, key: &str) -> Self {
+        if let Some(Entry::Operation(last)) = self.0.entries.last_mut() {
+            last.key = key.into();
+        }
+        self
+    }
+
     fn acquires_as(self, mode: Mode, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
         let token = Some(token);
         let wait_ms = 1_000;
@@ -332,6 +340,57 @@ fn sleeper_must_notice_its_loss() {
         kill.still_holds(ANN, 4_000)
     })
     .breaks_only(Promise::Loss);
+}
+
+#[test]
+fn occurrence_that_is_done_runs_no_more() {
+    let story = |again: &str, asked| {
+        let first = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
+        let first = first.releases(ANN, (20, 30)).on("one@2000");
+        first.acquires(BOB, (asked, asked + 10), 34).on(again)
+    };
+    story("one@2000", 31).breaks_only(Promise::Once);
+    story("one@1999", 31).breaks_only(Promise::Once);
+    story("one@2001", 31).keeps_everything();
+    story("two@2000", 31).keeps_everything();
+    // Bob may have started before Ann's was recorded.
+    story("one@2000", 29).keeps_everything();
+    let lost = story("one@2000", 31).suffers("lose data", None, (30, 31), Some(Assumption::A1));
+    assert_eq!(lost.broken(), [(Promise::Once, Some(Assumption::A1))]);
+    // It failed.
+    let failed = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
+    let failed = failed.operation(ANN, Call::Release, (20, 30), Answer::Free);
+    let failed = failed.on("one@2000").acquires(BOB, (40, 50), 34);
+    failed.on("one@2000").keeps_everything();
+}
+
+#[test]
+fn occurrence_is_tried_three_times() {
+    let story = |attempts: u32| {
+        (0..attempts).fold(Story::new(), |story, n| {
+            let at = u64::from(n) * 100;
+            let who = (n as usize, u64::from(n));
+            let token = 33 + u64::from(n);
+            story.acquires(who, (at, at + 10), token).on("one@2000")
+        })
+    };
+    story(3).keeps_everything();
+    story(4).breaks_only(Promise::Once);
+}
+
+#[test]
+fn occurrences_of_a_job_do_not_overlap() {
+    let story = |other: &str| {
+        let first = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
+        let first = first.still_holds(ANN, 100).on("one@2000");
+        first
+            .acquires(BOB, (50, 60), 34)
+            .on(other)
+            .still_holds(BOB, 70)
+            .on(other)
+    };
+    story("one@4000").breaks_only(Promise::Exclusion);
+    story("two@4000").keeps_everything();
 }
 
 #[test]
