@@ -16,6 +16,9 @@ pub struct Claim {
 }
 
 /// Claims a key. Do it once, before you read.
+///
+/// # Cancel safety
+/// If you drop the future, the key may be claimed or not. Claim it again.
 pub async fn claim(pool: &PgPool, key: &Key, token: FencingToken) -> Result<Claim, Refused> {
     let claim = Claim {
         key: key.as_str().to_owned(),
@@ -33,6 +36,9 @@ pub async fn claim(pool: &PgPool, key: &Key, token: FencingToken) -> Result<Clai
 
 impl Claim {
     /// Begins a transaction, if the claim still stands.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the transaction is rolled back.
     pub async fn begin(&self, pool: &PgPool) -> Result<PgTransaction<'static>, Refused> {
         let mut transaction = pool.begin().await.map_err(refused)?;
         // First, and as a statement of its own.
@@ -47,6 +53,9 @@ impl Claim {
 }
 
 /// Adds to an account under the claim. Returns its balance.
+///
+/// # Cancel safety
+/// If you drop the future, the addition may be committed or not.
 pub async fn add(pool: &PgPool, claim: &Claim, id: i64, amount: i64) -> Result<i64, Refused> {
     let mut transaction = claim.begin(pool).await?;
     let balance: i64 = sqlx::query_scalar("SELECT balance FROM account WHERE id = $1")

@@ -5,6 +5,9 @@ use leasehold::postgres::{Claim, FenceError, tokio_postgres};
 use crate::Refused;
 
 /// Adds to an account under the claim, which `Fence::claim` made. Returns its balance.
+///
+/// # Cancel safety
+/// If you drop the future, the addition may be committed or not.
 pub async fn add(
     client: &mut tokio_postgres::Client,
     claim: &Claim,

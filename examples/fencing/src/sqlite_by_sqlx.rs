@@ -8,6 +8,9 @@ use sqlx::SqlitePool;
 use crate::Refused;
 
 /// Claims an account for a token, and reads its balance.
+///
+/// # Cancel safety
+/// If you drop the future, the account may be claimed or not. Claim it again.
 pub async fn claim(pool: &SqlitePool, id: i64, token: FencingToken) -> Result<i64, Refused> {
     // One statement, so that nobody comes between the claim and the read.
     sqlx::query_scalar(
@@ -22,6 +25,9 @@ pub async fn claim(pool: &SqlitePool, id: i64, token: FencingToken) -> Result<i6
 }
 
 /// Writes the balance of an account that was claimed with this token.
+///
+/// # Cancel safety
+/// If you drop the future, the balance may be written or not.
 pub async fn write(
     pool: &SqlitePool,
     id: i64,
