@@ -22,7 +22,7 @@ fn explorations(seeds: Range<u64>) -> Exploration {
     Exploration::new()
         .seeds(seeds)
         .fault_mix(FaultMix::all())
-        .time_limit(Duration::from_secs(20_000))
+        .time_limit(Duration::from_secs(200_000))
 }
 
 #[cfg(not(leasehold_mutants))]
