@@ -100,6 +100,64 @@ async fn many_machines_run_it_once() {
     );
 }
 
+/// Each machine that looks after a failed attempt needs the lock for that. The others must not wait for it as for
+/// a running attempt, or they never stop looking.
+#[tokio::test(start_paused = true)]
+async fn many_machines_give_a_failing_job_up() {
+    let server = server();
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let begun = server.elapsed();
+    let machines: Vec<_> = (0..5)
+        .map(|n| client(&server, &format!("m{n}")).0)
+        .collect();
+    let jobs = machines.iter().map(async |locks| {
+        let job = once(locks).at(fire);
+        let ran = job.run(async |_job| {
+            runs.set(runs.get() + 1);
+            tokio::time::sleep(ms(20)).await;
+            Err::<(), _>("no")
+        });
+        ran.await
+    });
+    let outcomes = futures_util::future::join_all(jobs).await;
+    let gave_up = |it: &Result<_, _>| matches!(it, Ok(JobOutcome::GaveUp { attempts: 3, .. }));
+    assert!(outcomes.iter().all(gave_up), "{outcomes:?}");
+    let last = |it: &&Ran| {
+        matches!(
+            it,
+            Ok(JobOutcome::GaveUp {
+                error: Some("no"),
+                ..
+            })
+        )
+    };
+    assert!(outcomes.iter().filter(last).count() >= 1, "{outcomes:?}");
+    assert_eq!(runs.get(), 3);
+    let took = server.elapsed().saturating_sub(begun);
+    assert!((secs(90)..secs(92)).contains(&took), "{took:?}");
+}
+
+/// If the service goes away when the lock was granted, `try_run` doesn't wait for the end of the lease.
+#[tokio::test(start_paused = true)]
+async fn try_run_ends_soon_if_the_attempt_cannot_be_noted() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let (fire, runs) = (now(&server), Cell::new(0));
+    for _ in 0..100 {
+        network.inject_into(Call::Note, Fault::LoseRequest);
+    }
+    let begun = server.elapsed();
+    let job = once(&a).at(fire);
+    let ran = job.try_run(async |_job| {
+        runs.set(runs.get() + 1);
+        Ok::<_, Error>(())
+    });
+    assert!(ran.await.is_err());
+    assert_eq!(runs.get(), 0);
+    let took = server.elapsed().saturating_sub(begun);
+    assert!(took < secs(6), "{took:?}");
+}
+
 #[tokio::test(start_paused = true)]
 async fn it_starts_at_its_fire_time_and_not_after_its_window() {
     let server = server();

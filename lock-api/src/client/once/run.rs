@@ -42,7 +42,9 @@ enum Attempted<T, E> {
     Recorded(T),
     Unrecorded(T),
     Failed(E),
-    /// Another attempt must be decided anew: the record has changed, or the lock was lost.
+    /// It isn't due, as the record says that was found under the lock.
+    NotDue(Seen),
+    /// The lock was lost before the body ran.
     Again,
 }
 
@@ -79,27 +81,39 @@ impl Occurrence {
         self.check()?;
         let mut last_error = None;
         loop {
-            let seen = self.once.look_through_outages(self.wish.window).await?;
-            match self.decide(&seen) {
-                Decision::Start { .. } => {
-                    // Zero would not wait at all.
-                    let limit = self.time_to_start(&seen).max(Duration::from_millis(1));
-                    let Outcome::Acquired(guard) = self.once.mutex.try_lock_for(limit).await?
-                    else {
-                        continue;
-                    };
-                    match self.attempt(guard, &mut body).await {
-                        Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
-                        Ok(Attempted::Unrecorded(output)) => {
-                            return Ok(JobOutcome::RanUnrecorded(output));
-                        }
-                        Ok(Attempted::Failed(error)) => last_error = Some(error),
-                        Ok(Attempted::Again) => {}
-                        Err(Error::Lost { .. }) => last_error = None,
-                        Err(error) if error.is_transient() => {}
-                        Err(error) => return Err(error),
+            let mut seen = self.once.look_through_outages(self.wish.window).await?;
+            let mut decision = self.decide(&seen);
+            if let Decision::Start { .. } = decision {
+                // Zero would not wait at all.
+                let limit = self.time_to_start(&seen).max(Duration::from_millis(1));
+                let Outcome::Acquired(guard) = self.once.mutex.try_lock_for(limit).await? else {
+                    continue;
+                };
+                match self.attempt(guard, &mut body).await {
+                    Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
+                    Ok(Attempted::Unrecorded(output)) => {
+                        return Ok(JobOutcome::RanUnrecorded(output));
                     }
+                    Ok(Attempted::NotDue(found)) => {
+                        // Final for now. Who looked again without the lock would take the next one who finds
+                        // this out for a running attempt, and queue behind it, and so would that one.
+                        decision = self.wish.decide(&found.record, found.at);
+                        seen = found;
+                    }
+                    Ok(Attempted::Failed(error)) => {
+                        last_error = Some(error);
+                        continue;
+                    }
+                    Ok(Attempted::Again) => continue,
+                    Err(Error::Lost { .. }) => {
+                        last_error = None;
+                        continue;
+                    }
+                    Err(error) if error.is_transient() => continue,
+                    Err(error) => return Err(error),
                 }
+            }
+            match decision {
                 Decision::Wait(until) => self.once.sleep_until(until, seen.at).await?,
                 decision => return self.final_outcome(decision, &seen, last_error),
             }
@@ -137,25 +151,33 @@ impl Occurrence {
         self.check()?;
         let mut last_error = None;
         loop {
-            let seen = self.once.look().await?;
-            match self.decide(&seen) {
-                Decision::Start { .. } => {
-                    let guard = match self.once.mutex.try_lock().await? {
-                        Outcome::Acquired(guard) => guard,
-                        Outcome::Contended(contention) => {
-                            let by = contention.holder.or(seen.holder);
-                            return Ok(JobOutcome::Running { by });
-                        }
-                    };
-                    match self.attempt(guard, &mut body).await? {
-                        Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
-                        Attempted::Unrecorded(output) => {
-                            return Ok(JobOutcome::RanUnrecorded(output));
-                        }
-                        Attempted::Failed(error) => last_error = Some(error),
-                        Attempted::Again => {}
+            let mut seen = self.once.look().await?;
+            let mut decision = self.decide(&seen);
+            if let Decision::Start { .. } = decision {
+                let guard = match self.once.mutex.try_lock().await? {
+                    Outcome::Acquired(guard) => guard,
+                    Outcome::Contended(contention) => {
+                        let by = contention.holder.or(seen.holder);
+                        return Ok(JobOutcome::Running { by });
                     }
+                };
+                match self.attempt(guard, &mut body).await? {
+                    Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
+                    Attempted::Unrecorded(output) => {
+                        return Ok(JobOutcome::RanUnrecorded(output));
+                    }
+                    Attempted::NotDue(found) => {
+                        decision = self.wish.decide(&found.record, found.at);
+                        seen = found;
+                    }
+                    Attempted::Failed(error) => {
+                        last_error = Some(error);
+                        continue;
+                    }
+                    Attempted::Again => continue,
                 }
+            }
+            match decision {
                 // The fire time has not come.
                 Decision::Wait(until) if !self.retries(&seen) => {
                     self.once.sleep_until(until, seen.at).await?;
@@ -248,7 +270,7 @@ impl Occurrence {
             false => self.wish.decide(&seen.record, seen.at),
         };
         let Decision::Start { fire, attempt } = decision else {
-            return Ok(Attempted::Again);
+            return Ok(Attempted::NotDue(seen));
         };
         let begun = Record {
             tried: Some(fire),
@@ -316,10 +338,13 @@ async fn write(
 ) -> Result<(bool, Record), Error> {
     let (hold, bytes) = (&guard.hold, record.to_bytes());
     let token = hold.token();
-    // A copy that was delivered in time tells so later too.
-    let until = hold
-        .valid_until()
-        .saturating_add(hold.client.settings.call_timeout);
+    let timeout = hold.client.settings.call_timeout;
+    let until = match version {
+        // A copy that was delivered in time tells so later too.
+        ENDED => hold.valid_until().saturating_add(timeout),
+        // Nothing has happened yet, so the caller needn't wait for it.
+        _ => hold.client.now().saturating_add(timeout * 3),
+    };
     let answer = hold.note(version, &bytes, keep, until).await?;
     let stands = match answer.reply {
         NoteReply::Noted(note) => Some(note),
