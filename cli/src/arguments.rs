@@ -119,7 +119,7 @@ pub(crate) struct Run {
     /// Be the only one, also among readers (`--shared`)
     #[arg(short = 'x', long, conflicts_with = "shared")]
     exclusive: bool,
-    /// Run CMD only if it has not succeeded within this time, on any machine: 20h for a nightly job. If it has,
+    /// Run CMD only if it has not succeeded within this time, on any machine: 12h for a nightly job. If it has,
     /// the exit status is 0
     #[arg(
         long,

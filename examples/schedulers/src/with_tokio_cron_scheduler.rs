@@ -15,7 +15,7 @@ async fn main() -> Result<()> {
     let locks = leasehold::connect(&url).await?;
     let report = locks.once("report-by-tokio-cron-scheduler")?;
     // Shorter than the time between two fire times, and longer than the clocks of the machines differ.
-    let report = report.not_within(Duration::from_secs(20 * 60 * 60));
+    let report = report.not_within(Duration::from_secs(12 * 60 * 60));
     let job = Job::new_async(schedule, move |_id, _scheduler| {
         let report = report.clone();
         Box::pin(async move {

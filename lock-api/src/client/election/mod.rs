@@ -33,8 +33,9 @@ const FIRST: u32 = 1;
 ///
 /// # The promise
 /// At most one process is in a [`Term`] that [is valid](Term::is_leader) at a time, under the assumptions of
-/// every lock. A leader that is paused may still act late: send the [number](Term::number) of the term with
-/// each order, and let the receivers refuse a lower one than they have seen.
+/// every lock. A leader that is paused may still act late: announce the [number](Term::number) of the term to each
+/// receiver before you read what you decide by, send it with each order, and let the receivers refuse a lower one
+/// than they have seen.
 ///
 /// # Examples
 /// ```no_run
@@ -274,7 +275,7 @@ impl Term {
     /// Returns the guard of the lock.
     ///
     /// # Examples
-    /// `fence.begin(transaction, term.guard().key(), term.number()).await?`
+    /// `Fence::new().claim(&client, term.guard().key(), term.number()).await?`
     pub const fn guard(&self) -> &MutexGuard {
         &self.guard
     }

@@ -151,15 +151,16 @@ impl Once {
 
     /// An occurrence that is due now, unless the job was done less than `window` ago.
     ///
-    /// For cron jobs and commands, whose fire time nobody tells: for a nightly job, `not_within` 20 h. The
-    /// window is 10 s to 47 h.
+    /// For cron jobs and commands, whose fire time nobody tells: for a nightly job, `not_within` 12 h. The
+    /// window counts from the end of the last success, so window and run together must be shorter than the period.
+    /// It is 10 s to 47 h.
     ///
     /// # Examples
     /// ```no_run
     /// # use std::time::Duration;
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let nightly = locks.once("report")?.not_within(Duration::from_secs(20 * 60 * 60));
+    /// let nightly = locks.once("report")?.not_within(Duration::from_secs(12 * 60 * 60));
     /// println!("{:?}", nightly.run(async |_job| Ok::<_, Error>(())).await?);
     /// # Ok(())
     /// # }
@@ -287,7 +288,7 @@ impl Job {
     /// [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
     /// # Examples
-    /// `leasehold.done('report', job.fire_time(), job.fencing_token())` in SQL
+    /// `leasehold.done('report', fire, token)` in SQL, with `fire_time().as_millis()`
     pub fn fencing_token(&self) -> FencingToken {
         self.guard.fencing_token()
     }
