@@ -284,6 +284,20 @@ random_commands() {
     passed 1 with_lints cargo test -q --workspace --test machine -- --exact random::rules_hold_for_random_commands
 }
 
+# fuzz CASES: draws this many inputs for everything that is parsed, and damages this many stored values under
+# the scripts. `full` draws other inputs than `deep`.
+fuzz() {
+    PROPTEST_CASES=$1 with_lints cargo test -q --workspace --no-fail-fast --lib --test scripts --test machine \
+        --test facade -- any_ damaged_ redirect_is_read every_key_has info_is_read url_is_read key_is_its never_panic
+}
+
+# The seed that it prints repeats the run.
+fuzz_others() {
+    export PROPTEST_RNG_SEED=$SRANDOM
+    echo "PROPTEST_RNG_SEED=$PROPTEST_RNG_SEED"
+    fuzz "$1"
+}
+
 # The targets of cargo-fuzz must compile. They run only with a nightly compiler.
 fuzz_targets() {
     cargo check -q --locked --manifest-path fuzz/Cargo.toml

@@ -504,6 +504,7 @@ impl FredConnection {
 #[cfg(test)]
 mod tests {
     use leasehold_test_servers::{RedisCluster, RedisServer};
+    use proptest::prelude::*;
     use tokio::task::block_in_place;
 
     use super::*;
@@ -545,6 +546,32 @@ mod tests {
             let connector = FredConnector::new(&builder, &Options::new()).expect("good settings");
             let used = connector.0.get_connection_config().tcp.nodelay;
             assert_eq!(used, Some(expected), "{chosen:?}");
+        }
+    }
+
+    /// What a server may answer to `CLUSTER SLOTS`, if it isn't one that we know.
+    fn answers() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            prop_oneof![0..70_000_i64, any::<i64>()].prop_map(Value::Integer),
+            prop::collection::vec(any::<u8>(), 0..9).prop_map(|it| Value::Bytes(it.into())),
+            Just(Value::Null),
+            any::<String>().prop_map(|it| Value::String(it.into())),
+        ];
+        leaf.prop_recursive(3, 24, 5, |inner| {
+            prop::collection::vec(inner, 0..5).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_slots_or_none(first in answers(), last in answers(), primary in answers()) {
+            let _ = slot_range(&first);
+            let numbers = (first.clone(), last.clone());
+            let element = Value::Array(vec![first, last, primary]);
+            if let Some(range) = slot_range(&element) {
+                let number = |number: u16| Value::Integer(number.into());
+                prop_assert_eq!(numbers, (number(range.first), number(range.last)));
+            }
         }
     }
 }

@@ -59,6 +59,8 @@ pub(crate) fn decode(payload: &str, clock: ClockId) -> Option<Vec<Notification>>
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use std::time::Duration;
 
     use leasehold_api::machine::Payload;
@@ -133,5 +135,20 @@ mod tests {
         let channel = Channel::of(&session);
         assert!(!channel.name.contains("abab") && channel.name.len() < 64);
         assert_ne!(channel, Channel::of(&SessionId::from_bytes([0xAC; 16])));
+    }
+
+    proptest! {
+        #[test]
+        fn any_payload_is_read_or_unreadable(
+            payload in prop_oneof![
+                3 => "[0-9]{0,3} [0-9]{0,21}( [GWRZ] [0-9]{0,21}( [0-9]{0,21}){0,2}){0,3}",
+                1 => any::<String>(),
+            ],
+        ) {
+            if let Some(read) = decode(&payload, ClockId::new(1)) {
+                let words = payload.split(' ').count();
+                prop_assert!(read.len() * 2 + 2 <= words, "{payload:?}: {read:?}");
+            }
+        }
     }
 }

@@ -376,3 +376,36 @@ impl RedisConnection {
         answer.and_then(Value::extract_error).map_err(failure)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What a server may answer to `CLUSTER SLOTS`, if it isn't one that we know.
+    fn answers() -> impl Strategy<Value = Value> {
+        let leaf = prop_oneof![
+            prop_oneof![0..70_000_i64, any::<i64>()].prop_map(Value::Int),
+            prop::collection::vec(any::<u8>(), 0..9).prop_map(Value::BulkString),
+            Just(Value::Nil),
+            any::<String>().prop_map(Value::SimpleString),
+        ];
+        leaf.prop_recursive(3, 24, 5, |inner| {
+            prop::collection::vec(inner, 0..5).prop_map(Value::Array)
+        })
+    }
+
+    proptest! {
+        #[test]
+        fn any_answer_is_slots_or_none(first in answers(), last in answers(), primary in answers()) {
+            let _ = slot_range(&first);
+            let numbers = (first.clone(), last.clone());
+            let element = Value::Array(vec![first, last, primary]);
+            if let Some(range) = slot_range(&element) {
+                let number = |number: u16| Value::Int(number.into());
+                prop_assert_eq!(numbers, (number(range.first), number(range.last)));
+            }
+        }
+    }
+}

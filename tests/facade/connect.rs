@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use leasehold::{ConnectError, ConnectOptions, LockClient, RedisLibrary};
 use leasehold_test_servers::RedisServer;
+use proptest::prelude::*;
 
 /// No server listens at these URLs: an error must come before any I/O.
 async fn error_at(url: &str) -> ConnectError {
@@ -84,4 +85,54 @@ async fn redis_and_valkey_urls_lead_to_the_chosen_library() {
     }
     share_a_lock(&clients).await;
     assert!(server.run(&["KEYS", "connect:*"]).contains("connect:"));
+}
+
+/// Pieces of URLs for all services. Nobody listens at port 1, and no host has to be looked up.
+fn urls() -> impl Strategy<Value = String> {
+    let scheme = "(redis|rediss|valkey|redis-cluster|redis-sentinel|redis\\+unix|unix|postgres|postgresql|mysql|)";
+    let login = "([a-z%]{0,4}:s3cret@|:s3cret@|)";
+    let host = "(127\\.0\\.0\\.1|\\[::1\\]|)(:1|:|:[0-9]{6}|:x|)";
+    let rest = "(/[0-9a-z%/]{0,6}|)(\\?[a-zA-Z=&%]{0,30}|\\?node=127\\.0\\.0\\.1:[0-9]{0,6}|\\?sentinelServiceName=a|\\?sslmode=[a-z]{0,8}|)";
+    (scheme, login, host, rest)
+        .prop_map(|(scheme, login, host, rest)| format!("{scheme}://{login}{host}{rest}"))
+}
+
+#[test]
+fn any_url_is_refused_without_its_password() {
+    let config = ProptestConfig {
+        // Some URLs are good, and then it takes a moment to learn that nobody listens.
+        cases: ProptestConfig::default().cases / 2,
+        failure_persistence: None,
+        ..ProptestConfig::default()
+    };
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(1)
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    let mut runner = proptest::test_runner::TestRunner::new(config);
+    let result = runner.run(&urls(), |url| {
+        for library in [RedisLibrary::RedisRs, RedisLibrary::Fred] {
+            let limit = Duration::from_millis(10);
+            let options = ConnectOptions::new()
+                .redis_library(library)
+                .connect_timeout(limit)
+                .initial_connect_timeout(limit);
+            let connecting = async {
+                tokio::time::timeout(Duration::from_secs(20), options.connect(&url)).await
+            };
+            let Ok(result) = runtime.block_on(connecting) else {
+                return Err(TestCaseError::fail(format!("{url}: no answer")));
+            };
+            let Err(error) = result else {
+                return Err(TestCaseError::fail(format!("{url}: connected")));
+            };
+            let shown = format!("{error} {error:?}");
+            prop_assert!(!shown.contains("s3cret"), "{url}: {shown}");
+        }
+        Ok(())
+    });
+    if let Err(error) = result {
+        panic!("{error}");
+    }
 }

@@ -35,6 +35,7 @@ use clap::{Parser, Subcommand};
 
 use adapter::coordination::{self, Work};
 use adapter::leasehold::{Backend, Broken, Leasehold};
+use adapter::specimens::Tutorial;
 use history::History;
 use run::Plan;
 use topology::Topology;
@@ -81,6 +82,10 @@ struct Args {
     #[arg(long)]
     within: bool,
 
+    /// Only the faults of the servers whose names contain one of these texts
+    #[arg(long, value_name = "TEXT")]
+    only: Vec<String>,
+
     /// Where histories are saved
     #[arg(long, default_value = "target/torture")]
     out: PathBuf,
@@ -121,6 +126,14 @@ enum Side {
     Coordinate {
         work: Work,
         backend: Backend,
+        lease_ms: u64,
+        #[arg(required = true)]
+        urls: Vec<String>,
+    },
+    /// A client process of a lock as tutorials write it.
+    #[command(hide = true)]
+    Specimen {
+        name: String,
         lease_ms: u64,
         #[arg(required = true)]
         urls: Vec<String>,
@@ -190,6 +203,11 @@ fn serve(side: Side) -> Result<(), Failure> {
                 let lease = Duration::from_millis(lease_ms);
                 coordination::run(backend, work, lease, &urls).await
             }
+            Side::Specimen {
+                name,
+                lease_ms: _,
+                urls,
+            } => adapter::serve(Tutorial::connect(&name, &urls[0]).await?).await,
             #[cfg(feature = "peers")]
             Side::Peer {
                 peer,
@@ -229,6 +247,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
             clients: args.clients,
             lease: Duration::from_millis(args.lease_ms),
             within: args.within,
+            only: &args.only,
             log: &args.out.join(format!("{name}.log")),
         })?;
         history.save(&args.out.join(format!("{name}.jsonl")))?;

@@ -48,11 +48,11 @@ fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
     let names = Promise::ALL.map(Promise::name).join(" | ");
     writeln!(
         page,
-        "| lock | servers | {names} | lost without a fence | recovery, ms |"
+        "| lock | servers | {names} | lost without a fence | first answer, ms | first lock, ms |"
     )?;
     writeln!(
         page,
-        "|---|---|{}---|---|",
+        "|---|---|{}---|---|---|",
         "---|".repeat(Promise::ALL.len())
     )?;
     for ((place, name, topology), runs) in rows {
@@ -66,15 +66,25 @@ fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
             sum(|it| it.figures.plain_lost),
             sum(|it| it.figures.plain_writes),
         );
-        let recoveries = runs.iter().flat_map(|(_, run)| &run.figures.recoveries_ms);
-        let mut recoveries: Vec<_> = recoveries.copied().collect();
-        recoveries.sort_unstable();
-        let middle = recoveries.get(recoveries.len() / 2).copied();
-        let last = recoveries.last().copied();
-        let (middle, last) = (middle.unwrap_or_default(), last.unwrap_or_default());
-        writeln!(page, " {lost} of {all} | {middle}, at most {last} |")?;
+        let times = |of: fn(&Summary) -> &Vec<u64>| median_and_last(runs, of);
+        writeln!(
+            page,
+            " {lost} of {all} | {} | {} |",
+            times(|it| &it.figures.answers_ms),
+            times(|it| &it.figures.recoveries_ms)
+        )?;
     }
     Ok(())
+}
+
+/// The median and the longest of these times, in ms.
+fn median_and_last(runs: &[(&str, &Summary)], of: fn(&Summary) -> &Vec<u64>) -> String {
+    let mut times: Vec<u64> = runs.iter().flat_map(|(_, run)| of(run)).copied().collect();
+    times.sort_unstable();
+    match (times.get(times.len() / 2), times.last()) {
+        (Some(middle), Some(last)) => format!("{middle}, at most {last}"),
+        _ => "–".into(),
+    }
 }
 
 /// What became of a promise.

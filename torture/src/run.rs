@@ -37,6 +37,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) lease: Duration,
     /// Only faults that break no assumption.
     pub(crate) within: bool,
+    /// If there are any, only the faults of the servers whose names contain one of them.
+    pub(crate) only: &'a [String],
     /// Where the clients write what they have to say beside the protocol.
     pub(crate) log: &'a Path,
 }
@@ -149,7 +151,11 @@ impl Plan<'_> {
 
     fn kinds(&self, servers: &dyn Servers) -> Vec<(usize, Kind)> {
         let all = servers.kinds().into_iter().enumerate();
+        let chosen = |name: &str| {
+            self.only.is_empty() || self.only.iter().any(|text| name.contains(text.as_str()))
+        };
         all.filter(|(_, kind)| !self.within || kind.breaks.is_none())
+            .filter(|(_, kind)| chosen(kind.name))
             .collect()
     }
 

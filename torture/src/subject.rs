@@ -1,9 +1,11 @@
 //! The locks that can be tormented.
 
 use std::process::Command as Program;
+use std::sync::LazyLock;
 use std::time::Duration;
 
 use clap::ValueEnum;
+use leasehold_specimens::{SPECIMENS, Specimen};
 
 use crate::adapter::coordination::Work;
 use crate::adapter::leasehold::{Backend, Broken};
@@ -44,6 +46,8 @@ enum Launch {
     Rust(&'static str),
     Python(&'static str),
     Node(&'static str),
+    /// This program, with a lock as tutorials write it.
+    Specimen(&'static str),
 }
 
 const REDIS: &[Topology] = &[Topology::Standalone, Topology::Sentinel, Topology::Cluster];
@@ -64,7 +68,10 @@ const fn leasehold(
         all_modes: !matches!(backend, Backend::Quorum),
         work: None,
         shortest_hold: OFFER,
-        promises: OF_A_LOCK,
+        promises: match backend {
+            Backend::Quorum => WITHOUT_QUEUE,
+            _ => OF_A_LOCK,
+        },
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
         explained: "",
@@ -123,6 +130,18 @@ const OF_A_LOCK: &[Promise] = &[
     Promise::Fencing,
     Promise::Counter,
     Promise::Loss,
+    Promise::Order,
+    Promise::Limit,
+    Promise::Progress,
+    Promise::Cleanup,
+];
+/// A quorum has no queue: docs/guide.md, "Several independent servers".
+const WITHOUT_QUEUE: &[Promise] = &[
+    Promise::Exclusion,
+    Promise::Tokens,
+    Promise::Fencing,
+    Promise::Counter,
+    Promise::Loss,
     Promise::Limit,
     Promise::Progress,
     Promise::Cleanup,
@@ -142,7 +161,36 @@ const EXCLUSION: &[Promise] = &[Promise::Exclusion];
 const EXCLUSION_AND_LOSS: &[Promise] = &[Promise::Exclusion, Promise::Loss];
 
 /// All subjects.
-pub(crate) const ALL: &[Subject] = &[
+pub(crate) static ALL: LazyLock<Vec<Subject>> = LazyLock::new(|| {
+    let faulty = SPECIMENS.iter().filter(|it| !it.faults.is_empty());
+    WITH_NAMES
+        .iter()
+        .copied()
+        .chain(faulty.map(tutorial))
+        .collect()
+});
+
+/// A lock as tutorials write it, which the conformance suite rejects. Its documentation is what every tutorial
+/// says: that only one client has the lock.
+fn tutorial(specimen: &'static Specimen) -> Subject {
+    // There are few, and they last as long as the program.
+    let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
+    let did: Vec<_> = specimen.faults.iter().map(|fault| fault.did).collect();
+    peer(
+        leak(format!("tutorial-{}", specimen.name)),
+        "docs/specimens.md",
+        ONE,
+        Launch::Specimen(specimen.name),
+        EXCLUSION,
+        leak(format!(
+            "{}. Tried every 100 ms, and not renewed. Asked: whether the lease is over.",
+            specimen.how
+        )),
+        leak(format!("As the suite shows: {}.", did.join("; "))),
+    )
+}
+
+const WITH_NAMES: &[Subject] = &[
     leasehold("leasehold-redis-rs", Backend::RedisRs, REDIS, None),
     leasehold("leasehold-fred", Backend::Fred, REDIS, None),
     leasehold(
@@ -228,6 +276,29 @@ pub(crate) const ALL: &[Subject] = &[
         "The task that extends the lock sets `lost_token` when an extension fails. Nothing compares the time with \
          the expiry. So a process that was stopped for longer than the expiry, or whose extension gets no answer, \
          still sees `false`, while the key has expired and another client holds it.",
+    ),
+    peer(
+        "distkit",
+        "distkit 0.7.1 (crates.io)",
+        ONE,
+        Launch::Rust("distkit"),
+        EXCLUSION_AND_LOSS,
+        "Documentation of `Mutex`: \"While the guard is alive a background task renews the lease every `ttl / 3` so \
+         it never quietly expires under you\", and \"if correctness depends on the lock, don't lean on the guard's \
+         existence alone: call `MutexGuard::get_state`\". Renewed. Asked: `get_state`.",
+        "`get_state` returns what the last refresh has found. Nothing compares the time with the `ttl`. So a process that \
+         was stopped for longer than that still sees `Acquired`, until its next refresh is answered, while the key has \
+         expired and another client holds it.",
+    ),
+    peer(
+        "sqlx",
+        "sqlx 0.8.6 (crates.io)",
+        &[Topology::Postgres],
+        Launch::Rust("sqlx"),
+        EXCLUSION,
+        "Documentation of `PgAdvisoryLock`: \"A mutex-like type utilizing Postgres advisory locks\". It lasts as \
+         long as its connection. Asked: `ping` on the guard's connection.",
+        "",
     ),
     peer(
         "redis-py",
@@ -329,6 +400,11 @@ impl Subject {
             Launch::Rust(peer) => {
                 let mut program = Program::new(std::env::current_exe()?);
                 program.args(["peer", peer]);
+                program
+            }
+            Launch::Specimen(name) => {
+                let mut program = Program::new(std::env::current_exe()?);
+                program.args(["specimen", name]);
                 program
             }
             Launch::Python(file) => {

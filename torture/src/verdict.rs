@@ -124,10 +124,15 @@ pub(crate) fn print(history: &History) -> Judged {
         figures.faults.values().sum::<usize>(),
         about.lasted_us / 1_000_000,
     );
-    let recoveries = &figures.recoveries_ms;
-    if let (Some(middle), Some(last)) = (recoveries.get(recoveries.len() / 2), recoveries.last()) {
-        let count = recoveries.len();
-        println!("  {count} recoveries of the servers: median {middle} ms, longest {last} ms");
+    let shown = [
+        ("answered again", &figures.answers_ms),
+        ("locks were granted again", &figures.recoveries_ms),
+    ];
+    for (what, took) in shown {
+        if let (Some(middle), Some(last)) = (took.get(took.len() / 2), took.last()) {
+            let count = took.len();
+            println!("  {what} after {count} faults: median {middle} ms, longest {last} ms");
+        }
     }
     println!(
         "  fenced writes: {}, refused: {}; additions without a fence: {}, lost: {}",

@@ -296,6 +296,8 @@ impl<'a> Reader<'a> {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn draw(site: Site, bound: u32, value: u32) -> Draw {
@@ -368,5 +370,21 @@ mod tests {
             }
         }
         assert_eq!(seen, [vec![0, 0], vec![0, 1], vec![1], vec![2]]);
+    }
+
+    proptest! {
+        #[test]
+        fn any_text_is_a_tape_or_refused(
+            text in prop_oneof![
+                3 => "[0-9a-f]{0,17}\\.([A-Za-z][0-9]{0,11}:[0-9]{0,11}){0,3}\\.(-{0,2}[A-Za-z][0-9]{0,5}){0,5}",
+                1 => any::<String>(),
+            ],
+        ) {
+            if let Ok(tape) = text.parse::<Tape>() {
+                let again: Tape = tape.to_string().parse().expect("readable");
+                prop_assert_eq!(again.to_string(), tape.to_string());
+                prop_assert_eq!(again.seed, tape.seed);
+            }
+        }
     }
 }

@@ -119,6 +119,8 @@ fn hashed(name: &str) -> ClockId {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::ServerMode::{Cluster, Standalone};
     use super::*;
 
@@ -212,5 +214,22 @@ mod tests {
         };
         assert_ne!(at(1), at(2));
         assert_eq!(at(1), at(1));
+    }
+
+    proptest! {
+        #[test]
+        fn info_is_read_or_refused(
+            info in prop_oneof![
+                "(redis_mode|server_mode):(standalone|cluster|sentinel|)\r\n(redis|valkey)_version:[0-9.]{0,9}\r\n(run_id:.{0,9}|)",
+                any::<String>(),
+            ],
+        ) {
+            for mode in [Standalone, Cluster] {
+                if let Ok(found) = ServerInfo::parse(&info, mode) {
+                    prop_assert!(!found.version.is_empty());
+                    let _ = found.has_shard_channels();
+                }
+            }
+        }
     }
 }

@@ -99,6 +99,8 @@ fn hash_tag(key: &[u8]) -> &[u8] {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn node(host: &str, port: u16) -> NodeAddress {
@@ -139,6 +141,26 @@ mod tests {
             ("TRYAGAIN Multiple keys request during rehashing", None),
         ] {
             assert_eq!(Redirect::parse(reply, &asked), redirect, "{reply}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn redirect_is_read_or_none(
+            reply in prop_oneof![
+                "(MOVED|ASK|ERR) [0-9]{0,6} [a-z0-9.:?\\[\\]]{0,20}:[0-9]{0,6}",
+                any::<String>(),
+            ],
+        ) {
+            if let Some(redirect) = Redirect::parse(&reply, &node("10.0.0.1", 7_000)) {
+                let (Redirect::Moved(to) | Redirect::Ask(to)) = redirect;
+                prop_assert!(!to.host.is_empty() && to.host != "?", "{reply}");
+            }
+        }
+
+        #[test]
+        fn every_key_has_a_slot(key in prop::collection::vec(any::<u8>(), 0..40)) {
+            prop_assert!(slot_of(&key) < SLOTS);
         }
     }
 }

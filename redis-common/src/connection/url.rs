@@ -340,6 +340,8 @@ fn unusable(problem: impl Into<String>) -> InvalidInput {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn parse(url: &str) -> ServerUrl {
@@ -538,6 +540,43 @@ mod tests {
             let text = format!("{error} {error:?}");
             assert!(text.contains("needs TLS"), "{text}");
             assert!(!text.contains("hunter2"), "{text}");
+        }
+    }
+
+    /// Pieces of URLs, some of which are wrong.
+    fn pieces() -> impl Strategy<Value = String> {
+        let scheme =
+            "(redis|rediss|valkey|valkeys|redis\\+unix|unix)(-cluster|-sentinel|)(://|:/|:|)";
+        let login = "([a-z%@:#?]{0,6}:hunter2@|:hunter2@|)";
+        let host = "([a-zA-Z0-9.%\\[\\]:_-]{0,20}|127\\.0\\.0\\.1|\\[::1\\])(:[0-9]{0,6}|)";
+        let rest = "(/[0-9a-z%/]{0,6}|)(\\?[a-zA-Z=&%:@0-9]{0,40}|\\?node=[a-z:0-9.\\[\\]]{0,20}|)(#.{0,4}|)";
+        (scheme, login, host, rest)
+            .prop_map(|(scheme, login, host, rest)| format!("{scheme}{login}{host}{rest}"))
+    }
+
+    proptest! {
+        /// A URL that can be read names the same server when its address is read again.
+        #[test]
+        fn url_is_read_or_refused_without_its_password(
+            url in prop_oneof![3 => pieces(), 1 => any::<String>()],
+            has_tls in any::<bool>(),
+        ) {
+            match ServerUrl::parse(&url, has_tls) {
+                Ok(parsed) => {
+                    prop_assert!(!format!("{parsed:?}").contains("hunter2"), "{url}");
+                    prop_assert!(has_tls || !parsed.uses_tls(), "{url}");
+                    if let Address::Tcp { tls, .. } = &parsed.address {
+                        let scheme = if *tls { "rediss" } else { "redis" };
+                        let again = format!("{scheme}://{}", parsed.address);
+                        let again = ServerUrl::parse(&again, true).expect("an address");
+                        prop_assert_eq!(again.address, parsed.address, "{}", url);
+                    }
+                }
+                Err(error) => {
+                    let shown = format!("{error} {error:?}");
+                    prop_assert!(!shown.contains("hunter2"), "{url}: {shown}");
+                }
+            }
         }
     }
 }

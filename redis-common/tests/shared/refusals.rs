@@ -108,6 +108,42 @@ async fn full_server_refuses_new_holds_and_serves_old_ones() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn flushed_keys_are_lost_at_the_next_renewal() {
+    let server = RedisServer::start();
+    let url = server.url();
+    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
+        let backend = constructor.open(&url).await;
+        let held = mutex(
+            &key(&format!("flushed {sequence}")),
+            operation(session(1), sequence),
+            soon(&backend).await,
+        );
+        let token = |reply: AcquireReply| match reply {
+            AcquireReply::Acquired(acquired) => acquired.token,
+            other => panic!("not acquired: {other:?}"),
+        };
+        let acquired = backend.acquire(from_ref(&held)).await.remove(0);
+        let before = token(acquired.expect("an answer").reply);
+        admin(&url, &["FLUSHALL"]).await;
+        let renew = Renew::new(held.key.clone(), held.operation, Duration::from_secs(30));
+        let renewed = backend
+            .renew(&[renew.expect("a good lease")])
+            .await
+            .remove(0);
+        let reply = renewed.expect("an answer").reply;
+        assert!(matches!(reply, RenewReply::Lost(_)), "{reply:?}");
+        let next = mutex(
+            &held.key,
+            operation(session(2), sequence),
+            soon(&backend).await,
+        );
+        let acquired = backend.acquire(&[next]).await.remove(0);
+        let after = token(acquired.expect("an answer").reply);
+        assert!(after > before, "{}: {before} {after}", constructor.name);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_is_unavailable_until_it_is_promoted() {
     let server = RedisServer::start();
     let url = server.url();

@@ -90,7 +90,9 @@ pub(crate) async fn connect(
                 Ok(RedisBackend::from_client(&client, Options::new())?)
             };
             let servers = urls.iter().map(server).collect::<Result<Vec<_>, _>>()?;
-            Arc::new(Quorum::new(servers)?.max_lease(lease)?)
+            // The topology starts them with append-only files, and the nemesis kills only their processes.
+            let quorum = Quorum::new(servers)?.max_lease(lease)?;
+            Arc::new(quorum.restarts_keep_data(true))
         }
     })
 }

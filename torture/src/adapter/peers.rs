@@ -3,10 +3,16 @@
 use std::cell::RefCell;
 use std::time::{Duration, Instant};
 
+use distkit::lock::{LockGuardState, LockOptions, Mutex, MutexGuard};
+use distkit::{DistkitError, DistkitRedisKey};
 use distributed_lock_core::traits::{DistributedLock, LockHandle, LockProvider};
 use distributed_lock_redis::{RedisLockHandle, RedisLockProvider};
+use redis::aio::ConnectionManager;
 use redlock::RedLock;
 use rslock::{LockError, LockManager};
+use sqlx::pool::PoolConnection;
+use sqlx::postgres::{PgAdvisoryLock, PgAdvisoryLockGuard, PgPool};
+use sqlx::{Connection, Either, Postgres};
 
 use super::{Adapter, serve};
 use crate::Failure;
@@ -21,6 +27,8 @@ pub(crate) enum Peer {
     Rslock,
     Redlock,
     DistributedLockRedis,
+    Distkit,
+    Sqlx,
 }
 
 /// Connects and serves.
@@ -39,7 +47,16 @@ pub(crate) async fn run(peer: Peer, lease: Duration, urls: Vec<String>) -> Resul
                 .await?;
             serve(DistributedLockRedis(provider)).await
         }
+        Peer::Distkit => {
+            let client = redis::Client::open(first(&urls)?)?;
+            serve(Distkit(client.get_connection_manager().await?)).await
+        }
+        Peer::Sqlx => serve(Sqlx(PgPool::connect_lazy(first(&urls)?)?)).await,
     }
+}
+
+fn first(urls: &[String]) -> Result<&str, Failure> {
+    Ok(urls.first().ok_or("no URL")?)
 }
 
 fn attempts(wait_ms: u64) -> u32 {
@@ -162,5 +179,100 @@ impl Adapter for DistributedLockRedis {
         let held = !*handle.lost_token().borrow();
         handle.release().await?;
         Ok(held)
+    }
+}
+
+struct Distkit(ConnectionManager);
+
+impl Adapter for Distkit {
+    type Held = MutexGuard;
+
+    async fn acquire(
+        &self,
+        key: &str,
+        _: Mode,
+        lease_ms: u64,
+        wait_ms: u64,
+    ) -> Result<Option<MutexGuard>, Failure> {
+        let key = DistkitRedisKey::try_from(key.to_string())?;
+        let options = LockOptions::builder(key, self.0.clone())
+            .ttl(Duration::from_millis(lease_ms))
+            .build();
+        let mutex = Mutex::new(options);
+        let locked = match wait_ms {
+            0 => mutex.try_lock().await,
+            _ => {
+                let wait = Duration::from_millis(wait_ms);
+                mutex.try_lock_with_timeout(wait).await
+            }
+        };
+        match locked {
+            Ok(guard) => Ok(Some(guard)),
+            Err(DistkitError::LockError(_)) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    fn token(&self, _: &MutexGuard) -> Option<u64> {
+        None
+    }
+
+    async fn check(&self, guard: &MutexGuard) -> Result<bool, Failure> {
+        Ok(guard.get_state() == LockGuardState::Acquired)
+    }
+
+    async fn release(&self, guard: MutexGuard) -> Result<bool, Failure> {
+        Ok(guard.release().await? == LockGuardState::Released)
+    }
+}
+
+struct Sqlx(PgPool);
+
+impl Adapter for Sqlx {
+    /// The check needs the connection for itself.
+    type Held = RefCell<Option<PgAdvisoryLockGuard<'static, PoolConnection<Postgres>>>>;
+
+    async fn acquire(
+        &self,
+        key: &str,
+        _: Mode,
+        _: u64,
+        wait_ms: u64,
+    ) -> Result<Option<Self::Held>, Failure> {
+        // The guard borrows it, and lives as long as this process.
+        let lock = Box::leak(Box::new(PgAdvisoryLock::new(key)));
+        let connection = self.0.acquire().await?;
+        if wait_ms == 0 {
+            return Ok(match lock.try_acquire(connection).await? {
+                Either::Left(guard) => Some(RefCell::new(Some(guard))),
+                Either::Right(_) => None,
+            });
+        }
+        // It is cancel safe, and has no limit of its own.
+        let wait = Duration::from_millis(wait_ms);
+        match tokio::time::timeout(wait, lock.acquire(connection)).await {
+            Ok(guard) => Ok(Some(RefCell::new(Some(guard?)))),
+            Err(_) => Ok(None),
+        }
+    }
+
+    fn token(&self, _: &Self::Held) -> Option<u64> {
+        None
+    }
+
+    async fn check(&self, held: &Self::Held) -> Result<bool, Failure> {
+        let Some(mut guard) = held.take() else {
+            return Ok(false);
+        };
+        let lives = guard.ping().await.is_ok();
+        held.replace(Some(guard));
+        Ok(lives)
+    }
+
+    async fn release(&self, held: Self::Held) -> Result<bool, Failure> {
+        match held.into_inner() {
+            Some(guard) => Ok(guard.release_now().await.is_ok()),
+            None => Ok(false),
+        }
     }
 }

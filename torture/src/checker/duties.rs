@@ -97,18 +97,43 @@ fn asleep(history: &History, operation: &Operation) -> u64 {
     history.faults().filter(concerns).map(overlap).sum()
 }
 
+/// The faults of the servers, in the order of their ends, each with the time when the next one began.
+fn faults_of_servers(history: &History) -> Vec<(&Fault, u64)> {
+    let is_server = |fault: &&Fault| fault.client.is_none() && fault.kind != STALL;
+    let mut faults: Vec<&Fault> = history.faults().filter(is_server).collect();
+    faults.sort_by_key(|fault| fault.until);
+    let next = faults.iter().skip(1).map(|next| next.from);
+    let ends: Vec<u64> = next.chain([history.about.lasted_us]).collect();
+    faults.into_iter().zip(ends).collect()
+}
+
+/// How long it took after each fault of the servers until a client got an answer from them, in ms. A lock may
+/// be held at that time, so the first new holder comes later.
+pub(super) fn first_answers(history: &History) -> Vec<u64> {
+    let answered = |it: &&Operation| match it.call {
+        Call::Acquire { wait_ms: 0, .. } => matches!(it.answer, Answer::Held { .. } | Answer::Free),
+        Call::Acquire { .. } | Call::Release => matches!(it.answer, Answer::Held { .. }),
+        _ => false,
+    };
+    let operations = history.operations().filter(answered);
+    let mut answers: Vec<u64> = operations.filter_map(|it| it.completed).collect();
+    answers.sort_unstable();
+    let mut took = Vec::new();
+    for (fault, end) in faults_of_servers(history) {
+        let first = answers.partition_point(|at| *at < fault.until);
+        let first = answers.get(first).filter(|at| **at <= end);
+        took.extend(first.map(|at| (at - fault.until) / 1_000));
+    }
+    took.sort_unstable();
+    took
+}
+
 /// Finds times without any success after the servers were healed. Also returns how long each recovery
 /// took, in ms.
 pub(super) fn progress(history: &History, holds: &[Hold<'_>]) -> (Vec<Violation>, Vec<u64>) {
     let limit = history.about.progress_within_ms * 1_000;
-    let is_server = |fault: &&Fault| fault.client.is_none() && fault.kind != STALL;
-    let mut faults: Vec<&Fault> = history.faults().filter(is_server).collect();
-    faults.sort_by_key(|fault| fault.until);
     let (mut found, mut recoveries) = (Vec::new(), Vec::new());
-    for (number, fault) in faults.iter().enumerate() {
-        let end = faults
-            .get(number + 1)
-            .map_or(history.about.lasted_us, |next| next.from);
+    for (fault, end) in faults_of_servers(history) {
         let mut later = holds.iter().filter(|hold| hold.from >= fault.until);
         let took = later.next().map(|hold| hold.from - fault.until);
         match took.filter(|took| fault.until + took <= end) {

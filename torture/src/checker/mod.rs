@@ -9,6 +9,7 @@
 mod duties;
 mod exclusion;
 mod once;
+mod order;
 mod register;
 #[cfg(test)]
 mod tests;
@@ -43,6 +44,8 @@ pub(crate) enum Promise {
     Counter,
     /// A client that slept past its lease knows that it lost the lock (S2).
     Loss,
+    /// A lock goes to the client that has waited for the longest time (L3).
+    Order,
     /// A call ends by its limit (L4).
     Limit,
     /// Once the servers answer again, somebody gets a lock (L1, L2).
@@ -52,13 +55,14 @@ pub(crate) enum Promise {
 }
 
 impl Promise {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 10] = [
         Self::Exclusion,
         Self::Once,
         Self::Tokens,
         Self::Fencing,
         Self::Counter,
         Self::Loss,
+        Self::Order,
         Self::Limit,
         Self::Progress,
         Self::Cleanup,
@@ -73,6 +77,7 @@ impl Promise {
             Self::Fencing => "no stale write passes the fence",
             Self::Counter => "no addition lost behind the fence",
             Self::Loss => "a loss is noticed",
+            Self::Order => "first come, first served",
             Self::Limit => "calls end in time",
             Self::Progress => "progress after a fault",
             Self::Cleanup => "nothing left behind",
@@ -117,6 +122,9 @@ pub(crate) struct Figures {
     pub(crate) errors: BTreeMap<String, usize>,
     /// The times from the end of a fault of the servers to the first success, in ms, in order.
     pub(crate) recoveries_ms: Vec<u64>,
+    /// The times from the end of a fault of the servers to their first answer, in ms, in order.
+    #[serde(default)]
+    pub(crate) answers_ms: Vec<u64>,
     pub(crate) fenced_writes: usize,
     pub(crate) refused_writes: usize,
     /// Additions to a counter without a fence, and how many of them were lost. A pause loses some
@@ -139,11 +147,13 @@ pub(crate) fn check(history: &History) -> Verdict {
     found.extend(tokens::check(history, &of_locks));
     found.extend(register::check(history, &holds));
     found.extend(duties::loss(history, &holds));
+    found.extend(order::check(history, &holds));
     found.extend(duties::limits(history));
     found.extend(duties::left(history));
     let (stuck, recoveries) = duties::progress(history, &holds);
     found.extend(stuck);
     verdict.figures.recoveries_ms = recoveries;
+    verdict.figures.answers_ms = duties::first_answers(history);
     for violation in found {
         add_circumstances(history, violation);
     }

@@ -394,6 +394,33 @@ fn occurrences_of_a_job_do_not_overlap() {
 }
 
 #[test]
+fn first_who_asks_is_first_who_gets() {
+    let story = |asked| {
+        Story::new()
+            .acquires(BOB, (asked, asked + 100), 33)
+            .still_holds(BOB, asked + 110)
+            .releases(BOB, (asked + 120, asked + 130))
+            .operation(
+                ANN,
+                Call::Acquire {
+                    mode: Mode::Mutex,
+                    wait_ms: 9_000,
+                },
+                (5_000, 7_000),
+                Answer::Held { token: Some(34) },
+            )
+    };
+    story(6_000).breaks_only(Promise::Order);
+    // Nobody knows when Ann's request arrived.
+    story(5_999).keeps_everything();
+    // Bob's answer may be late.
+    story(6_800).keeps_everything();
+    let stopped = |client| story(6_000).suffers("stop client", Some(client), (3_500, 3_600), None);
+    stopped(ANN.0).keeps_everything();
+    stopped(BOB.0).breaks_only(Promise::Order);
+}
+
+#[test]
 fn waits_end_by_their_limit() {
     let story = |until| {
         let wait_ms = 500;
@@ -435,6 +462,16 @@ fn healed_servers_serve_again() {
     };
     story(300, 10_000).keeps_everything();
     assert_eq!(check(&story(300, 10_000).0).figures.recoveries_ms, [100]);
+    // The server says that another client has the lock.
+    let mode = Mode::Mutex;
+    let refused = Call::Acquire { mode, wait_ms: 0 };
+    let refused = story(300, 10_000).operation(BOB, refused, (190, 250), Answer::Free);
+    assert_eq!(check(&refused.0).figures.answers_ms, [50]);
+    // He may have given up by himself.
+    let wait_ms = 10;
+    let gave_up = Call::Acquire { mode, wait_ms };
+    let gave_up = story(300, 10_000).operation(BOB, gave_up, (190, 250), Answer::Free);
+    assert_eq!(check(&gave_up.0).figures.answers_ms, [100]);
     // Nobody can tell whether it would have gone on.
     Story::new()
         .suffers("kill server", None, (100, 200), None)

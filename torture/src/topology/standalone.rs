@@ -43,6 +43,9 @@ const FAULTS: Faults<Standalone> = &[
             sleep(random, it.lease, 0, 50);
         },
     ),
+    (outside("flush all keys", Assumption::A2), |it, _| {
+        it.server.run(&["FLUSHALL"]);
+    }),
     (outside("step clock", Assumption::A3), |it, random| {
         let step = random.between(it.lease / 2, it.lease * 3);
         let micros = i64::try_from(step.as_micros()).expect("a short time");

@@ -390,6 +390,8 @@ impl<T> From<HandoffFailed<T>> for Error {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     fn handoff(key: &str) -> Handoff {
@@ -454,5 +456,47 @@ mod tests {
             text,
             "Handoff { key: \"k\", holds: \"read guard\", token: Token(77), .. }"
         );
+    }
+
+    proptest! {
+        /// A text with changes is another valid text, or refused. The error shows nothing of it.
+        #[test]
+        fn any_text_is_read_or_refused(
+            changes in prop::collection::vec((any::<prop::sample::Index>(), any::<char>()), 0..4),
+            end in prop::option::weighted(0.2, any::<prop::sample::Index>()),
+            other in prop::option::weighted(0.2, any::<String>()),
+        ) {
+            let mut text: Vec<char> = handoff("k").to_secret_text().chars().collect();
+            for (at, value) in changes {
+                let at = at.index(text.len());
+                text[at] = value;
+            }
+            if let Some(end) = end {
+                text.truncate(end.index(text.len()));
+            }
+            let text = other.unwrap_or_else(|| text.into_iter().collect());
+            match text.parse::<Handoff>() {
+                Ok(read) => {
+                    let again: Handoff = read.to_secret_text().parse().expect("readable");
+                    prop_assert_eq!(again.to_secret_text(), read.to_secret_text());
+                }
+                Err(error) => {
+                    prop_assert!(matches!(error, InvalidInput::HandoffText { .. }), "{error}");
+                }
+            }
+        }
+
+        #[test]
+        fn key_is_its_name_or_refused(name in any::<String>(), times in 0..60_usize) {
+            let name = name.repeat(times);
+            match Key::new(&name) {
+                Ok(key) => prop_assert_eq!(key.as_str(), name),
+                Err(error) => {
+                    let bytes = name.len();
+                    prop_assert_eq!(error, InvalidInput::KeyLength { bytes });
+                    prop_assert!(bytes == 0 || bytes > 256);
+                }
+            }
+        }
     }
 }

@@ -1,0 +1,79 @@
+//! First come, first served.
+//!
+//! From outside, nobody sees when a server puts a client into the queue. So a client only certainly waits once
+//! it asked a good while ago, without any fault of its own, of the servers or of the machine since then.
+
+use super::{Hold, Promise, STALL, Violation, seconds};
+use crate::history::{Call, Entry, History, Operation};
+use crate::protocol::Mode;
+
+/// After this time, a request has reached the server even on a busy machine.
+const CERTAIN_US: u64 = 1_000_000;
+/// After a fault, a client may need this long to reach the server again.
+const RECOVERY_US: u64 = 2_000_000;
+/// How much longer the overtaken client must wait, because answers are late.
+const LATE_US: u64 = 200_000;
+
+/// Finds mutexes that went to a client although another one had waited for longer.
+pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+    let waiting: Vec<&Operation> = history.operations().filter(|it| waits(it)).collect();
+    let overtaken = |hold: &Hold<'_>| {
+        let mut waiting = waiting.iter().copied();
+        waiting.find(|waiter| {
+            waiter.key == hold.key
+                && waiter.client != hold.client
+                && waiter.invoked + CERTAIN_US <= hold.asked
+                && ends(waiter) > hold.from + LATE_US
+                && !is_disturbed(history, waiter, hold.from)
+        })
+    };
+    let violation = |hold: &Hold<'_>| {
+        let waiter = overtaken(hold)?;
+        let mut evidence = hold.evidence();
+        evidence.push(Entry::Operation(waiter.clone()));
+        Some(Violation {
+            promise: Promise::Order,
+            outside: None,
+            text: format!(
+                "client {} asked for {} at {} and got it at {}, while client {} waited for it since {}",
+                hold.client,
+                hold.key,
+                seconds(hold.asked),
+                seconds(hold.from),
+                waiter.client,
+                seconds(waiter.invoked),
+            ),
+            evidence,
+        })
+    };
+    let mutexes = holds.iter().filter(|hold| hold.mode == Mode::Mutex);
+    mutexes.filter_map(violation).collect()
+}
+
+fn waits(operation: &Operation) -> bool {
+    matches!(
+        operation.call,
+        Call::Acquire {
+            mode: Mode::Mutex,
+            wait_ms: 1..
+        }
+    )
+}
+
+/// Until when it certainly waited: its answer, or its own limit. A client that was killed has a fault.
+fn ends(waiter: &Operation) -> u64 {
+    let Call::Acquire { wait_ms, .. } = waiter.call else {
+        return 0;
+    };
+    let limit = waiter.invoked + wait_ms * 1_000;
+    waiter.completed.map_or(0, |at| at.min(limit))
+}
+
+fn is_disturbed(history: &History, waiter: &Operation, until: u64) -> bool {
+    let mut faults = history.faults();
+    faults.any(|fault| {
+        let concerns =
+            fault.client.is_none_or(|client| client == waiter.client) || fault.kind == STALL;
+        concerns && fault.from <= until && fault.until + RECOVERY_US >= waiter.invoked
+    })
+}
