@@ -125,7 +125,7 @@ async fn effects_of_a_job_are_committed_once() {
         .expect("it runs again");
     assert_eq!(total(&server), "103");
     // Other keys are fenced before.
-    claim(&client, ANN).await.expect("free");
+    let _ = claim(&client, ANN).await.expect("free");
     let transaction = client.transaction().await.expect("a transaction");
     for fence in [
         "SELECT leasehold.fence('invoice:42', 33)",
