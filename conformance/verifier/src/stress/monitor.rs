@@ -55,7 +55,7 @@ impl Shared {
 /// The start of a timed call.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallStart {
-    at: Duration,
+    pub(crate) at: Duration,
     pauses: u32,
 }
 
@@ -222,15 +222,17 @@ impl Monitor {
         self.checker(|checker| checker.leaks(at, client, key))
     }
 
-    /// Checks a guard granted at `since` that is valid after a renewal, which began at `began`.
+    /// Checks a guard that is valid after a renewal, which began at `began`. The guard was asked for at `asked`, and
+    /// received at `since`.
     ///
     /// If the server's clock was stepped in between so far that every client notices, the guard must
     /// be lost.
-    pub(crate) fn check_clock_step(&self, since: Duration, began: Duration) {
+    pub(crate) fn check_clock_step(&self, asked: Duration, since: Duration, began: Duration) {
         let net: f64 = {
             let shared = lock(&self.shared);
-            // A grant at the instant of a restart came from the server before it.
-            if since <= shared.era {
+            // The grant may have come from the server before a restart, whose clock is another one for a client. A
+            // client that is paused receives it later.
+            if asked <= shared.era {
                 return;
             }
             let between = shared.steps.iter();

@@ -43,6 +43,8 @@ enum MayRefuse {
 struct HeldLock {
     slot: Arc<GuardSlot>,
     id: GuardId,
+    /// When the call began that got it.
+    asked: Duration,
     since: Duration,
     operation: Option<Operation>,
 }
@@ -222,7 +224,7 @@ impl Worker {
         match outcome {
             None => self.monitor.reached(Situation::Cancelled),
             Some(Ok(Outcome::Acquired(guard))) => {
-                return Some(self.hold(guard, mode, owner));
+                return Some(self.hold(guard, mode, owner, began.at));
             }
             Some(Ok(Outcome::Contended(_))) => {
                 if matches!(wait_limit, WaitLimit::Within(_)) {
@@ -234,7 +236,7 @@ impl Worker {
         None
     }
 
-    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64) -> HeldLock {
+    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64, asked: Duration) -> HeldLock {
         let token = guard.token();
         self.monitor.excuse(self.client);
         let slot = Arc::new(GuardSlot::new(guard, self.plan.stubborn));
@@ -259,6 +261,7 @@ impl Worker {
         HeldLock {
             slot,
             id,
+            asked,
             since,
             operation,
         }
@@ -297,7 +300,7 @@ impl Worker {
             self.monitor
                 .end_call(self.client, began, limit, "a renewal");
             match renewed {
-                Ok(_) => self.monitor.check_clock_step(held.since, sent),
+                Ok(_) => self.monitor.check_clock_step(held.asked, held.since, sent),
                 Err(error) => self.note_loss(&error),
             }
         }
