@@ -218,11 +218,12 @@ pub(crate) async fn scenario(sim: SimServer, model: Model) -> Result<(), String>
         })
         .collect();
     if model == Model::Outside {
-        drop(sim.spawn(break_assumptions(sim.clone())));
+        // Nobody else steps the clock meanwhile.
         if sim.draw(2) == 0 {
             sim.step_clock_forward(STEP);
             silenced(&sim, &shared).await;
         }
+        drop(sim.spawn(break_assumptions(sim.clone())));
     }
     for task in tasks {
         task.await;
