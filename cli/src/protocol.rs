@@ -45,7 +45,7 @@ pub(crate) enum FromKeeper {
     Released(Option<String>),
 }
 
-/// What is known when the lock is held.
+/// What the keeper gets to know when the lock is held.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Held {
     /// The fencing token.

@@ -230,7 +230,7 @@ impl Started {
     }
 }
 
-/// Who runs the tests may ignore signals: `nohup`, or a script in the background. What a process ignores, its
+/// The tests may run under `nohup`, or in the background of a script, which ignore signals. What a process ignores, its
 /// children ignore too; what it handles, they don't.
 fn handle_signals() {
     static HANDLED: std::sync::Once = std::sync::Once::new();

@@ -19,7 +19,7 @@ pub(super) enum Action {
     /// Releases an attempt, then sends its acquire.
     ReleaseFirst(Attempt),
     Convert(u8, bool, bool),
-    /// Leaves a note of this version, and keeps it for so many milliseconds.
+    /// Leaves a note: who, of which version, and how long to keep it, in ms.
     Note(u8, u8, u8),
     Inspect(u8),
     Force(u8, bool, bool),

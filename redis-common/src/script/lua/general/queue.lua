@@ -62,14 +62,9 @@
 
   -- Refuses tickets that are not in order. A walk over them might never end, and the server stops a
   -- script for nobody.
-  check_order = function(_, ...)
-    local least = 0
-    for i = 1, select('#', ...) do
-      local ticket = select(i, ...)
-      if not (ticket >= least and ticket < @MAX_TICKET@) then
-        error({ server = 'ERR the queue is damaged' })
-      end
-      least = ticket
+  check_order = function(_, first, second)
+    if not (first >= 0 and second >= first and second < @MAX_TICKET@) then
+      error({ server = 'ERR the queue is damaged' })
     end
   end,
 
