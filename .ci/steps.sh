@@ -300,7 +300,7 @@ fuzz_others() {
 
 # The targets of cargo-fuzz must compile. They run only with a nightly compiler.
 fuzz_targets() {
-    cargo check -q --locked --manifest-path fuzz/Cargo.toml
+    cargo check -q --locked --manifest-path own-tests/fuzz/Cargo.toml
 }
 
 # explore_others COUNT FLAG...: explores this many seeds that hardly any run before has explored.

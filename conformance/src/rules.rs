@@ -89,20 +89,23 @@ mod tests {
 
     /// The file stem and the text of each family.
     fn sources() -> Vec<(String, String)> {
-        let files = std::fs::read_dir(families_folder()).expect("the folder exists");
-        let mut all = Vec::new();
-        for file in files {
-            let path = file.expect("a readable entry").path();
-            let stem = path
-                .file_stem()
-                .expect("a file")
-                .to_string_lossy()
-                .into_owned();
-            if stem != "mod" {
-                all.push((stem, std::fs::read_to_string(path).expect("UTF-8 text")));
-            }
-        }
-        all
+        let entries = |folder: &Path| {
+            std::fs::read_dir(folder)
+                .expect("the folder exists")
+                .map(|entry| entry.expect("a readable entry").path())
+                .collect::<Vec<_>>()
+        };
+        let groups = entries(&families_folder());
+        let files = groups.iter().filter(|path| path.is_dir());
+        files
+            .flat_map(|group| entries(group))
+            .map(|file| {
+                let stem = file.file_stem().expect("a file").to_string_lossy();
+                let text = std::fs::read_to_string(&file).expect("UTF-8 text");
+                (stem.into_owned(), text)
+            })
+            .filter(|(stem, _)| stem != "mod")
+            .collect()
     }
 
     /// The names of the functions with a case's signature.
@@ -122,11 +125,8 @@ mod tests {
                 .filter(|case| case.family == family)
                 .map(|case| case.name.to_string())
                 .collect();
-            assert_eq!(case_functions(&text), registered, "in families/{family}.rs");
-            assert!(
-                !registered.is_empty(),
-                "families/{family}.rs is not in the list"
-            );
+            assert_eq!(case_functions(&text), registered, "in {family}.rs");
+            assert!(!registered.is_empty(), "{family}.rs is not in the list");
         }
     }
 

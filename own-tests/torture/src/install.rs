@@ -1,5 +1,5 @@
 //! Installs the libraries of adapters in other languages, in the versions that the files in
-//! `torture/adapters` pin, below `target`.
+//! `own-tests/torture/adapters` pin, below `target`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command as Program;

@@ -2,9 +2,9 @@
 
 use leasehold_api::{AcquireReply, ConvertReply, ForceMode, ForceRelease, ForceReply, Stamped};
 
+use super::redelivery::stale;
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
-use crate::families::redelivery::stale;
 use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("redelivery_queue";

@@ -55,7 +55,9 @@ impl Postgres {
         server.execute("postgres", &format!("CREATE USER {USER}"));
         let server = Self { server, lease };
         server.execute(SCHEMA);
-        server.execute(include_str!("../../../backend-postgres/src/privileges.sql"));
+        server.execute(include_str!(
+            "../../../../backend-postgres/src/privileges.sql"
+        ));
         server
     }
 

@@ -4,7 +4,7 @@ use leasehold_api::{PollReply, Wait};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want};
-use crate::families::notifications::{listener, listening};
+use crate::families::queue::notifications::{listener, listening};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("unreachable";

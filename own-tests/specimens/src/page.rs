@@ -24,7 +24,7 @@ with its lease, and scripts that compare before they change. It passes all cases
 Without watermarks even this lock fails if the network, or a client library that retries, delivers an
 acquire twice.
 
-The code is in `conformance/specimens`. The test `cargo test -p leasehold-specimens` runs these cases. It
+The code is in `own-tests/specimens`. The test `cargo test -p leasehold-specimens` runs these cases. It
 fails if one of them passes, or fails for another reason than the one in the table. For each lock, it also
 runs cases that must pass.
 

@@ -31,14 +31,16 @@ pub(super) const CASES: &[Case] = cases!("notifications";
 );
 
 /// Connects a session and subscribes it.
-pub(super) async fn listener(world: &World) -> Result<(Session, Notifications), Failure> {
+pub(in crate::families) async fn listener(
+    world: &World,
+) -> Result<(Session, Notifications), Failure> {
     let session = world.session().await?;
     let notifications = session.backend.listen(session.id).await?;
     Ok((session, notifications))
 }
 
 /// Returns the next notification, or `None` after ten units.
-pub(super) async fn next_notification(
+pub(in crate::families) async fn next_notification(
     world: &World,
     notifications: &mut Notifications,
 ) -> Option<Notification> {
@@ -75,7 +77,10 @@ async fn granted(
     ))
 }
 
-pub(super) async fn listening(session: &Session, lock: &Lock) -> Result<Attempt, Failure> {
+pub(in crate::families) async fn listening(
+    session: &Session,
+    lock: &Lock,
+) -> Result<Attempt, Failure> {
     let ask = session.ask(lock).wait_as(Wait::new(true));
     Ok(ask.queued("rule 7").await?.0)
 }

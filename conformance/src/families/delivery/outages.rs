@@ -12,7 +12,7 @@ use leasehold_api::{
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::families::notifications::{listener, listening, next_notification};
+use crate::families::queue::notifications::{listener, listening, next_notification};
 use crate::world::{Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("outages";
