@@ -1,4 +1,4 @@
-//! A server's wall clock that a test can set.
+//! The clocks of a program, which a test can set.
 
 use std::fs::{File, OpenOptions, Permissions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -10,13 +10,13 @@ use tempfile::TempDir;
 use crate::process::server_program;
 
 /// A program that starts the server with a wall clock that differs from the machine's. Linux only.
-/// It compiles a few lines of C.
+/// It compiles a few lines of C. Another program gets the clock by its [`environment`](Self::environment).
 ///
-/// Keep this value as long as the server runs.
+/// Keep this value as long as the program runs.
 #[derive(Debug)]
 pub struct SteppedClock {
-    /// Contains the offset in microseconds. The server has mapped it.
-    offset: File,
+    /// Contains the offsets of both clocks in microseconds. The program has mapped it.
+    offsets: File,
     folder: TempDir,
 }
 
@@ -31,10 +31,11 @@ impl SteppedClock {
         let path = folder.path().join("offset");
         let file = OpenOptions::new().create_new(true).write(true).open(&path);
         let clock = Self {
-            offset: file.expect("a new file"),
+            offsets: file.expect("a new file"),
             folder,
         };
         clock.set(0);
+        clock.set_monotonic(0);
         let library = compile_shim(clock.folder.path());
         let script = format!(
             "#!/bin/sh\nSTEPPED_CLOCK='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
@@ -65,12 +66,25 @@ impl SteppedClock {
         ]
     }
 
-    /// Sets the difference to the machine's clock.
+    /// Sets the difference of the wall clock to the machine's.
     ///
     /// # Panics
-    /// Panics if the file of the offset can't be written.
+    /// Panics if the file of the offsets can't be written.
     pub fn set(&self, micros: i64) {
-        let written = self.offset.write_all_at(&micros.to_ne_bytes(), 0);
+        self.write(micros, 0);
+    }
+
+    /// Sets the difference of the monotonic clock to the machine's. A program that was stopped has been suspended, as
+    /// far as it can tell, if its monotonic clock is set back by that time meanwhile: `CLOCK_BOOTTIME` has gone on.
+    ///
+    /// # Panics
+    /// Panics if the file of the offsets can't be written.
+    pub fn set_monotonic(&self, micros: i64) {
+        self.write(micros, size_of::<i64>() as u64);
+    }
+
+    fn write(&self, micros: i64, at: u64) {
+        let written = self.offsets.write_all_at(&micros.to_ne_bytes(), at);
         written.expect("a writable file");
     }
 }

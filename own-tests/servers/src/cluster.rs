@@ -10,6 +10,7 @@ const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
 /// The maximum time until the nodes agree, on a busy machine.
 const AGREE_WITHIN: Duration = Duration::from_secs(60);
+const ASK_AGAIN_AFTER: Duration = Duration::from_secs(6);
 
 /// Three primaries, and a replica of each unless the options say otherwise.
 ///
@@ -316,10 +317,16 @@ impl RedisCluster {
     /// Panics if that takes longer than a minute.
     pub fn fail_over_to(&self, replica: usize) {
         let node = &self.nodes[replica];
-        node.run(&["CLUSTER", "FAILOVER"]);
         let began = Instant::now();
+        let mut asked: Option<Instant> = None;
         while !node.myself().is_primary {
             assert!(began.elapsed() < AGREE_WITHIN, "no failover");
+            // A replica gives up after 5 s, for example if its primary was busy.
+            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN_AFTER) {
+                asked = Some(Instant::now());
+                // It refuses if it has just become the primary.
+                let _ = node.exchange(&["CLUSTER", "FAILOVER"], AGREE_WITHIN);
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
     }

@@ -329,7 +329,7 @@ impl RedisServer {
 
     /// Sends a command and returns the reply as the protocol writes it. Each part of the reply
     /// arrives within `limit`.
-    fn exchange(&self, command: &[&str], limit: Duration) -> std::io::Result<String> {
+    pub(crate) fn exchange(&self, command: &[&str], limit: Duration) -> std::io::Result<String> {
         let mut stream = UnixStream::connect(self.socket_path())?;
         stream.set_read_timeout(Some(limit))?;
         let mut request = format!("*{}\r\n", command.len());

@@ -1,5 +1,7 @@
-// A preloaded library that shifts a server's wall clock. The file that STEPPED_CLOCK names contains
-// the offset in microseconds.
+// A preloaded library that shifts the wall clock and the monotonic clock of a program. The file that STEPPED_CLOCK
+// names contains both offsets in microseconds.
+//
+// Waits until an absolute monotonic time end early while that clock is behind. CLOCK_BOOTTIME stays true.
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <stdint.h>
@@ -10,22 +12,23 @@
 #include <time.h>
 #include <unistd.h>
 
-static const volatile int64_t *offset;
+static const volatile int64_t *offsets;
 
 __attribute__((constructor)) static void find_offset(void) {
     int file = open(getenv("STEPPED_CLOCK"), O_RDONLY);
-    void *mapped = mmap(NULL, sizeof *offset, PROT_READ, MAP_SHARED, file, 0);
+    void *mapped = mmap(NULL, 2 * sizeof *offsets, PROT_READ, MAP_SHARED, file, 0);
     if (file < 0 || mapped == MAP_FAILED)
         abort();
-    offset = mapped;
+    offsets = mapped;
 }
 
 int clock_gettime(clockid_t clock, struct timespec *now) {
     int failed = syscall(SYS_clock_gettime, clock, now);
-    if (!failed && clock == CLOCK_REALTIME && offset) {
-        int64_t micros = now->tv_sec * 1000000LL + now->tv_nsec / 1000 + *offset;
-        now->tv_sec = micros / 1000000;
-        now->tv_nsec = micros % 1000000 * 1000;
+    int monotonic = clock == CLOCK_MONOTONIC || clock == CLOCK_MONOTONIC_COARSE || clock == CLOCK_MONOTONIC_RAW;
+    if (!failed && (clock == CLOCK_REALTIME || monotonic) && offsets && offsets[monotonic]) {
+        int64_t nanos = now->tv_sec * 1000000000LL + now->tv_nsec + offsets[monotonic] * 1000;
+        now->tv_sec = nanos / 1000000000;
+        now->tv_nsec = nanos % 1000000000;
     }
     return failed;
 }

@@ -108,6 +108,13 @@ impl<'a> Client<'a> {
         }
     }
 
+    /// The most memory that the process ever used, in KiB, if the system tells.
+    pub(crate) fn peak_memory(&self) -> Option<u64> {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).ok()?;
+        let peak = status.lines().find_map(|it| it.strip_prefix("VmHWM:"))?;
+        peak.split_whitespace().next()?.parse().ok()
+    }
+
     /// Closes the input. Returns whether the process then exits by itself.
     pub(crate) fn end(mut self) -> bool {
         self.input = None;

@@ -1,12 +1,21 @@
 //! The network between one client and one server: a TCP proxy that knows no protocol.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::time::{Duration, Instant};
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
+
+/// Where new connections lead to. It may change.
+pub(crate) type Upstream = watch::Receiver<SocketAddr>;
+
+/// An address that stays.
+pub(crate) fn fixed(address: SocketAddr) -> Upstream {
+    watch::channel(address).1
+}
 
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -16,7 +25,8 @@ pub(crate) struct Cut {
 }
 
 /// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it
-/// is healed, as TCP does it.
+/// is healed, as TCP does it: up to as long again as it has waited, because TCP doubles its pauses before it sends again.
+/// A new connection may be faster.
 #[derive(Debug)]
 pub(crate) struct Link {
     address: SocketAddr,
@@ -25,13 +35,13 @@ pub(crate) struct Link {
 
 impl Link {
     /// Listens on a free port of 127.0.0.1. The connections end with the runtime.
-    pub(crate) fn start(runtime: &Handle, upstream: SocketAddr) -> std::io::Result<Self> {
+    pub(crate) fn start(runtime: &Handle, upstream: Upstream) -> std::io::Result<Self> {
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
         let (cut, watching) = watch::channel(Cut::default());
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, upstream, watching.clone()));
+                tokio::spawn(serve(client, upstream.clone(), watching.clone()));
             }
         });
         Ok(Self { address, cut })
@@ -48,7 +58,7 @@ impl Link {
     }
 }
 
-async fn serve(client: TcpStream, upstream: SocketAddr, cut: watch::Receiver<Cut>) {
+async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>) {
     let mut connecting = cut.clone();
     // A connection is made only if both directions are there.
     if connecting
@@ -58,7 +68,8 @@ async fn serve(client: TcpStream, upstream: SocketAddr, cut: watch::Receiver<Cut
     {
         return;
     }
-    let Ok(server) = TcpStream::connect(upstream).await else {
+    let address = *upstream.borrow();
+    let Ok(server) = TcpStream::connect(address).await else {
         return;
     };
     for stream in [&client, &server] {
@@ -82,9 +93,18 @@ async fn forward(
 ) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
+        let (was_cut, began) = (is_cut(&cut.borrow()), Instant::now());
         let open = cut.wait_for(|cut| !is_cut(cut)).await.is_ok();
+        if was_cut {
+            tokio::time::sleep(resend_after(began.elapsed())).await;
+        }
         if !open || to.write_all(&buffer[..count]).await.is_err() {
             return;
         }
     }
+}
+
+/// When TCP sends again what has waited for so long: any time up to that. The clock is random enough.
+fn resend_after(waited: Duration) -> Duration {
+    waited * (waited.subsec_nanos() % 1_000) / 1_000
 }

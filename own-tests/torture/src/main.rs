@@ -10,11 +10,11 @@
 //! saved, and can be checked again.
 
 mod adapter;
+mod chart;
 mod checker;
 mod client;
 mod history;
 mod install;
-
 mod link;
 mod nemesis;
 mod protocol;
@@ -23,6 +23,7 @@ mod record;
 mod report;
 mod run;
 mod subject;
+mod timeline;
 mod topology;
 mod verdict;
 mod workload;
@@ -110,6 +111,9 @@ enum Side {
         /// The folder of the runs
         #[arg(default_value = "docs/torture")]
         folder: PathBuf,
+        /// Draws the chart of the README instead
+        #[arg(long)]
+        chart: bool,
     },
     /// A client process of leasehold, which talks to the controller.
     #[command(hide = true)]
@@ -152,7 +156,11 @@ enum Side {
 fn main() -> ExitCode {
     let mut args = Args::parse();
     let ended = match args.command.take() {
-        Some(Side::Report { folder }) => report::page(&folder, "torture").map(|page| {
+        Some(Side::Report { folder, chart }) => match chart {
+            true => report::chart(&folder),
+            false => report::page(&folder, "torture"),
+        }
+        .map(|page| {
             print!("{page}");
             true
         }),

@@ -3,9 +3,10 @@
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use leasehold_test_servers::SteppedClock;
 use rustix::process::Signal;
 
-use crate::checker::{STALL, STOPPED};
+use crate::checker::{STALL, STOPPED, SUSPENDED};
 use crate::client::Target;
 use crate::link::{Cut, Link};
 use crate::random::Random;
@@ -16,6 +17,10 @@ use crate::topology::{Kind, Servers, within};
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(2_000)];
 /// The controller notes when it wakes up this late.
 const LATE: Duration = Duration::from_millis(200);
+/// A stopped process may run on for this long. Its monotonic clock must not be seen to go back.
+const UNTIL_STOPPED: Duration = Duration::from_millis(50);
+/// How far the wall clock of a client is set from the machine's.
+const STEP: Duration = Duration::from_secs(6 * 3_600);
 
 /// What both nemeses know.
 #[derive(Debug)]
@@ -35,22 +40,32 @@ impl Nemesis<'_> {
         self.record.sleep(random.between(PAUSES[0], PAUSES[1]));
     }
 
-    /// Kills, stops and cuts off clients, one at a time.
+    /// Kills, stops, suspends and cuts off clients, and steps their clocks, one at a time. There may be no clocks.
     pub(crate) fn torment_clients(
         &self,
         targets: &[Target],
         links: &[Vec<Link>],
+        clocks: &[SteppedClock],
         random: &mut Random,
     ) {
+        let mut suspended = vec![Duration::ZERO; clocks.len()];
         while self.goes_on() {
             self.pause(random);
             let client = random.below(targets.len());
             let (target, links) = (&targets[client], &links[client]);
             let time = random.between(self.lease / 2, self.lease * 3);
-            match random.below(if links.is_empty() { 5 } else { 8 }) {
-                0 | 1 => self.kill(client, target),
-                2..5 => self.stop(client, target, time),
-                _ => self.cut(client, &links[random.below(links.len())], time, random),
+            let clock = clocks.get(client).zip(suspended.get_mut(client));
+            match (random.below(if links.is_empty() { 7 } else { 10 }), clock) {
+                (0 | 1, _) => self.kill(client, target),
+                (2, Some((clock, _))) => self.step(client, clock, random),
+                (3 | 4, Some(clock)) => self.suspend(client, target, clock, time),
+                (2..7, _) => self.stop(client, target, time),
+                _ => {
+                    let one = random.below(links.len());
+                    let all = random.percent(50);
+                    let links = if all { &links[..] } else { &links[one..=one] };
+                    self.cut(client, links, time, random);
+                }
             }
         }
     }
@@ -73,19 +88,48 @@ impl Nemesis<'_> {
         }
     }
 
-    fn cut(&self, client: usize, link: &Link, time: Duration, random: &mut Random) {
-        let (cut, kind) = match random.below(3) {
+    /// Stops a process. When it goes on, its monotonic clock has stood still.
+    fn suspend(
+        &self,
+        client: usize,
+        target: &Target,
+        (clock, suspended): (&SteppedClock, &mut Duration),
+        time: Duration,
+    ) {
+        let stopped = target.signal(Signal::STOP);
+        let from = self.record.now();
+        if stopped {
+            self.record.sleep(time);
+            let slept = Duration::from_micros(self.record.now() - from);
+            *suspended += slept.saturating_sub(UNTIL_STOPPED);
+            clock.set_monotonic(-micros(*suspended));
+            self.record.fault(within(SUSPENDED), Some(client), from);
+            target.signal(Signal::CONT);
+        }
+    }
+
+    /// Steps the wall clock of a client. It may show the future or the past. No deadline depends on it.
+    fn step(&self, client: usize, clock: &SteppedClock, random: &mut Random) {
+        let from = self.record.now();
+        let by = micros(random.between(Duration::ZERO, STEP));
+        clock.set(if random.percent(50) { by } else { -by });
+        let kind = within("step the wall clock of client");
+        self.record.fault(kind, Some(client), from);
+    }
+
+    /// Cuts a client off from one server, or from all.
+    fn cut(&self, client: usize, links: &[Link], time: Duration, random: &mut Random) {
+        let ((requests, replies), kind) = match random.below(3) {
             0 => ((true, true), "cut off client"),
             1 => ((true, false), "lose requests"),
             _ => ((false, true), "lose replies"),
         };
         let from = self.record.now();
-        link.set(Cut {
-            requests: cut.0,
-            replies: cut.1,
-        });
+        links
+            .iter()
+            .for_each(|it| it.set(Cut { requests, replies }));
         self.record.sleep(time);
-        link.set(Cut::default());
+        links.iter().for_each(|it| it.set(Cut::default()));
         self.record.fault(within(kind).delays(), Some(client), from);
     }
 
@@ -117,4 +161,8 @@ impl Nemesis<'_> {
             }
         }
     }
+}
+
+fn micros(time: Duration) -> i64 {
+    i64::try_from(time.as_micros()).expect("a short time")
 }

@@ -5,6 +5,7 @@ use std::fmt::Write;
 use std::path::Path;
 
 use crate::Failure;
+use crate::chart;
 use crate::checker::Promise;
 use crate::history::Entry;
 use crate::subject;
@@ -15,8 +16,8 @@ const INTRODUCTION: &str = include_str!("report.md");
 /// The runs of one subject on one topology.
 type Rows<'a> = BTreeMap<(usize, &'a str, &'a str), Vec<(&'a str, &'a Summary)>>;
 
-/// Writes the page from all summaries in a folder, which the page links to as `link`.
-pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
+/// The summaries of all runs in a folder, and the names of the runs.
+fn summaries(folder: &Path) -> Result<Vec<(String, Summary)>, Failure> {
     let mut summaries = Vec::new();
     for entry in std::fs::read_dir(folder)? {
         let path = entry?.path();
@@ -27,6 +28,17 @@ pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
         }
     }
     summaries.sort_by(|one, other| one.0.cmp(&other.0));
+    Ok(summaries)
+}
+
+/// Draws the chart of all summaries in a folder.
+pub(crate) fn chart(folder: &Path) -> Result<String, Failure> {
+    Ok(chart::draw(summaries(folder)?.iter().map(|(_, it)| it)))
+}
+
+/// Writes the page from all summaries in a folder, which the page links to as `link`.
+pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
+    let summaries = summaries(folder)?;
     let mut rows = Rows::new();
     for (run, summary) in &summaries {
         let about = &summary.about;
@@ -135,7 +147,7 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str) -> std::fmt::Result 
                         page,
                         &title,
                         broken,
-                        &format!("{link}/{run}.violation-{number}.jsonl"),
+                        &format!("{link}/{run}.violation-{number}"),
                     )?;
                 }
             }
@@ -155,7 +167,7 @@ fn finding(page: &mut String, title: &str, broken: &Broken, file: &str) -> std::
     writeln!(page, "\n### {title}\n")?;
     writeln!(
         page,
-        "{}. Seen {} times. [The history]({file}), from and until in ms:\n",
+        "{}. Seen {} times. [The history]({file}.jsonl), [the timeline]({file}.html). From and until in ms:\n",
         broken.text, broken.count
     )?;
     writeln!(page, "```text")?;

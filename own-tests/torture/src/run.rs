@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::{Command as Program, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::ScopedJoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_test_servers::SteppedClock;
 
@@ -25,6 +25,8 @@ use crate::workload::{MUTEXES, Worker};
 const AFTERWARDS: Duration = Duration::from_secs(3);
 /// How often a run prints where it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// How long after the last client something of it may still be there.
+const GONE_WITHIN: Duration = Duration::from_secs(10);
 
 /// What a run is.
 #[derive(Clone, Copy, Debug)]
@@ -115,7 +117,9 @@ impl Plan<'_> {
             let (mut of_clients, mut of_servers) = (random.fork(), random.fork());
             let targets = &targets;
             let nemeses = [
-                scope.spawn(move || nemesis.torment_clients(targets, links, &mut of_clients)),
+                scope.spawn(move || {
+                    nemesis.torment_clients(targets, links, clocks, &mut of_clients);
+                }),
                 scope.spawn(move || nemesis.torment_servers(servers, &kinds, &mut of_servers)),
             ];
             scope.spawn(|| nemesis.watch_for_stalls());
@@ -159,14 +163,20 @@ impl Plan<'_> {
             .collect()
     }
 
-    /// The clocks of the clients, some hours apart. None, if they show the machine's time.
+    /// The clocks of the clients. Those of jobs are some hours apart. None, if the documentation of the subject doesn't
+    /// say what a stepped clock or a suspended machine does to it.
     fn clocks(&self) -> Vec<SteppedClock> {
         const HOUR: i64 = 3_600_000_000;
-        let clients = self.subject.work.map_or(0, |_| self.clients);
+        let clients = if self.subject.knows_clocks() {
+            self.clients
+        } else {
+            0
+        };
+        let apart = i64::from(self.subject.work.is_some()) * HOUR;
         let clock = |hours: i64| {
             let clock = SteppedClock::new();
             let ahead = if hours % 2 == 0 { hours } else { -hours };
-            clock.set(ahead * HOUR);
+            clock.set(ahead * apart);
             clock
         };
         (0..).take(clients).map(clock).collect()
@@ -233,11 +243,21 @@ impl Plan<'_> {
         if !client.end() {
             record.left("the last client: the process stays".into());
         }
-        servers
-            .left()
-            .into_iter()
-            .for_each(|what| record.left(what));
+        let left = left_in_the_end(servers);
+        left.into_iter().for_each(|what| record.left(what));
         Ok(())
+    }
+}
+
+/// What is still left on the servers after a while: they may notice late that a client has ended.
+fn left_in_the_end(servers: &dyn Servers) -> Vec<String> {
+    let began = Instant::now();
+    loop {
+        let left = servers.left();
+        if left.is_empty() || began.elapsed() > GONE_WITHIN {
+            return left;
+        }
+        std::thread::sleep(Duration::from_millis(100));
     }
 }
 

@@ -50,7 +50,12 @@ enum Launch {
     Specimen(&'static str),
 }
 
-const REDIS: &[Topology] = &[Topology::Standalone, Topology::Sentinel, Topology::Cluster];
+const REDIS: &[Topology] = &[
+    Topology::Standalone,
+    Topology::Balancer,
+    Topology::Sentinel,
+    Topology::Cluster,
+];
 const ONE: &[Topology] = &[Topology::Standalone];
 const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
@@ -146,7 +151,8 @@ const WITHOUT_QUEUE: &[Promise] = &[
     Promise::Progress,
     Promise::Cleanup,
 ];
-/// Whether occurrences go on is not judged: a killed attempt may be the last one for 30 s. Nor is their order.
+/// Whether locks are granted soon is not judged: a killed attempt may be the last one for 30 s. That another one follows
+/// belongs to `Once`. Nor is their order judged.
 const OF_A_JOB: &[Promise] = &[
     Promise::Once,
     Promise::Exclusion,
@@ -244,6 +250,30 @@ const WITH_NAMES: &[Subject] = &[
         Backend::RedisRs,
         REDIS,
         Some(Broken::CountsItsOwnTokens),
+    ),
+    leasehold(
+        "unmended-failover",
+        Backend::RedisRs,
+        &[Topology::Balancer, Topology::Cluster],
+        Some(Broken::TakesGrantsBack),
+    ),
+    leasehold(
+        "unmended-failover-fred",
+        Backend::Fred,
+        &[Topology::Balancer, Topology::Cluster],
+        Some(Broken::TakesGrantsBack),
+    ),
+    leasehold(
+        "unmended-quorum",
+        Backend::Quorum,
+        &[Topology::Quorum],
+        Some(Broken::DecidesTwice),
+    ),
+    leasehold(
+        "broken-forgets-suspend",
+        Backend::RedisRs,
+        REDIS,
+        Some(Broken::ForgetsSuspend),
     ),
     peer(
         "rslock",
@@ -365,6 +395,12 @@ impl Subject {
     /// Whether its clients ask for occurrences of jobs.
     pub(crate) fn runs_jobs(&self) -> bool {
         matches!(self.work, Some(Work::Job | Work::LockAsJob))
+    }
+
+    /// Whether its documentation says that the wall clocks of its clients don't matter, and that its deadlines count
+    /// suspend.
+    pub(crate) const fn knows_clocks(&self) -> bool {
+        matches!(self.launch, Launch::Leasehold(..) | Launch::Coordination(_))
     }
 
     /// The version that runs.

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::checker::{self, Figures, Promise, Violation};
 use crate::history::{About, Entry, History};
-use crate::{path_of, subject};
+use crate::{path_of, subject, timeline};
 
 /// The violations that are shown of one kind.
 const SHOWN: usize = 1;
@@ -72,11 +72,17 @@ impl Judged {
         kinds
     }
 
-    /// Saves a summary, and a minimal history of each kind of violation.
+    /// Saves a summary, and a minimal history of each kind of violation, also as a page.
     pub(crate) fn save(&self, history: &History, folder: &Path, run: &str) -> Result<(), Failure> {
         let kinds = self.by_kind();
         for (number, violations) in kinds.values().enumerate() {
-            minimal(&history.about, violations[0]).save(&path_of(folder, run, number))?;
+            let (shown, path) = (
+                minimal(&history.about, violations[0]),
+                path_of(folder, run, number),
+            );
+            shown.save(&path)?;
+            let page = timeline::page(&shown, &violations[0].to_string());
+            std::fs::write(path.with_extension("html"), page)?;
         }
         let broken = kinds.iter().map(|((not, promise), violations)| Broken {
             promise: *promise,

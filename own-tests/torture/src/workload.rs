@@ -22,6 +22,8 @@ const SEATS: u32 = 2;
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long it pauses after the library failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// More than any client of a few locks needs, in any language.
+const MOST_MEMORY_KIB: u64 = 256 << 10;
 
 /// One client: one process after the other, until the run ends.
 pub(crate) struct Worker<'a> {
@@ -74,6 +76,10 @@ impl Worker<'_> {
             }
             let pause = self.random.between(Duration::ZERO, PAUSE);
             self.record.sleep(pause);
+        }
+        if let Some(peak) = client.peak_memory().filter(|peak| *peak > MOST_MEMORY_KIB) {
+            let what = format!("client {}: the process used {peak} KiB", self.number);
+            self.record.left(what);
         }
         if !client.end() {
             let what = format!("client {}: the process stays", self.number);

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold::fred::FredBackend;
 use leasehold::postgres::PostgresBackend;
@@ -36,6 +36,41 @@ pub(crate) enum Broken {
     ReleasesAnyone,
     /// A counter in the process instead of the server's tokens: rule 15.
     CountsItsOwnTokens,
+    /// A user who remembers until when a guard is valid, on a clock that stands still during suspend: decision 0002.
+    ForgetsSuspend,
+    /// A grant that nobody seems to hear is published and taken back: decision 0037. Needs the mutants.
+    TakesGrantsBack,
+    /// Two calls for one attempt of a quorum may decide differently: decision 0040. Needs the mutants.
+    DecidesTwice,
+}
+
+impl Broken {
+    /// Takes a mend out of the code of this process.
+    #[cfg(leasehold_mutants)]
+    fn plant(self) -> Result<(), Failure> {
+        use leasehold_redis_common::script::mutants::MESSAGES;
+        match self {
+            Self::TakesGrantsBack => {
+                let mutant = MESSAGES
+                    .iter()
+                    .find(|it| it.name == "lua-grant-is-published-and-taken-back");
+                mutant.ok_or("no such mutant")?.plant();
+            }
+            Self::DecidesTwice => leasehold_quorum::mutants::plant(),
+            _ => {}
+        }
+        Ok(())
+    }
+
+    #[cfg(not(leasehold_mutants))]
+    fn plant(self) -> Result<(), Failure> {
+        match self {
+            Self::TakesGrantsBack | Self::DecidesTwice => {
+                Err("build with `RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-with-mutants`".into())
+            }
+            _ => Ok(()),
+        }
+    }
 }
 
 /// A client of leasehold.
@@ -50,6 +85,7 @@ pub(crate) struct Leasehold {
 /// A guard of any kind.
 trait AnyGuard {
     fn is_valid(&self) -> bool;
+    fn valid_for(&self) -> Duration;
     fn release(&self) -> Releasing<'_>;
 }
 
@@ -58,6 +94,10 @@ type Releasing<'a> = Pin<Box<dyn Future<Output = Result<ReleaseOutcome, Error>> 
 impl<K> AnyGuard for Guard<K> {
     fn is_valid(&self) -> bool {
         Self::is_valid(self)
+    }
+
+    fn valid_for(&self) -> Duration {
+        Self::valid_for(self)
     }
 
     fn release(&self) -> Releasing<'_> {
@@ -70,6 +110,8 @@ pub(crate) struct Held {
     guard: Box<dyn AnyGuard>,
     key: String,
     token: u64,
+    /// Until when the guard is valid, on a clock that stands still during suspend.
+    until: Cell<Instant>,
 }
 
 /// Connects a backend.
@@ -106,8 +148,10 @@ impl Leasehold {
         broken: Option<Broken>,
     ) -> Result<Self, Failure> {
         let first = urls.first().ok_or("no URL")?;
+        broken.map_or(Ok(()), Broken::plant)?;
         let backend = connect(backend, urls, lease).await?;
-        let redis = broken.map(|_| redis::Client::open(first.as_str()));
+        let redis = matches!(broken, Some(Broken::ReleasesAnyone))
+            .then(|| redis::Client::open(first.as_str()));
         Ok(Self {
             locks: LockClient::new(backend),
             redis: redis.transpose()?,
@@ -123,10 +167,12 @@ impl Leasehold {
             Some(Broken::CountsItsOwnTokens) => self.counted.get(),
             _ => guard.fencing_token().get(),
         };
+        let until = Cell::new(Instant::now() + guard.valid_for());
         Some(Held {
             guard: Box::new(guard),
             key: key.into(),
             token,
+            until,
         })
     }
 }
@@ -169,7 +215,15 @@ impl Adapter for Leasehold {
     }
 
     async fn check(&self, held: &Held) -> Result<bool, Failure> {
-        Ok(self.broken == Some(Broken::IgnoresItsDeadline) || held.guard.is_valid())
+        if held.guard.is_valid() {
+            held.until.set(Instant::now() + held.guard.valid_for());
+            return Ok(true);
+        }
+        Ok(match self.broken {
+            Some(Broken::IgnoresItsDeadline) => true,
+            Some(Broken::ForgetsSuspend) => Instant::now() < held.until.get(),
+            _ => false,
+        })
     }
 
     async fn release(&self, held: Held) -> Result<bool, Failure> {

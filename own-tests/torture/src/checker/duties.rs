@@ -1,6 +1,6 @@
 //! What a lock owes its users in time: to notice losses, to answer, to go on, to leave nothing behind.
 
-use super::{Hold, Promise, STALL, STOPPED, Violation, broken, seconds};
+use super::{Hold, Promise, STALL, STOPPED, SUSPENDED, Violation, broken, seconds};
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
 /// How long it may take until a signal reaches all threads of a process.
@@ -15,12 +15,11 @@ const SHOWN_ATTEMPTS: usize = 5;
 /// Finds clients that slept for longer than their lock can last, and still believe in it.
 pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let longest = history.about.lasts_asleep_ms * 1_000;
-    let slept =
-        |fault: &&Fault| fault.kind == STOPPED && fault.until - fault.from > longest + SIGNAL_US;
+    let slept = |fault: &&Fault| is_sleep(fault) && fault.until - fault.from > longest + SIGNAL_US;
     let mut found = Vec::new();
     for fault in history.faults().filter(slept) {
         // A renewal that another fault holds up may extend the lease in the meantime.
-        let reach = (fault.from.saturating_sub(2 * longest), fault.until);
+        let reach = (fault.from.saturating_sub(4 * longest), fault.until);
         let concerns = |other: &Fault| {
             other.delays && (other.client.is_none() || other.client == fault.client)
         };
@@ -50,6 +49,11 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         }
     }
     found
+}
+
+/// Whether a client's process slept.
+fn is_sleep(fault: &Fault) -> bool {
+    fault.kind == STOPPED || fault.kind == SUSPENDED
 }
 
 /// Finds calls that took too long.
@@ -88,7 +92,7 @@ fn asleep(history: &History, operation: &Operation) -> u64 {
         return 0;
     };
     let concerns = |fault: &&Fault| {
-        fault.kind == STALL || fault.kind == STOPPED && fault.client == Some(operation.client)
+        fault.kind == STALL || is_sleep(fault) && fault.client == Some(operation.client)
     };
     let overlap = |fault: &Fault| {
         let until = fault.until.min(completed);

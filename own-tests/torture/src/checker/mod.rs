@@ -25,6 +25,8 @@ use crate::protocol::Mode;
 
 /// The kind of a fault that stops a client's process.
 pub(crate) const STOPPED: &str = "stop client";
+/// The same, and the process can't tell from its monotonic clock, as when its machine was suspended.
+pub(crate) const SUSPENDED: &str = "suspend client";
 /// The kind of a fault that nobody injected: the controller itself was late.
 pub(crate) const STALL: &str = "stall of the machine";
 
@@ -34,7 +36,8 @@ pub(crate) const STALL: &str = "stall of the machine";
 pub(crate) enum Promise {
     /// Holders never overlap (S1).
     Exclusion,
-    /// An occurrence of a job that is done doesn't run again, and none is tried more than three times.
+    /// An occurrence of a job that is done doesn't run again, and none is tried more than three times. If an attempt dies,
+    /// another one follows.
     Once,
     /// A later holder has a higher token (S4).
     Tokens,

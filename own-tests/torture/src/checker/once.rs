@@ -1,12 +1,21 @@
-//! Jobs: occurrences that ran again after they were done, or too often. The key of an occurrence is `NAME@FIRE`.
+//! Jobs: occurrences that ran again after they were done, or too often, or that nobody tries any more. The key of an
+//! occurrence is `NAME@FIRE`.
 
 use std::collections::BTreeMap;
 
 use super::{Hold, Promise, Violation, broken, seconds};
-use crate::history::{Answer, Call, Entry, History, Operation};
+use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
 /// How often an occurrence may be tried.
 const ATTEMPTS: usize = 3;
+/// The pause before the second attempt, and the third.
+const PAUSES_US: [u64; ATTEMPTS - 1] = [30_000_000, 60_000_000];
+/// How long a machine that waits may take to notice that a pause is over, and to try again if it failed.
+const NOTICED_US: u64 = 3_000_000;
+/// So many calls that nothing disturbed, and none of them has started it: nobody ever will.
+const IN_VAIN: usize = 6;
+/// How long after a fault a client may still be busy with it.
+const SETTLED_US: u64 = 1_000_000;
 
 /// The name and the fire time of an occurrence.
 fn occurrence(key: &str) -> Option<(&str, u64)> {
@@ -36,7 +45,59 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         let text = format!("{key} was started {} times", holds.len());
         found.push(violation(history, (first.asked, last.from), text, shown));
     }
+    found.extend(attempts.values().filter_map(|it| forgotten(history, it)));
     found
+}
+
+/// An occurrence whose last attempt has died, although there are attempts left, and which machines that live and reach
+/// the servers then ask for in vain.
+fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
+    let last = attempts.last()?;
+    let pause = PAUSES_US.get(attempts.len() - 1)?;
+    let operations = || history.operations().filter(|it| it.key == last.key);
+    // The answer to the note "done" may be lost, and the note made.
+    if operations().any(|it| it.call == Call::Release) {
+        return None;
+    }
+    let died = operations()
+        .filter(|it| it.hold == last.id)
+        .map(ended)
+        .max()?;
+    let due = died + pause + history.about.lasts_asleep_ms * 1_000 + NOTICED_US;
+    let in_vain = |it: &&Operation| {
+        matches!(it.call, Call::Acquire { wait_ms: 1.., .. })
+            && it.invoked > due
+            && it.answer == Answer::Free
+    };
+    let in_vain = operations()
+        .filter(in_vain)
+        .filter(|it| is_undisturbed(history, it));
+    let shown: Vec<&Operation> = in_vain.take(IN_VAIN).collect();
+    let until = shown.get(IN_VAIN - 1).map(|it| ended(it))?;
+    let text = format!(
+        "{} was not started again after its attempt {} had died at {}, although {IN_VAIN} calls waited for it",
+        last.key,
+        attempts.len(),
+        seconds(died),
+    );
+    let mut evidence = last.evidence();
+    evidence.extend(shown.into_iter().cloned().map(Entry::Operation));
+    Some(violation(history, (last.asked, until), text, evidence))
+}
+
+fn ended(operation: &Operation) -> u64 {
+    operation.completed.unwrap_or(operation.invoked)
+}
+
+/// Whether nothing was done to the client or to the servers shortly before and during an operation.
+fn is_undisturbed(history: &History, operation: &Operation) -> bool {
+    let concerns = |fault: &Fault| fault.client.is_none_or(|it| it == operation.client);
+    let overlaps = |fault: &Fault| {
+        fault.from <= ended(operation) && fault.until + SETTLED_US >= operation.invoked
+    };
+    !history
+        .faults()
+        .any(|fault| concerns(fault) && overlaps(fault))
 }
 
 /// Starts that were asked for after the occurrence, or a later one, was certainly done.

@@ -130,6 +130,54 @@ impl Story {
     }
 }
 
+/// An attempt dies with its machine. Others ask for the occurrence, after the pause.
+#[test]
+fn occurrence_whose_attempt_died_is_started_again() {
+    let asks = |story: Story, from: u64, times: u64| {
+        (0..times).fold(story, |story, number| {
+            let (mode, wait_ms) = (Mode::Mutex, 1_000);
+            let at = from + number * 1_500;
+            story
+                .operation(
+                    (1, 100 + number),
+                    Call::Acquire { mode, wait_ms },
+                    (at, at + 1_000),
+                    Answer::Free,
+                )
+                .on("one@2000")
+        })
+    };
+    let died = || {
+        Story::new()
+            .acquires(ANN, (0, 10), 33)
+            .on("one@2000")
+            .still_holds(ANN, 100)
+            .on("one@2000")
+    };
+    asks(died(), 40_000, 6).breaks_only(Promise::Once);
+    asks(died(), 40_000, 5).keeps_everything();
+    // Its pause isn't over.
+    asks(died(), 20_000, 6).keeps_everything();
+    let again = died()
+        .acquires(BOB, (35_000, 35_010), 34)
+        .on("one@2000")
+        .releases(BOB, (36_000, 36_010))
+        .on("one@2000");
+    asks(again, 40_000, 6).keeps_everything();
+    // The answer to the note may be lost.
+    let unknown = died()
+        .operation(
+            ANN,
+            Call::Release,
+            (200, 300),
+            Answer::Error("no answer".into()),
+        )
+        .on("one@2000");
+    asks(unknown, 40_000, 6).keeps_everything();
+    let down = died().suffers("stop server", None, (39_000, 60_000), None);
+    asks(down, 40_000, 6).keeps_everything();
+}
+
 /// The minimal history of a violation shows that violation alone, also once it was saved and loaded.
 fn assert_convicts_again(about: &About, violation: &Violation) {
     let folder = tempfile::tempdir().expect("a folder");

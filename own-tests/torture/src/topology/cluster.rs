@@ -9,6 +9,7 @@ use super::{Faults, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
+use crate::link::Upstream;
 use crate::random::Random;
 use crate::workload::KEYS;
 
@@ -125,7 +126,7 @@ impl Servers for Cluster {
         redis_version(&self.all.nodes()[0])
     }
 
-    fn linked(&self) -> Vec<SocketAddr> {
+    fn linked(&self) -> Vec<Upstream> {
         Vec::new()
     }
 

@@ -1,5 +1,6 @@
 //! The servers of a run, and what may be done to them.
 
+mod balancer;
 mod cluster;
 mod postgres;
 mod quorum;
@@ -12,12 +13,15 @@ use std::time::Duration;
 use leasehold_test_servers::RedisServer;
 
 use crate::history::Assumption;
+use crate::link::Upstream;
 use crate::random::Random;
 
 /// The arrangements of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {
     Standalone,
+    /// A primary and a replica behind one address.
+    Balancer,
     Sentinel,
     Cluster,
     Postgres,
@@ -51,7 +55,7 @@ pub(crate) trait Servers: Send {
 
     /// The servers that each client reaches over a link of its own. With none, it reaches them directly:
     /// they name their own addresses.
-    fn linked(&self) -> Vec<SocketAddr>;
+    fn linked(&self) -> Vec<Upstream>;
 
     /// The URLs for a client with these links.
     fn urls(&self, links: &[SocketAddr]) -> Vec<String>;
@@ -92,6 +96,7 @@ impl Topology {
     pub(crate) fn start(self, lease: Duration) -> Box<dyn Servers> {
         match self {
             Self::Standalone => Box::new(standalone::Standalone::start(lease)),
+            Self::Balancer => Box::new(balancer::Balancer::start(lease)),
             Self::Sentinel => Box::new(sentinel::Sentinel::start()),
             Self::Cluster => Box::new(cluster::Cluster::start()),
             Self::Postgres => Box::new(postgres::Postgres::start(lease)),
@@ -103,6 +108,7 @@ impl Topology {
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Standalone => "standalone",
+            Self::Balancer => "balancer",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
             Self::Postgres => "postgres",
@@ -120,6 +126,9 @@ impl Topology {
         lease + Duration::from_secs(8) + delay
     }
 }
+
+/// More than any lock of a run needs, with all that it remembers of those who have left.
+const LARGEST_KEY: usize = 64 << 10;
 
 fn redis_version(server: &RedisServer) -> String {
     let version = server.version();
@@ -154,14 +163,28 @@ fn cut_connections(server: &RedisServer) {
     server.run(&["CLIENT", "KILL", "TYPE", "normal"]);
 }
 
-/// Keys that never expire: each is a lock that nobody gets again, unless it is free.
+/// What is left on a server: keys that never expire, each of which is a lock that nobody gets again, unless it is free.
+/// Keys that have grown without bound. Connections of clients that have ended.
 fn left_on(server: &RedisServer) -> Vec<String> {
-    let forever = "local left = {} \
+    let keys = format!(
+        "local left = {{}} \
         for _, key in ipairs(redis.call('KEYS', '*')) do \
-            if redis.call('PTTL', key) == -1 then left[#left + 1] = key end \
-        end return table.concat(left, ' ')";
-    let left = server.run(&["EVAL", forever, "0"]);
-    let keys = left.split(' ').filter(|key| !key.is_empty());
-    keys.map(|key| format!("the key {key} never expires"))
-        .collect()
+            if redis.call('PTTL', key) == -1 then left[#left + 1] = key .. ' never expires' end \
+            local bytes = redis.call('MEMORY', 'USAGE', key) \
+            if bytes > {LARGEST_KEY} then left[#left + 1] = key .. ' has ' .. bytes .. ' bytes' end \
+        end return table.concat(left, '\\n')"
+    );
+    let left = server.run(&["EVAL", &keys, "0"]);
+    let mut left: Vec<String> = left.lines().map(|what| format!("the key {what}")).collect();
+    let clients = server.run(&["CLIENT", "LIST"]);
+    let others = clients.lines().filter(|it| is_of_a_lock(it));
+    left.extend(others.map(|it| format!("a connection: {it}")));
+    left
+}
+
+/// Whether a line of `CLIENT LIST` may be a connection of a lock: not of another server, nor this one.
+fn is_of_a_lock(line: &str) -> bool {
+    let has = |text: &str| line.split(' ').any(|part| part.starts_with(text));
+    let of_a_server = has("flags=S") || has("flags=M") || has("name=sentinel-");
+    has("id=") && !of_a_server && !has("cmd=client|list")
 }

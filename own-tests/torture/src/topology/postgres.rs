@@ -6,7 +6,8 @@ use std::time::Duration;
 use leasehold_postgres::SCHEMA;
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use super::{Faults, Kind, Servers, sleep, within};
+use super::{Faults, Kind, LARGEST_KEY, Servers, sleep, within};
+use crate::link::{Upstream, fixed};
 use crate::random::Random;
 
 const DATABASE: &str = "shop";
@@ -79,8 +80,8 @@ impl Servers for Postgres {
         format!("PostgreSQL {}", self.execute("SHOW server_version"))
     }
 
-    fn linked(&self) -> Vec<SocketAddr> {
-        vec![(Ipv4Addr::LOCALHOST, self.server.port()).into()]
+    fn linked(&self) -> Vec<Upstream> {
+        vec![fixed((Ipv4Addr::LOCALHOST, self.server.port()).into())]
     }
 
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
@@ -97,12 +98,13 @@ impl Servers for Postgres {
     }
 
     fn left(&self) -> Vec<String> {
-        let transactions = self.execute(&format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE usename = '{USER}' AND xact_start < now() - interval '5 s'"
-        ));
-        match transactions.as_str() {
-            "0" => Vec::new(),
-            count => vec![format!("{count} transactions are open")],
-        }
+        let connections = format!("FROM pg_stat_activity WHERE usename = '{USER}'");
+        let rows = format!("FROM leasehold.locks WHERE octet_length(state) > {LARGEST_KEY}");
+        let counted = [("connections", connections), ("large rows", rows)];
+        let counted =
+            counted.map(|(what, from)| (what, self.execute(&format!("SELECT count(*) {from}"))));
+        let left = counted.into_iter().filter(|(_, count)| count != "0");
+        left.map(|(what, count)| format!("{count} {what}"))
+            .collect()
     }
 }

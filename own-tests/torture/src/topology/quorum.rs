@@ -7,6 +7,7 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::{Faults, Kind, Servers, within};
 use super::{cut_connections, fill_memory, flush_scripts, left_on, redis_version, sleep};
+use crate::link::{Upstream, fixed};
 use crate::random::Random;
 
 const SERVERS: usize = 3;
@@ -69,8 +70,9 @@ impl Servers for Quorum {
         format!("{SERVERS} × {}", redis_version(&self.servers[0]))
     }
 
-    fn linked(&self) -> Vec<SocketAddr> {
-        self.servers.iter().map(RedisServer::address).collect()
+    fn linked(&self) -> Vec<Upstream> {
+        let addresses = self.servers.iter().map(RedisServer::address);
+        addresses.map(fixed).collect()
     }
 
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {

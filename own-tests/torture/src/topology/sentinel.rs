@@ -9,6 +9,7 @@ use super::{Faults, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
+use crate::link::Upstream;
 use crate::random::Random;
 
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -81,7 +82,7 @@ impl Servers for Sentinel {
         redis_version(self.all.server(0))
     }
 
-    fn linked(&self) -> Vec<SocketAddr> {
+    fn linked(&self) -> Vec<Upstream> {
         Vec::new()
     }
 

@@ -9,6 +9,7 @@ use super::{Faults, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
+use crate::link::{Upstream, fixed};
 use crate::random::Random;
 
 const FAULTS: Faults<Standalone> = &[
@@ -90,8 +91,8 @@ impl Servers for Standalone {
         redis_version(&self.server)
     }
 
-    fn linked(&self) -> Vec<SocketAddr> {
-        vec![self.server.address()]
+    fn linked(&self) -> Vec<Upstream> {
+        vec![fixed(self.server.address())]
     }
 
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {

@@ -1,0 +1,173 @@
+//! The chart of the README: how often each lock had two holders at once, from the summaries of saved runs.
+
+use std::fmt::Write;
+
+use crate::checker::Promise;
+use crate::verdict::Summary;
+
+/// The colours and letters of the project's other pictures.
+const STYLE: &str = "svg{--paper:#fff;--ink:#1d2430;--faint:#6b7486;--line:#e3e7ee;--fault:#c8201e}\
+    @media(prefers-color-scheme:dark){svg{--paper:#12161d;--ink:#dfe5ee;--faint:#8d97a9;--line:#262d39;--fault:#ff6b66}}\
+    text{fill:var(--ink);font:12px ui-monospace,Menlo,Consolas,\"DejaVu Sans Mono\",monospace;white-space:pre}\
+    .paper{fill:var(--paper)}.faint{fill:var(--faint)}.name{text-anchor:end}.zero{stroke:var(--line);stroke-width:2}\
+    .bar{fill:var(--fault)}.ours{font-weight:700}";
+const TITLE: &str = "Two holders at once, for 1,000 locks taken on real servers";
+const ROW: usize = 22;
+/// The edge of the names, the space for the bars, and the whole width.
+const NAMES: usize = 230;
+const BARS: f64 = 330.0;
+const WIDTH: usize = 760;
+
+/// A lock, on all its servers.
+struct Line {
+    name: String,
+    taken: usize,
+    overlaps: usize,
+}
+
+impl Line {
+    fn rate(&self) -> f64 {
+        self.overlaps as f64 * 1_000.0 / self.taken.max(1) as f64
+    }
+}
+
+/// The name in the chart. What is broken on purpose has none, nor have jobs and elections, which are not only locks.
+fn name(subject: &str) -> Option<&str> {
+    const HIDDEN: [&str; 4] = ["broken-", "unmended-", "job-", "election-"];
+    if HIDDEN.iter().any(|it| subject.starts_with(it)) {
+        return None;
+    }
+    let together = [
+        ("leasehold-", "leasehold"),
+        ("tutorial-", "locks of tutorials"),
+    ];
+    let found = together
+        .iter()
+        .find(|(start, _)| subject.starts_with(start));
+    Some(found.map_or(subject, |(_, name)| name))
+}
+
+fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line> {
+    let mut lines: Vec<Line> = Vec::new();
+    for summary in summaries {
+        let Some(name) = name(&summary.about.subject) else {
+            continue;
+        };
+        let convicts =
+            |it: &&crate::verdict::Broken| it.convicts && it.promise == Promise::Exclusion;
+        let overlaps: usize = summary
+            .broken
+            .iter()
+            .filter(convicts)
+            .map(|it| it.count)
+            .sum();
+        let taken = summary.figures.holds;
+        match lines.iter_mut().find(|line| line.name == name) {
+            Some(line) => {
+                (line.taken, line.overlaps) = (line.taken + taken, line.overlaps + overlaps);
+            }
+            None => lines.push(Line {
+                name: name.into(),
+                taken,
+                overlaps,
+            }),
+        }
+    }
+    // Those with the fewest first, and of these the one with the most evidence.
+    lines.sort_by(|one, other| {
+        one.rate()
+            .total_cmp(&other.rate())
+            .then(other.taken.cmp(&one.taken))
+    });
+    lines
+}
+
+/// Draws it.
+pub(crate) fn draw<'a>(summaries: impl Iterator<Item = &'a Summary>) -> String {
+    let lines = lines(summaries);
+    let most = lines.iter().map(Line::rate).fold(1.0, f64::max);
+    let height = (lines.len() + 3) * ROW;
+    let mut svg = String::new();
+    // Writing to a string cannot fail.
+    let _ = write!(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
+         role=\"img\"><title>{TITLE}</title><style>{STYLE}</style><rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
+         <text x=\"12\" y=\"{ROW}\">{TITLE}</text>\n\
+         <text class=\"faint\" x=\"12\" y=\"{}\">Their processes are killed and stopped, their connections cut. The servers keep their data.</text>\n",
+        2 * ROW
+    );
+    for (line, number) in lines.iter().zip(2..) {
+        let y = number * ROW + ROW;
+        let (wide, ours) = (line.rate() / most * BARS, line.name == "leasehold");
+        let class = if ours { "name ours" } else { "name" };
+        let _ = writeln!(
+            svg,
+            "<text class=\"{class}\" x=\"{}\" y=\"{y}\">{}</text><path class=\"zero\" d=\"M{NAMES} {}v16\"/>\
+             <rect class=\"bar\" x=\"{NAMES}\" y=\"{}\" width=\"{wide:.1}\" height=\"12\"/>\
+             <text class=\"faint\" x=\"{:.0}\" y=\"{y}\">{:.1}, of {}</text>",
+            NAMES - 10,
+            line.name,
+            y - 12,
+            y - 10,
+            NAMES as f64 + wide + 8.0,
+            line.rate(),
+            line.taken,
+        );
+    }
+    svg.push_str("</svg>\n");
+    svg
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::checker::Figures;
+    use crate::history::About;
+    use crate::verdict::Broken;
+
+    fn run(subject: &str, taken: usize, overlaps: usize, convicts: bool) -> Summary {
+        let broken = Broken {
+            promise: Promise::Exclusion,
+            convicts,
+            count: overlaps,
+            text: String::new(),
+            evidence: Vec::new(),
+        };
+        Summary {
+            about: About {
+                subject: subject.into(),
+                ..About::default()
+            },
+            figures: Figures {
+                holds: taken,
+                ..Figures::default()
+            },
+            broken: vec![broken],
+        }
+    }
+
+    #[test]
+    fn chart_counts_what_convicts_for_a_thousand_locks() {
+        let runs = [
+            run("redis-semaphore", 500, 5, true),
+            run("leasehold-fred", 400, 9, false),
+            run("leasehold-redis-rs", 600, 0, true),
+            run("broken-releases-anyone", 10, 10, true),
+        ];
+        let lines = lines(runs.iter());
+        let shown: Vec<_> = lines
+            .iter()
+            .map(|it| (it.name.as_str(), it.taken, it.rate()))
+            .collect();
+        assert_eq!(
+            shown,
+            [("leasehold", 1_000, 0.0), ("redis-semaphore", 500, 10.0)]
+        );
+        let svg = draw(runs.iter());
+        assert!(
+            svg.contains("width=\"330.0\"") && svg.contains(">10.0, of 500<"),
+            "{svg}"
+        );
+    }
+}

@@ -1,0 +1,140 @@
+//! A primary and its replica behind one address, as a load balancer does it: after a failover, new connections lead to the
+//! new primary, and old ones stay where they are.
+
+use std::net::SocketAddr;
+use std::time::{Duration, Instant};
+
+use leasehold_test_servers::{RedisServer, ServerOptions};
+use tokio::sync::watch;
+
+use super::{Faults, Kind, Servers, outside, within};
+use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
+use super::{left_on, redis_version, sleep};
+use crate::history::Assumption;
+use crate::link::Upstream;
+use crate::random::Random;
+
+const CHANGE_WITHIN: Duration = Duration::from_secs(60);
+
+const FAULTS: Faults<Balancer> = &[
+    // The primary hands over all that it has written.
+    (within("graceful failover").delays(), |it, _| {
+        let to = it.replica().port().to_string();
+        it.primary().run(&["FAILOVER", "TO", "127.0.0.1", &to]);
+        it.until("the replica is the primary", |it| {
+            it.replica().run(&["ROLE"]).contains("master")
+        });
+        it.lead_to_the_other();
+        it.wait_until_in_sync();
+    }),
+    // The last writes may not have reached the replica.
+    (outside("kill primary", Assumption::A1).delays(), |it, _| {
+        it.servers[it.primary].kill();
+        it.replica().run(&["REPLICAOF", "NO", "ONE"]);
+        it.lead_to_the_other();
+        let old = 1 - it.primary;
+        it.servers[old].start_again();
+        it.replicate();
+        it.wait_until_in_sync();
+    }),
+    (within("stop primary").delays(), |it, random| {
+        it.primary().pause();
+        sleep(random, it.lease, 20, 150);
+        it.primary().resume();
+    }),
+    (within("flush scripts"), |it, _| flush_scripts(it.primary())),
+    (within("cut subscriptions"), |it, _| {
+        cut_subscriptions(it.primary());
+    }),
+    (within("cut connections"), |it, _| {
+        cut_connections(it.primary());
+    }),
+    (within("fill memory"), |it, random| {
+        fill_memory(it.primary(), random, it.lease);
+    }),
+];
+
+pub(super) struct Balancer {
+    servers: [RedisServer; 2],
+    /// The index of the primary.
+    primary: usize,
+    address: watch::Sender<SocketAddr>,
+    lease: Duration,
+}
+
+impl Balancer {
+    pub(super) fn start(lease: Duration) -> Self {
+        let servers = [(); 2].map(|()| ServerOptions::default().with_append_only().start());
+        let address = watch::channel(servers[0].address()).0;
+        let it = Self {
+            servers,
+            primary: 0,
+            address,
+            lease,
+        };
+        it.replicate();
+        it.wait_until_in_sync();
+        it
+    }
+
+    fn primary(&self) -> &RedisServer {
+        &self.servers[self.primary]
+    }
+
+    fn replica(&self) -> &RedisServer {
+        &self.servers[1 - self.primary]
+    }
+
+    /// The address leads to the other server from now on.
+    fn lead_to_the_other(&mut self) {
+        self.primary = 1 - self.primary;
+        self.address.send_replace(self.primary().address());
+    }
+
+    fn replicate(&self) {
+        let port = self.primary().port().to_string();
+        self.replica().run(&["REPLICAOF", "127.0.0.1", &port]);
+    }
+
+    fn wait_until_in_sync(&self) {
+        self.until("the replica follows", |it| {
+            it.primary()
+                .run(&["INFO", "replication"])
+                .contains("state=online")
+        });
+    }
+
+    fn until(&self, what: &str, check: impl Fn(&Self) -> bool) {
+        let began = Instant::now();
+        while !check(self) {
+            assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
+            std::thread::sleep(Duration::from_millis(2));
+        }
+    }
+}
+
+impl Servers for Balancer {
+    fn version(&self) -> String {
+        redis_version(self.primary())
+    }
+
+    fn linked(&self) -> Vec<Upstream> {
+        vec![self.address.subscribe()]
+    }
+
+    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
+        links.iter().map(|link| format!("redis://{link}")).collect()
+    }
+
+    fn kinds(&self) -> Vec<Kind> {
+        FAULTS.iter().map(|(kind, _)| *kind).collect()
+    }
+
+    fn inject(&mut self, kind: usize, random: &mut Random) {
+        FAULTS[kind].1(self, random);
+    }
+
+    fn left(&self) -> Vec<String> {
+        left_on(self.primary())
+    }
+}
