@@ -444,6 +444,30 @@ impl RedisServer {
         self.process = None;
     }
 
+    /// Takes this many bytes off the end of the append-only file of a killed server, as a crash of its machine does if
+    /// the last writes had not reached the disk.
+    ///
+    /// # Panics
+    /// Panics if there is no such file.
+    pub fn lose_last_writes(&self, bytes: u64) {
+        // Redis 7 has a folder of such files, and appends to the one with the highest number.
+        let parts = std::fs::read_dir(self.folder.path().join("appendonlydir"));
+        let parts = parts
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|part| part.path());
+        let last = parts
+            .filter(|part| part.to_string_lossy().ends_with(".incr.aof"))
+            .max_by_key(|part| part.metadata().and_then(|it| it.modified()).ok());
+        let path = last.unwrap_or_else(|| self.folder.path().join("appendonly.aof"));
+        let file = std::fs::File::options().write(true).open(path);
+        let file = file.expect("an append-only file");
+        let length = file.metadata().expect("its length").len();
+        file.set_len(length.saturating_sub(bytes))
+            .expect("a shorter file");
+    }
+
     /// Starts a killed server on the same address.
     ///
     /// # Panics

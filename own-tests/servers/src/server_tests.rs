@@ -27,6 +27,18 @@ fn restart_keeps_the_address_and_optionally_the_data() {
 }
 
 #[test]
+fn last_writes_can_get_lost() {
+    let mut server = ServerOptions::default().with_append_only().start();
+    server.run(&["SET", "first", "1"]);
+    server.run(&["SET", "last", "1"]);
+    server.kill();
+    server.lose_last_writes(5);
+    server.start_again();
+    assert_eq!(server.run(&["EXISTS", "first"]), "1");
+    assert_eq!(server.run(&["EXISTS", "last"]), "0");
+}
+
+#[test]
 fn killed_server_refuses_connections_until_started_again() {
     let mut server = RedisServer::start();
     server.kill();

@@ -83,9 +83,13 @@ struct Args {
     #[arg(long)]
     within: bool,
 
-    /// Only the faults of the servers whose names contain one of these texts
+    /// Only the faults whose names contain one of these texts
     #[arg(long, value_name = "TEXT")]
     only: Vec<String>,
+
+    /// How many of a hundred holders work for longer than a renewal takes
+    #[arg(long, default_value_t = 10, value_parser = percent)]
+    long: usize,
 
     /// Where histories are saved
     #[arg(long, default_value = "target/torture")]
@@ -102,6 +106,12 @@ struct Args {
     /// Lists the subjects instead
     #[arg(long, conflicts_with_all = ["subject", "check"])]
     list: bool,
+}
+
+/// A number up to 100.
+fn percent(text: &str) -> Result<usize, String> {
+    let number = text.parse().ok().filter(|it| *it <= 100);
+    number.ok_or_else(|| "not a number up to 100".into())
 }
 
 #[derive(Debug, Subcommand)]
@@ -256,6 +266,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
             lease: Duration::from_millis(args.lease_ms),
             within: args.within,
             only: &args.only,
+            long: args.long,
             log: &args.out.join(format!("{name}.log")),
         })?;
         history.save(&args.out.join(format!("{name}.jsonl")))?;

@@ -11,6 +11,7 @@ use crate::client::Target;
 use crate::link::{Cut, Link};
 use crate::random::Random;
 use crate::record::Record;
+use crate::run::is_chosen;
 use crate::topology::{Kind, Servers, within};
 
 /// Both nemeses pause between two faults.
@@ -22,6 +23,24 @@ const UNTIL_STOPPED: Duration = Duration::from_millis(50);
 /// How far the wall clock of a client is set from the machine's.
 const STEP: Duration = Duration::from_secs(6 * 3_600);
 
+const KILLED: &str = "kill client";
+const STEPPED: &str = "step the wall clock of client";
+const CUT_OFF: &str = "cut off client";
+const LOSE_REQUESTS: &str = "lose requests";
+const LOSE_REPLIES: &str = "lose replies";
+const OF_CLIENTS: [&str; 10] = [
+    KILLED,
+    KILLED,
+    STEPPED,
+    SUSPENDED,
+    SUSPENDED,
+    STOPPED,
+    STOPPED,
+    CUT_OFF,
+    LOSE_REQUESTS,
+    LOSE_REPLIES,
+];
+
 /// What both nemeses know.
 #[derive(Debug)]
 pub(crate) struct Nemesis<'a> {
@@ -29,6 +48,7 @@ pub(crate) struct Nemesis<'a> {
     /// Set when the faults must end.
     pub(crate) calm: &'a AtomicBool,
     pub(crate) lease: Duration,
+    pub(crate) only: &'a [String],
 }
 
 impl Nemesis<'_> {
@@ -48,32 +68,50 @@ impl Nemesis<'_> {
         clocks: &[SteppedClock],
         random: &mut Random,
     ) {
-        let mut suspended = vec![Duration::ZERO; clocks.len()];
+        let kinds = self.kinds_of_clients(links, clocks);
+        let mut suspended = vec![Duration::ZERO; targets.len()];
         while self.goes_on() {
             self.pause(random);
+            if kinds.is_empty() {
+                continue;
+            }
             let client = random.below(targets.len());
             let (target, links) = (&targets[client], &links[client]);
             let time = random.between(self.lease / 2, self.lease * 3);
-            let clock = clocks.get(client).zip(suspended.get_mut(client));
-            match (random.below(if links.is_empty() { 7 } else { 10 }), clock) {
-                (0 | 1, _) => self.kill(client, target),
-                (2, Some((clock, _))) => self.step(client, clock, random),
-                (3 | 4, Some(clock)) => self.suspend(client, target, clock, time),
-                (2..7, _) => self.stop(client, target, time),
-                _ => {
+            match kinds[random.below(kinds.len())] {
+                KILLED => self.kill(client, target),
+                STOPPED => self.stop(client, target, time),
+                STEPPED => self.step(client, &clocks[client], random),
+                SUSPENDED => {
+                    let clock = (&clocks[client], &mut suspended[client]);
+                    self.suspend(client, target, clock, time);
+                }
+                cut => {
                     let one = random.below(links.len());
                     let all = random.percent(50);
-                    let links = if all { &links[..] } else { &links[one..=one] };
-                    self.cut(client, links, time, random);
+                    let links = if all { links } else { &links[one..=one] };
+                    self.cut(client, links, time, cut);
                 }
             }
         }
     }
 
+    /// What is done to clients, the frequent ones more than once. Not all have clocks, or links.
+    fn kinds_of_clients(&self, links: &[Vec<Link>], clocks: &[SteppedClock]) -> Vec<&'static str> {
+        let has_links = links.iter().all(|it| !it.is_empty());
+        let possible = |kind: &&str| match *kind {
+            STEPPED | SUSPENDED => !clocks.is_empty(),
+            CUT_OFF | LOSE_REQUESTS | LOSE_REPLIES => has_links,
+            _ => true,
+        };
+        let all = OF_CLIENTS.into_iter().filter(possible);
+        all.filter(|kind| is_chosen(self.only, kind)).collect()
+    }
+
     fn kill(&self, client: usize, target: &Target) {
         let from = self.record.now();
         if target.signal(Signal::KILL) {
-            self.record.fault(within("kill client"), Some(client), from);
+            self.record.fault(within(KILLED), Some(client), from);
         }
     }
 
@@ -113,17 +151,12 @@ impl Nemesis<'_> {
         let from = self.record.now();
         let by = micros(random.between(Duration::ZERO, STEP));
         clock.set(if random.percent(50) { by } else { -by });
-        let kind = within("step the wall clock of client");
-        self.record.fault(kind, Some(client), from);
+        self.record.fault(within(STEPPED), Some(client), from);
     }
 
     /// Cuts a client off from one server, or from all.
-    fn cut(&self, client: usize, links: &[Link], time: Duration, random: &mut Random) {
-        let ((requests, replies), kind) = match random.below(3) {
-            0 => ((true, true), "cut off client"),
-            1 => ((true, false), "lose requests"),
-            _ => ((false, true), "lose replies"),
-        };
+    fn cut(&self, client: usize, links: &[Link], time: Duration, kind: &'static str) {
+        let (requests, replies) = (kind != LOSE_REPLIES, kind != LOSE_REQUESTS);
         let from = self.record.now();
         links
             .iter()
@@ -140,8 +173,11 @@ impl Nemesis<'_> {
         kinds: &[(usize, Kind)],
         random: &mut Random,
     ) {
-        while self.goes_on() && !kinds.is_empty() {
+        while self.goes_on() {
             self.pause(random);
+            if kinds.is_empty() {
+                continue;
+            }
             let (number, kind) = kinds[random.below(kinds.len())];
             let from = self.record.now();
             servers.inject(number, random);

@@ -39,8 +39,10 @@ pub(crate) struct Plan<'a> {
     pub(crate) lease: Duration,
     /// Only faults that break no assumption.
     pub(crate) within: bool,
-    /// If there are any, only the faults of the servers whose names contain one of them.
+    /// If there are any, only the faults whose names contain one of them.
     pub(crate) only: &'a [String],
+    /// How many of a hundred holders work for longer than a renewal takes.
+    pub(crate) long: usize,
     /// Where the clients write what they have to say beside the protocol.
     pub(crate) log: &'a Path,
 }
@@ -51,6 +53,8 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
         .worker_threads(1)
         .enable_all()
         .build()?;
+    // Installs what the subject needs before the clock starts.
+    plan.subject.program(plan.lease_ms(), &[])?;
     let mut servers = plan.topology.start(plan.lease);
     let link = |to| Link::start(runtime.handle(), to);
     let links = (0..plan.clients)
@@ -93,6 +97,7 @@ impl Plan<'_> {
             record,
             calm,
             lease: self.lease,
+            only: self.only,
         };
         let log = File::create(self.log)?;
         // Fails early if a client can't be started at all.
@@ -155,9 +160,7 @@ impl Plan<'_> {
 
     fn kinds(&self, servers: &dyn Servers) -> Vec<(usize, Kind)> {
         let all = servers.kinds().into_iter().enumerate();
-        let chosen = |name: &str| {
-            self.only.is_empty() || self.only.iter().any(|text| name.contains(text.as_str()))
-        };
+        let chosen = |name: &str| is_chosen(self.only, name);
         all.filter(|(_, kind)| !self.within || kind.breaks.is_none())
             .filter(|(_, kind)| chosen(kind.name))
             .collect()
@@ -196,6 +199,12 @@ impl Plan<'_> {
             lease: self.lease,
             all_modes: self.subject.all_modes,
             runs_jobs: self.subject.runs_jobs(),
+            // Few occurrences are due, and the nemesis must find some that run.
+            long: if self.subject.runs_jobs() {
+                60
+            } else {
+                self.long
+            },
             random,
         }
     }
@@ -259,6 +268,11 @@ fn left_in_the_end(servers: &dyn Servers) -> Vec<String> {
         }
         std::thread::sleep(Duration::from_millis(100));
     }
+}
+
+/// Whether a fault of this name may be injected.
+pub(crate) fn is_chosen(only: &[String], name: &str) -> bool {
+    only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
 }
 
 fn millis(time: Duration) -> u64 {

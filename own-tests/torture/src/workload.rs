@@ -35,6 +35,8 @@ pub(crate) struct Worker<'a> {
     pub(crate) all_modes: bool,
     /// Whether each mutex is the lock of a job.
     pub(crate) runs_jobs: bool,
+    /// How many of a hundred holders need a few renewals.
+    pub(crate) long: usize,
     pub(crate) random: Random,
 }
 
@@ -163,10 +165,9 @@ impl Worker<'_> {
         Ok(())
     }
 
-    /// Most holders are quick. Some need a few renewals.
+    /// Some holders need a few renewals. The others are quick.
     fn time_of_work(&mut self) -> Duration {
-        // Few occurrences are due, and the nemesis must find some that run.
-        if self.random.percent(if self.runs_jobs { 60 } else { 10 }) {
+        if self.random.percent(self.long) {
             self.random.between(self.lease / 2, self.lease * 2)
         } else {
             let quick = Duration::from_millis(20);

@@ -79,6 +79,8 @@ pub(crate) struct Leasehold {
     /// Only for what is broken.
     redis: Option<redis::Client>,
     broken: Option<Broken>,
+    /// The locks that the process takes at the same time.
+    others: usize,
     counted: Cell<u64>,
 }
 
@@ -149,6 +151,7 @@ impl Leasehold {
     ) -> Result<Self, Failure> {
         let first = urls.first().ok_or("no URL")?;
         broken.map_or(Ok(()), Broken::plant)?;
+        let others = if backend == Backend::Quorum { 2 } else { 0 };
         let backend = connect(backend, urls, lease).await?;
         let redis = matches!(broken, Some(Broken::ReleasesAnyone))
             .then(|| redis::Client::open(first.as_str()));
@@ -156,8 +159,21 @@ impl Leasehold {
             locks: LockClient::new(backend),
             redis: redis.transpose()?,
             broken,
+            others,
             counted: Cell::new(0),
         })
+    }
+
+    /// Takes two other locks meanwhile, if the backend is a quorum. What several tasks of a process ask for at once goes to
+    /// its servers together, and may outlive the call of one of them.
+    fn take_others(&self, lease: Duration, wait: Duration) -> Result<(), Error> {
+        for number in 0..self.others {
+            let name = format!("beside-{}-{number}", std::process::id());
+            let mutex = self.locks.mutex(name)?.lease(lease);
+            // Its guard is dropped at once. Only the locks that the controller has asked for are judged.
+            tokio::spawn(async move { mutex.try_lock_for(wait).await.map(drop) });
+        }
+        Ok(())
     }
 
     fn held<K: 'static>(&self, key: &str, outcome: Outcome<Guard<K>>) -> Option<Held> {
@@ -193,6 +209,7 @@ impl Adapter for Leasehold {
         Ok(match mode {
             Mode::Mutex => {
                 let mutex = self.locks.mutex(key)?.lease(lease);
+                self.take_others(lease, wait)?;
                 self.held(key, mutex.try_lock_for(wait).await?)
             }
             Mode::Read => {

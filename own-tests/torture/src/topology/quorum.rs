@@ -3,7 +3,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold::api::bounds::DELIVERY_WINDOW;
+use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 
 use super::{Faults, Kind, Servers, within};
 use super::{cut_connections, fill_memory, flush_scripts, left_on, redis_version, sleep};
@@ -11,6 +12,7 @@ use crate::link::{Upstream, fixed};
 use crate::random::Random;
 
 const SERVERS: usize = 3;
+const DRIFT: Duration = Duration::from_millis(10);
 
 const FAULTS: Faults<Quorum> = &[
     (
@@ -20,6 +22,16 @@ const FAULTS: Faults<Quorum> = &[
             it.servers[server].kill();
             sleep(random, it.lease, 0, 200);
             it.servers[server].start_again();
+        },
+    ),
+    // As docs/deployment.md says: the old one is stopped for good, and the new one begins after the delay.
+    (
+        within("replace one server by an empty one"),
+        |it, random| {
+            let server = random.below(SERVERS);
+            it.servers[server].kill();
+            std::thread::sleep(it.lease + it.lease / 100 + DRIFT + DELIVERY_WINDOW);
+            it.servers[server].restart(Data::Lost);
         },
     ),
     (within("stop one server").delays(), |it, random| {

@@ -12,6 +12,9 @@ use crate::history::Assumption;
 use crate::link::{Upstream, fixed};
 use crate::random::Random;
 
+/// How many bytes of the append-only file may get lost: some grants.
+const LAST_WRITES: usize = 4_000;
+
 const FAULTS: Faults<Standalone> = &[
     (
         within("kill server, restart with its data"),
@@ -42,6 +45,18 @@ const FAULTS: Faults<Standalone> = &[
         |it, random| {
             it.server.restart(Data::Lost);
             sleep(random, it.lease, 0, 50);
+        },
+    ),
+    (
+        outside(
+            "kill server, restart without its last writes",
+            Assumption::A1,
+        ),
+        |it, random| {
+            it.server.kill();
+            it.server
+                .lose_last_writes(1 + random.below(LAST_WRITES) as u64);
+            it.server.start_again();
         },
     ),
     (outside("flush all keys", Assumption::A2), |it, _| {
