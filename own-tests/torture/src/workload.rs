@@ -40,15 +40,19 @@ pub(crate) struct Worker<'a> {
     pub(crate) random: Random,
 }
 
-/// The periods of the jobs. The second one is long enough for another attempt.
-const PERIODS_MS: [u64; MUTEXES.len()] = [2_000, 45_000];
+/// The period of the first job. The nemesis finds some of its bodies at work.
+const SHORT_PERIOD_MS: u64 = 2_000;
+/// The period of the others. It is long enough for another attempt.
+const LONG_PERIOD_MS: u64 = 60_000;
+/// So many that some attempt dies in a run of a few minutes.
+const LONG_JOBS: usize = 6;
 
 /// The key of the occurrence of a job that is due, as docs/jobs.md tells: all clients name it by its fire time.
-fn occurrence(job: usize) -> String {
+fn occurrence(name: &str, period_ms: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("after 1970").as_millis();
     let now = u64::try_from(now).expect("this century");
-    format!("{}@{}", MUTEXES[job], now - now % PERIODS_MS[job])
+    format!("{name}@{}", now - now % period_ms)
 }
 
 /// The process is gone.
@@ -122,7 +126,13 @@ impl Worker<'_> {
             0 if self.all_modes => (READERS_AND_WRITERS, Mode::Write),
             1 | 2 if self.all_modes => (READERS_AND_WRITERS, Mode::Read),
             3 if self.all_modes => (PERMITS, Mode::Permit(SEATS)),
-            other if self.runs_jobs => return (occurrence(other % MUTEXES.len()), Mode::Mutex),
+            0..3 if self.runs_jobs => {
+                return (occurrence(MUTEXES[0], SHORT_PERIOD_MS), Mode::Mutex);
+            }
+            _ if self.runs_jobs => {
+                let name = format!("{}-{}", MUTEXES[1], self.random.below(LONG_JOBS));
+                return (occurrence(&name, LONG_PERIOD_MS), Mode::Mutex);
+            }
             other => (MUTEXES[other % MUTEXES.len()], Mode::Mutex),
         };
         (key.into(), mode)

@@ -13,7 +13,7 @@ const PAUSES_US: [u64; ATTEMPTS - 1] = [30_000_000, 60_000_000];
 /// How long a machine that waits may take to notice that a pause is over, and to try again if it failed.
 const NOTICED_US: u64 = 3_000_000;
 /// So many calls that nothing disturbed, and none of them has started it: nobody ever will.
-const IN_VAIN: usize = 6;
+const IN_VAIN: usize = 4;
 /// How long after a fault a client may still be busy with it.
 const SETTLED_US: u64 = 1_000_000;
 

@@ -154,16 +154,16 @@ fn occurrence_whose_attempt_died_is_started_again() {
             .still_holds(ANN, 100)
             .on("one@2000")
     };
-    asks(died(), 40_000, 6).breaks_only(Promise::Once);
-    asks(died(), 40_000, 5).keeps_everything();
+    asks(died(), 40_000, 4).breaks_only(Promise::Once);
+    asks(died(), 40_000, 3).keeps_everything();
     // Its pause isn't over.
-    asks(died(), 20_000, 6).keeps_everything();
+    asks(died(), 20_000, 4).keeps_everything();
     let again = died()
         .acquires(BOB, (35_000, 35_010), 34)
         .on("one@2000")
         .releases(BOB, (36_000, 36_010))
         .on("one@2000");
-    asks(again, 40_000, 6).keeps_everything();
+    asks(again, 40_000, 4).keeps_everything();
     // The answer to the note may be lost.
     let unknown = died()
         .operation(
@@ -173,9 +173,9 @@ fn occurrence_whose_attempt_died_is_started_again() {
             Answer::Error("no answer".into()),
         )
         .on("one@2000");
-    asks(unknown, 40_000, 6).keeps_everything();
+    asks(unknown, 40_000, 4).keeps_everything();
     let down = died().suffers("stop server", None, (39_000, 60_000), None);
-    asks(down, 40_000, 6).keeps_everything();
+    asks(down, 40_000, 4).keeps_everything();
 }
 
 /// The minimal history of a violation shows that violation alone, also once it was saved and loaded.
