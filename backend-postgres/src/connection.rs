@@ -39,21 +39,38 @@ const READ: &str =
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, version, state
     FROM (VALUES (1)) AS one LEFT JOIN leasehold.locks ON key = $1";
 
-const INSERT: &str = "WITH written AS (
-        INSERT INTO leasehold.locks (key, version, state, keep_until) SELECT $1, $2, $3, $4
-        WHERE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5
-        ON CONFLICT (key) DO NOTHING RETURNING 1)
+/// Writes a row if the time of the step is in the past and the deadline is not, sends the messages, and reads
+/// the clock. If nothing is written although the time was an estimate, also reads the row, in the snapshot of
+/// the statement, which is older than the clock.
+macro_rules! conditional {
+    ($written:literal) => {
+        concat!(
+            "WITH written AS (",
+            $written,
+            " RETURNING 1)
     SELECT EXISTS (SELECT FROM written), (
         SELECT count(pg_notify(channel, payload)) FROM unnest($6::text[], $7::text[])
-        AS message (channel, payload) WHERE EXISTS (SELECT FROM written))";
+        AS message (channel, payload) WHERE EXISTS (SELECT FROM written)),
+        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, found.version, found.state
+    FROM (VALUES (1)) AS one
+    LEFT JOIN leasehold.locks AS found ON key = $1 AND $9 AND NOT EXISTS (SELECT FROM written)"
+        )
+    };
+}
 
-const UPDATE: &str = "WITH written AS (
-        UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
-        WHERE key = $1 AND version = $8
-        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5 RETURNING 1)
-    SELECT EXISTS (SELECT FROM written), (
-        SELECT count(pg_notify(channel, payload)) FROM unnest($6::text[], $7::text[])
-        AS message (channel, payload) WHERE EXISTS (SELECT FROM written))";
+const INSERT: &str = conditional!(
+    "INSERT INTO leasehold.locks (key, version, state, keep_until) SELECT $1, $2, $3, $4
+        WHERE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $8
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5
+        ON CONFLICT (key) DO NOTHING"
+);
+
+const UPDATE: &str = conditional!(
+    "UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
+        WHERE key = $1 AND version = $10
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $8
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5"
+);
 
 /// What all connections of a backend share.
 #[derive(Debug)]

@@ -85,8 +85,9 @@
 //! fail with the same error as soon as a prepared statement is missing.
 //!
 //! # Cost
-//! To acquire a lock takes two round trips and a commit, and so does to release it; an advisory lock takes one
-//! round trip each and no commit. Clients that compete for one key may have to repeat them: see the crate
+//! To acquire a lock takes two round trips and a commit, and so does to release it. On a key that only this client
+//! uses, it is one round trip and a commit each: the client remembers the row. An advisory lock takes one round
+//! trip each and no commit. Clients that compete for one key may have to repeat them: see the crate
 //! `leasehold-store`, which executes the commands. Choose Redis, where each is one script without conflicts,
 //! if tens of clients want one key at the same time, or if the commits are too much for your database.
 

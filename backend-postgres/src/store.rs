@@ -125,6 +125,16 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
+/// The row in two columns, from this one on.
+fn found(row: &tokio_postgres::Row, index: usize) -> Result<Option<Row>, BackendError> {
+    let version: Option<i64> = column(row, index)?;
+    let bytes: Option<Vec<u8>> = column(row, index + 1)?;
+    Ok(version.zip(bytes).map(|(version, bytes)| Row {
+        version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
+        bytes,
+    }))
+}
+
 const fn signed(number: u64) -> i64 {
     i64::from_ne_bytes(number.to_ne_bytes())
 }
@@ -151,14 +161,9 @@ impl Store for PostgresStore {
         let row = self
             .query(&session, &session.statements.read, &[&key])
             .await?;
-        let version: Option<i64> = column(&row, 1)?;
-        let bytes: Option<Vec<u8>> = column(&row, 2)?;
         Ok(Read {
             stamp: stamp(&session, column(&row, 0)?),
-            row: version.zip(bytes).map(|(version, bytes)| Row {
-                version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
-                bytes,
-            }),
+            row: found(&row, 1)?,
         })
     }
 
@@ -168,6 +173,7 @@ impl Store for PostgresStore {
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
         let expected = write.expected.map(|version| signed(version.get()));
+        let step = micros(write.stamp.at);
         let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
             &key,
             &version,
@@ -176,6 +182,8 @@ impl Store for PostgresStore {
             &deadline,
             &channels,
             &payloads,
+            &step,
+            &write.is_estimated,
         ];
         let statement = match &expected {
             Some(expected) => {
@@ -199,11 +207,18 @@ impl Store for PostgresStore {
             }
         };
         let row = session.call(&self.connection.shared.runtime, call).await?;
-        Ok(match row.try_get(0) {
-            Ok(true) => Written::Applied,
-            Ok(false) => Written::NotApplied,
-            Err(error) => return Err(BackendError::outcome_unknown("no result").with_source(error)),
-        })
+        match row
+            .try_get(0)
+            .and_then(|applied| Ok((applied, row.try_get(2)?)))
+        {
+            Ok((true, at)) => Ok(Written::AppliedAt(stamp(&session, at))),
+            Ok((false, _)) if !write.is_estimated => Ok(Written::NotApplied),
+            Ok((false, at)) => Ok(Written::NotAppliedTo(Read {
+                stamp: stamp(&session, at),
+                row: found(&row, 3)?,
+            })),
+            Err(error) => Err(BackendError::outcome_unknown("no result").with_source(error)),
+        }
     }
 
     fn can_listen(&self) -> bool {

@@ -6,7 +6,7 @@ mod support;
 use std::sync::Arc;
 
 use leasehold_api::bounds;
-use leasehold_conformance::differential::{check, commands};
+use leasehold_conformance::differential::{check_with_estimates, commands};
 use leasehold_postgres::{Options, PostgresBackend};
 
 #[test]
@@ -18,7 +18,7 @@ fn random_commands_are_answered_as_the_machine_does() {
     let backend = runtime
         .block_on(PostgresBackend::connect_with(&server.url(), options))
         .expect("the server can be reached");
-    match check(&runtime, Arc::new(backend), commands()) {
+    match check_with_estimates(&runtime, Arc::new(backend), commands()) {
         Ok(counts) => println!("{counts}"),
         Err(problem) => panic!("{problem}"),
     }

@@ -20,6 +20,7 @@ use crate::call::{Answer, Call};
 use crate::check::check_writes;
 use crate::execute::{Executor, within};
 use crate::local::Local;
+use crate::memory::Memory;
 use crate::store::Store;
 use crate::streams::Streams;
 use crate::turns::Turns;
@@ -39,7 +40,9 @@ const CHECK_WITHIN: Duration = Duration::from_secs(10);
 /// [poll](Store::poll_interval). It has `reachability` if the store [can tell reach](Store::can_tell_reach),
 /// and `independent_renewal` with [a store for renewals](Self::renewals).
 ///
-/// A command is a read and a conditional write, see the [crate's documentation](crate). The commands
+/// A command is a read and a conditional write, see the [crate's documentation](crate). If the store
+/// [compares the time](crate::Written::AppliedAt), an acquire or a release of a key that only this client uses
+/// is one write. The commands
 /// of one backend on one key are executed in the order in which they come. Those that come while one is
 /// executed share the next read and write, up to 128 of them. Between backends, a conflict is tried again
 /// after a random pause, until the call timeout.
@@ -66,6 +69,7 @@ pub struct StoreBackend<S> {
     call_timeout: Duration,
     turns: Arc<Turns>,
     local: Arc<Local>,
+    memory: Arc<Memory>,
     closed: AtomicBool,
     streams: Streams,
     /// When rows were last removed.
@@ -90,6 +94,7 @@ impl<S: Store> StoreBackend<S> {
             call_timeout: bounds::CALL_TIMEOUT,
             turns: Arc::default(),
             local: Arc::default(),
+            memory: Arc::default(),
             closed: AtomicBool::new(false),
             streams: Streams::default(),
             removed: Mutex::new(None),
@@ -137,6 +142,7 @@ impl<S: Store> StoreBackend<S> {
             store: Arc::clone(store),
             runtime: Arc::clone(&runtime),
             local: Arc::clone(&self.local),
+            memory: Arc::clone(&self.memory),
         };
         let waiting = caller.wait(&*runtime, self.call_timeout);
         let answer = match in_turn {
@@ -271,9 +277,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             return Err(BackendError::Closed);
         }
         let runtime = self.store.runtime();
-        within(&*runtime, self.call_timeout, self.store.time())
+        let stamp = within(&*runtime, self.call_timeout, self.store.time())
             .await
-            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
+            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?;
+        self.memory.note_clock(stamp, runtime.now());
+        Ok(stamp)
     }
 
     fn clock(&self, _: &Key) -> Option<ClockId> {

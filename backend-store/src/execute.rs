@@ -1,4 +1,5 @@
-//! Executes calls on the row of a key: read, step, compare-and-set, and again after a conflict.
+//! Executes calls on the row of a key: read, step, compare-and-set, and again after a conflict. A row that
+//! this client remembers needs no read.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
@@ -8,10 +9,14 @@ use std::time::Duration;
 use futures_util::FutureExt;
 use futures_util::future::{Either, select};
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
-use leasehold_api::{BackendError, Key, Moment, ReleaseReply, Runtime, SessionId, Stamp, Stamped};
+use leasehold_api::{
+    AcquireReply, BackendError, Key, Moment, ReleaseReply, Runtime, ServerTime, SessionId, Stamp,
+    Stamped,
+};
 
 use crate::call::Call;
 use crate::local::Local;
+use crate::memory::{Memory, Remembered};
 use crate::store::{Read, Store, Version, Write, Written};
 use crate::turns::Task;
 
@@ -43,6 +48,7 @@ pub(crate) struct Executor<S> {
     pub(crate) store: Arc<S>,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) local: Arc<Local>,
+    pub(crate) memory: Arc<Memory>,
 }
 
 /// The result of some calls on one version of the row.
@@ -53,6 +59,15 @@ struct Stepped {
     /// The new state, unless nothing changes.
     state: Option<State>,
     messages: Vec<Message>,
+}
+
+/// How commands on a remembered row have ended.
+enum Tried {
+    /// Their result may depend on more than the row, or is none that is trusted without a read.
+    Unfit,
+    Finished,
+    /// The row is probably another one. This is what a read finds, if the store has said it.
+    Missed(Option<Read>),
 }
 
 /// How an attempt has ended.
@@ -72,7 +87,8 @@ impl<S: Store> Executor<S> {
         let mut calls = Vec::new();
         let mut pauses = Pauses::default();
         while task.next_turn(&mut calls) {
-            if let Some(pause) = self.attempt(task.key(), &mut calls, &mut pauses).await {
+            let pause = self.attempt(task.key(), &mut calls, &mut pauses, true);
+            if let Some(pause) = pause.await {
                 // Everybody waits for a release. It doesn't wait for the pause of other calls.
                 let release = task
                     .release()
@@ -82,11 +98,12 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Executes one call, without a turn.
+    /// Executes one call, without a turn. It always reads: the client's other commands may be changing the row.
     pub(crate) async fn run_alone(self, key: &Key, call: Call) {
         let (mut calls, mut pauses) = (vec![call], Pauses::default());
         while !calls.is_empty() {
-            if let Some(pause) = self.attempt(key, &mut calls, &mut pauses).await {
+            let pause = self.attempt(key, &mut calls, &mut pauses, false);
+            if let Some(pause) = pause.await {
                 self.runtime.sleep(pause).await;
             }
             calls.retain(Call::is_awaited);
@@ -100,11 +117,18 @@ impl<S: Store> Executor<S> {
         key: &Key,
         calls: &mut Vec<Call>,
         pauses: &mut Pauses,
+        in_turn: bool,
     ) -> Option<Duration> {
         let sent = self.runtime.now();
         let ends = calls.iter().map(|call| call.ends).max().unwrap_or(sent);
         let limit = ends.saturating_since(sent);
-        match within(&*self.runtime, limit, self.try_once(key, calls, sent, ends)).await {
+        match within(
+            &*self.runtime,
+            limit,
+            self.try_once(key, calls, ends, in_turn),
+        )
+        .await
+        {
             Some(Ok(Attempted::Finished)) => *pauses = Pauses::default(),
             Some(Ok(Attempted::Conflict { hands_over })) => {
                 let now = self.runtime.now();
@@ -127,16 +151,43 @@ impl<S: Store> Executor<S> {
         &self,
         key: &Key,
         calls: &mut Vec<Call>,
-        sent: Moment,
         ends: Moment,
+        in_turn: bool,
     ) -> Result<Attempted, BackendError> {
-        let read = self.store.read(key).await.map_err(nothing_written)?;
+        let mut known = None;
+        // A call whose write was refused needs a read: perhaps it was applied.
+        if in_turn && calls.iter().all(|call| call.refused.is_none()) {
+            match self.try_remembered(key, calls, ends).await? {
+                Tried::Unfit => {}
+                Tried::Finished => return Ok(Attempted::Finished),
+                Tried::Missed(read) => known = read,
+            }
+        }
+        let sent = self.runtime.now();
+        let read = match known {
+            Some(read) => read,
+            None => self.store.read(key).await.map_err(nothing_written)?,
+        };
+        self.memory.note_read(key, &read, self.runtime.now());
         let found = read.row.as_ref().map(|row| row.version);
-        answer_written(calls, found);
+        answer_written(calls, found, read.stamp);
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
         let stepped = self.step(read, calls).await?;
+        self.write(key, calls, found, stepped, ends.saturating_since(sent))
+            .await
+    }
+
+    /// Replaces the row that was read, within a time, and answers the calls.
+    async fn write(
+        &self,
+        key: &Key,
+        calls: &mut Vec<Call>,
+        found: Option<Version>,
+        stepped: Stepped,
+        limit: Duration,
+    ) -> Result<Attempted, BackendError> {
         let Some(state) = &stepped.state else {
             stepped.answer(calls);
             return Ok(Attempted::Finished);
@@ -145,30 +196,112 @@ impl<S: Store> Executor<S> {
             // Without those that were given up meanwhile, the result is another one.
             return Ok(Attempted::Finished);
         }
-        let version = Version::new(self.runtime.random_u64());
+        // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
+        let deadline = stepped.stamp.at.saturating_add(limit);
+        let bytes = state.to_bytes();
         let write = Write {
-            key,
-            expected: found,
-            version,
-            bytes: &state.to_bytes(),
-            keep_until: state.stored_end().saturating_add(KEEP_LONGER),
-            // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
-            deadline: stepped.stamp.at.saturating_add(ends.saturating_since(sent)),
-            messages: &stepped.messages,
-            stamp: stepped.stamp,
+            is_estimated: false,
+            ..self.new_write(key, found, &stepped, state, &bytes, deadline)
         };
         match self.store.write(write).await? {
-            Written::Applied => {
+            written @ (Written::Applied | Written::AppliedAt(_)) => {
+                if let Written::AppliedAt(at) = written {
+                    self.remember(&write, at);
+                }
                 self.local.deliver(&stepped.messages, stepped.stamp);
                 stepped.answer(calls);
                 Ok(Attempted::Finished)
             }
-            Written::NotApplied => {
-                let hands_over = stepped.hands_over();
+            Written::NotApplied | Written::NotAppliedTo(_) => {
+                self.memory.forget(key);
+                let (hands_over, version) = (stepped.hands_over(), write.version);
                 stepped.note_refused(calls, version);
                 Ok(Attempted::Conflict { hands_over })
             }
         }
+    }
+
+    /// Executes the calls on the row that this client remembers, if it does and their results can be trusted:
+    /// an acquire or a release that succeeds, and concerns nobody else. The write compares the version, and
+    /// that the time of the step is not after the store's clock. So it is a step that was late: no other
+    /// command was executed in between.
+    async fn try_remembered(
+        &self,
+        key: &Key,
+        calls: &mut Vec<Call>,
+        ends: Moment,
+    ) -> Result<Tried, BackendError> {
+        let now = self.runtime.now();
+        let Some(Remembered { row, now: stamp }) = self.memory.recall(key, now) else {
+            return Ok(Tried::Unfit);
+        };
+        let before = State::from_bytes(&row.bytes)?;
+        let (stepped, unknown) = step_all(&before, stamp, calls, &BTreeMap::new());
+        let Some(state) = &stepped.state else {
+            return Ok(Tried::Unfit);
+        };
+        if !unknown.is_empty() || !stepped.succeeds_alone() {
+            return Ok(Tried::Unfit);
+        }
+        if !begin_write(calls) {
+            return Ok(Tried::Finished);
+        }
+        // The store's clock may be ahead. At its time, too, the result must be the same, and a new hold live.
+        let deadline = stamp.at.saturating_add(ends.saturating_since(now));
+        let ends = [&before, state].map(|state| state.next_expiry(stamp.at));
+        let limits = deliver_before(calls).chain(ends.into_iter().flatten());
+        let deadline = limits.fold(deadline, ServerTime::min);
+        let bytes = state.to_bytes();
+        let write = self.new_write(key, Some(row.version), &stepped, state, &bytes, deadline);
+        let known = match self.store.write(write).await? {
+            Written::AppliedAt(at) => {
+                self.remember(&write, at);
+                let answers = stepped.answers().map(|answer| counted_from(answer, at));
+                for (call, answer) in calls.drain(..).zip(answers) {
+                    call.answer(Ok(answer));
+                }
+                return Ok(Tried::Finished);
+            }
+            // Without the store's clock, the time that is left isn't known.
+            Written::Applied => {
+                return Err(BackendError::outcome_unknown("a write without a time"));
+            }
+            Written::NotApplied => None,
+            Written::NotAppliedTo(read) => Some(read),
+        };
+        let version = write.version;
+        stepped.note_refused(calls, version);
+        Ok(Tried::Missed(known))
+    }
+
+    fn new_write<'a>(
+        &self,
+        key: &'a Key,
+        expected: Option<Version>,
+        stepped: &'a Stepped,
+        state: &State,
+        bytes: &'a [u8],
+        deadline: ServerTime,
+    ) -> Write<'a> {
+        Write {
+            key,
+            expected,
+            version: Version::new(self.runtime.random_u64()),
+            bytes,
+            keep_until: state.stored_end().saturating_add(KEEP_LONGER),
+            deadline,
+            messages: &stepped.messages,
+            stamp: stepped.stamp,
+            is_estimated: true,
+        }
+    }
+
+    /// Remembers a row that was written. `at` is the store's clock at that time.
+    fn remember(&self, write: &Write<'_>, at: Stamp) {
+        self.memory.note_clock(at, self.runtime.now());
+        let at = at.at.max(write.stamp.at);
+        self.memory
+            .remember(write.key, write.expected, write.row(), at);
     }
 
     fn up_to(&self, limit: Duration) -> Duration {
@@ -263,6 +396,11 @@ impl Stepped {
             .map(move |reply| Stamped { stamp, reply })
     }
 
+    /// Whether each command succeeds, and nobody gets a message.
+    fn succeeds_alone(&self) -> bool {
+        self.messages.is_empty() && self.replies.iter().flatten().all(succeeds)
+    }
+
     fn answer(self, calls: &mut Vec<Call>) {
         for (call, answer) in calls.drain(..).zip(self.answers()) {
             call.answer(Ok(answer));
@@ -280,13 +418,51 @@ impl Stepped {
 
 /// Answers the calls whose last write the store has applied, although it said otherwise: it got the write
 /// twice, and reported the second one.
-fn answer_written(calls: &mut Vec<Call>, found: Option<Version>) {
+fn answer_written(calls: &mut Vec<Call>, found: Option<Version>, now: Stamp) {
     for mut call in std::mem::take(calls) {
         match call.refused.take() {
-            Some((version, answer)) if found == Some(version) => call.answer(Ok(answer)),
+            Some((version, answer)) if found == Some(version) => {
+                call.answer(Ok(counted_from(answer, now)));
+            }
             _ => calls.push(call),
         }
     }
+}
+
+/// Whether the reply is that of an acquire that succeeds, or of the release of a last hold. A release that
+/// leaves holds may start a new epoch.
+fn succeeds(reply: &Reply) -> bool {
+    matches!(
+        reply,
+        Reply::Acquire(AcquireReply::Acquired(_))
+            | Reply::Release(ReleaseReply::Released { holds_left: 0, .. })
+    )
+}
+
+/// The replies at a later time, at which the row is still the one that was written. If all of them
+/// [succeed](succeeds), the time that is left counts from then: the step may have been at an estimate of the
+/// clock, before the call was sent.
+fn counted_from(mut answer: Stamped<Vec<Reply>>, now: Stamp) -> Stamped<Vec<Reply>> {
+    if !answer.reply.iter().all(succeeds) {
+        return answer;
+    }
+    let later = now.at.saturating_since(answer.stamp.at);
+    for reply in &mut answer.reply {
+        if let Reply::Acquire(AcquireReply::Acquired(acquired)) = reply {
+            acquired.remaining = acquired.remaining.saturating_sub(later);
+        }
+    }
+    answer.stamp = now;
+    answer
+}
+
+/// When the acquires among the commands are too late.
+fn deliver_before(calls: &[Call]) -> impl Iterator<Item = ServerTime> {
+    let commands = calls.iter().flat_map(|call| &call.commands);
+    commands.filter_map(|command| match command {
+        Command::Acquire(acquire) => Some(acquire.deliver_before),
+        _ => None,
+    })
 }
 
 /// Begins the write of these calls, unless one of them was abandoned. That one is taken out.

@@ -16,6 +16,12 @@
 //! and a notification carries the time of the read. So no guard outlasts its lease in the store, even if
 //! the write takes long.
 //!
+//! # Without a read
+//! A client remembers the rows that it has written. If nobody else uses the key, the next acquire or release
+//! begins with step 2, at an estimate of the store's clock, and the reply has the store's clock at the write.
+//! This needs a store that compares that time too: see [`Written::AppliedAt`]. A write that is refused is
+//! followed by a read, unless the [answer](Written::NotAppliedTo) contains the row.
+//!
 //! # Late and repeated writes
 //! A write may reach the store late or twice. Two rules make this harmless:
 //!
@@ -98,6 +104,7 @@ mod call;
 mod check;
 mod execute;
 mod local;
+mod memory;
 pub mod messages;
 mod store;
 mod streams;

@@ -74,6 +74,9 @@ pub struct Write<'a> {
     pub messages: &'a [Message],
     /// The time of the step, which the messages carry.
     pub stamp: Stamp,
+    /// Whether no read came before: the stamp is an estimate of the store's clock, which the store must compare.
+    /// It is only for a store that answers with [`Written::AppliedAt`].
+    pub is_estimated: bool,
 }
 
 impl Write<'_> {
@@ -97,17 +100,35 @@ impl fmt::Debug for Write<'_> {
             .field("deadline", &self.deadline)
             .field("messages", &self.messages)
             .field("stamp", &self.stamp)
+            .field("is_estimated", &self.is_estimated)
             .finish()
     }
 }
 
 /// The reply to a write.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+///
+/// A store that also compares the [stamp](Write::stamp) with its clock answers [`AppliedAt`](Self::AppliedAt)
+/// in place of [`Applied`](Self::Applied). Then a client needs no read for a row that it has written itself.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The row was replaced.
     Applied,
-    /// Nothing was written: the row had another version, or the deadline had passed.
+    /// The row was replaced, and the time of [`Write::stamp`] was not after the store's clock. Contains the
+    /// clock, read while the store executed the write.
+    AppliedAt(Stamp),
+    /// Nothing was written, and nothing will be: the row had another version, the deadline had passed, or the
+    /// time of [`Write::stamp`] was after the store's clock.
     NotApplied,
+    /// The same. Contains what a read answers that is sent with the write, or later. It saves a read only if
+    /// the write [is estimated](Write::is_estimated).
+    NotAppliedTo(Read),
+}
+
+impl Written {
+    /// Whether the row was replaced.
+    pub const fn is_applied(&self) -> bool {
+        matches!(self, Self::Applied | Self::AppliedAt(_))
+    }
 }
 
 /// A store that keeps one row for each key, and has a clock.
@@ -120,6 +141,8 @@ pub enum Written {
 /// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
 ///   The deadline may be compared before the row is replaced, also by the client, if the write is
 ///   applied less than 10 s later or never.
+/// - **A time is in the past.** A store that answers [`AppliedAt`](Written::AppliedAt) has refused the write
+///   if the time of its [stamp](Write::stamp) was after the store's clock.
 /// - **Rows stay.** A row is removed only when the store's clock has reached its
 ///   [`keep_until`](Write::keep_until).
 /// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or

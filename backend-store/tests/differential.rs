@@ -12,7 +12,7 @@ mod support;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_conformance::differential::{check, commands};
+use leasehold_conformance::differential::{check_with_estimates, commands};
 
 use support::{Faults, Server};
 
@@ -31,7 +31,7 @@ fn random_commands_are_answered_as_the_machine_does() {
         });
         server.client()
     });
-    match check(&runtime, Arc::new(backend), commands()) {
+    match check_with_estimates(&runtime, Arc::new(backend), commands()) {
         Ok(counts) => println!("{counts}"),
         Err(problem) => panic!("{problem}"),
     }

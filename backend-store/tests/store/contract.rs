@@ -42,6 +42,13 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
         ),
         (
             Faults {
+                future_is_fine: true,
+                ..none
+            },
+            "is before the time of its step must not be applied",
+        ),
+        (
+            Faults {
                 conflict: 100,
                 ..none
             },

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
-use leasehold_store::Written;
 
 use crate::support::{Faults, Server, block_on};
 
@@ -52,22 +51,35 @@ async fn work(server: Arc<Server>, resource: Arc<Resource>) {
             let _ = guard.release().await;
         }
         server.remove_expired();
+        // A client that uses the key alone for a while remembers its row.
+        if server.random().is_multiple_of(2) {
+            tokio::time::sleep(server.up_to(Duration::from_millis(400))).await;
+        }
     }
     let _ = locks.shutdown().await;
 }
 
-/// Checks that each row was read before it was replaced, and that time went on.
+/// Checks that each row was known before it was replaced, and that time went on.
 fn check_writes(server: &Server) {
     let mut last = None;
     for (sent, written) in server.arrived() {
-        if written == Written::Applied && sent.key.as_str() == "a" {
+        if written.is_applied() && sent.key.as_str() == "a" {
             assert!(last <= Some(sent.stamp.at), "a step before the last one");
             last = Some(sent.stamp.at);
         }
     }
 }
 
-fn explore(seed: u64, faults: Faults) -> (u64, usize) {
+/// What happened in a run.
+#[derive(Debug, Default)]
+struct Run {
+    entered: u64,
+    refused: usize,
+    /// Writes that no read came before.
+    remembered: usize,
+}
+
+fn explore(seed: u64, faults: Faults) -> Run {
     block_on(async {
         let server = Server::new(seed, Duration::from_millis(3));
         server.set_faults(faults);
@@ -82,10 +94,16 @@ fn explore(seed: u64, faults: Faults) -> (u64, usize) {
         }
         check_writes(&server);
         let arrived = server.arrived();
-        let refused = arrived
+        let refused = arrived.iter().filter(|(_, written)| !written.is_applied());
+        let read = server.read_at();
+        let remembered = arrived
             .iter()
-            .filter(|(_, written)| *written == Written::NotApplied);
-        (resource.entered.load(Ordering::SeqCst), refused.count())
+            .filter(|(sent, _)| !read.contains(&sent.stamp.at));
+        Run {
+            entered: resource.entered.load(Ordering::SeqCst),
+            refused: refused.count(),
+            remembered: remembered.count(),
+        }
     })
 }
 
@@ -101,13 +119,25 @@ fn exclusion_survives_every_fault() {
         hangs: 1,
         ..Faults::default()
     };
-    let (mut entered, mut refused) = (0, 0);
-    for seed in 0..100 {
+    let mut all = Run::default();
+    for seed in seeds() {
         let run = explore(seed, faults);
-        entered += run.0;
-        refused += run.1;
+        all.entered += run.entered;
+        all.refused += run.refused;
+        all.remembered += run.remembered;
     }
-    println!("{entered} critical sections, {refused} writes refused");
-    assert!(entered > 100 * CLIENTS * ROUNDS / 2, "{entered}");
-    assert!(refused > 100, "{refused}");
+    println!("{all:?}");
+    let runs = seeds().count() as u64;
+    assert!(all.entered > runs * CLIENTS * ROUNDS / 2, "{all:?}");
+    assert!(all.refused as u64 > runs, "{all:?}");
+    assert!(all.remembered as u64 > runs, "{all:?}");
+}
+
+/// `LEASEHOLD_STORE_SEEDS=0..100000` asks for more.
+fn seeds() -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("LEASEHOLD_STORE_SEEDS") else {
+        return 0..100;
+    };
+    let (first, end) = text.split_once("..").expect("FIRST..END");
+    first.parse().expect("a number")..end.parse().expect("a number")
 }

@@ -15,5 +15,6 @@ mod exploring;
 mod late;
 mod outcomes;
 mod quiet;
+mod remembering;
 mod sharing;
 mod steps;

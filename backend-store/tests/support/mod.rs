@@ -40,6 +40,8 @@ pub(crate) struct Faults {
     pub(crate) late_replacement_is_fine: bool,
     /// A removal of expired rows removes all rows.
     pub(crate) forgets: bool,
+    /// Every write is applied, even before the time of its step.
+    pub(crate) future_is_fine: bool,
 }
 
 /// A write that was sent, as the store keeps it.
@@ -81,6 +83,8 @@ struct Inner {
     faults: Faults,
     /// Every write that reached the store, with its result.
     arrived: Vec<(Sent, Written)>,
+    /// The times that reads were told.
+    read_at: Vec<ServerTime>,
     asked: Vec<SessionId>,
     random: u64,
     /// Writes don't arrive, unless a test lets them.
@@ -95,6 +99,8 @@ pub(crate) struct Server {
     inner: Mutex<Inner>,
     started: Instant,
     next_random: AtomicU64,
+    /// How much the clock was stepped back, in µs.
+    stepped_back: AtomicU64,
     /// The longest time of one way of a message.
     latency: Duration,
     /// The time of one read or write, which follow each other.
@@ -119,6 +125,7 @@ impl Server {
             inner: Mutex::new(inner),
             started: Instant::now(),
             next_random: AtomicU64::new(seed << 32 | 1),
+            stepped_back: AtomicU64::new(0),
             latency,
             work,
             idle_from: Mutex::new(Instant::now()),
@@ -180,6 +187,16 @@ impl Server {
         self.lock().arrived.clone()
     }
 
+    /// How many reads were executed.
+    pub(crate) fn reads(&self) -> usize {
+        self.lock().read_at.len()
+    }
+
+    /// The times that reads were told.
+    pub(crate) fn read_at(&self) -> Vec<ServerTime> {
+        self.lock().read_at.clone()
+    }
+
     /// The sessions that were asked about.
     pub(crate) fn asked(&self) -> Vec<SessionId> {
         self.lock().asked.clone()
@@ -204,8 +221,16 @@ impl Server {
         let since = u64::try_from(self.started.elapsed().as_micros()).expect("tests are short");
         Stamp {
             clock: ClockId::new(1),
-            at: ServerTime::from_micros(1_700_000_000_000_000 + since),
+            at: ServerTime::from_micros(
+                1_700_000_000_000_000 + since - self.stepped_back.load(Ordering::Relaxed),
+            ),
         }
+    }
+
+    /// Steps the clock back.
+    pub(crate) fn step_back(&self, by: Duration) {
+        let micros = u64::try_from(by.as_micros()).expect("short");
+        self.stepped_back.fetch_add(micros, Ordering::Relaxed);
     }
 
     /// The rows whose time is over are removed.
@@ -227,12 +252,13 @@ impl Server {
         let late_is_fine =
             faults.late_is_fine || (faults.late_replacement_is_fine && found.is_some());
         let in_time = now < sent.deadline || late_is_fine;
-        let applies = found == sent.expected && in_time;
+        let in_past = sent.stamp.at <= now || faults.future_is_fine;
+        let applies = found == sent.expected && in_time && in_past;
         let written = match applies {
             true => Written::Applied,
             false => Written::NotApplied,
         };
-        inner.arrived.push((sent.clone(), written));
+        inner.arrived.push((sent.clone(), written.clone()));
         if applies {
             let kept = Kept {
                 row: sent.row.clone(),
@@ -252,14 +278,14 @@ impl Server {
         inner.stopped
     }
 
-    fn random(&self) -> u64 {
+    pub(crate) fn random(&self) -> u64 {
         let mut inner = self.lock();
         inner.random = inner.random.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mixed = (inner.random ^ (inner.random >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
         mixed ^ (mixed >> 31)
     }
 
-    fn up_to(&self, limit: Duration) -> Duration {
+    pub(crate) fn up_to(&self, limit: Duration) -> Duration {
         let micros = u64::try_from(limit.as_micros()).expect("short");
         Duration::from_micros(self.random() % (micros + 1))
     }
@@ -377,6 +403,7 @@ impl Store for MemoryStore {
         self.server.do_work().await;
         let row = self.server.row(key);
         let stamp = self.server.stamp();
+        self.server.lock().read_at.push(stamp.at);
         self.travel().await;
         Ok(Read { stamp, row })
     }
@@ -407,7 +434,19 @@ impl Store for MemoryStore {
             Fault::None => {}
         }
         self.server.do_work().await;
-        let written = self.server.arrive(&sent);
+        let written = match self.server.arrive(&sent) {
+            Written::Applied => Written::AppliedAt(self.server.stamp()),
+            // Some stores can't tell the row.
+            _ if !write.is_estimated || self.server.random().is_multiple_of(2) => {
+                Written::NotApplied
+            }
+            _ => {
+                let stamp = self.server.stamp();
+                self.server.lock().read_at.push(stamp.at);
+                let row = self.server.row(&sent.key);
+                Written::NotAppliedTo(Read { stamp, row })
+            }
+        };
         self.travel().await;
         Ok(written)
     }

@@ -22,6 +22,8 @@
 //! tell who listens. All other capabilities are required, except for `independent_renewal` and
 //! `batches`.
 
+mod describe;
+mod estimates;
 mod moves;
 mod outcomes;
 mod play;
@@ -77,7 +79,34 @@ pub fn check(
     backend: Arc<dyn LockBackend>,
     commands: u64,
 ) -> Result<Counts, String> {
-    let fixture = RefCell::new(runtime.block_on(play::Fixture::new(backend))?);
+    run(runtime, backend, commands, false)
+}
+
+/// As [`check`], for a backend that executes some acquires at an estimate of its clock.
+///
+/// Such a step is before the stamp of its reply, by at most a second. The remaining time or the token in the reply to
+/// an acquire tells when. The machine then executes the acquire at that time.
+///
+/// # Errors
+/// Those of [`check`].
+///
+/// # Panics
+/// Panics inside another tokio runtime.
+pub fn check_with_estimates(
+    runtime: &Runtime,
+    backend: Arc<dyn LockBackend>,
+    commands: u64,
+) -> Result<Counts, String> {
+    run(runtime, backend, commands, true)
+}
+
+fn run(
+    runtime: &Runtime,
+    backend: Arc<dyn LockBackend>,
+    commands: u64,
+    estimates: bool,
+) -> Result<Counts, String> {
+    let fixture = RefCell::new(runtime.block_on(play::Fixture::new(backend, estimates))?);
     let config = Config {
         failure_persistence: None,
         max_shrink_iters: SHRINK,

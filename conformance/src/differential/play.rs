@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Env, Message, Reach, Reply, Settings, State, step};
 use leasehold_api::{
-    Acquire, BackendError, Convert, FencingToken, ForceRelease, Kind, Label, LockBackend, LockSpec,
-    Mode, Note, Operation, OwnerId, Poll, Release, Renew, ServerTime, SessionId, Stamped, Wait,
-    bounds,
+    Acquire, BackendError, Convert, FencingToken, ForceRelease, Kind, LockBackend, LockSpec, Mode,
+    Note, Operation, OwnerId, Poll, Release, Renew, ServerTime, SessionId, Stamped, Wait, bounds,
 };
 
+use super::describe::{describe, label};
+use super::estimates::step_as_answered;
 use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
 use super::outcomes::{Counts, Outcome, QUOTA, allow_sooner_polls};
 use super::subscribers::Subscriber;
@@ -29,6 +30,8 @@ pub(super) struct Fixture {
     pub(super) slowness: u64,
     /// Whether the backend tells which sessions listen.
     tells_reach: bool,
+    /// Whether the backend executes some acquires at an estimate of its clock.
+    estimates: bool,
 }
 
 /// The number of calls that measure the unit.
@@ -49,6 +52,8 @@ struct Lock {
     spec: LockSpec,
     model: State,
     tokens: Vec<FencingToken>,
+    /// The time of the last command.
+    last_step: ServerTime,
 }
 
 /// A command and its key.
@@ -73,7 +78,10 @@ struct Play<'a> {
 }
 
 impl Fixture {
-    pub(super) async fn new(backend: Arc<dyn LockBackend>) -> Result<Self, String> {
+    pub(super) async fn new(
+        backend: Arc<dyn LockBackend>,
+        estimates: bool,
+    ) -> Result<Self, String> {
         let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&*backend));
         let unit = measure(&*backend)
             .await
@@ -88,6 +96,7 @@ impl Fixture {
             unit,
             slowness: (millis / SLOW_UNIT).clamp(1, GREATEST_SLOWNESS),
             tells_reach: capabilities.push && capabilities.reachability,
+            estimates,
         })
     }
 
@@ -191,6 +200,7 @@ impl Play<'_> {
             spec: self.specs[slot],
             model: State::default(),
             tokens: vec![FencingToken::new(1)],
+            last_step: ServerTime::from_micros(0),
         };
         self.locks.insert(number, lock);
         self.slots[slot] = number;
@@ -426,7 +436,10 @@ impl Play<'_> {
             reachable: &reachable,
         };
         let pushes = self.fixture.backend.capabilities().push;
-        let (mut expected, new_messages) = step(&mut lock.model, env, &sent.command);
+        let estimated = self.fixture.estimates.then_some(lock.last_step);
+        let (mut expected, new_messages, executed_at) =
+            step_as_answered(&mut lock.model, env, &sent.command, reply, estimated);
+        lock.last_step = executed_at;
         allow_sooner_polls(&mut expected, &reply.reply, pushes);
         let at = self.now.as_micros();
         let _ = writeln!(self.trace, "    at {at}: {:?}", reply.reply);
@@ -493,64 +506,6 @@ fn token(tokens: &[FencingToken], old: bool) -> FencingToken {
 
 fn shifted(at: ServerTime, micros: i64) -> ServerTime {
     ServerTime::from_micros(at.as_micros().saturating_add_signed(micros))
-}
-
-/// Formats a command for a failure. Times are relative to the last reply.
-fn describe(command: &Command, now: ServerTime) -> String {
-    let from_now = |at: ServerTime| {
-        let micros = |time: ServerTime| i128::from(time.as_micros());
-        format!("{:+} µs", micros(at) - micros(now))
-    };
-    match command {
-        Command::Acquire(r) => {
-            let wait = r.wait.map_or("no wait".to_owned(), |wait| {
-                let until = wait.wait_until.map(from_now);
-                format!("wait (listening: {}, until: {until:?})", wait.listening)
-            });
-            format!(
-                "acquire {} {:?} of {:?}, lease {:?}, {wait}, before {}, floor {:?}, {:?}",
-                label(r.operation),
-                r.mode,
-                r.spec,
-                r.lease,
-                from_now(r.deliver_before),
-                r.floor,
-                r.limits
-            )
-        }
-        Command::Poll(r) => format!("poll {}, listening: {}", label(r.operation), r.listening),
-        Command::Renew(r) => format!("renew {} for {:?}", label(r.operation), r.lease),
-        Command::Release(r) => format!("release {}", label(r.operation)),
-        Command::Convert(r) => {
-            format!(
-                "convert {} of {:?} to {:?}",
-                label(r.operation),
-                r.expected,
-                r.to
-            )
-        }
-        Command::Inspect => "inspect".to_owned(),
-        Command::Note(r) => {
-            format!(
-                "note {} version {}, kept for {:?}",
-                label(r.operation),
-                r.version,
-                r.keep
-            )
-        }
-        Command::ForceRelease(r) => format!("force release of {:?}, {:?}", r.tokens, r.how),
-    }
-}
-
-/// A label that names one operation.
-fn label(operation: Operation) -> Label {
-    let session = operation.session.as_bytes()[0];
-    let text = format!(
-        "{session:02x}#{} of {}",
-        operation.sequence,
-        operation.owner.as_u64()
-    );
-    Label::new(text).expect("short enough")
 }
 
 /// Sends a batch of requests of one kind.

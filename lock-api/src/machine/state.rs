@@ -157,6 +157,16 @@ impl State {
         self.stored_end
     }
 
+    /// The next time after `now` at which a holder or a waiter expires.
+    ///
+    /// A command that is executed before then finds the same holders and waiters as at `now`.
+    pub fn next_expiry(&self, now: ServerTime) -> Option<ServerTime> {
+        let holders = self.holders.values().map(|holder| holder.end);
+        let waiters = self.waiters.values().map(|waiter| waiter.end);
+        let ends = holders.chain(waiters);
+        ends.filter(|end| !is_expired(*end, now)).min()
+    }
+
     /// Clears a state past its stored end (rule 14), and a note that stands no more.
     pub(super) fn clear_if_expired(&mut self, now: ServerTime) {
         if now >= self.stored_end {
