@@ -15,9 +15,9 @@
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-use leasehold::api::{LockBackend as _, Runtime};
 use leasehold::sim::{Exploration, FaultMix, SimServer};
 use leasehold::{Error, FencingToken, LockClient};
+use leasehold_api::{LockBackend as _, Runtime};
 
 /// A row of the table.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ mod tests {
         lost_addition_is_found(Fencing::LostClaim);
     }
 
-    /// The first of them fails after 160 to 2,900 runs, measured with four ranges of seeds.
+    /// The first of them fails after 70 to 3,200 runs, measured with eight ranges of seeds.
     fn lost_addition_is_found(fencing: Fencing) {
         let failure = exploration()
             .seeds(0..10_000)

@@ -6,9 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::Result as AnyResult;
-use leasehold::{
-    Error, FencingToken, Handoff, LockClient, Mutex, MutexGuard, Outcome, ReleaseOutcome,
-};
+use leasehold::{Error, FencingToken, Handoff, LockClient, Mutex, MutexGuard, Outcome};
 
 async fn yes_or_no(locks: &LockClient) -> Result<bool, Error> {
     let Some(guard) = locks.mutex("job")?.try_lock().await?.into_guard() else {
@@ -28,10 +26,10 @@ async fn with_expiry(locks: &LockClient) -> Result<bool, Error> {
         .fixed_lease();
     let guard = job.lock().await?;
     tokio::time::sleep(Duration::from_secs(61)).await; // the work takes too long
-    Ok(match guard.release().await? {
-        ReleaseOutcome::Released { .. } => true,
-        ReleaseOutcome::NotHeld(_) => false, // the work was not protected to its end
-    })
+    match guard.release().await {
+        Err(Error::Lost { .. }) => Ok(false), // the work was not protected to its end
+        released => released.map(|_| true),
+    }
 }
 
 async fn with_a_number(locks: &LockClient) -> Result<(MutexGuard, FencingToken), Error> {
@@ -66,7 +64,7 @@ async fn wait_for(locks: &LockClient, timeout: Option<Duration>) -> Result<bool,
     Ok(true)
 }
 
-async fn outer(locks: &LockClient) -> Result<ReleaseOutcome, Error> {
+async fn outer(locks: &LockClient) -> Result<u32, Error> {
     let tree = locks.mutex("tree")?.reentrant();
     let guard = tree.lock().await?;
     let left = inner(&tree).await?; // does not wait for `guard`
@@ -74,8 +72,8 @@ async fn outer(locks: &LockClient) -> Result<ReleaseOutcome, Error> {
     Ok(left)
 }
 
-async fn inner(tree: &Mutex) -> Result<ReleaseOutcome, Error> {
-    tree.lock().await?.release().await // `Released { holds_left: 1 }`
+async fn inner(tree: &Mutex) -> Result<u32, Error> {
+    tree.lock().await?.release().await // one hold is left
 }
 
 async fn long_work(locks: &LockClient) -> Result<(), Error> {
@@ -104,7 +102,7 @@ async fn read_and_write(locks: &LockClient) -> Result<(), Error> {
     Ok(())
 }
 
-async fn hand_over(from: &LockClient, to: &LockClient) -> Result<ReleaseOutcome, Error> {
+async fn hand_over(from: &LockClient, to: &LockClient) -> Result<u32, Error> {
     let guard = from.mutex("report")?.lock().await?;
     let secret = guard.into_handoff().await?.to_secret_text();
 
@@ -134,7 +132,11 @@ async fn from_redisson(locks: &LockClient) -> Result<bool, Error> {
     guard.release().await?;
 
     // RSemaphore: semaphore.trySetPermits(3); semaphore.acquire(2); … semaphore.release(2);
-    let permits = locks.semaphore("downloads", 3)?.acquire(2).await?;
+    let permits = locks
+        .semaphore("downloads", 3)?
+        .permits(2)
+        .acquire()
+        .await?;
     permits.release().await?;
 
     // RMultiLock: getMultiLock(a, b).lock()
@@ -194,14 +196,11 @@ fn main() -> AnyResult<()> {
         assert!(second > first);
         assert_eq!(scope(&ours).await?, Err("cannot charge 42".to_owned()));
         under_contention(&ours, &theirs).await?;
-        assert_eq!(
-            outer(&ours).await?,
-            ReleaseOutcome::Released { holds_left: 1 }
-        );
+        assert_eq!(outer(&ours).await?, 1);
         long_work(&ours).await?;
         read_and_write(&ours).await?;
         let adopted = hand_over(&ours, &theirs).await?;
-        assert_eq!(adopted, ReleaseOutcome::Released { holds_left: 0 });
+        assert_eq!(adopted, 0);
         assert_eq!(from_rslock(&ours).await?, 42);
         assert!(from_redisson(&ours).await?);
         assert!(from_redsync(&ours).await?);

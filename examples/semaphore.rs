@@ -31,9 +31,7 @@ impl Partner {
 async fn machine(locks: LockClient, partner: Arc<Partner>) -> Result<(), Error> {
     let slots = locks.semaphore("partner:requests", ALLOWED)?;
     for _ in 0..5 {
-        slots
-            .with(1, async |_permit| partner.request().await)
-            .await?;
+        slots.with(async |_permit| partner.request().await).await?;
     }
     locks.shutdown().await
 }

@@ -32,7 +32,7 @@
 //!     }
 //!
 //!     // At most three permits are held across all processes.
-//!     let permit = locks.semaphore("downloads", 3)?.acquire(1).await?;
+//!     let permit = locks.semaphore("downloads", 3)?.acquire().await?;
 //!     drop(permit);
 //!
 //!     locks.shutdown().await
@@ -78,7 +78,7 @@
 //! events need no feature. The repository's `docs/observability.md` describes both.
 //!
 //! No feature is on by default. You can combine all of them. To write a backend, depend on
-//! `leasehold-api` (re-exported as [`api`]) and start at [`LockBackend`].
+//! `leasehold-api`, which has the requests and replies of a [`LockBackend`] and the state machine of a lock.
 //!
 //! # Cancel safety
 //! You can drop every future at any time. If the dropped call may have left a lock or a waiter on
@@ -91,17 +91,14 @@ mod connect;
 pub use connect::{ConnectError, ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, BoxFuture, Capabilities, Cause, Contention, Election, EndReason, Error, Every,
-    FencingToken, FireTime, ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView,
-    Inspection, InvalidInput, Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader,
-    Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
-    Moment, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation,
-    Occurrence, Once, Outcome, PermitGuard, Policy, ReadGuard, Refused, ReleaseOutcome, Runtime,
-    RwLock, Semaphore, Term, Upgrade, WaiterView, WriteGuard, kind,
+    BackendError, Capabilities, Cause, Contention, Election, Error, Every, FencingToken, FireTime,
+    ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView, Inspection, InvalidInput,
+    Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockBackend,
+    LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock,
+    MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once, Outcome,
+    PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WaiterView,
+    WriteGuard, guard_kind,
 };
-
-/// All of `leasehold-api`: the types that a backend needs, the state machine, and the bounds.
-pub use leasehold_api as api;
 
 /// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]

@@ -277,7 +277,8 @@ async fn open_two(
     };
     let second = shared.within(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
-        let problem = "no second connection in time; a client has up to three";
+        let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
+             in the CONNECTION LIMIT of the role and the database, and in the pool";
         Err(BackendError::unavailable(format!("{address}: {problem}")))
     })?;
     let first = shared.within(limit, Session::prepare(first, shared)).await;

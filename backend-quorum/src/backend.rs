@@ -130,7 +130,8 @@ impl Quorum {
     /// Sets the longest lease that any client of these servers uses, 100 ms to 1 h. The default is
     /// 30 s, the default lease.
     ///
-    /// - A request for a longer lease is [`Rejected`](BackendError::Rejected).
+    /// - A client refuses a longer lease as [`InvalidInput::Lease`], and a request for one is
+    ///   [`Rejected`](BackendError::Rejected).
     /// - A server that has lost its data must not serve until the last lease that it granted has
     ///   ended: for this time, its drift, and the [delivery window](bounds::DELIVERY_WINDOW) of 10 s.
     ///   A client that notices a restart waits for it. See the [crate's documentation](crate).
@@ -236,7 +237,9 @@ fn stamp(moment: Moment) -> Stamp {
 #[deny(clippy::missing_trait_methods)]
 impl LockBackend for Quorum {
     fn capabilities(&self) -> Capabilities {
-        self.capabilities
+        let mut capabilities = self.capabilities;
+        capabilities.max_lease = capabilities.max_lease.min(self.max_lease);
+        capabilities
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {

@@ -17,13 +17,13 @@ use std::time::Duration;
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use futures_channel::oneshot;
 use leasehold::LockClient;
-use leasehold::api::machine::{Command, Env, Payload, Reach, Reply, Settings, State, step};
-use leasehold::api::{
-    Acquire, AcquireReply, Key, LockSpec, Mode, Operation, OwnerId, Release, ServerTime, SessionId,
-    Wait,
-};
 use leasehold::sim::{
     Ending, Exploration, FaultMix, SHRINK_RUNS, Scheduling, SimOptions, SimServer, Simulation, Site,
+};
+use leasehold_api::machine::{Command, Env, Payload, Reach, Reply, Settings, State, step};
+use leasehold_api::{
+    Acquire, AcquireReply, Key, LockSpec, Mode, Operation, OwnerId, Release, ServerTime, SessionId,
+    Wait,
 };
 use leasehold_verifier::{Stress, try_only};
 

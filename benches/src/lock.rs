@@ -2,9 +2,7 @@
 
 use std::future::Future;
 
-use leasehold::{
-    Mutex, MutexGuard, PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, WriteGuard,
-};
+use leasehold::{Mutex, MutexGuard, PermitGuard, ReadGuard, RwLock, Semaphore, WriteGuard};
 
 use crate::Result;
 use crate::floor::Floor;
@@ -37,13 +35,6 @@ impl<L: Lock> Pair for L {
     }
 }
 
-fn expect_released(release: ReleaseOutcome) -> Result<()> {
-    match release {
-        ReleaseOutcome::Released { .. } => Ok(()),
-        ReleaseOutcome::NotHeld(_) => Err("the lock was lost".into()),
-    }
-}
-
 impl Lock for Mutex {
     type Held = MutexGuard;
 
@@ -52,7 +43,7 @@ impl Lock for Mutex {
     }
 
     async fn release(&self, held: MutexGuard) -> Result<()> {
-        expect_released(held.release().await?)
+        Ok(held.release().await.map(drop)?)
     }
 }
 
@@ -68,7 +59,7 @@ impl Lock for Reader {
     }
 
     async fn release(&self, held: ReadGuard) -> Result<()> {
-        expect_released(held.release().await?)
+        Ok(held.release().await.map(drop)?)
     }
 }
 
@@ -84,7 +75,7 @@ impl Lock for Writer {
     }
 
     async fn release(&self, held: WriteGuard) -> Result<()> {
-        expect_released(held.release().await?)
+        Ok(held.release().await.map(drop)?)
     }
 }
 
@@ -96,11 +87,11 @@ impl Lock for Permit {
     type Held = PermitGuard;
 
     async fn acquire(&self) -> Result<PermitGuard> {
-        Ok(self.0.acquire(1).await?)
+        Ok(self.0.acquire().await?)
     }
 
     async fn release(&self, held: PermitGuard) -> Result<()> {
-        expect_released(held.release().await?)
+        Ok(held.release().await.map(drop)?)
     }
 }
 

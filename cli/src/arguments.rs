@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use clap::{Args, Parser};
 use leasehold::Key;
-use leasehold::api::LockSpec;
-use leasehold::api::bounds::{MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW};
+use leasehold_api::LockSpec;
+use leasehold_api::bounds::{MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW};
 
 use crate::ending::{CONTENDED, Ending, USAGE};
 use crate::protocol::{Kind, Request, Wait};

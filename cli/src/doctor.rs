@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use leasehold::api::{ClockId, Stamp};
 use leasehold::postgres::PostgresBackend;
 use leasehold::redis_rs::{self, ServerChecks};
 use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
+use leasehold_api::{ClockId, Stamp};
 use tokio::time::sleep;
 
 use crate::arguments::{Doctor, Service};

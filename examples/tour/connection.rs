@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use leasehold::LockBackend;
-use leasehold::api::{
+use leasehold_api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
     InspectReply, Key, List, Listed, Note, NoteReply, Notifications, Poll, PollReply, Release,
     ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_core::Stream;
 
+use crate::bounds;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, SessionId};
 use crate::reply::{
@@ -72,6 +73,9 @@ pub struct Capabilities {
     /// be on several servers, as in a cluster: the answers to a call come together, so a server that
     /// doesn't answer would delay the renewals of keys on all others.
     pub batches: bool,
+    /// The longest lease that the backend grants. The client refuses a longer one with
+    /// [`InvalidInput::Lease`](crate::InvalidInput::Lease), before any I/O.
+    pub max_lease: Duration,
 }
 
 impl Capabilities {
@@ -93,6 +97,7 @@ impl Capabilities {
             fencing_tokens: false,
             independent_renewal: false,
             batches: false,
+            max_lease: bounds::MAX_LEASE,
         }
     }
 
@@ -113,6 +118,7 @@ impl Capabilities {
             fencing_tokens: true,
             independent_renewal: true,
             batches: true,
+            max_lease: bounds::MAX_LEASE,
         }
     }
 }

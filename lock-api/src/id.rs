@@ -229,7 +229,9 @@ impl fmt::Display for Label {
 ///     }
 ///
 ///     fn write(&mut self, balance: i64, token: FencingToken) -> Result<(), &'static str> {
-///         self.claim(token)?;
+///         if token != self.highest {
+///             return Err("claim the account first, and read it again");
+///         }
 ///         self.balance = balance;
 ///         Ok(())
 ///     }
@@ -245,12 +247,12 @@ impl fmt::Display for Label {
 /// # }
 /// # example().unwrap();
 /// ```
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// No token: what guards show if the backend has no fencing tokens. It is lower than every
-    /// token of a backend.
+    /// No token, the default: what guards show if the backend has no fencing tokens, and what a resource
+    /// begins with. It is lower than every token of a backend.
     pub const NONE: Self = Self(0);
 
     /// Creates a token from its number, for example from one that is stored with the resource.

@@ -32,12 +32,12 @@ mod time;
 mod tokio_runtime;
 
 pub use backend::{Capabilities, LockBackend, Notification, Notifications};
-pub use client::kind;
+pub use client::guard_kind;
 pub use client::{
     Contention, Election, Error, Every, Guard, Handoff, HandoffFailed, Inspection, Job, JobOutcome,
     JobReset, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
-    Outcome, PermitGuard, ReadGuard, ReleaseOutcome, RwLock, Semaphore, Term, Upgrade, WriteGuard,
+    Outcome, PermitGuard, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, Cause, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};

@@ -5,7 +5,8 @@ use std::time::Duration;
 use crate::id::{FencingToken, Key, Label};
 use crate::request::{Cursor, LockSpec, Mode};
 
-/// Why an operation no longer holds or waits.
+/// Why an operation no longer holds or waits: what a backend answers. A guard turns it into a
+/// [`Loss`](crate::Loss).
 ///
 /// [`Unknown`](Self::Unknown) is the answer whenever the state no longer tells. The other reasons
 /// are never guesses.

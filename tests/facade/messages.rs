@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::api::{Kind, Mode, bounds};
 use leasehold::sim::SimServer;
 use leasehold::{BackendError, InvalidInput, Label, LockClient, Policy};
+use leasehold_api::{Kind, Mode, bounds};
 
 fn lines<T: ToString>(errors: &[T]) -> String {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -105,8 +105,8 @@ async fn an_inspection() {
     let slots = ann.semaphore("slots", 8).expect("a key");
     let slots = slots.lease(Duration::from_secs(10)).policy(Policy::Barging);
     let permits = [
-        slots.acquire(1).await.expect("free"),
-        slots.acquire(3).await.expect("free"),
+        slots.acquire().await.expect("free"),
+        slots.clone().permits(3).acquire().await.expect("free"),
     ];
     seen.push(ann.inspect("slots").await.expect("held"));
     drop(permits);

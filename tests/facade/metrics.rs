@@ -140,17 +140,13 @@ async fn scenario() {
     assert!(matches!(theirs.try_lock().await, Ok(Outcome::Contended(_))));
     let late = theirs.try_lock_for(secs(2)).await;
     assert!(matches!(late, Ok(Outcome::Contended(late)) if late.waited == secs(2)));
-    let refused = b
-        .semaphore("secret-key", 2)
-        .expect("valid")
-        .acquire(1)
-        .await;
+    let refused = b.semaphore("secret-key", 2).expect("valid").acquire().await;
     assert!(refused.is_err());
     let dropped = tokio::time::timeout(secs(1), theirs.lock()).await;
     assert!(dropped.is_err());
     tokio::time::sleep(secs(1)).await;
     guard.release().await.expect("released");
-    let permit = b.semaphore("s", 2).expect("valid").acquire(1).await;
+    let permit = b.semaphore("s", 2).expect("valid").acquire().await;
     drop(permit.expect("free"));
     let guard = lock.lock().await.expect("free");
     network.isolate();

@@ -101,6 +101,7 @@ async fn capabilities_are_those_of_all_servers() {
     expected.fencing_tokens = true;
     expected.independent_renewal = true;
     expected.batches = true;
+    expected.max_lease = secs(30);
     let a = servers.process("a");
     assert_eq!(a.quorum.capabilities(), expected);
     let [one, two, three] = a
@@ -108,7 +109,9 @@ async fn capabilities_are_those_of_all_servers() {
         .clone()
         .map(|link| Arc::new(link) as Arc<dyn LockBackend>);
     let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
-    assert_eq!(mixed.capabilities(), Capabilities::minimal());
+    let mut minimal = Capabilities::minimal();
+    minimal.max_lease = secs(30);
+    assert_eq!(mixed.capabilities(), minimal);
     a.quorum.close().await.expect("closed");
     assert!(matches!(a.quorum.hello().await, Err(BackendError::Closed)));
     assert!(matches!(a.ask("k", 1).await, Err(BackendError::Closed)));
@@ -234,4 +237,19 @@ impl LockBackend for Named {
         }
         answers
     }
+}
+
+/// The client refuses such a lease itself, so that the error doesn't read as if a server had.
+#[tokio::test(start_paused = true)]
+async fn client_refuses_a_longer_lease() {
+    let servers = Servers::start(57);
+    let a = servers.process("a");
+    let locks = LockClient::new(Arc::clone(&a.quorum));
+    let mutex = locks.mutex("k").expect("valid").lease(secs(31));
+    let error = mutex.try_lock().await.expect_err("too long").to_string();
+    assert_eq!(
+        error,
+        "key \"k\": a lease of 31s is outside the limits (100ms to 30s)"
+    );
+    servers.assert_untouched();
 }

@@ -35,7 +35,8 @@ pub struct FaultMix {
     pub messages: bool,
     /// Connections break, or lose all messages for up to 3 s.
     pub connections: bool,
-    /// Clients are paused for up to 40 s, with everything inside their [`SimBackend::run`].
+    /// Clients are paused for up to 40 s, or until a lease that runs has ended, with everything inside their
+    /// [`SimBackend::run`].
     pub pauses: bool,
     /// The server restarts at once, with its data.
     pub restarts: bool,
@@ -187,8 +188,7 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
         }
         FaultKind::Pause => {
             victim.pause();
-            let most = [60, 5_000, 40_000][draw(sim, 3)];
-            let time = Duration::from_millis(sim.draw(most).into());
+            let time = pause(sim);
             later(sim, time, victim, |victim| {
                 if !victim.is_killed() {
                     victim.resume();
@@ -216,6 +216,18 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
             }));
         }
     }
+}
+
+/// Draws how long a client is paused. If somebody holds a lock, every second pause ends up to 2 s after the
+/// end of a lease: a holder that wakes up then doesn't know yet that it lost its lock.
+fn pause(sim: &SimServer) -> Duration {
+    let leases = sim.leases_left();
+    let (start, most) = match draw(sim, 4) {
+        0 | 1 if !leases.is_empty() => (leases[draw(sim, leases.len())], 2_000),
+        2 => (Duration::ZERO, [60, 5_000][draw(sim, 2)]),
+        _ => (Duration::ZERO, 40_000),
+    };
+    start + Duration::from_millis(sim.draw(most).into())
 }
 
 /// Runs `action` after `time`.

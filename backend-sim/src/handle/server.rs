@@ -434,6 +434,15 @@ impl SimServer {
         text
     }
 
+    /// How long the lease of each holder lasts from now on.
+    pub(crate) fn leases_left(&self) -> Vec<Duration> {
+        let busy = self
+            .world
+            .act(|network, now| network.servers.primary.store.busy(now));
+        let holders = busy.iter().flat_map(|(_, state)| &state.holders);
+        holders.map(|holder| holder.remaining).collect()
+    }
+
     /// Asserts that no key has a holder or a waiter.
     ///
     /// A dropped guard is released in the background. So let some time pass first, with

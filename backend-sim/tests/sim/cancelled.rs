@@ -283,7 +283,7 @@ async fn acquire(method: Method, locks: &LockClient, at: Drop) -> bool {
         }
         Method::ReadWaiting => dropped(at, book.read()).await.is_some(),
         Method::WriteWaiting => dropped(at, book.write()).await.is_some(),
-        Method::AcquireWaiting => dropped(at, pool.acquire(1)).await.is_some(),
+        Method::AcquireWaiting => dropped(at, pool.acquire()).await.is_some(),
         Method::ManyLock | Method::ManyWaiting => dropped(at, many.lock()).await.is_some(),
         Method::ManyTryLock => dropped(at, many.try_lock()).await.is_some(),
         _ => unreachable!("{method:?} acquires nothing"),

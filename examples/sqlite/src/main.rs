@@ -54,10 +54,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
     next.release().await?;
 
     let permits = locks.semaphore("downloads", 2)?;
-    let (one, two) = (permits.acquire(1).await?, permits.acquire(1).await?);
+    let (one, two) = (permits.acquire().await?, permits.acquire().await?);
     let full = !other
         .semaphore("downloads", 2)?
-        .try_acquire(1)
+        .try_acquire()
         .await?
         .is_acquired();
     assert!(full);

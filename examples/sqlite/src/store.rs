@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use leasehold::api::{BackendError, ClockId, Key, Runtime, ServerTime, Stamp, TokioRuntime};
+use leasehold_api::{BackendError, ClockId, Key, Runtime, ServerTime, Stamp, TokioRuntime};
 use leasehold::store::{Read, Row, Store, Version, Write, Written};
 use rusqlite::{Connection, ErrorCode, OptionalExtension, TransactionBehavior, params};
 

@@ -19,7 +19,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     for _ in 0..WORKERS {
         let (semaphore, now, most) = (semaphore.clone(), Arc::clone(&now), Arc::clone(&most));
         workers.push(tokio::spawn(async move {
-            let permit = semaphore.acquire(1).await?;
+            let permit = semaphore.acquire().await?;
             let running = now.fetch_add(1, Ordering::Relaxed) + 1;
             most.fetch_max(running, Ordering::Relaxed);
             tokio::time::sleep(Duration::from_millis(300)).await;

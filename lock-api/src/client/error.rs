@@ -144,8 +144,8 @@ pub enum Error {
     HandoffSpent {
         /// The key.
         key: Key,
-        /// Why the hold ended, as far as the server knows.
-        reason: EndReason,
+        /// Why the hold ended, as far as the server knows. [`Loss::Unknown`] if it was adopted.
+        reason: Loss,
     },
 }
 
@@ -280,11 +280,11 @@ fn refusal(asked: &LockSpec, reason: &Refused) -> String {
 }
 
 /// Describes how the hold of a hand-off ended.
-const fn hold_ended(reason: &EndReason) -> &'static str {
+const fn hold_ended(reason: &Loss) -> &'static str {
     match reason {
-        EndReason::Expired => "its lease ran out",
-        EndReason::Forced => "the lock was released by force",
-        EndReason::Released | EndReason::Unknown => "it was already adopted, or the lock is gone",
+        Loss::Expired => "its lease ran out",
+        Loss::Forced => "the lock was released by force",
+        _ => "it was already adopted, or the lock is gone",
     }
 }
 
@@ -321,7 +321,8 @@ pub(crate) fn describe_kind(spec: &LockSpec) -> String {
     }
 }
 
-/// Why a lock was lost while its guard was in use.
+/// Why a lock was lost while its guard was in use: what the client noticed itself, or what the server
+/// answered ([`EndReason`]).
 ///
 /// # Examples
 /// ```no_run
@@ -441,7 +442,7 @@ mod tests {
             lost(Loss::ClientClosed),
             Error::HandoffSpent {
                 key: key(),
-                reason: EndReason::Released,
+                reason: Loss::Unknown,
             },
             InvalidInput::KeyCount { asked: 65 }.into(),
             InvalidInput::RepeatedKey { key: key() }.into(),

@@ -46,11 +46,11 @@ pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use handoff::text::{Handoff, HandoffFailed};
 pub use once::{Every, Job, JobOutcome, JobReset, JobStatus, Occurrence, Once};
-pub use outcome::{Contention, Outcome, ReleaseOutcome};
+pub use outcome::{Contention, Outcome};
 pub use state::loss::LossEvent;
 
 /// Kinds of guard, the type parameters of [`Guard`].
-pub mod kind {
-    pub use crate::client::guard::kind::{Exclusive, Permits, Read, Write};
+pub mod guard_kind {
+    pub use crate::client::guard::guard_kind::{Exclusive, Permits, Read, Write};
     pub use crate::client::handoff::kind::Transferable;
 }

@@ -1,10 +1,9 @@
-//! What a call returns besides errors: the guard or why there is none, and how a release ended.
+//! What an attempt to take a lock returns: the guard, or why there is none.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::id::{Key, Label};
-use crate::reply::EndReason;
 use crate::time::Rounded;
 
 /// The result of an attempt to take a lock, if the attempt may end without it.
@@ -129,33 +128,6 @@ impl fmt::Display for Contention {
             None => Ok(()),
         }
     }
-}
-
-/// The result of releasing a guard.
-///
-/// # Examples
-/// ```no_run
-/// # use leasehold_api::{Error, LockClient, ReleaseOutcome};
-/// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// match guard.release().await? {
-///     ReleaseOutcome::Released { .. } => println!("released"),
-///     ReleaseOutcome::NotHeld(reason) => println!("the lock was already gone: {reason:?}"),
-/// }
-/// # Ok(())
-/// # }
-/// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ReleaseOutcome {
-    /// The hold was released.
-    Released {
-        /// Holds of the same owner that are left on the key. It is 0 unless the handle is
-        /// reentrant.
-        holds_left: u32,
-    },
-    /// The server no longer had the hold, and another owner may have the lock by now. Work after
-    /// the loss was not protected.
-    NotHeld(EndReason),
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Acquiring and releasing every kind of lock.
 
-use leasehold_api::{Loss, ReleaseOutcome, Upgrade};
+use leasehold_api::{Error, Loss, Upgrade};
 
 use crate::support::{client, contended, held, ms, secs, server, timed_out};
 
@@ -17,7 +17,7 @@ async fn mutex_is_exclusive_until_released() {
         secs(2),
     );
     let released = guard.release().await.expect("answered");
-    assert_eq!(released, ReleaseOutcome::Released { holds_left: 0 });
+    assert_eq!(released, 0);
     assert!(!guard.is_valid());
     let second = held(b.mutex("k").expect("valid").try_lock().await);
     assert!(second.fencing_token() > guard.fencing_token());
@@ -52,10 +52,7 @@ async fn lock_is_renewed_for_hours() {
     server.advance(secs(3 * 3600)).await;
     assert!(guard.is_valid());
     contended(&b.mutex("k").expect("valid").try_lock().await);
-    assert_eq!(
-        guard.release().await.expect("answered"),
-        ReleaseOutcome::Released { holds_left: 0 }
-    );
+    assert_eq!(guard.release().await.expect("answered"), 0);
 }
 
 #[tokio::test(start_paused = true)]
@@ -71,10 +68,7 @@ async fn fixed_lease_is_lost_before_the_server_frees_the_key() {
     contended(&b.mutex("k").expect("valid").try_lock().await);
     server.advance(ms(100)).await;
     let _second = held(b.mutex("k").expect("valid").try_lock().await);
-    assert!(matches!(
-        guard.release().await,
-        Ok(ReleaseOutcome::NotHeld(_))
-    ));
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
 }
 
 #[tokio::test(start_paused = true)]
@@ -86,16 +80,10 @@ async fn nested_holds_share_a_holder_and_are_released_in_any_order() {
     let outer = mutex.lock().await.expect("free");
     let inner = held(mutex.try_lock().await);
     assert_eq!(outer.fencing_token(), inner.fencing_token());
-    assert_eq!(
-        outer.release().await.expect("answered"),
-        ReleaseOutcome::Released { holds_left: 1 }
-    );
+    assert_eq!(outer.release().await.expect("answered"), 1);
     contended(&b.mutex("k").expect("valid").try_lock().await);
     assert!(inner.is_valid());
-    assert_eq!(
-        inner.release().await.expect("answered"),
-        ReleaseOutcome::Released { holds_left: 0 }
-    );
+    assert_eq!(inner.release().await.expect("answered"), 0);
     let _free = held(b.mutex("k").expect("valid").try_lock().await);
 }
 
@@ -129,11 +117,11 @@ async fn permits_add_up_to_the_capacity() {
     let server = server();
     let (a, _) = client(&server, "a");
     let semaphore = a.semaphore("k", 3).expect("valid");
-    let two = held(semaphore.try_acquire(2).await);
-    contended(&semaphore.try_acquire(2).await);
-    let _one = held(semaphore.try_acquire(1).await);
+    let two = held(semaphore.clone().permits(2).try_acquire().await);
+    contended(&semaphore.clone().permits(2).try_acquire().await);
+    let _one = held(semaphore.try_acquire().await);
     drop(two);
-    let _two = held(semaphore.try_acquire_for(2, secs(1)).await);
+    let _two = held(semaphore.clone().permits(2).try_acquire_for(secs(1)).await);
 }
 
 #[tokio::test(start_paused = true)]

@@ -165,10 +165,22 @@ async fn permits_are_checked_before_any_io() {
     }
     for asked in [0, 4, u32::MAX] {
         let expected = InvalidInput::Permits { asked, capacity: 3 };
-        assert_eq!(invalid(semaphore.acquire(asked).await), expected);
-        assert_eq!(invalid(semaphore.try_acquire(asked).await), expected);
         assert_eq!(
-            invalid(semaphore.try_acquire_for(asked, secs(1)).await),
+            invalid(semaphore.clone().permits(asked).acquire().await),
+            expected
+        );
+        assert_eq!(
+            invalid(semaphore.clone().permits(asked).try_acquire().await),
+            expected
+        );
+        assert_eq!(
+            invalid(
+                semaphore
+                    .clone()
+                    .permits(asked)
+                    .try_acquire_for(secs(1))
+                    .await
+            ),
             expected
         );
     }
@@ -185,7 +197,7 @@ async fn an_error_about_a_handle_names_its_key() {
         mutex.clone().waiter_lease(secs(1)).lock().await.err(),
         mutex.clone().max_hold(Duration::ZERO).lock().await.err(),
         preferring.lock().await.err(),
-        semaphore.acquire(4).await.err(),
+        semaphore.clone().permits(4).acquire().await.err(),
         locks.semaphore("invoice:42", 0).err(),
         locks.multi().permits("invoice:42", 3, 4).err(),
         locks.multi().permits("invoice:42", 0, 1).err(),
@@ -240,7 +252,7 @@ async fn public_types_are_sync_and_futures_are_send() {
     sent(mutex.with(async |guard: &leasehold_api::MutexGuard| guard.is_valid()));
     sent(rw.read());
     sent(rw.try_write_for(secs(1)));
-    sent(semaphore.acquire(1));
+    sent(semaphore.acquire());
     let many = locks.multi().mutex("x").expect("valid");
     shared(&many);
     sent(many.lock());
@@ -256,7 +268,7 @@ async fn public_types_are_sync_and_futures_are_send() {
     let single = locks.mutex("z").expect("valid").lock().await.expect("free");
     let handoff = single.into_handoff().await.expect("answered");
     shared(&handoff);
-    sent(locks.adopt::<leasehold_api::kind::Exclusive>(handoff));
+    sent(locks.adopt::<leasehold_api::guard_kind::Exclusive>(handoff));
     sent(locks.inspect("m"));
     sent(locks.shutdown());
     let guard = mutex.lock().await.expect("free");

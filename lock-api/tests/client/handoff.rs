@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    EndReason, Error, ForceMode, Guard, Handoff, HandoffFailed, InvalidInput, LockClient, LockSpec,
-    Loss, Mode, MutexGuard, ReadGuard, ReleaseOutcome, WriteGuard, kind,
+    Error, ForceMode, Guard, Handoff, HandoffFailed, InvalidInput, LockClient, LockSpec, Loss,
+    Mode, MutexGuard, ReadGuard, WriteGuard, guard_kind,
 };
 use leasehold_sim::{Call, Fault, SimServer};
 
@@ -49,7 +49,7 @@ async fn adopted_hold_is_not_released_by_its_sender() {
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed by the adopter");
     let release = guard.release().await.expect("answered");
-    assert_eq!(release, ReleaseOutcome::Released { holds_left: 0 });
+    assert_eq!(release, 0);
     assert!(is_free(&b).await);
     let outcome = tokio::time::timeout(secs(100), lost).await;
     assert!(outcome.is_err(), "a hand-off is no loss");
@@ -96,7 +96,7 @@ async fn copied_text_is_adopted_once() {
     assert!(matches!(
         spent.error(),
         Error::HandoffSpent {
-            reason: EndReason::Unknown | EndReason::Released,
+            reason: Loss::Unknown,
             ..
         }
     ));
@@ -339,12 +339,15 @@ async fn wrong_kind_is_refused_before_any_io() {
     let (b, _) = client(&server, "b");
     let handoff = send(&a).await;
     let calls = server.messages().len();
-    let failed = b.adopt::<kind::Read>(handoff).await.expect_err("a mutex");
+    let failed = b
+        .adopt::<guard_kind::Read>(handoff)
+        .await
+        .expect_err("a mutex");
     assert_eq!(
         failed.to_string(),
         "key \"k\": a hand-off of a mutex guard cannot be adopted as a read guard"
     );
-    let failed = b.adopt::<kind::Write>(failed.given_back()).await;
+    let failed = b.adopt::<guard_kind::Write>(failed.given_back()).await;
     let (error, handoff) = failed.expect_err("a mutex").into_parts();
     assert!(matches!(
         error,
@@ -358,7 +361,7 @@ async fn wrong_kind_is_refused_before_any_io() {
     assert!(guard.is_valid());
 }
 
-async fn refused_handoff<K: kind::Transferable>(guard: Guard<K>, expected: &str) -> Guard<K> {
+async fn refused_handoff<K: guard_kind::Transferable>(guard: Guard<K>, expected: &str) -> Guard<K> {
     let key = guard.key().clone();
     let failed = guard.into_handoff().await.expect_err("not supported");
     assert!(
@@ -411,11 +414,7 @@ async fn outage_returns_the_guard() {
     server.advance(secs(60)).await;
     assert!(guard.is_valid());
     let release = guard.release().await.expect("answered");
-    assert_eq!(
-        release,
-        ReleaseOutcome::Released { holds_left: 0 },
-        "no transfer hold is left"
-    );
+    assert_eq!(release, 0, "no transfer hold is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -440,11 +439,7 @@ async fn handoff_succeeds_after_a_failed_attempt() {
     server.advance(secs(60)).await;
     assert_eq!(network.pending_faults(), 0);
     let release = guard.release().await.expect("answered");
-    assert_eq!(
-        release,
-        ReleaseOutcome::Released { holds_left: 0 },
-        "no transfer hold is left"
-    );
+    assert_eq!(release, 0, "no transfer hold is left");
 }
 
 #[tokio::test(start_paused = true)]
@@ -497,7 +492,7 @@ async fn revoked_hold_is_not_adopted() {
         matches!(
             spent.error(),
             Error::HandoffSpent {
-                reason: EndReason::Forced,
+                reason: Loss::Forced,
                 ..
             }
         ),
@@ -512,7 +507,7 @@ async fn debug_and_errors_hide_secrets() {
     let handoff = send(&a).await;
     let text = handoff.to_secret_text();
     let failed = a
-        .adopt::<kind::Read>(copy(&handoff))
+        .adopt::<guard_kind::Read>(copy(&handoff))
         .await
         .expect_err("a mutex");
     let shown = format!(

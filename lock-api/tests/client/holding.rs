@@ -4,9 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
-use leasehold_api::{
-    EndReason, Error, ForceMode, ForceReply, Key, LockClient, Loss, ReleaseOutcome,
-};
+use leasehold_api::{Error, ForceMode, ForceReply, Key, LockClient, Loss};
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{client, contended, held, ms, secs, server};
@@ -28,8 +26,7 @@ async fn isolated_guard_is_lost_before_the_server_frees_the_key() {
     assert!(waiting.is_finished());
     let second = waiting.await.expect("no panic").expect("granted");
     network.rejoin();
-    let released = guard.release().await.expect("answered");
-    assert!(matches!(released, ReleaseOutcome::NotHeld(_)));
+    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
     assert!(second.is_valid());
     contended(&a.mutex("k").expect("valid").try_lock().await);
 }
@@ -223,7 +220,7 @@ async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
     contended(&b.mutex("k").expect("valid").try_lock().await);
     assert!(matches!(
         guard.release().await,
-        Ok(ReleaseOutcome::Released { .. } | ReleaseOutcome::NotHeld(_))
+        Ok(_) | Err(Error::Lost { .. })
     ));
 }
 
@@ -274,7 +271,10 @@ async fn push_announces_a_forced_release_immediately() {
     assert!(server.elapsed() - begun < ms(100));
     assert!(matches!(
         guard.release().await,
-        Ok(ReleaseOutcome::NotHeld(EndReason::Forced))
+        Err(Error::Lost {
+            reason: Loss::Forced,
+            ..
+        })
     ));
 }
 

@@ -48,7 +48,8 @@ async fn inspection_shows_holders_and_waiters() {
         .semaphore("s", 5)
         .expect("valid")
         .lease(secs(10))
-        .acquire(2)
+        .permits(2)
+        .acquire()
         .await;
     let permits = a.inspect("s").await.expect("answered");
     insta::assert_snapshot!("semaphore", permits);
@@ -62,13 +63,13 @@ async fn available_permits_are_those_that_nobody_holds() {
     let slots = a.semaphore("s", 5).expect("valid").lease(secs(10));
     let available = async || slots.available_permits().await.expect("answered");
     assert_eq!(available().await, 5, "nobody has used it");
-    let two = slots.acquire(2).await.expect("free");
-    let one = slots.acquire(1).await.expect("free");
+    let two = slots.clone().permits(2).acquire().await.expect("free");
+    let one = slots.acquire().await.expect("free");
     assert_eq!(available().await, 2);
 
     // A large request waits, and the permits stay free.
     let large = b.semaphore("s", 5).expect("valid");
-    let waiting = tokio::spawn(async move { large.acquire(4).await });
+    let waiting = tokio::spawn(async move { large.clone().permits(4).acquire().await });
     server.advance(secs(1)).await;
     assert_eq!(available().await, 2);
     two.release().await.expect("answered");
@@ -103,7 +104,7 @@ async fn available_permits_count_holders_that_are_not_listed() {
     let slots = a.semaphore("s", 5_000).expect("valid");
     let mut held = Vec::new();
     for _ in 0..1_200 {
-        held.push(slots.acquire(3).await.expect("free"));
+        held.push(slots.clone().permits(3).acquire().await.expect("free"));
     }
     let view = a.inspect("s").await.expect("answered");
     assert!(view.holders().len() < held.len(), "it lists all holders");

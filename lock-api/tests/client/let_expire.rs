@@ -208,12 +208,12 @@ async fn readers_and_permits_are_left_too() {
     contended(&other.try_write().await);
     drop(held(other.try_read().await));
     let slots = a.semaphore("slots", 3).expect("valid").lease(secs(10));
-    let permits = slots.acquire(2).await.expect("free");
+    let permits = slots.clone().permits(2).acquire().await.expect("free");
     permits.let_expire().await.expect("held");
     let others = b.semaphore("slots", 3).expect("valid");
-    contended(&others.try_acquire(2).await);
+    contended(&others.clone().permits(2).try_acquire().await);
     server.advance(secs(10)).await;
-    drop(held(others.try_acquire(2).await));
+    drop(held(others.clone().permits(2).try_acquire().await));
     drop(held(other.try_write().await));
 }
 

@@ -180,7 +180,7 @@ async fn failed_operations() {
     let dropped = tokio::time::timeout(ms(50), lock.lock()).await;
     assert!(dropped.is_err());
     let semaphore = b.semaphore("k", 3).expect("valid");
-    let refused = semaphore.try_acquire(2).await;
+    let refused = semaphore.clone().permits(2).try_acquire().await;
     assert!(matches!(refused, Err(Error::Refused { .. })));
     network.inject_into(Call::Renew, Fault::LoseReply);
     server.advance(secs(15)).await;
@@ -518,9 +518,9 @@ async fn run_everything(
     let reading = writing.downgrade().await.expect("converted");
     show(shown, &reading.try_upgrade().await);
     let semaphore = a.semaphore("s", 3).expect("valid");
-    let permit = semaphore.acquire(2).await.expect("free");
+    let permit = semaphore.clone().permits(2).acquire().await.expect("free");
     show(shown, &(&semaphore, &permit));
-    let refused = b.semaphore("s", 4).expect("valid").acquire(1).await;
+    let refused = b.semaphore("s", 4).expect("valid").acquire().await;
     show(shown, &refused);
     let guard = a.mutex("t").expect("valid").lock().await.expect("free");
     let handoff = guard.into_handoff().await.expect("handed off");
@@ -530,7 +530,7 @@ async fn run_everything(
     let adopted: MutexGuard = b.adopt(handoff).await.expect("adopted");
     show(shown, &(&adopted, "not a hand-off".parse::<Handoff>()));
     let again = b
-        .adopt::<leasehold_api::kind::Exclusive>(secret.parse().expect("its own text"))
+        .adopt::<leasehold_api::guard_kind::Exclusive>(secret.parse().expect("its own text"))
         .await;
     show(shown, &again);
     network.isolate();

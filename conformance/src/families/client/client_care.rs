@@ -263,7 +263,7 @@ async fn bad_leases(world: &World) -> Verdict {
         invalid(mutex.try_lock().await, &input)?;
         invalid(mutex.try_lock_for(Duration::from_secs(1)).await, &input)?;
         invalid(a.rw_lock("k")?.lease(lease).read().await, &input)?;
-        invalid(a.semaphore("k", 1)?.lease(lease).acquire(1).await, &input)?;
+        invalid(a.semaphore("k", 1)?.lease(lease).acquire().await, &input)?;
     }
     Ok(())
 }
@@ -290,9 +290,10 @@ async fn bad_permits(world: &World) -> Verdict {
     let semaphore = a.semaphore("k", 3)?;
     for permits in [0, 4, u32::MAX] {
         let input = format!("{permits} permits of 3");
-        invalid(semaphore.acquire(permits).await, &input)?;
-        invalid(semaphore.try_acquire(permits).await, &input)?;
-        let within = semaphore.try_acquire_for(permits, Duration::from_secs(1));
+        let asked = semaphore.clone().permits(permits);
+        invalid(asked.acquire().await, &input)?;
+        invalid(asked.try_acquire().await, &input)?;
+        let within = asked.try_acquire_for(Duration::from_secs(1));
         invalid(within.await, &input)?;
     }
     Ok(())
@@ -303,7 +304,7 @@ async fn bad_policies(world: &World) -> Verdict {
     for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
         let input = format!("{policy:?} on a lock without readers");
         invalid(a.mutex("k")?.policy(policy).lock().await, &input)?;
-        invalid(a.semaphore("k", 2)?.policy(policy).acquire(1).await, &input)?;
+        invalid(a.semaphore("k", 2)?.policy(policy).acquire().await, &input)?;
     }
     Ok(())
 }

@@ -3,7 +3,7 @@
 use futures_util::future::join_all;
 use leasehold_api::{
     Error, ForceMode, Handoff, HandoffFailed, InvalidInput, LockClient, MutexGuard, ReadGuard,
-    WriteGuard, kind,
+    WriteGuard, guard_kind,
 };
 
 use crate::case::{Case, cases};
@@ -226,7 +226,7 @@ async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = world.client_on_proxy().await?;
     let handoff = send(world, &a).await?;
-    let Err(refused) = b.adopt::<kind::Read>(handoff).await else {
+    let Err(refused) = b.adopt::<guard_kind::Read>(handoff).await else {
         let promise = "a mutex can't be adopted as a read guard";
         return Err(Failure::new("trait contract", promise, "an error", "none"));
     };
@@ -249,7 +249,7 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
     let handoff = send(world, &a).await?;
     let text = handoff.to_secret_text();
     let token = handoff.fencing_token().to_string();
-    let failed = a.adopt::<kind::Read>(handoff).await;
+    let failed = a.adopt::<guard_kind::Read>(handoff).await;
     let shown = match failed {
         Err(failed) => {
             let shown = format!("{failed:?} {failed}");

@@ -9,7 +9,6 @@ use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
-use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
@@ -146,7 +145,7 @@ impl Election {
                 guard,
                 version: Mutex::new(FIRST),
             };
-            match term.note(&self.info).await {
+            match term.note(FIRST, &self.info).await {
                 Ok(()) => return Ok(term),
                 Err(error) if error.is_transient() || matches!(error, Error::Lost { .. }) => {}
                 Err(error) => return Err(error),
@@ -296,15 +295,18 @@ impl Term {
     pub async fn set_info(&self, info: impl Into<Vec<u8>>) -> Result<(), Error> {
         let info = info.into();
         check(&info, self.guard.key())?;
-        *self.version.lock() += 1;
-        self.note(&info).await
+        let version = {
+            let mut version = self.version.lock();
+            *version += 1;
+            *version
+        };
+        self.note(version, &info).await
     }
 
-    async fn note(&self, info: &[u8]) -> Result<(), Error> {
+    async fn note(&self, version: u32, info: &[u8]) -> Result<(), Error> {
         let hold = &self.guard.hold;
         let until = hold.valid_until();
         // The note ends with the term.
-        let version = *self.version.lock();
         let answer = hold.note(version, info, Duration::ZERO, until).await?;
         match answer.reply {
             NoteReply::Noted(_) => Ok(()),
@@ -322,7 +324,7 @@ impl Term {
     ///
     /// # Examples
     /// See [`Election::campaign`].
-    pub async fn resign(self) -> Result<ReleaseOutcome, Error> {
-        self.guard.release().await
+    pub async fn resign(self) -> Result<(), Error> {
+        self.guard.release().await.map(drop)
     }
 }

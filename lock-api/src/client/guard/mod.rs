@@ -10,12 +10,11 @@ use std::time::Duration;
 
 use crate::client::error::{Error, Loss};
 use crate::client::hold::Hold;
-use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::holder::Validity;
 use crate::id::{FencingToken, Key};
 
 /// Kinds of guard. See [`Guard`].
-pub(crate) mod kind {
+pub(crate) mod guard_kind {
     /// The kind of a [`MutexGuard`](crate::MutexGuard).
     #[derive(Debug)]
     pub enum Exclusive {}
@@ -41,7 +40,7 @@ pub(crate) mod kind {
 /// # Ok(())
 /// # }
 /// ```
-pub type MutexGuard = Guard<kind::Exclusive>;
+pub type MutexGuard = Guard<guard_kind::Exclusive>;
 /// The read guard of an [`RwLock`](crate::RwLock).
 ///
 /// # Examples
@@ -53,7 +52,7 @@ pub type MutexGuard = Guard<kind::Exclusive>;
 /// # Ok(())
 /// # }
 /// ```
-pub type ReadGuard = Guard<kind::Read>;
+pub type ReadGuard = Guard<guard_kind::Read>;
 /// The write guard of an [`RwLock`](crate::RwLock).
 ///
 /// # Examples
@@ -65,24 +64,25 @@ pub type ReadGuard = Guard<kind::Read>;
 /// # Ok(())
 /// # }
 /// ```
-pub type WriteGuard = Guard<kind::Write>;
+pub type WriteGuard = Guard<guard_kind::Write>;
 /// The guard of permits of a [`Semaphore`](crate::Semaphore).
 ///
 /// # Examples
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient, PermitGuard};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let guard: PermitGuard = locks.semaphore("printers", 3)?.acquire(1).await?;
+/// let guard: PermitGuard = locks.semaphore("printers", 3)?.acquire().await?;
 /// guard.release().await?;
 /// # Ok(())
 /// # }
 /// ```
-pub type PermitGuard = Guard<kind::Permits>;
+pub type PermitGuard = Guard<guard_kind::Permits>;
 
 /// A guard of a held lock. It holds the lock until it is released, dropped or lost.
 ///
-/// Use it through its typed forms: [`MutexGuard`], [`ReadGuard`], [`WriteGuard`] and
-/// [`PermitGuard`].
+/// Its typed forms are [`MutexGuard`], [`ReadGuard`], [`WriteGuard`] and [`PermitGuard`]. `Guard` without a
+/// parameter is the guard of a mutex. A function for guards of any kind has a parameter:
+/// `async fn write<K>(guard: &Guard<K>)`.
 ///
 /// # Validity
 /// A guard has a **local deadline**. You certainly hold the lock until then. The deadline is never
@@ -122,7 +122,7 @@ pub type PermitGuard = Guard<kind::Permits>;
 /// # }
 /// ```
 #[must_use = "a dropped guard releases its lock; bind it to a name such as `_guard`, not to `_`"]
-pub struct Guard<K> {
+pub struct Guard<K = guard_kind::Exclusive> {
     pub(crate) hold: Hold,
     kind: PhantomData<fn() -> K>,
 }
@@ -331,14 +331,17 @@ impl<K> Guard<K> {
         self.hold.renew().await
     }
 
-    /// Releases the lock and waits for the server to acknowledge it.
+    /// Releases the lock and waits for the server to acknowledge it. Returns how many holds of the same
+    /// owner are left on the key: 0, unless the handle is reentrant.
     ///
     /// The call takes at most three call timeouts. You can repeat it, and you get the same result.
     ///
     /// # Errors
-    /// [`Error::OutcomeUnknown`] or [`Error::Unavailable`] if the server did not acknowledge the
-    /// release in time. The release then goes on in the background, and you can call this method
-    /// again to wait for it. Other errors are permanent.
+    /// - [`Error::Lost`] if the server no longer had the lock, and another owner may have it by now. Work
+    ///   after the loss was not protected.
+    /// - [`Error::OutcomeUnknown`] or [`Error::Unavailable`] if the server did not acknowledge the
+    ///   release in time. The release then goes on in the background, and you can call this method
+    ///   again to wait for it. Other errors are permanent.
     ///
     /// With any error, the lock is free at the latest when its lease expires.
     ///
@@ -348,18 +351,18 @@ impl<K> Guard<K> {
     ///
     /// # Examples
     /// ```no_run
-    /// # use leasehold_api::{Error, LockClient, ReleaseOutcome};
+    /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// match guard.release().await? {
-    ///     ReleaseOutcome::Released { .. } => println!("released"),
-    ///     ReleaseOutcome::NotHeld(reason) => println!("the lock was already gone: {reason:?}"),
+    /// match guard.release().await {
+    ///     Err(Error::Lost { reason, .. }) => println!("the work was not protected: {reason}"),
+    ///     released => println!("{} holds are left", released?),
     /// }
     /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "unlock")]
-    pub async fn release(&self) -> Result<ReleaseOutcome, Error> {
+    pub async fn release(&self) -> Result<u32, Error> {
         self.hold.release().await
     }
 

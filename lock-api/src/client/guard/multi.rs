@@ -9,7 +9,6 @@ use crate::client::error::{Error, Loss};
 use crate::client::hold::{
     Hold, first_expiring, first_lost, leave_all, release_all, renew_all, run_until_lost,
 };
-use crate::client::outcome::ReleaseOutcome;
 use crate::id::{FencingToken, Key};
 
 /// A guard of several locks. **The loss of one lock is the loss of all.**
@@ -254,15 +253,14 @@ impl MultiGuard {
         failed.map_or(Ok(left), Err)
     }
 
-    /// Releases all keys in one batch. Returns the outcome for each key, in the order of
-    /// [`keys`](Self::keys).
+    /// Releases all keys in one batch.
     ///
     /// The call takes at most three call timeouts. You can repeat it, and you get the same result.
     ///
     /// # Errors
-    /// [`MultiReleaseError`] with the keys that were not released and those that were. The errors of
-    /// the keys are those of [`Guard::release`](crate::Guard::release). The `?` operator converts it
-    /// into the first of them.
+    /// [`MultiReleaseError`] with the keys that were lost or not released, and those that were
+    /// released. The errors of the keys are those of [`Guard::release`](crate::Guard::release). The `?`
+    /// operator converts it into the first of them.
     ///
     /// # Cancel safety
     /// The first poll of the future begins the release of all keys. If you drop the future after
@@ -277,16 +275,16 @@ impl MultiGuard {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn release(&self) -> Result<Vec<(Key, ReleaseOutcome)>, MultiReleaseError> {
+    pub async fn release(&self) -> Result<(), MultiReleaseError> {
         let (mut released, mut failed) = (Vec::new(), Vec::new());
         for (key, result) in release_all(&self.holds).await {
             match result {
-                Ok(outcome) => released.push((key, outcome)),
+                Ok(_) => released.push(key),
                 Err(error) => failed.push((key, error)),
             }
         }
         if failed.is_empty() {
-            Ok(released)
+            Ok(())
         } else {
             Err(MultiReleaseError { released, failed })
         }
@@ -364,7 +362,7 @@ impl MultiGuard {
     }
 }
 
-/// The error of [`MultiGuard::release`]: some keys were not released in time.
+/// The error of [`MultiGuard::release`]: some keys were lost, or not released in time.
 ///
 /// # Examples
 /// ```no_run
@@ -373,7 +371,7 @@ impl MultiGuard {
 /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
 /// if let Err(failed) = guard.release().await {
 ///     for (key, error) in failed.failed() {
-///         println!("{key} is not released yet: {error}");
+///         println!("{key} was lost, or is not released yet: {error}");
 ///     }
 /// }
 /// # Ok(())
@@ -381,19 +379,19 @@ impl MultiGuard {
 /// ```
 #[derive(Clone, Debug)]
 pub struct MultiReleaseError {
-    released: Vec<(Key, ReleaseOutcome)>,
+    released: Vec<Key>,
     /// Never empty.
     failed: Vec<(Key, Error)>,
 }
 
 impl MultiReleaseError {
-    /// Returns the keys that were not released, each with its error. There is at least one.
+    /// Returns the keys that were lost or not released, each with its error. There is at least one.
     pub fn failed(&self) -> &[(Key, Error)] {
         &self.failed
     }
 
-    /// Returns the outcome for each of the other keys.
-    pub fn released(&self) -> &[(Key, ReleaseOutcome)] {
+    /// Returns the other keys, which were released.
+    pub fn released(&self) -> &[Key] {
         &self.released
     }
 

@@ -113,7 +113,8 @@ impl LockClient {
         &*self.client.backend
     }
 
-    /// Returns the source of time, randomness and tasks of this client: that of its backend.
+    /// Returns the source of time, randomness and tasks of this client: that of its backend. A task can
+    /// keep it.
     ///
     /// # Examples
     /// ```no_run
@@ -124,8 +125,8 @@ impl LockClient {
     /// locks.runtime().sleep(Duration::from_secs(1)).await;
     /// # }
     /// ```
-    pub fn runtime(&self) -> &dyn Runtime {
-        &*self.client.runtime
+    pub fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.client.runtime)
     }
 
     /// Makes a handle for the mutex under `key`, a name of 1 to 256 bytes. Does no I/O.
@@ -178,7 +179,7 @@ impl LockClient {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let permit = locks.semaphore("printers", 3)?.acquire(1).await?;
+    /// let permit = locks.semaphore("printers", 3)?.acquire().await?;
     /// permit.release().await?;
     /// # Ok(())
     /// # }

@@ -1,5 +1,6 @@
 //! The lock that every handle wraps: key, kind, owner and options.
 
+use crate::bounds;
 use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
@@ -7,6 +8,7 @@ use crate::client::error::Error;
 use crate::client::guard::Guard;
 use crate::client::outcome::Outcome;
 use crate::client::state::settings::Options;
+use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
 use crate::reply::Refused;
 use crate::request::{Kind, LockSpec, Mode};
@@ -83,6 +85,9 @@ impl Lock {
             });
         }
         let spec = self.spec(options)?;
+        let max_lease = self.client.capabilities.max_lease;
+        InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease)
+            .map_err(|error| error.on(&self.key))?;
         spec.check_mode(mode).map_err(|error| error.on(&self.key))?;
         Ok(Ask {
             client: &self.client,

@@ -16,7 +16,8 @@ use crate::request::Mode;
 /// all its users must name the same capacity. A request with another capacity is refused with
 /// [`Refused::Mismatch`](crate::Refused::Mismatch).
 ///
-/// Each acquisition is a separate owner. Waiters are served in order, so a large request at the
+/// Each acquisition takes one permit, unless the handle says [more](Self::permits), and is a separate
+/// owner. Waiters are served in order, so a large request at the
 /// head of the queue blocks smaller ones behind it.
 ///
 /// Each acquisition has its own fencing token, unique and increasing in order of grant. With a
@@ -27,7 +28,7 @@ use crate::request::Mode;
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let printers = locks.semaphore("printers", 3)?;
-/// let permit = printers.acquire(1).await?;
+/// let permit = printers.acquire().await?;
 /// permit.release().await?;
 /// # Ok(())
 /// # }
@@ -35,14 +36,37 @@ use crate::request::Mode;
 #[derive(Clone, Debug)]
 pub struct Semaphore {
     pub(crate) lock: Lock,
+    permits: u32,
 }
 
 impl Semaphore {
     pub(crate) const fn new(lock: Lock) -> Self {
-        Self { lock }
+        Self { lock, permits: 1 }
     }
 
     option_setters!();
+
+    /// Sets how many permits each acquisition takes at once. Default: 1.
+    ///
+    /// An acquisition fails with [`Error::InvalidInput`] before any I/O if the number is 0 or greater
+    /// than the capacity. To take different numbers, clone the handle.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let printers = locks.semaphore("printers", 3)?;
+    /// let one = printers.acquire().await?;
+    /// let two = printers.clone().permits(2).acquire().await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "acquire_many")]
+    #[must_use = "returns the handle with this setting"]
+    pub const fn permits(mut self, permits: u32) -> Self {
+        self.permits = permits;
+        self
+    }
 
     /// Returns the number of permits that the semaphore has in total.
     ///
@@ -92,12 +116,11 @@ impl Semaphore {
         self.lock.available().await
     }
 
-    /// Takes `permits` permits at once. Waits without a time limit, also through outages of the
-    /// lock service.
+    /// Takes a permit, or as many as the handle [says](Self::permits). Waits without a time limit, also
+    /// through outages of the lock service.
     ///
     /// # Errors
-    /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] before any I/O
-    /// if `permits` is 0 or greater than the capacity.
+    /// The same as [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue in the background, or releases the
@@ -107,17 +130,17 @@ impl Semaphore {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let permits = locks.semaphore("printers", 3)?.acquire(2).await?;
-    /// permits.release().await?;
+    /// let permit = locks.semaphore("printers", 3)?.acquire().await?;
+    /// permit.release().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn acquire(&self, permits: u32) -> Result<PermitGuard, Error> {
-        self.lock.wait_for(Mode::Permits(permits)).await
+    pub async fn acquire(&self) -> Result<PermitGuard, Error> {
+        self.lock.wait_for(Mode::Permits(self.permits)).await
     }
 
-    /// Takes `permits` permits at once, if they are free. Otherwise returns the holder and when to
-    /// try again.
+    /// Takes a permit, or as many as the handle [says](Self::permits), if they are free. Otherwise
+    /// returns the holder and when to try again.
     ///
     /// The call takes at most one call timeout.
     ///
@@ -133,20 +156,20 @@ impl Semaphore {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// match printers.try_acquire(1).await?.into_guard() {
+    /// match printers.try_acquire().await?.into_guard() {
     ///     Some(permit) => println!("printing with token {}", permit.fencing_token()),
     ///     None => println!("all printers are busy"),
     /// }
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn try_acquire(&self, permits: u32) -> Result<Outcome<PermitGuard>, Error> {
+    pub async fn try_acquire(&self) -> Result<Outcome<PermitGuard>, Error> {
         self.lock
-            .acquire(Mode::Permits(permits), WaitLimit::Try)
+            .acquire(Mode::Permits(self.permits), WaitLimit::Try)
             .await
     }
 
-    /// Takes `permits` permits at once. Waits for at most `time`.
+    /// Takes a permit, or as many as the handle [says](Self::permits). Waits for at most `time`.
     ///
     /// If `time` is zero, the call tries once and takes at most one call timeout.
     ///
@@ -164,7 +187,7 @@ impl Semaphore {
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let outcome = printers.try_acquire_for(1, Duration::from_secs(5)).await?;
+    /// let outcome = printers.try_acquire_for(Duration::from_secs(5)).await?;
     /// if let Some(permit) = outcome.into_guard() {
     ///     permit.release().await?;
     /// }
@@ -172,17 +195,13 @@ impl Semaphore {
     /// # }
     /// ```
     #[doc(alias = "timeout")]
-    pub async fn try_acquire_for(
-        &self,
-        permits: u32,
-        time: Duration,
-    ) -> Result<Outcome<PermitGuard>, Error> {
+    pub async fn try_acquire_for(&self, time: Duration) -> Result<Outcome<PermitGuard>, Error> {
         self.lock
-            .acquire(Mode::Permits(permits), WaitLimit::Within(time))
+            .acquire(Mode::Permits(self.permits), WaitLimit::Within(time))
             .await
     }
 
-    /// Takes `permits` permits, runs `body`, and releases the permits.
+    /// Takes a permit, or as many as the handle [says](Self::permits), runs `body`, and releases them.
     ///
     /// If the permits are lost before `body` completes, `body` is dropped at its current await
     /// point.
@@ -200,16 +219,12 @@ impl Semaphore {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let token = printers.with(1, async |permit| permit.fencing_token()).await?;
+    /// let token = printers.with(async |permit| permit.fencing_token()).await?;
     /// println!("printed with token {token}");
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn with<T>(
-        &self,
-        permits: u32,
-        body: impl AsyncFnOnce(&PermitGuard) -> T,
-    ) -> Result<T, Error> {
-        self.acquire(permits).await?.run(body).await
+    pub async fn with<T>(&self, body: impl AsyncFnOnce(&PermitGuard) -> T) -> Result<T, Error> {
+        self.acquire().await?.run(body).await
     }
 }

@@ -1,6 +1,6 @@
 //! The kinds of guard that can be handed off.
 
-use crate::client::guard::kind::{Exclusive, Read, Write};
+use crate::client::guard::guard_kind::{Exclusive, Read, Write};
 
 /// A kind of guard that can be [handed off](crate::Guard::into_handoff): every kind except permits.
 ///
@@ -9,8 +9,8 @@ use crate::client::guard::kind::{Exclusive, Read, Write};
 ///
 /// # Examples
 /// ```no_run
-/// # use leasehold_api::{Error, Guard, kind};
-/// async fn secret_of<K: kind::Transferable>(guard: Guard<K>) -> Result<String, Error> {
+/// # use leasehold_api::{Error, Guard, guard_kind};
+/// async fn secret_of<K: guard_kind::Transferable>(guard: Guard<K>) -> Result<String, Error> {
 ///     Ok(guard.into_handoff().await?.to_secret_text())
 /// }
 /// ```
@@ -20,7 +20,7 @@ impl Transferable for Read {}
 impl Transferable for Write {}
 
 mod sealed {
-    use crate::client::guard::kind::{Exclusive, Read, Write};
+    use crate::client::guard::guard_kind::{Exclusive, Read, Write};
     use crate::request::{Kind, Mode};
 
     pub trait Transferable {

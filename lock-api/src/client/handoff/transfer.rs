@@ -442,6 +442,7 @@ impl Adopter<'_> {
 
     fn spent(&self, reason: EndReason) -> Error {
         let key = self.handoff.key.clone();
+        let reason = reason.into();
         Error::HandoffSpent { key, reason }
     }
 

@@ -11,7 +11,6 @@ use smallvec::smallvec;
 use crate::bounds::MIN_LEASE;
 use crate::client::core::{Busy, ClientHandle};
 use crate::client::error::{Error, Loss};
-use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::answer::{Answer, reply_of};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::clock::local_deadline;
@@ -314,8 +313,8 @@ impl Hold {
         Some(self.client.release_of(&self.holder, state))
     }
 
-    /// Releases the hold and waits for the result.
-    pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
+    /// Releases the hold and waits for the result. Returns how many holds of the owner are left.
+    pub(crate) async fn release(&self) -> Result<u32, Error> {
         {
             let _busy = Busy::begin(&self.client);
             if mutant!(ReleaseBeforeRenewalStops) {
@@ -331,7 +330,7 @@ impl Hold {
     }
 
     /// Waits for the result of a release that has begun.
-    pub(super) async fn wait_released(&self) -> Result<ReleaseOutcome, Error> {
+    pub(super) async fn wait_released(&self) -> Result<u32, Error> {
         let Acknowledged {
             reply,
             in_doubt,
@@ -339,16 +338,14 @@ impl Hold {
         } = await_release(&self.client, &self.release_result)
             .await
             .map_err(|error| error.on(&self.holder.key))?;
-        Ok(match reply {
-            ReleaseReply::Released { holds_left, .. } => ReleaseOutcome::Released { holds_left },
-            ReleaseReply::Left => ReleaseOutcome::Released { holds_left: 0 },
+        match reply {
+            ReleaseReply::Released { holds_left, .. } => Ok(holds_left),
+            ReleaseReply::Left => Ok(0),
             // An earlier attempt without an answer released the hold. If the guard was lost before,
             // that attempt may have found nothing to release.
-            ReleaseReply::NotHeld(EndReason::Released) if in_doubt && !was_lost => {
-                ReleaseOutcome::Released { holds_left: 0 }
-            }
-            ReleaseReply::NotHeld(reason) => ReleaseOutcome::NotHeld(reason),
-        })
+            ReleaseReply::NotHeld(EndReason::Released) if in_doubt && !was_lost => Ok(0),
+            ReleaseReply::NotHeld(reason) => Err(self.loss_error(reason.into())),
+        }
     }
 
     /// Queues the release without waiting for it.

@@ -10,7 +10,6 @@ use futures_util::stream::FuturesUnordered;
 use crate::client::core::Busy;
 use crate::client::error::{Error, Loss};
 use crate::client::hold::one::Hold;
-use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::answer::Answer;
 use crate::client::task::release::{self, Jobs};
 use crate::error::BackendError;
@@ -72,7 +71,7 @@ fn first_error<'a>(
 }
 
 /// Releases all holds in one call. Returns the result for each.
-pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<ReleaseOutcome, Error>)> {
+pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<u32, Error>)> {
     if let Some(first) = holds.first() {
         let core = &first.client;
         let _busy = Busy::begin(core);

@@ -13,12 +13,9 @@ use crate::client::loom_models::fixture::{
     Fixture, assert_nothing_left, renew, run_releases, sequence,
 };
 use crate::client::loom_models::{STAMP, explore, granted, spawn};
-use crate::client::outcome::ReleaseOutcome;
 use crate::client::state::signal::Signal;
 use crate::client::task::{release, renew as renewal};
 use crate::sync::{Arc, AtomicBool, Ordering};
-
-const RELEASED: ReleaseOutcome = ReleaseOutcome::Released { holds_left: 0 };
 
 #[test]
 fn loom_release_stops_a_concurrent_renewal() {
@@ -36,7 +33,7 @@ fn loom_release_stops_a_concurrent_renewal() {
             }
         });
         let released = block_on(guard.release());
-        assert!(matches!(released, Ok(RELEASED)));
+        assert!(matches!(released, Ok(0)));
         renewal.join().expect("the thread returns");
         assert!(guard.hold.holder.plan(core.now()).is_none());
         drop(guard);
@@ -62,7 +59,7 @@ fn loom_cancelled_release_continues() {
         let renewal = spawn(move || renew(&renewed));
         assert!(guard.release().now_or_never().is_none());
         // The second call returns the result of the first.
-        assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
+        assert!(matches!(block_on(guard.release()), Ok(0)));
         let Fixture { server, locks } = fixture;
         drop((guard, locks));
         releases.join().expect("the thread returns");
@@ -81,11 +78,8 @@ fn loom_two_releases_have_the_same_result() {
         let number = sequence(&guard);
         let other = Arc::clone(&guard);
         let release = spawn(move || block_on(other.release()));
-        assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
-        assert!(matches!(
-            release.join().expect("the thread returns"),
-            Ok(RELEASED)
-        ));
+        assert!(matches!(block_on(guard.release()), Ok(0)));
+        assert!(matches!(release.join().expect("the thread returns"), Ok(0)));
         drop(guard);
         assert_eq!(fixture.server.releases(number), 1);
         assert_nothing_left(&core, &session, number);
@@ -111,7 +105,7 @@ fn loom_release_races_renewal_loss_and_pushes() {
                 target.router.deliver(notification, pushing.now());
             }
         });
-        assert!(matches!(block_on(guard.release()), Ok(RELEASED)));
+        assert!(matches!(block_on(guard.release()), Ok(0)));
         renewal.join().expect("the thread returns");
         push.join().expect("the thread returns");
         assert!(!guard.is_valid());

@@ -153,6 +153,11 @@ macro_rules! option_setters {
         /// Sets the policy: who gets the key when it becomes free. The policy of the client by
         /// default.
         ///
+        /// **All programs that use the key must set the same policy.** While the key is in use, an
+        /// acquisition with another one fails with
+        /// [`Refused::Mismatch`](crate::Refused::Mismatch), which names the policy in use. The page
+        /// docs/deployment.md says how to change it without a stop.
+        ///
         /// With a reader or writer preference on another kind than a reader/writer lock, the
         /// acquisition fails with
         /// [`InvalidInput::PolicyForKind`](crate::InvalidInput::PolicyForKind).
@@ -165,14 +170,17 @@ macro_rules! option_setters {
         /// Sets the waiter lease: how long a waiter stays in the queue without a poll.
         ///
         /// 3 s to 60 s, 5 s by default. Outside these limits, the acquisition fails with
-        /// [`InvalidInput::WaiterLease`](crate::InvalidInput::WaiterLease).
+        /// [`InvalidInput::WaiterLease`](crate::InvalidInput::WaiterLease). **All programs that use the
+        /// key must set the same waiter lease**, as with the [policy](Self::policy).
         #[must_use]
         pub const fn waiter_lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.waiter_lease = lease;
             self
         }
 
-        /// Turns off automatic renewal. A guard lasts for one lease, unless you renew it.
+        /// Turns off automatic renewal: a guard lasts for one lease, unless you
+        /// [renew](crate::Guard::renew) it. Use it for work that must not last longer. By default a guard
+        /// is renewed until you release it, however long the work takes.
         ///
         /// The nested guards of a reentrant handle end together. If one of them is renewed
         /// automatically, all of them are.

@@ -13,7 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
-use leasehold_api::{Label, LockClient, Mutex, ReleaseOutcome};
+use leasehold_api::{Error, Label, LockClient, Mutex};
 use leasehold_processes::{Library, RecordingBackend, Ticket};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
@@ -88,8 +88,9 @@ async fn acquire(
         let Ticket { at, position } = ticket.ok_or("granted without a ticket")?;
         let (at, token) = (at.as_micros(), token.get());
         print(&format!("granted {at} {position} {token}"))?;
-        if let ReleaseOutcome::NotHeld(reason) = guard.release().await? {
-            print(&format!("lost {reason:?}"))?;
+        match guard.release().await {
+            Err(Error::Lost { reason, .. }) => print(&format!("lost {reason:?}"))?,
+            released => drop(released?),
         }
     }
     Ok(())

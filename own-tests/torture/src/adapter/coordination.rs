@@ -6,9 +6,7 @@
 
 use std::time::Duration;
 
-use leasehold::{
-    Error, FireTime, Job, JobOutcome, LockClient, MutexGuard, Occurrence, ReleaseOutcome, Term,
-};
+use leasehold::{Error, FireTime, Job, JobOutcome, LockClient, MutexGuard, Occurrence, Term};
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -140,7 +138,7 @@ impl Adapter for Jobs {
 
     async fn release(&self, held: Held) -> Result<bool, Failure> {
         let Running { end, mut task, job } = match held {
-            Held::Lock(guard) => return Ok(is_released(guard.release().await?)),
+            Held::Lock(guard) => return Ok(is_released(guard.release().await)?),
             Held::Job(running) => running,
         };
         drop(job);
@@ -152,8 +150,13 @@ impl Adapter for Jobs {
     }
 }
 
-fn is_released(outcome: ReleaseOutcome) -> bool {
-    matches!(outcome, ReleaseOutcome::Released { .. })
+/// Whether the release found the lock held.
+fn is_released<T>(release: Result<T, Error>) -> Result<bool, Error> {
+    match release {
+        Ok(_) => Ok(true),
+        Err(Error::Lost { .. }) => Ok(false),
+        Err(error) => Err(error),
+    }
 }
 
 struct Elections {
@@ -190,7 +193,7 @@ impl Adapter for Elections {
     }
 
     async fn release(&self, term: Term) -> Result<bool, Failure> {
-        Ok(is_released(term.resign().await?))
+        Ok(is_released(term.resign().await)?)
     }
 }
 
@@ -224,6 +227,6 @@ impl Adapter for Locks {
     }
 
     async fn release(&self, guard: MutexGuard) -> Result<bool, Failure> {
-        Ok(is_released(guard.release().await?))
+        Ok(is_released(guard.release().await)?)
     }
 }

@@ -9,7 +9,7 @@ use leasehold::fred::FredBackend;
 use leasehold::postgres::PostgresBackend;
 use leasehold::quorum::Quorum;
 use leasehold::redis_rs::{Options, RedisBackend};
-use leasehold::{Error, Guard, LockBackend, LockClient, Outcome, ReleaseOutcome};
+use leasehold::{Error, Guard, LockBackend, LockClient, Outcome};
 
 use crate::Failure;
 use crate::adapter::Adapter;
@@ -91,7 +91,7 @@ trait AnyGuard {
     fn release(&self) -> Releasing<'_>;
 }
 
-type Releasing<'a> = Pin<Box<dyn Future<Output = Result<ReleaseOutcome, Error>> + 'a>>;
+type Releasing<'a> = Pin<Box<dyn Future<Output = Result<u32, Error>> + 'a>>;
 
 impl<K> AnyGuard for Guard<K> {
     fn is_valid(&self) -> bool {
@@ -222,7 +222,7 @@ impl Adapter for Leasehold {
             }
             Mode::Permit(permits) => {
                 let semaphore = self.locks.semaphore(key, permits)?.lease(lease);
-                self.held(key, semaphore.try_acquire_for(1, wait).await?)
+                self.held(key, semaphore.try_acquire_for(wait).await?)
             }
         })
     }
@@ -244,11 +244,15 @@ impl Adapter for Leasehold {
     }
 
     async fn release(&self, held: Held) -> Result<bool, Failure> {
-        let outcome = held.guard.release().await?;
+        let released = match held.guard.release().await {
+            Ok(_) => true,
+            Err(Error::Lost { .. }) => false,
+            Err(error) => return Err(error.into()),
+        };
         if let (Some(Broken::ReleasesAnyone), Some(redis)) = (self.broken, self.redis.clone()) {
             tokio::spawn(delete_late(redis, held.key));
         }
-        Ok(matches!(outcome, ReleaseOutcome::Released { .. }))
+        Ok(released)
     }
 }
 

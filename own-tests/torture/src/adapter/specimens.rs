@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use leasehold::LockBackend;
-use leasehold::api::{
+use leasehold_api::{
     Acquire, AcquireReply, Key, LockSpec, Mode as LockMode, Operation, OwnerId, Release,
     ReleaseReply, SessionId,
 };

@@ -120,7 +120,7 @@ impl Topology {
     /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer.
     pub(crate) fn progress_within(self, lease: Duration) -> Duration {
         let delay = match self {
-            Self::Quorum => leasehold::api::bounds::DELIVERY_WINDOW + lease,
+            Self::Quorum => leasehold_api::bounds::DELIVERY_WINDOW + lease,
             _ => Duration::ZERO,
         };
         lease + Duration::from_secs(8) + delay

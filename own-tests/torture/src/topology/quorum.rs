@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold::api::bounds::DELIVERY_WINDOW;
+use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 
 use super::{Faults, Kind, Servers, within};

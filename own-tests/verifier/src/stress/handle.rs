@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{
     Error, Kind, Limits, LockClient, Mode, Mutex, MutexGuard, Outcome, PermitGuard, ReadGuard,
-    ReleaseOutcome, RwLock, Semaphore, Upgrade, WriteGuard,
+    RwLock, Semaphore, Upgrade, WriteGuard,
 };
 
 use crate::checker::TrackableGuard;
@@ -30,11 +30,11 @@ pub(crate) enum Handle {
 
 /// Calls the method of a handle that fits the wait limit.
 macro_rules! acquire {
-    ($handle:expr, $wait_limit:expr, $guard:path, $try:ident, $within:ident, $forever:ident $(, $arg:expr)?) => {
+    ($handle:expr, $wait_limit:expr, $guard:path, $try:ident, $within:ident, $forever:ident) => {
         match $wait_limit {
-            WaitLimit::Try => $handle.$try($($arg)?).await?.map($guard),
-            WaitLimit::Within(time) => $handle.$within($($arg,)? time).await?.map($guard),
-            WaitLimit::Forever => Outcome::Acquired($guard($handle.$forever($($arg)?).await?)),
+            WaitLimit::Try => $handle.$try().await?.map($guard),
+            WaitLimit::Within(time) => $handle.$within(time).await?.map($guard),
+            WaitLimit::Forever => Outcome::Acquired($guard($handle.$forever().await?)),
         }
     };
 }
@@ -111,14 +111,14 @@ impl Handle {
                     Mode::Permits(permits) => permits,
                     Mode::Exclusive | Mode::Shared => h.capacity(),
                 };
+                let h = h.clone().permits(permits);
                 acquire!(
                     h,
                     wait_limit,
                     AnyGuard::Permits,
                     try_acquire,
                     try_acquire_for,
-                    acquire,
-                    permits
+                    acquire
                 )
             }
         })
@@ -168,7 +168,7 @@ impl AnyGuard {
         each!(self, guard => guard.renew().await)
     }
 
-    pub(crate) async fn release(&self) -> Result<ReleaseOutcome, Error> {
+    pub(crate) async fn release(&self) -> Result<u32, Error> {
         each!(self, guard => guard.release().await)
     }
 
