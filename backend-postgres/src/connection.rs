@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join3};
+use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join4};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
@@ -39,38 +39,32 @@ const READ: &str =
     "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, version, state
     FROM (VALUES (1)) AS one LEFT JOIN leasehold.locks ON key = $1";
 
-/// Writes a row if the time of the step is in the past and the deadline is not, sends the messages, and reads
-/// the clock. If nothing is written although the time was an estimate, also reads the row, in the snapshot of
-/// the statement, which is older than the clock.
-macro_rules! conditional {
-    ($written:literal) => {
-        concat!(
-            "WITH written AS (",
-            $written,
-            " RETURNING 1)
-    SELECT EXISTS (SELECT FROM written), (
-        SELECT count(pg_notify(channel, payload)) FROM unnest($6::text[], $7::text[])
-        AS message (channel, payload) WHERE EXISTS (SELECT FROM written)),
-        (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, found.version, found.state
-    FROM (VALUES (1)) AS one
-    LEFT JOIN leasehold.locks AS found ON key = $1 AND $9 AND NOT EXISTS (SELECT FROM written)"
-        )
-    };
-}
-
-const INSERT: &str = conditional!(
+/// Creates a row if the time of the step has come and the deadline has not, and reads the clock.
+const INSERT: &str =
     "INSERT INTO leasehold.locks (key, version, state, keep_until) SELECT $1, $2, $3, $4
-        WHERE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $8
-        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5
-        ON CONFLICT (key) DO NOTHING"
-);
+    WHERE (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $5
+    AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6
+    ON CONFLICT (key) DO NOTHING
+    RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-const UPDATE: &str = conditional!(
-    "UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
-        WHERE key = $1 AND version = $10
-        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $8
-        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $5"
-);
+/// Replaces a row on the same conditions. Most writes have no messages, and this costs the server 0.6 of
+/// `UPDATE_AND_NOTIFY`.
+const UPDATE: &str = "UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
+        WHERE key = $1 AND version = $7
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $5
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6
+        RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
+
+/// Replaces a row, and sends the messages.
+const UPDATE_AND_NOTIFY: &str = "WITH written AS (
+        UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
+        WHERE key = $1 AND version = $7
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $5
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6 RETURNING 1)
+    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (
+        SELECT count(pg_notify(channel, payload)) FROM unnest($8::text[], $9::text[])
+        AS message (channel, payload))
+    FROM written";
 
 /// What all connections of a backend share.
 #[derive(Debug)]
@@ -178,6 +172,7 @@ pub(crate) struct Statements {
     pub(crate) read: Statement,
     pub(crate) insert: Statement,
     pub(crate) update: Statement,
+    pub(crate) update_and_notify: Statement,
 }
 
 impl fmt::Debug for Session {
@@ -207,11 +202,13 @@ impl Session {
                 client.prepare(READ),
                 client.prepare(INSERT),
                 client.prepare(UPDATE),
+                client.prepare(UPDATE_AND_NOTIFY),
             );
-            let statements = try_join3(all.0, all.1, all.2).await;
+            let statements = try_join4(all.0, all.1, all.2, all.3).await;
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
-        let (clock, (read, insert, update)) = try_join(set_up(&client, shared), statements).await?;
+        let (clock, (read, insert, update, update_and_notify)) =
+            try_join(set_up(&client, shared), statements).await?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
         let took = shared.runtime.now().saturating_since(began);
@@ -224,6 +221,7 @@ impl Session {
                 read,
                 insert,
                 update,
+                update_and_notify,
             },
             doubtful: AtomicBool::new(false),
         })

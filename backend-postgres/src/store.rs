@@ -125,16 +125,6 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-/// The row in two columns, from this one on.
-fn found(row: &tokio_postgres::Row, index: usize) -> Result<Option<Row>, BackendError> {
-    let version: Option<i64> = column(row, index)?;
-    let bytes: Option<Vec<u8>> = column(row, index + 1)?;
-    Ok(version.zip(bytes).map(|(version, bytes)| Row {
-        version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
-        bytes,
-    }))
-}
-
 const fn signed(number: u64) -> i64 {
     i64::from_ne_bytes(number.to_ne_bytes())
 }
@@ -161,9 +151,14 @@ impl Store for PostgresStore {
         let row = self
             .query(&session, &session.statements.read, &[&key])
             .await?;
+        let version: Option<i64> = column(&row, 1)?;
+        let bytes: Option<Vec<u8>> = column(&row, 2)?;
         Ok(Read {
             stamp: stamp(&session, column(&row, 0)?),
-            row: found(&row, 1)?,
+            row: version.zip(bytes).map(|(version, bytes)| Row {
+                version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
+                bytes,
+            }),
         })
     }
 
@@ -172,51 +167,37 @@ impl Store for PostgresStore {
         let (key, version) = (self.key(write.key), signed(write.version.get()));
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
-        let expected = write.expected.map(|version| signed(version.get()));
-        let step = micros(write.stamp.at);
-        let mut parameters: Vec<&(dyn ToSql + Sync)> = vec![
-            &key,
-            &version,
-            &write.bytes,
-            &keep_until,
-            &deadline,
-            &channels,
-            &payloads,
-            &step,
-            &write.is_estimated,
-        ];
-        let statement = match &expected {
-            Some(expected) => {
-                parameters.push(expected);
-                &session.statements.update
-            }
-            None => &session.statements.insert,
-        };
+        let (step, expected) = (
+            micros(write.stamp.at),
+            write.expected.map(|version| signed(version.get())),
+        );
+        let mut parameters: Vec<&(dyn ToSql + Sync)> =
+            vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
+        let statements = &session.statements;
+        // A key without a row has no waiters, so nobody gets a message.
+        let mut statement = &statements.insert;
+        if let Some(expected) = &expected {
+            parameters.push(expected);
+            statement = &statements.update;
+        }
         let call = async {
-            let row = session.client.query_one(statement, &parameters).await;
-            match row {
-                Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {
+            if expected.is_some() && !write.messages.is_empty() {
+                let mut notifying = parameters.clone();
+                notifying.extend([&channels as &(dyn ToSql + Sync), &payloads]);
+                let notify = &statements.update_and_notify;
+                match session.client.query_opt(notify, &notifying).await {
                     // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
                     // is repeated without messages. It compares version and deadline again.
-                    let none: Vec<String> = Vec::new();
-                    let mut silent = parameters.clone();
-                    (silent[5], silent[6]) = (&none, &none);
-                    session.client.query_one(statement, &silent).await
+                    Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {}
+                    row => return row,
                 }
-                row => row,
             }
+            session.client.query_opt(statement, &parameters).await
         };
         let row = session.call(&self.connection.shared.runtime, call).await?;
-        match row
-            .try_get(0)
-            .and_then(|applied| Ok((applied, row.try_get(2)?)))
-        {
-            Ok((true, at)) => Ok(Written::AppliedAt(stamp(&session, at))),
-            Ok((false, _)) if !write.is_estimated => Ok(Written::NotApplied),
-            Ok((false, at)) => Ok(Written::NotAppliedTo(Read {
-                stamp: stamp(&session, at),
-                row: found(&row, 3)?,
-            })),
+        match row.map(|row| row.try_get(0)).transpose() {
+            Ok(Some(at)) => Ok(Written::AppliedAt(stamp(&session, at))),
+            Ok(None) => Ok(Written::NotApplied),
             Err(error) => Err(BackendError::outcome_unknown("no result").with_source(error)),
         }
     }

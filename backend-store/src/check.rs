@@ -110,10 +110,9 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
         true => Some(step.version),
         false => version_of(&before),
     };
-    let told = match &written {
+    let told = match written {
         Written::Applied | Written::NotApplied => true,
         Written::AppliedAt(at) => at.at >= before.stamp.at && at.at <= after.stamp.at,
-        Written::NotAppliedTo(read) => version_of(read) == wanted,
     };
     if told && written.is_applied() == step.is_applied && version_of(&after) == wanted {
         return Ok(written);
@@ -145,7 +144,6 @@ async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, Bac
         deadline: if step.is_late { stamp.at } else { in_time },
         messages: &[],
         stamp,
-        is_estimated: true,
     };
     store.write(write).await
 }

@@ -63,11 +63,10 @@ struct Stepped {
 
 /// How commands on a remembered row have ended.
 enum Tried {
-    /// Their result may depend on more than the row, or is none that is trusted without a read.
+    /// A read is needed: the row is probably another one, or the result may depend on more than the row, or is
+    /// none that is trusted without a read.
     Unfit,
     Finished,
-    /// The row is probably another one. This is what a read finds, if the store has said it.
-    Missed(Option<Read>),
 }
 
 /// How an attempt has ended.
@@ -154,20 +153,15 @@ impl<S: Store> Executor<S> {
         ends: Moment,
         in_turn: bool,
     ) -> Result<Attempted, BackendError> {
-        let mut known = None;
         // A call whose write was refused needs a read: perhaps it was applied.
         if in_turn && calls.iter().all(|call| call.refused.is_none()) {
             match self.try_remembered(key, calls, ends).await? {
-                Tried::Unfit => {}
                 Tried::Finished => return Ok(Attempted::Finished),
-                Tried::Missed(read) => known = read,
+                Tried::Unfit => {}
             }
         }
         let sent = self.runtime.now();
-        let read = match known {
-            Some(read) => read,
-            None => self.store.read(key).await.map_err(nothing_written)?,
-        };
+        let read = self.store.read(key).await.map_err(nothing_written)?;
         self.memory.note_read(key, &read, self.runtime.now());
         let found = read.row.as_ref().map(|row| row.version);
         answer_written(calls, found, read.stamp);
@@ -199,10 +193,7 @@ impl<S: Store> Executor<S> {
         // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
         let deadline = stepped.stamp.at.saturating_add(limit);
         let bytes = state.to_bytes();
-        let write = Write {
-            is_estimated: false,
-            ..self.new_write(key, found, &stepped, state, &bytes, deadline)
-        };
+        let write = self.new_write(key, found, &stepped, state, &bytes, deadline);
         match self.store.write(write).await? {
             written @ (Written::Applied | Written::AppliedAt(_)) => {
                 if let Written::AppliedAt(at) = written {
@@ -212,7 +203,7 @@ impl<S: Store> Executor<S> {
                 stepped.answer(calls);
                 Ok(Attempted::Finished)
             }
-            Written::NotApplied | Written::NotAppliedTo(_) => {
+            Written::NotApplied => {
                 self.memory.forget(key);
                 let (hands_over, version) = (stepped.hands_over(), write.version);
                 stepped.note_refused(calls, version);
@@ -253,25 +244,23 @@ impl<S: Store> Executor<S> {
         let deadline = limits.fold(deadline, ServerTime::min);
         let bytes = state.to_bytes();
         let write = self.new_write(key, Some(row.version), &stepped, state, &bytes, deadline);
-        let known = match self.store.write(write).await? {
+        match self.store.write(write).await? {
             Written::AppliedAt(at) => {
                 self.remember(&write, at);
                 let answers = stepped.answers().map(|answer| counted_from(answer, at));
                 for (call, answer) in calls.drain(..).zip(answers) {
                     call.answer(Ok(answer));
                 }
-                return Ok(Tried::Finished);
+                Ok(Tried::Finished)
             }
             // Without the store's clock, the time that is left isn't known.
-            Written::Applied => {
-                return Err(BackendError::outcome_unknown("a write without a time"));
+            Written::Applied => Err(BackendError::outcome_unknown("a write without a time")),
+            Written::NotApplied => {
+                let version = write.version;
+                stepped.note_refused(calls, version);
+                Ok(Tried::Unfit)
             }
-            Written::NotApplied => None,
-            Written::NotAppliedTo(read) => Some(read),
-        };
-        let version = write.version;
-        stepped.note_refused(calls, version);
-        Ok(Tried::Missed(known))
+        }
     }
 
     fn new_write<'a>(
@@ -292,7 +281,6 @@ impl<S: Store> Executor<S> {
             deadline,
             messages: &stepped.messages,
             stamp: stepped.stamp,
-            is_estimated: true,
         }
     }
 

@@ -20,7 +20,7 @@
 //! A client remembers the rows that it has written. If nobody else uses the key, the next acquire or release
 //! begins with step 2, at an estimate of the store's clock, and the reply has the store's clock at the write.
 //! This needs a store that compares that time too: see [`Written::AppliedAt`]. A write that is refused is
-//! followed by a read, unless the [answer](Written::NotAppliedTo) contains the row.
+//! followed by a read.
 //!
 //! # Late and repeated writes
 //! A write may reach the store late or twice. Two rules make this harmless:

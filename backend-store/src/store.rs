@@ -72,11 +72,9 @@ pub struct Write<'a> {
     pub deadline: ServerTime,
     /// The messages to deliver if the write is applied, in order.
     pub messages: &'a [Message],
-    /// The time of the step, which the messages carry.
+    /// The time of the step, which the messages carry. After [`Written::AppliedAt`], it may be an estimate of the
+    /// store's clock for the next writes.
     pub stamp: Stamp,
-    /// Whether no read came before: the stamp is an estimate of the store's clock, which the store must compare.
-    /// It is only for a store that answers with [`Written::AppliedAt`].
-    pub is_estimated: bool,
 }
 
 impl Write<'_> {
@@ -100,7 +98,6 @@ impl fmt::Debug for Write<'_> {
             .field("deadline", &self.deadline)
             .field("messages", &self.messages)
             .field("stamp", &self.stamp)
-            .field("is_estimated", &self.is_estimated)
             .finish()
     }
 }
@@ -109,7 +106,7 @@ impl fmt::Debug for Write<'_> {
 ///
 /// A store that also compares the [stamp](Write::stamp) with its clock answers [`AppliedAt`](Self::AppliedAt)
 /// in place of [`Applied`](Self::Applied). Then a client needs no read for a row that it has written itself.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Written {
     /// The row was replaced.
     Applied,
@@ -119,9 +116,6 @@ pub enum Written {
     /// Nothing was written, and nothing will be: the row had another version, the deadline had passed, or the
     /// time of [`Write::stamp`] was after the store's clock.
     NotApplied,
-    /// The same. Contains what a read answers that is sent with the write, or later. It saves a read only if
-    /// the write [is estimated](Write::is_estimated).
-    NotAppliedTo(Read),
 }
 
 impl Written {
