@@ -227,6 +227,10 @@ impl<S: Store> Executor<S> {
             return Ok(Tried::Unfit);
         };
         let before = State::from_bytes(&row.bytes)?;
+        // A grant to a waiter is a step after a read, also if the waiter doesn't listen and gets no message.
+        if !before.to_parts().waiters.is_empty() {
+            return Ok(Tried::Unfit);
+        }
         let (stepped, unknown) = step_all(&before, stamp, calls, &BTreeMap::new());
         let Some(state) = &stepped.state else {
             return Ok(Tried::Unfit);

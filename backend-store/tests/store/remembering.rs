@@ -5,7 +5,7 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use leasehold_api::bounds::MIN_LEASE;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, EndReason, LockBackend, Release, ReleaseReply, Stamped,
+    Acquire, AcquireReply, Acquired, EndReason, LockBackend, Release, ReleaseReply, Stamped, Wait,
 };
 
 use crate::steps::{Client, LEASE, ask, enter, key, operation, release, send};
@@ -132,6 +132,23 @@ fn step_in_the_future_is_refused() {
         assert_eq!(refused.count(), 1);
         let (last, _) = writes.last().expect("a write");
         assert!(last.stamp.at <= server.stamp().at);
+    });
+}
+
+/// A waiter that doesn't listen gets no message, but its grant is a step after a read, too.
+#[test]
+fn waiter_is_granted_after_a_read() {
+    block_on(async {
+        let server = Server::new(1, LATENCY);
+        let client = server.client();
+        pair(&server, &client, 1).await;
+        enter(&client, ask(&server, operation(1, 2), LEASE)).await;
+        let waiting = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
+        let reply = send(&client, waiting).await;
+        assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
+        let reads = server.reads();
+        release(&client, operation(1, 2)).await;
+        assert_eq!(server.reads(), reads + 1);
     });
 }
 
