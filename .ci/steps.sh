@@ -9,8 +9,11 @@ with_lints() {
     RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-with-lints "$@"
 }
 
-with_mutants() {
-    RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-with-mutants "$@"
+# planted COMMAND FLAG...: runs this command of cargo in a copy of the source that contains all mutants.
+planted() {
+    local copy
+    copy=$(.ci/plant)
+    cargo "$1" --manifest-path "$copy/Cargo.toml" "${@:2}"
 }
 
 # ---- ./test
@@ -205,30 +208,22 @@ benches() {
     "$CARGO_TARGET_DIR/debug/report" --quick --out "$TMPDIR/bench-report"
 }
 
-# Checks that the tests catch each mutant of the client and of the state machine, and that each
-# mutant is in the table of explored mutants or is caught elsewhere.
+# Checks that the tests catch each mutant of the client and of the state machine.
 mutants() {
-    passed 1 with_mutants cargo test -q --workspace --test mutants -- --nocapture
-    passed 1 with_mutants cargo test -q --workspace --test jobs -- --nocapture
-    passed 1 with_mutants cargo test -q --workspace --lib every_mutant_is_found_here_or_elsewhere
-}
-
-explorer() {
-    cargo build -q --release -p leasehold-verifier --bin explore
+    passed 2 planted test -q --workspace --test mutants -- --nocapture
+    passed 1 planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
 }
 
 # explore FLAG...: checks many runs on the simulator. A failed run prints the command that repeats
 # it.
 explore() {
-    explorer
-    "$CARGO_TARGET_DIR/release/explore" "$@"
+    cargo run -q --release -p leasehold-verifier --bin explore -- "$@"
 }
 
 # explore_mutants TRIALS: fails unless each mutant is found this many times, each time within its
 # budget of seeds.
 explore_mutants() {
-    with_mutants explorer
-    "$CARGO_TARGET_DIR/release/explore" --all-mutants "$1"
+    planted run -q --release -p leasehold-verifier --bin explore -- --all-mutants "$1"
 }
 
 # loom_models PREEMPTIONS: runs the models of the state that threads share, then those that must
@@ -237,8 +232,8 @@ explore_mutants() {
 loom_models() {
     local program models
     export LOOM_MAX_PREEMPTIONS=$1
-    program=$(RUSTFLAGS="${RUSTFLAGS:-} --cfg leasehold_loom --cfg leasehold_mutants" \
-        cargo test --target-dir "$CARGO_TARGET_DIR/loom" -p leasehold-api --lib --no-run 2>&1 |
+    program=$(RUSTFLAGS="${RUSTFLAGS:-} --cfg leasehold_loom" \
+        planted test --target-dir "$CARGO_TARGET_DIR/loom" -p leasehold-api --lib --no-run 2>&1 |
         tee >(cat >&2) | sed -n 's/^ *Executable .*(\(.*\))$/\1/p')
     models=$("$program" --list | sed -n 's/^\(.*::loom_[a-z_]*\): test$/\1/p')
     [ -n "$models" ]
@@ -317,7 +312,7 @@ fenced_updates() {
 
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
-    with_mutants cargo test -q --workspace --lib --test server --test scripts -- --nocapture mutant
+    planted test -q --workspace --lib --test server --test scripts -- --nocapture mutant
 }
 
 # Runs the benches that compare leasehold with other lock libraries.
@@ -409,7 +404,7 @@ torture_convicts() {
 # Without the mend of a fault that real servers have shown, leasehold must be convicted within ten minutes.
 torture_convicts_without_mends() {
     local run status
-    with_mutants cargo build -q --workspace --bin torture
+    with_lints planted build -q --workspace --bin torture
     for run in "unmended-failover balancer" "unmended-failover-fred balancer"; do
         status=0
         # shellcheck disable=SC2086

@@ -87,10 +87,10 @@ impl Fates {
     ) -> Result<OpenBallot<'_>, NoBallot> {
         let sequence = operation.sequence;
         self.with(operation.session, now, |session| {
-            if session.open.contains_key(&sequence) && is_mended() {
+            if session.open.contains_key(&sequence) {
                 return Err(NoBallot::UnderWay);
             }
-            let fate = session.fate(sequence).filter(|_| is_mended());
+            let fate = session.fate(sequence);
             if matches!(fate, Some(Fate::Ended)) {
                 return Err(NoBallot::Ended);
             }
@@ -190,24 +190,13 @@ pub(crate) struct OpenBallot<'a> {
     operation: Operation,
 }
 
-/// Whether each operation has one fate. Only a test takes that away.
-#[cfg(not(leasehold_mutants))]
-const fn is_mended() -> bool {
-    true
-}
-
-#[cfg(leasehold_mutants)]
-fn is_mended() -> bool {
-    !crate::mutants::is_planted()
-}
-
 impl OpenBallot<'_> {
     /// Decides the fate of the operation. `in_doubt` says whether a server may have granted it.
     pub(crate) fn decide(self, elected: Option<Hold>, in_doubt: bool, now: Moment) -> Verdict {
         let sequence = self.operation.sequence;
         self.fates.with(self.operation.session, now, |session| {
             let decided = session.open.get(&sequence).cloned().flatten();
-            match (decided.filter(|_| is_mended()), elected) {
+            match (decided, elected) {
                 // A copy. It can't bring another token: its servers report the holds that they granted together, and
                 // none has been repaired, because copies are sent before the first renewal.
                 (Some(Fate::Elected(_)), _) => Verdict::Stands,

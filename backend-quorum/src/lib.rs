@@ -104,8 +104,6 @@ mod backend;
 mod election;
 mod fates;
 mod floors;
-#[cfg(leasehold_mutants)]
-pub mod mutants;
 mod repair;
 mod server;
 mod votes;

@@ -14,10 +14,6 @@
 
 pub mod bounds;
 pub mod machine;
-#[cfg(leasehold_mutants)]
-pub mod mutants;
-#[cfg(not(leasehold_mutants))]
-mod mutants;
 
 mod backend;
 mod client;

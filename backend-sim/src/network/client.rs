@@ -4,9 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-#[cfg(leasehold_mutants)]
-use leasehold_api::mutants::Mutant;
-use leasehold_api::{ClockId, Notification, SessionId, Stamp};
+use leasehold_api::{ClockId, Notification, SessionId};
 
 use crate::engine::choices::Identities;
 use crate::engine::gate::Gate;
@@ -123,24 +121,5 @@ impl Client {
             killed: false,
             closed: false,
         }
-    }
-
-    /// The stamp that a push has for the client: that of the execution, wherever it was received.
-    #[cfg_attr(
-        not(leasehold_mutants),
-        expect(
-            clippy::missing_const_for_fn,
-            clippy::unused_self,
-            reason = "mutants change it"
-        )
-    )]
-    pub(crate) fn stamp_of_push(&self, stamp: Stamp) -> Stamp {
-        #[cfg(leasehold_mutants)]
-        if let (Some(clock), Some(Mutant::RelayedWithOtherClock)) =
-            (self.replica, Mutant::planted())
-        {
-            return Stamp { clock, ..stamp };
-        }
-        stamp
     }
 }

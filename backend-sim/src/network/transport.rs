@@ -451,7 +451,7 @@ impl Network {
             let end = (message.to, usize::MAX, u64::MAX);
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
                 if self.clients[client].on_old == from_old {
-                    let stamp = self.clients[client].stamp_of_push(stamp);
+                    // The stamp is that of the execution, wherever the message was received.
                     let notification = notification(message.payload, stamp);
                     self.push(now, cause, (client, subscription), notification);
                 }

@@ -3,11 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-#[cfg(not(leasehold_mutants))]
-use leasehold_api::machine::step;
-use leasehold_api::machine::{self, Env, Message, Reach, Settings, State};
-#[cfg(leasehold_mutants)]
-use leasehold_api::mutants::step;
+use leasehold_api::machine::{self, Env, Message, Reach, Settings, State, step};
 use leasehold_api::{
     ClockId, Cursor, InspectReply, Key, List, Listed, ServerTime, SessionId, Stamp,
 };

@@ -64,7 +64,7 @@
 //! # Parts
 //! [`State::to_bytes`] converts a state to bytes, and [`State::from_bytes`] converts them back. Use
 //! them to store a state. [`State::to_parts`] and [`State::from_parts`] do the same with plain data,
-//! to check a state from outside, or to change it for a mutant.
+//! to check or change a state from outside.
 //!
 //! # Sources
 //! - One capacity for mutexes, reader/writer locks and semaphores: tokio's `batch_semaphore`.

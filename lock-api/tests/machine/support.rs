@@ -4,11 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::time::Duration;
 
-#[cfg(not(leasehold_mutants))]
-use leasehold_api::machine::step;
-use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, Settings, State};
-#[cfg(leasehold_mutants)]
-use leasehold_api::mutants::step;
+use leasehold_api::machine::{
+    self, Command, Env, Message, Payload, Reach, Reply, Settings, State, step,
+};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, FencingToken, ForceMode,
     ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Note,
@@ -35,18 +33,6 @@ pub(crate) fn session(letter: char) -> SessionId {
     SessionId::from_bytes([u8::try_from(letter).expect("an ASCII letter"); 16])
 }
 
-/// Enables the mutant that the environment names. The tests must fail with each mutant.
-#[cfg(leasehold_mutants)]
-fn enable_mutant() {
-    if let Ok(name) = std::env::var("LEASEHOLD_MUTANT") {
-        let mutant = leasehold_api::mutants::Mutant::from_name(&name);
-        mutant.expect("the name of a mutant").plant();
-    }
-}
-
-#[cfg(not(leasehold_mutants))]
-const fn enable_mutant() {}
-
 /// One key, its clock, and the reachability of sessions.
 #[derive(Clone, Debug)]
 pub(crate) struct Key {
@@ -62,7 +48,6 @@ pub(crate) struct Key {
 
 impl Key {
     pub(crate) fn of(spec: LockSpec) -> Self {
-        enable_mutant();
         Self {
             state: State::default(),
             now: START,

@@ -12,6 +12,6 @@ mod stress;
 
 pub use checker::{Coverage, Situation, Violation};
 pub use stress::{
-    ANSWERING_REPLICA, Assumption, CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo,
-    OLDER_EPOCH, READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun, try_only,
+    ANSWERING_REPLICA, Assumption, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
+    READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun, try_only,
 };

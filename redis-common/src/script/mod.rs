@@ -20,8 +20,6 @@
 mod call;
 mod encoding;
 mod error_class;
-#[cfg(leasehold_mutants)]
-pub mod mutants;
 mod names;
 pub mod reply;
 mod source;

@@ -92,8 +92,6 @@ impl Scripts {
             .concat();
             let mut source = String::with_capacity(2 * text.len());
             expand(&text, &values, &mut source);
-            #[cfg(leasehold_mutants)]
-            let source = super::mutants::spoil(source);
             Script::new(source)
         };
         Self {
@@ -137,23 +135,6 @@ impl Scripts {
             list: Script::new(include_str!("lua/commands/list.lua").to_owned()),
             note: script("", "", include_str!("lua/commands/note.lua")),
         }
-    }
-}
-
-#[cfg(all(test, leasehold_mutants))]
-impl Scripts {
-    pub(crate) fn all_text(&self) -> String {
-        let all = [
-            &self.acquire,
-            &self.poll,
-            &self.renew,
-            &self.release,
-            &self.convert,
-            &self.inspect,
-            &self.force_release,
-            &self.note,
-        ];
-        all.map(|script| script.source()).concat()
     }
 }
 

@@ -508,17 +508,6 @@ fn scripts_match_the_state_machine_on_a_contended_key() {
     assert_eq!(difference, None);
 }
 
-#[cfg(leasehold_mutants)]
-#[test]
-fn every_mutant_that_sends_wrong_messages_differs() {
-    for mutant in leasehold_redis_common::script::mutants::MESSAGES {
-        mutant.plant();
-        let difference = difference(0..32_u8, actions())
-            .or_else(|| difference(CONTENDED..CONTENDED + 3, contention()));
-        assert!(difference.is_some(), "{}", mutant.name);
-    }
-}
-
 /// Runs random cases of these actions. Returns the first difference.
 fn difference(
     specs: impl Strategy<Value = u8>,

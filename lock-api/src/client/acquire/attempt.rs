@@ -28,7 +28,6 @@ use crate::client::task::batch::send_batched;
 use crate::client::task::{listen, poll, release, renew};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
-use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Acquired, RenewReply};
 use crate::request::{Acquire, Renew, Wait};
 use crate::runtime::Moment;
@@ -154,7 +153,7 @@ impl<'a> Attempt<'a> {
                 AcquireReply::Queued(_) => self.may_be_offer = true,
                 AcquireReply::Contended(_) | AcquireReply::Refused(_) => self.live = self.in_doubt,
             },
-            Err(BackendError::OutcomeUnknown { .. }) if !mutant!(LostReplyIsNotAcquired) => {
+            Err(BackendError::OutcomeUnknown { .. }) => {
                 self.in_doubt = true;
             }
             Err(_) => self.live = was_live,
@@ -370,13 +369,7 @@ impl<'a> Attempt<'a> {
         let before = current.upgrade();
         let joins = |cell: &&Arc<HolderCell>| cell.join(core.now(), status, state, holds);
         let holder = match before.as_ref().filter(joins) {
-            Some(joined) => {
-                if mutant!(RenewalLeakedPerReentry) {
-                    let due = core.now().saturating_add(state.lease / 3);
-                    core.renewals.schedule(&create(), core.now(), due);
-                }
-                Arc::clone(joined)
-            }
+            Some(joined) => Arc::clone(joined),
             None => {
                 let created = create();
                 *current = Arc::downgrade(&created);
@@ -395,13 +388,6 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
-        if mutant!(DroppedAttemptLeaks) {
-            return;
-        }
-        if mutant!(CancelledWaiterKeepsGrant) {
-            let inbox = self.inbox.as_ref();
-            self.live &= !inbox.is_some_and(|inbox| inbox.has_grant());
-        }
         let router = &self.session.router;
         let core = self.ask.client;
         if !self.live {
@@ -409,9 +395,6 @@ impl Drop for Attempt<'_> {
                 router.remove(self.operation.sequence);
             }
             return;
-        }
-        if mutant!(RouterForgetsTooSoon) {
-            router.remove(self.operation.sequence);
         }
         router.set_releasing(self.operation.sequence);
         let Ask { key, options, .. } = self.ask;

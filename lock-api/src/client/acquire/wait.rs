@@ -35,7 +35,6 @@ use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::{InboxEvent, PushedGrant};
 use crate::error::BackendError;
 use crate::id::Label;
-use crate::mutants::mutant;
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, Refused};
 use crate::runtime::Moment;
 use crate::time::Stamp;
@@ -480,9 +479,6 @@ impl<'a> WaitLoop<'a> {
     /// When to poll next: shortly after the time in the reply, and often enough to keep the waiter.
     fn next_poll(&self, attempt: &Attempt<'a>, stamp: Stamp, queued: &Queued) -> Due {
         let core = self.ask.client;
-        if mutant!(LostWakeUpWithoutPoll) {
-            return Due::exactly(Duration::MAX);
-        }
         let interval = self.ask.spec.poll_interval();
         let mut base = queued.poll_after.min(interval);
         // Only the first waiters poll at an exact time, if they expect a change before the next regular

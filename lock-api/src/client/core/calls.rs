@@ -19,7 +19,6 @@ use crate::client::error::Error;
 use crate::client::state::answer::Answer;
 use crate::error::BackendError;
 use crate::id::Key;
-use crate::mutants::mutant;
 use crate::reply::{InspectReply, Listed};
 use crate::request::List;
 use crate::runtime::Moment;
@@ -128,11 +127,6 @@ impl Core {
     fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {
         let Stamped { stamp, reply } = stamped;
         self.observe(sent, stamp);
-        let sent = if mutant!(LeaseFromTheReply) {
-            self.now()
-        } else {
-            sent
-        };
         Answer { sent, stamp, reply }
     }
 

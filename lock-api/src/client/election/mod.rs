@@ -12,7 +12,6 @@ use crate::client::handle::mutex::Mutex as MutexHandle;
 use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
-use crate::mutants::mutant;
 use crate::reply::NoteReply;
 use crate::sync::{Arc, Mutex};
 
@@ -233,7 +232,7 @@ impl Term {
     /// # Examples
     /// `if !term.is_leader() { return; }`
     pub fn is_leader(&self) -> bool {
-        mutant!(LeaderFromMemory) || self.guard.is_valid()
+        self.guard.is_valid()
     }
 
     /// Returns how long this process certainly leads from now on, without another renewal.

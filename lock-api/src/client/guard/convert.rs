@@ -20,7 +20,6 @@ use crate::client::hold::Hold;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::lease_status::LeaseStatus;
 use crate::id::FencingToken;
-use crate::mutants::mutant;
 use crate::reply::{ConvertReply, EndReason};
 use crate::request::{Convert, Mode};
 
@@ -149,7 +148,7 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
         let limit = core.settings.call_timeout.min(left);
         match core.exchange(limit, core.backend.convert(&request)).await {
             Ok(answer) => match answer.reply {
-                reply if is_behind(&reply, expected) && !mutant!(OlderEpochGoesOn) => {
+                reply if is_behind(&reply, expected) => {
                     return Err(lost(hold, EndReason::Unknown));
                 }
                 ConvertReply::Converted { token, remaining } => {

@@ -27,7 +27,6 @@ use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::settings::{Options, option_setters};
 use crate::error::InvalidInput;
 use crate::id::Key;
-use crate::mutants::mutant;
 use crate::request::{Kind, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
@@ -191,9 +190,7 @@ impl MultiLock {
             .wants
             .binary_search_by(|want| want.lock.key.cmp(&lock.key));
         match position {
-            Ok(index) if mutant!(RepeatedKey) => self.wants.insert(index, Want { lock, mode }),
             Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
-            Err(_) if mutant!(KeysAsNamed) => self.wants.push(Want { lock, mode }),
             Err(index) => self.wants.insert(index, Want { lock, mode }),
         }
         if self.wants.len() > MAX_KEYS_AT_ONCE {
@@ -425,12 +422,7 @@ impl<'a> MultiAcquire<'a> {
             let Some(limit) = self.limit_for_next_key() else {
                 return Ok(Round::Done(self.timed_out(ask.key)));
             };
-            let so_far: &[Hold] = if mutant!(LossWhileGathering) {
-                &[]
-            } else {
-                &holds
-            };
-            let lost = pin!(first_lost(so_far));
+            let lost = pin!(first_lost(&holds));
             let outcome = match select(pin!(acquire(*ask, limit)), lost).await {
                 Either::Left((outcome, _)) => outcome?,
                 Either::Right(((key, _), _)) => return Ok(Round::Lost(key)),
@@ -449,7 +441,7 @@ impl<'a> MultiAcquire<'a> {
         self.check_earlier(&holds).await?;
         // Timers may be late, so a passed deadline may not have been reported yet.
         let mut lost = holds.iter().filter(|hold| hold.check().is_err());
-        if let Some(lost) = lost.next().filter(|_| !mutant!(LossWhileGathering)) {
+        if let Some(lost) = lost.next() {
             return Ok(Round::Lost(lost.holder.key.clone()));
         }
         Ok(Round::Done(Outcome::Acquired(MultiGuard::new(holds))))

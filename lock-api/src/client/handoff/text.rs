@@ -9,7 +9,6 @@ use crate::bounds::{MAX_HANDOFF_TEXT, MAX_LEASE, MAX_WAITER_LEASE};
 use crate::client::error::Error;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Operation, OwnerId, SessionId};
-use crate::mutants::mutant;
 use crate::reply::EndReason;
 use crate::request::{Kind, Mode};
 use crate::time::{ServerTime, micros};
@@ -75,9 +74,6 @@ pub(crate) enum Adoption {
 
 impl fmt::Debug for Handoff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if mutant!(HandoffShown) {
-            return f.write_str(&self.to_secret_text());
-        }
         f.debug_struct("Handoff")
             .field("key", &self.key)
             .field("holds", &guard_name(self.kind, self.mode))

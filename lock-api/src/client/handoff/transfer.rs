@@ -29,7 +29,6 @@ use crate::client::state::session::Session;
 use crate::client::task::{release, renew};
 use crate::error::{BackendError, InvalidInput};
 use crate::id::{Key, Operation};
-use crate::mutants::mutant;
 use crate::reply::{AcquireReply, EndReason, Refused, ReleaseReply, RenewReply};
 use crate::request::{Acquire, Kind, Limits, LockSpec, Mode, Release, Renew};
 use crate::runtime::Moment;
@@ -197,10 +196,6 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
     let state = hold.detach(now)?;
     transfer_hold.may_exist = false;
     core.events.handed_off(&hold.holder, &state, now);
-    if mutant!(SenderEndsHandoff) {
-        let job = core.release_of(&hold.holder, state.clone());
-        core.releases.push(job);
-    }
     // The stamp of the reply is in the past, so the end is too early rather than too late.
     let server_time = |until: Moment| stamp.at.saturating_add(until.saturating_since(now));
     Ok(Handoff {
@@ -222,7 +217,6 @@ async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error>
 fn check_transferable(hold: &Hold) -> Result<LockSpec, Error> {
     let core = &hold.client;
     let guard = match hold.origin {
-        Origin::Reentrant if mutant!(ReentrantHandoff) => return Ok(LockSpec::mutex()),
         Origin::Reentrant => "a guard of a reentrant handle",
         Origin::Adopted => "an adopted guard",
         Origin::Plain(_) if !core.capabilities.reentrancy => {
@@ -349,7 +343,7 @@ async fn adopt(
     kind: Kind,
     mode: Mode,
 ) -> Result<Hold, Error> {
-    if (handoff.kind, handoff.mode) != (kind, mode) && !mutant!(HandoffOfAnyKind) {
+    if (handoff.kind, handoff.mode) != (kind, mode) {
         let carries = guard_name(handoff.kind, handoff.mode);
         let asked = guard_name(kind, mode);
         return Err(InvalidInput::HandoffKind { carries, asked }.on(&handoff.key));
@@ -456,7 +450,6 @@ impl Adopter<'_> {
             ReleaseReply::Released {
                 holder: Some(_), ..
             } => Ok(()),
-            ReleaseReply::NotHeld(_) if mutant!(HandoffAdoptedTwice) => Ok(()),
             ReleaseReply::NotHeld(gone) if before == Adoption::InDoubt => {
                 // Retries must end, so the next attempt fails with `HandoffSpent`.
                 self.handoff.adoption = Adoption::Never(gone);

@@ -21,9 +21,8 @@ use crate::client::state::release_queue::PendingRelease;
 use crate::client::task::release::{self, await_release};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
-use crate::mutants::mutant;
 use crate::reply::{EndReason, ReleaseReply, RenewReply};
-use crate::request::{LockSpec, Release, Renew};
+use crate::request::{LockSpec, Renew};
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
 
@@ -97,9 +96,6 @@ impl Hold {
     }
 
     pub(crate) fn validity(&self) -> Validity {
-        if mutant!(ValidAfterAPause) {
-            return self.holder.validity(Moment::default(), self.sequence());
-        }
         self.holder.validity(self.client.now(), self.sequence())
     }
 
@@ -317,12 +313,7 @@ impl Hold {
     pub(crate) async fn release(&self) -> Result<u32, Error> {
         {
             let _busy = Busy::begin(&self.client);
-            if mutant!(ReleaseBeforeRenewalStops) {
-                let release = Release::new(self.holder.key.clone(), self.operation);
-                self.client.backend.release(&[release]).await;
-            }
-            if let Some(mut job) = self.begin_release() {
-                job.in_doubt |= mutant!(ReleaseBeforeRenewalStops);
+            if let Some(job) = self.begin_release() {
                 release::send(&self.client, smallvec![job]).await;
             }
         }

@@ -2,14 +2,12 @@
 //!
 //! Loom runs each model in every interleaving of its threads, up to a bound of preemptions. Each
 //! model runs in its own process, because loom aborts the process when a model deadlocks, as after
-//! a lost wake-up. `mutants` runs models with a mutant, which must make them fail.
+//! a lost wake-up.
 
 mod batches;
 mod cells;
 mod clients;
 mod fixture;
-#[cfg(leasehold_mutants)]
-mod mutants;
 
 use std::time::Duration;
 
@@ -29,8 +27,6 @@ const STACK: usize = 1 << 16;
 
 /// Runs a model in every interleaving of its threads, within loom's bound.
 fn explore(model: fn()) {
-    #[cfg(leasehold_mutants)]
-    mutants::plant();
     loom::model(move || spawn(model).join().expect("the model returns"));
 }
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use crate::bounds::MAX_FIRE_AHEAD;
 use crate::client::once::record::Record;
-use crate::mutants::mutant;
 use crate::time::{FireTime, ServerTime};
 
 /// The pause before the second attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
@@ -102,7 +101,6 @@ impl Wish {
             .flatten()
             .max();
         let recorded = recorded.filter(beyond(self.window));
-        let recorded = recorded.filter(|_| !mutant!(DoneAheadSilences));
         recorded.or(asked.filter(beyond(MAX_FIRE_AHEAD)))
     }
 

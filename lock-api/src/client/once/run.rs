@@ -15,7 +15,6 @@ use crate::client::once::{Job, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
 use crate::client::state::backoff::Backoff;
 use crate::id::{Key, Label};
-use crate::mutants::mutant;
 use crate::reply::{NoteReply, NoteView};
 use crate::sync::Arc;
 use crate::time::{FireTime, ServerTime};
@@ -265,10 +264,7 @@ impl Occurrence {
     ) -> Result<Attempted<T, E>, Error> {
         // Nobody else changes the record while this guard is valid.
         let seen = self.once.look().await?;
-        let decision = match mutant!(DecidedBeforeTheLock) {
-            true => self.wish.decide(&Record::default(), seen.at),
-            false => self.wish.decide(&seen.record, seen.at),
-        };
+        let decision = self.wish.decide(&seen.record, seen.at);
         let Decision::Start { fire, attempt } = decision else {
             return Ok(Attempted::NotDue(seen));
         };
@@ -278,7 +274,7 @@ impl Occurrence {
             attempts: attempt,
             ..seen.record
         };
-        if !mutant!(AttemptNotNoted) && !self.note(guard, BEGUN, begun).await?.0 {
+        if !self.note(guard, BEGUN, begun).await?.0 {
             return Ok(Attempted::Again);
         }
         let job = Job {
@@ -294,11 +290,6 @@ impl Occurrence {
                 done: Some(fire).max(begun.done),
                 done_at: Some(now),
                 tried_at: now,
-                ..begun
-            },
-            Err(_) if mutant!(FailureIsDone) => Record {
-                done: Some(fire),
-                done_at: Some(now),
                 ..begun
             },
             Err(_) => Record {

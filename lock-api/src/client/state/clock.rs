@@ -17,7 +17,6 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::bounds::{DELIVERY_WINDOW, DRIFT_FLOOR, DRIFT_PARTS, MAX_LEASE};
-use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::Mutex;
 use crate::time::{ClockId, ServerTime, Stamp};
@@ -40,12 +39,6 @@ pub(crate) fn drift_allowance(over: Duration) -> Duration {
 /// The local deadline of a holder that had `remaining` in the reply to a request sent at `sent`
 /// (rule 2). The holder is valid *before* that moment, not at it.
 pub(crate) fn local_deadline(sent: Moment, remaining: Duration) -> Moment {
-    if mutant!(DriftAllowanceIgnored) {
-        return sent.saturating_add(remaining);
-    }
-    if mutant!(DriftFloorIgnored) {
-        return sent.saturating_add(remaining - remaining / DRIFT_PARTS);
-    }
     sent.saturating_add(remaining.saturating_sub(drift_allowance(remaining)))
 }
 
@@ -174,10 +167,7 @@ impl ServerClock {
             true => clocks.compare(stamp.clock, &sample),
             false => None,
         };
-        Findings {
-            stepped: stepped && !mutant!(SteppedWallClock),
-            apart,
-        }
+        Findings { stepped, apart }
     }
 
     /// A lower bound of the time on a clock now; `None` before its first sample. Without an id, the
@@ -209,10 +199,6 @@ impl ServerClock {
         let clocks = self.0.lock();
         let best = clocks.by_id.get(&stamp.clock)?.best;
         let granted = best.not_after(i128::from(stamp.at.as_micros()));
-        if mutant!(SteppedWallClock) {
-            let granted = u64::try_from(granted).ok()?;
-            return Some(Moment::from_origin(Duration::from_micros(granted)));
-        }
         let received = local_micros(received);
         if granted > received + allowance_micros((received - best.sent).abs()) {
             return None;

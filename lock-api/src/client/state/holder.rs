@@ -24,7 +24,6 @@ use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::Watched;
 use crate::id::{FencingToken, Key, Operation};
-use crate::mutants::mutant;
 use crate::reply::EndReason;
 use crate::request::Mode;
 use crate::runtime::Moment;
@@ -90,10 +89,7 @@ impl State {
         // the current ones, in whatever order the replies arrive.
         let old = self.status;
         self.status = LeaseStatus {
-            token: match mutant!(GuardKeepsToken) {
-                true => old.token,
-                false => old.token.max(new.token),
-            },
+            token: old.token.max(new.token),
             deadline: old.deadline.max(new.deadline),
             clock: new.clock,
         };
@@ -266,11 +262,7 @@ impl HolderCell {
             .holds
             .iter()
             .position(|hold| hold.operation.sequence == sequence)?;
-        let mut hold = if mutant!(RenewsAfterRelease) {
-            state.holds[index].clone()
-        } else {
-            state.holds.remove(index)
-        };
+        let mut hold = state.holds.remove(index);
         let loss = hold.take_loss(now, state.lost);
         drop(state);
         self.changed.notify();

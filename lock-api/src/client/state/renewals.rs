@@ -17,7 +17,6 @@ use crate::bounds::RENEWALS_PER_LEASE;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::Signal;
 use crate::client::state::watch::{Watched, Watcher};
-use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::ClockId;
@@ -194,10 +193,8 @@ impl Renewals {
         };
         entry.attempts += 1;
         let number = entry.attempts;
-        if !mutant!(OneErrorEndsRenewal) {
-            entry.renew = Some(retry);
-            state.check_by(holder.id, retry);
-        }
+        entry.renew = Some(retry);
+        state.check_by(holder.id, retry);
         number
     }
 

@@ -20,7 +20,6 @@ use crate::backend::Notification;
 use crate::client::error::Loss;
 use crate::client::state::signal::Signal;
 use crate::id::FencingToken;
-use crate::mutants::mutant;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
 use crate::time::Stamp;
@@ -61,22 +60,13 @@ impl Inbox {
         self.changed.notify();
     }
 
-    /// Whether a grant has arrived that the attempt has not taken.
-    pub(crate) fn has_grant(&self) -> bool {
-        self.state.lock().grant.is_some()
-    }
-
     /// Waits for the next event. Cancel safe.
     pub(crate) async fn next(&self) -> InboxEvent {
         loop {
             let version = self.changed.version();
             {
                 let mut contents = self.state.lock();
-                let grant = match mutant!(TwoTakersOfAGrant) {
-                    true => contents.grant,
-                    false => contents.grant.take(),
-                };
-                if let Some(grant) = grant {
+                if let Some(grant) = contents.grant.take() {
                     return InboxEvent::Granted(grant);
                 }
                 if std::mem::take(&mut contents.poll_now) {
@@ -149,7 +139,7 @@ impl NotificationRouter {
     fn set_listening(&self, listening: bool) {
         let was_listening = self.listening.swap(listening, Ordering::AcqRel);
         // No notification was expected, so none was missed.
-        if (!listening && !was_listening) || mutant!(ResubscribeWithoutRecheck) {
+        if !listening && !was_listening {
             return;
         }
         let inboxes: Vec<Arc<Inbox>> = {
@@ -182,8 +172,6 @@ impl NotificationRouter {
                 };
                 if let Some(inbox) = self.inbox(sequence) {
                     inbox.update(|contents| contents.grant = Some(grant));
-                } else if mutant!(DuplicatePushEndsHold) {
-                    self.lose(sequence, Loss::Unknown);
                 }
             }
             Notification::WakeUp { sequence, .. } => {

@@ -14,7 +14,6 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::mutants::mutant;
 use crate::sync::Mutex;
 
 #[derive(Debug, Default)]
@@ -81,8 +80,7 @@ impl Future for Changed<'_> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let signal = self.signal;
         let mut state = signal.0.lock();
-        let registered = self.registered.is_some() || !mutant!(ListenerChecksFirst);
-        if state.version != self.seen && registered {
+        if state.version != self.seen {
             return Poll::Ready(());
         }
         let waker = cx.waker();

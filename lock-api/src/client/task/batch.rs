@@ -24,7 +24,6 @@ use crate::client::state::batches::{
     Batchable, PendingRequest, Response, ResponseSlot, UNBATCHED_CALLS,
 };
 use crate::error::BackendError;
-use crate::mutants::mutant;
 use crate::sync::{Arc, Ordering};
 
 const SHUTTING_DOWN: &str = "the runtime is shutting down";
@@ -43,10 +42,6 @@ pub(crate) async fn send_batched<Q: Batchable>(
     let flush_task = {
         let mut queue = Q::pending(&core.batcher).lock();
         queue.push(pending);
-        if mutant!(BatchThatNobodySends) {
-            drop(queue);
-            queue = Q::pending(&core.batcher).lock();
-        }
         (queue.len() == 1).then(|| FlushTask::<Q>::begin(core))
     };
     if let Some(flush_task) = flush_task {
@@ -140,21 +135,9 @@ async fn flush<Q: Batchable>(core: &Core, requests: Vec<PendingRequest<Q>>) {
     let call = Q::send(&*core.backend, &requests);
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
-    for (slot, answer) in in_flight.0.drain(..).zip(with_mutants(answers)) {
+    for (slot, answer) in in_flight.0.drain(..).zip(answers) {
         slot.fill(answer);
     }
-}
-
-/// Returns the answers unchanged, unless a mutant alters them.
-fn with_mutants<R: Clone>(mut answers: Vec<Response<R>>) -> Vec<Response<R>> {
-    if mutant!(BatchMixesAnswers) {
-        answers.reverse();
-    }
-    let failed = answers.iter().find_map(|answer| answer.as_ref().err());
-    if let Some(error) = failed.cloned().filter(|_| mutant!(BatchSharesFailure)) {
-        answers.fill(Err(error));
-    }
-    answers
 }
 
 /// The slots of requests in flight. Dropping it fails them with an unknown outcome.

@@ -18,7 +18,6 @@ use crate::bounds::CALL_TIMEOUT;
 use crate::client::core::Core;
 use crate::client::state::session::Session;
 use crate::error::BackendError;
-use crate::mutants::mutant;
 use crate::sync::{Arc, Ordering};
 
 /// The longest pause after a transient failure.
@@ -30,7 +29,7 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 /// still notify the waiters of its own client, or refuse the subscription.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     let started = session.router.started.swap(true, Ordering::AcqRel);
-    if core.capabilities.queue && (!started || mutant!(SubscribesForEachWaiter)) {
+    if core.capabilities.queue && !started {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }

@@ -13,7 +13,6 @@ use crate::client::state::answer::reply_of;
 use crate::client::state::polls::{PollHandle, PolledWaiter};
 use crate::client::state::session::Session;
 use crate::id::{Key, Operation};
-use crate::mutants::mutant;
 use crate::request::Poll;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
@@ -54,10 +53,7 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     }
 }
 
-async fn send(core: Arc<Core>, session: Arc<Session>, mut waiters: Vec<Arc<PolledWaiter>>) {
-    if mutant!(PollsLeftOut) {
-        waiters.truncate(1);
-    }
+async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWaiter>>) {
     let listening = session.router.is_listening();
     let requests: Vec<Poll> = waiters
         .iter()
@@ -65,10 +61,7 @@ async fn send(core: Arc<Core>, session: Arc<Session>, mut waiters: Vec<Arc<Polle
         .collect();
     let call = core.backend.poll(&requests);
     let limit = core.settings.call_timeout;
-    let mut answers = core.exchange_batch(limit, requests.len(), call).await;
-    if mutant!(PollsMixAnswers) {
-        answers.reverse();
-    }
+    let answers = core.exchange_batch(limit, requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, reply_of(&answer));
         waiter.push_answer(answer);

@@ -21,7 +21,6 @@ use crate::client::state::answer::{Answer, reply_of};
 use crate::client::state::holder::{HolderCell, Plan};
 use crate::client::state::renewals::Next;
 use crate::error::BackendError;
-use crate::mutants::mutant;
 use crate::reply::{EndReason, RenewReply};
 use crate::request::Renew;
 use crate::runtime::BoxFuture;
@@ -118,13 +117,6 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     for (member, answer) in batch.iter().zip(answers) {
         core.events.renewal(&member.holder.key, reply_of(&answer));
         let next = apply(&core, &member.holder, member.plan, &answer);
-        if let Next::Renewed(due) = next
-            && mutant!(CancelBeforeSchedule)
-        {
-            // Its release may have begun and removed it from the schedule.
-            core.renewals.schedule(&member.holder, core.now(), due);
-            continue;
-        }
         core.renewals
             .end_attempt(&member.holder, member.number, next);
     }
@@ -162,7 +154,6 @@ fn apply(
             holder.lose(Loss::ClientClosed);
             Next::Stop
         }
-        Err(_) if mutant!(OneErrorEndsRenewal) => Next::Stop,
         Err(_) => Next::Retry(now.saturating_add(pause(core, plan.lease))),
     }
 }

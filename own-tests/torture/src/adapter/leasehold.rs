@@ -12,7 +12,7 @@ use leasehold::redis_rs::{Options, RedisBackend};
 use leasehold::{Error, Guard, LockBackend, LockClient, Outcome};
 
 use crate::Failure;
-use crate::adapter::Adapter;
+use crate::adapter::{Adapter, planted};
 use crate::protocol::Mode;
 
 /// How late the copy of a release is.
@@ -42,35 +42,6 @@ pub(crate) enum Broken {
     TakesGrantsBack,
     /// Two calls for one attempt of a quorum may decide differently: decision 0040. Needs the mutants.
     DecidesTwice,
-}
-
-impl Broken {
-    /// Takes a mend out of the code of this process.
-    #[cfg(leasehold_mutants)]
-    fn plant(self) -> Result<(), Failure> {
-        use leasehold_redis_common::script::mutants::MESSAGES;
-        match self {
-            Self::TakesGrantsBack => {
-                let mutant = MESSAGES
-                    .iter()
-                    .find(|it| it.name == "lua-grant-is-published-and-taken-back");
-                mutant.ok_or("no such mutant")?.plant();
-            }
-            Self::DecidesTwice => leasehold_quorum::mutants::plant(),
-            _ => {}
-        }
-        Ok(())
-    }
-
-    #[cfg(not(leasehold_mutants))]
-    fn plant(self) -> Result<(), Failure> {
-        match self {
-            Self::TakesGrantsBack | Self::DecidesTwice => {
-                Err("build with `RUSTC_WORKSPACE_WRAPPER=$PWD/.ci/rustc-with-mutants`".into())
-            }
-            _ => Ok(()),
-        }
-    }
 }
 
 /// A client of leasehold.
@@ -150,7 +121,7 @@ impl Leasehold {
         broken: Option<Broken>,
     ) -> Result<Self, Failure> {
         let first = urls.first().ok_or("no URL")?;
-        broken.map_or(Ok(()), Broken::plant)?;
+        broken.map_or(Ok(()), planted::plant)?;
         let others = if backend == Backend::Quorum { 2 } else { 0 };
         let backend = connect(backend, urls, lease).await?;
         let redis = matches!(broken, Some(Broken::ReleasesAnyone))

@@ -5,6 +5,7 @@ pub(crate) mod coordination;
 pub(crate) mod leasehold;
 #[cfg(feature = "peers")]
 pub(crate) mod peers;
+mod planted;
 pub(crate) mod specimens;
 
 use std::io::{BufRead, Write};

@@ -37,7 +37,7 @@ use resource::Flaw;
 use worker::Worker;
 
 pub use mutants::{
-    ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MUTANTS, MutantInfo, OLDER_EPOCH,
+    ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
     READ_WITHOUT_CLAIM,
 };
 pub use scope::SmallScope;

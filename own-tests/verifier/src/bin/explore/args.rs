@@ -39,8 +39,8 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["scope", "mutant"])]
     pub(crate) replicas_answer: bool,
 
-    /// Activates a mutant, and stops at the first seed that finds it (needs a build with --cfg
-    /// leasehold_mutants)
+    /// Activates a mutant, and stops at the first seed that finds it (most mutants are only
+    /// in a build of the copy that .ci/plant makes)
     #[arg(long, value_name = "NAME")]
     pub(crate) mutant: Option<String>,
 
@@ -49,7 +49,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TRIALS", exclusive = true, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     pub(crate) all_mutants: Option<u32>,
 
-    /// Lists the mutants, each with its budget: the number of seeds within which it must be found
+    /// Lists the mutants of this build, each with its budget: the number of seeds within which it must be found
     #[arg(long, exclusive = true)]
     pub(crate) list_mutants: bool,
 

@@ -3,6 +3,7 @@
 //! `cargo run --release -p leasehold-verifier --bin explore -- --help`
 
 mod args;
+mod planted;
 mod report;
 mod subject;
 mod work;

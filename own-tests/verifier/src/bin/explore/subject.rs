@@ -7,6 +7,7 @@ use leasehold_verifier::{
 };
 
 use crate::args::Args;
+use crate::planted;
 
 /// What holds even if a replica that lags answers.
 const SAFETY: &[&str] = &["S1", "S2", "S3", "S4", "S5"];
@@ -66,17 +67,12 @@ pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
 
 /// The command that repeats the run of a tape, with the same options.
 pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> String {
-    let mut command = String::new();
     let mutant = args.mutant.as_deref();
-    let compiled_in = mutant.filter(|it| !IN_EVERY_BUILD.contains(it));
-    if compiled_in.is_some() {
-        command.push_str("RUSTFLAGS='--cfg leasehold_mutants' ");
-    }
-    command.push_str("cargo run --release ");
-    if compiled_in.is_some() {
-        command.push_str("--target-dir target/mutants ");
-    }
-    command.push_str("-p leasehold-verifier --bin explore --");
+    let mut command = match mutant.filter(|it| !IN_EVERY_BUILD.contains(it)) {
+        Some(_) => BUILD.to_owned(),
+        None => "cargo run --release".to_owned(),
+    };
+    command.push_str(" -p leasehold-verifier --bin explore --");
     if let Some(scope) = args.scope {
         command.push_str(&format!(" --scope {}x{}", scope.clients, scope.steps));
     }
@@ -93,29 +89,24 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     command
 }
 
+/// How to build `explore` with the mutants.
+pub(crate) const BUILD: &str =
+    "cargo run --release --manifest-path \"$(.ci/plant)/Cargo.toml\" --target-dir target";
+
+/// The mutants of this build that stress runs must find.
+pub(crate) fn mutants() -> impl Iterator<Item = MutantInfo> {
+    let names = planted::names().chain(IN_EVERY_BUILD.iter().copied());
+    names.filter_map(MutantInfo::of)
+}
+
 /// Activates a mutant for the rest of the process.
 pub(crate) fn activate(name: &str) -> Result<MutantInfo, String> {
-    let info = MutantInfo::named(name)
-        .ok_or_else(|| format!("no mutant {name:?}; --list-mutants lists them"))?;
-    #[cfg(leasehold_mutants)]
-    {
-        use leasehold_api::mutants::Mutant;
-        if IN_EVERY_BUILD.contains(&name) {
-            Mutant::clear();
-            return Ok(info);
-        }
-        let mutant = Mutant::from_name(name)
-            .ok_or_else(|| format!("this build does not contain the mutant {name:?}"))?;
-        mutant.plant();
-        Ok(info)
-    }
-    #[cfg(not(leasehold_mutants))]
-    if IN_EVERY_BUILD.contains(&name) {
-        Ok(info)
-    } else {
-        Err(format!(
-            "this build does not contain the mutant {name:?}; build with \
-             RUSTFLAGS=\"--cfg leasehold_mutants\""
-        ))
-    }
+    let info = mutants().find(|mutant| mutant.name == name);
+    let compiled_in = Some(name).filter(|it| !IN_EVERY_BUILD.contains(it));
+    info.filter(|_| planted::plant(compiled_in)).ok_or_else(|| {
+        format!(
+            "no mutant {name:?}; --list-mutants lists those of this build. Others are in a build by \
+             {BUILD} -p leasehold-verifier --bin explore"
+        )
+    })
 }

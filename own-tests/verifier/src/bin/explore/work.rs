@@ -4,11 +4,11 @@ use std::fs;
 use std::ops::{ControlFlow, Range};
 
 use leasehold_sim::{Ending, History, SHRINK_RUNS, Scheduling, SimOptions, Tape};
-use leasehold_verifier::{MUTANTS, MutantInfo, SmallScope, Stress, StressRun};
+use leasehold_verifier::{IN_EVERY_BUILD, MutantInfo, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
-use crate::subject::{Subject, activate, replay_command, stress};
+use crate::subject::{BUILD, Subject, activate, mutants, replay_command, stress};
 
 /// Each rare situation must have been reached after this many seeds.
 const ENOUGH: u64 = 20_000;
@@ -20,7 +20,7 @@ const LISTED: usize = 1_000;
 /// Runs what the options choose. Returns whether all promises were kept.
 pub(crate) fn run(args: &Args) -> Result<bool, String> {
     if args.list_mutants {
-        for mutant in MUTANTS {
+        for mutant in mutants() {
             println!("{} {}", mutant.name, mutant.budget);
         }
         return Ok(true);
@@ -224,9 +224,13 @@ fn write(path: &std::path::Path, text: String) -> Result<(), String> {
 /// Finds each mutant `trials` times, from different seeds, and prints a table. Returns whether each
 /// trial stayed within the budget.
 fn all_mutants(trials: u32) -> Result<bool, String> {
+    let count = mutants().count();
+    if count == IN_EVERY_BUILD.len() {
+        return Err(format!("this build contains few mutants; use {BUILD}"));
+    }
     let mut all_found = true;
     let mut progress = Progress::new();
-    for (n, mutant) in (0_u64..).zip(MUTANTS) {
+    for (n, mutant) in (0_u64..).zip(mutants()) {
         activate(mutant.name)?;
         if n == 0 {
             println!("| mutant | mode | budget | mean | max |\n|---|---|---|---|---|");
@@ -234,11 +238,11 @@ fn all_mutants(trials: u32) -> Result<bool, String> {
         let mut needed = Vec::new();
         for trial in 0..trials {
             let done = n * u64::from(trials) + u64::from(trial);
-            progress.update(done, MUTANTS.len() as u64 * u64::from(trials));
-            needed.push(seeds_needed(*mutant, trial));
+            progress.update(done, count as u64 * u64::from(trials));
+            needed.push(seeds_needed(mutant, trial));
         }
         progress.clear();
-        println!("{}", row(*mutant, &needed));
+        println!("{}", row(mutant, &needed));
         all_found &= needed.iter().all(Option::is_some);
     }
     Ok(all_found)

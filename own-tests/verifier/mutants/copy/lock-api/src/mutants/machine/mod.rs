@@ -1,0 +1,306 @@
+//! Mutants that wrap the state machine from outside.
+//!
+//! Each mutant alters a [`Step`]. It changes the input of the real step and
+//! [reruns](Step::rerun) it, or it changes the result. The state stays consistent, so the
+//! machine's invariant checks never catch a mutant. A test must catch it.
+
+mod conversion;
+mod delivery;
+mod leases;
+mod notes;
+mod queue;
+mod reasons;
+mod tokens;
+
+use std::time::Duration;
+
+use crate::id::{FencingToken, Operation};
+use crate::machine::{
+    self, Command, Env, HolderParts, Message, Payload, Reply, State, StateParts, WaiterParts,
+};
+use crate::reply::{AcquireReply, Acquired, ConvertReply, PollReply, ReleaseReply, RenewReply};
+use crate::request::{Acquire, Kind, LockSpec, Mode};
+use crate::time::ServerTime;
+
+/// [`machine::step`], altered by the planted mutant.
+pub fn step(state: &mut State, env: Env<'_>, command: &Command) -> (Reply, Vec<Message>) {
+    let Some(alter) = super::alteration() else {
+        return machine::step(state, env, command);
+    };
+    // Clears an expired state like the real step, so that mutants never see one.
+    let before = match state.stored_end() <= env.now {
+        true => StateParts::default(),
+        false => state.to_parts(),
+    };
+    let mut step = Step {
+        before,
+        env,
+        command: command.clone(),
+        after: StateParts::default(),
+        reply: Reply::Inspect(Default::default()),
+        messages: Vec::new(),
+    };
+    step.rerun();
+    alter(&mut step);
+    step.balance();
+    *state = State::from_parts(step.after).expect("mutants keep the state consistent");
+    (step.reply, step.messages)
+}
+
+/// How a mutant alters a step.
+pub(super) type Alter = fn(&mut Step<'_>);
+
+/// The mutants of the state machine, each with the rule that it breaks.
+#[rustfmt::skip]
+pub(super) const MUTANTS: &[(&str, &str, Alter)] = &[
+    ("expiry-edge-off-by-one", "rule 1", leases::expiry_edge),
+    ("cached-reply-to-a-redelivered-renew", "rule 2", leases::cached_renewal),
+    ("remaining-too-long", "rule 2", leases::remaining_too_long),
+    ("redelivery-extends", "rule 2", leases::redelivery_extends),
+    ("release-counts-the-hold-that-it-released", "rule 2", leases::release_counts_itself),
+    ("waiter-is-turned-down", "rule 2", queue::waiter_turned_down),
+    ("held-key-changes-with-its-last-holder", "rule 3", leases::held_for_the_longest),
+    ("held-key-names-who-ends-last", "rule 2", leases::held_by_the_last),
+    ("first-in-line-comes-back-after-an-expiry", "rule 3", leases::head_ignores_expiry),
+    ("check-too-late", "rule 3", leases::check_too_late),
+    ("one-readers-expiry-drops-all", "rule 4", leases::one_expiry_drops_all),
+    ("renewal-of-one-reader-extends-a-dead-one", "rule 4", leases::renewal_extends_all),
+    ("release-at-count-2-frees", "rule 5", leases::release_at_two_frees),
+    ("inner-lease-shortens", "rule 5", leases::inner_lease_shortens),
+    ("upgrade-self-deadlock", "rule 5", conversion::upgrade_self_deadlock),
+    ("hold-limit-is-ignored", "rule 5", delivery::hold_limit_ignored),
+    ("duplicate-downgrade-undoes-an-upgrade", "rule 6", conversion::duplicate_conversion_acts),
+    ("upgrade-not-sole", "rule 6", conversion::upgrade_not_sole),
+    ("upgrade-is-always-refused", "rule 6", conversion::upgrade_always_refused),
+    ("upgrade-twice-while-others-wait", "rule 6", conversion::upgrades_again),
+    ("release-tells-the-previous-token", "rule 6", conversion::release_tells_old_token),
+    ("downgrade-overtakes-a-queued-writer", "rule 6", conversion::downgrade_overtakes),
+    ("dead-waiter-blocks-the-queue", "rule 7", queue::dead_waiter_blocks),
+    ("barging-past-the-bound", "rule 7", queue::barging_under_fair),
+    ("reader-preference-under-a-fair-policy", "rule 7", queue::reader_preference_under_fair),
+    ("no-wake-up-is-sent", "rule 7", queue::no_wake_up),
+    ("grant-is-not-pushed", "rule 8", queue::grant_untold),
+    ("grant-is-pushed-to-the-next-in-line", "rule 8", queue::grant_told_to_next),
+    ("grant-is-pushed-with-an-older-token", "rule 8", queue::grant_told_with_old_token),
+    ("grant-is-pushed-with-a-full-lease", "rule 8", queue::grant_told_with_full_lease),
+    ("release-grants-nobody", "rule 8", queue::release_grants_nobody),
+    ("unknown-reachability-counts-as-unreachable", "rule 9", queue::unknown_is_unreachable),
+    ("grant-is-pushed-and-then-taken-back", "rule 9", queue::grant_taken_back),
+    ("unreachable-waiter-loses-its-ticket", "rule 9", queue::unreachable_loses_ticket),
+    ("full-lease-instead-of-an-offer-for-a-pushed-grant", "rule 10", queue::full_lease_for_offer),
+    ("offer-ignores-the-lease", "rule 10", queue::offer_ignores_lease),
+    ("poll-extends-offer", "rule 10", queue::poll_extends_offer),
+    ("poll-keeps-the-waiters-of-dead-clients", "rule 10", queue::poll_keeps_all),
+    ("poll-does-not-refresh-its-waiter", "rule 10", queue::poll_keeps_nothing),
+    ("poll-revives-an-expired-waiter", "rule 10", queue::poll_revives),
+    ("release-that-misses-an-offer", "rule 10", queue::release_misses_offer),
+    ("acquire-that-skips-a-sequence-is-stale", "rule 12", delivery::stale_too_soon),
+    ("expiry-is-told-as-unknown", "why", reasons::expiry_untold),
+    ("release-is-told-as-expiry", "why", reasons::release_told_as_expiry),
+    ("revoked-holder-is-renewed", "forced release", reasons::revoked_is_renewed),
+    ("revocation-is-not-pushed", "forced release", reasons::revocation_untold),
+    ("forced-release-counts-all-who-hold", "forced release", reasons::force_counts_all),
+    ("inspection-shows-what-has-expired", "inspection", reasons::inspection_shows_expired),
+    ("no-watermark-kept-after-a-release", "rule 12", delivery::no_watermark_after_release),
+    ("duplicated-release-frees-the-next-holder", "rule 12", delivery::release_again_frees_next),
+    ("retried-acquire-counts-twice", "rule 12", delivery::retry_counts_twice),
+    ("deliver-before-ignored", "rule 12", delivery::deliver_before_ignored),
+    ("write-before-refusal", "rule 13", delivery::write_before_refusal),
+    ("stored-end-earlier-than-token-and-t", "rule 14", tokens::stored_end_too_early),
+    ("token-not-monotonic-after-a-restart", "rule 15", tokens::token_counts_by_one),
+    ("readers-with-distinct-tokens", "rule 15", tokens::readers_distinct_tokens),
+    ("token-not-monotonic-after-failover-to-a-stale-replica", "rule 15", tokens::floor_ignored),
+    ("note-of-a-hold-that-is-gone", "rule 16", notes::note_without_hold),
+    ("older-note-reverts-a-newer-one", "rule 16", notes::old_note_reverts),
+    ("note-ends-with-its-epoch", "rule 16", notes::note_ends_too_soon),
+    ("check-then-act-release", "S3", delivery::release_ignores_owner),
+    ("renew-arriving-after-release-revives", "S3", delivery::renew_revives),
+];
+
+/// One step: its input and its result.
+#[derive(Clone)]
+pub(super) struct Step<'a> {
+    before: StateParts,
+    env: Env<'a>,
+    command: Command,
+    after: StateParts,
+    reply: Reply,
+    messages: Vec<Message>,
+}
+
+impl Step<'_> {
+    /// Runs the real step on the current `before`, `env` and `command`.
+    fn rerun(&mut self) {
+        self.rerun_in(self.env);
+    }
+
+    fn rerun_in(&mut self, env: Env<'_>) {
+        let mut state = State::from_parts(self.before.clone())
+            .expect("mutants run the step on a consistent state");
+        (self.reply, self.messages) = machine::step(&mut state, env, &self.command);
+        self.after = state.to_parts();
+    }
+
+    /// Reruns the step with some waiters hidden from the machine.
+    fn rerun_without(&mut self, hidden: impl Fn(&WaiterParts) -> bool) {
+        let all = self.before.waiters.clone();
+        self.before.waiters.retain(|waiter| !hidden(waiter));
+        self.rerun();
+        let restored = all.iter().filter(|waiter| hidden(waiter)).cloned();
+        self.after.waiters.extend(restored);
+        self.after.waiters.sort_by_key(|waiter| waiter.ticket);
+        self.before.waiters = all;
+    }
+
+    /// Reruns the step with a changed request if the command is an acquire.
+    fn rerun_with_acquire(&mut self, change: impl FnOnce(&mut Acquire)) {
+        if let Command::Acquire(request) = &mut self.command {
+            change(request);
+            self.rerun();
+        }
+    }
+
+    /// Makes the altered result consistent: `earliest` and the stored end cover all ends, and all
+    /// holders have the token of the key, except those of a semaphore.
+    fn balance(&mut self) {
+        let after = &mut self.after;
+        let ends = || after.holders.iter().map(|holder| holder.end);
+        after.earliest = ends().fold(after.earliest, ServerTime::min);
+        after.stored_end = after.stored_end.max(last_end(after));
+        if after.spec.is_some_and(|it| it.kind() != Kind::Semaphore) {
+            for holder in &mut after.holders {
+                holder.token = FencingToken::new(after.token);
+            }
+        }
+    }
+
+    fn now(&self) -> ServerTime {
+        self.env.now
+    }
+
+    /// The server time after `time` from now.
+    fn in_time(&self, time: Duration) -> ServerTime {
+        self.now().saturating_add(time)
+    }
+
+    /// The operation that the command names, if any.
+    fn operation(&self) -> Option<Operation> {
+        match &self.command {
+            Command::Acquire(request) => Some(request.operation),
+            Command::Poll(request) => Some(request.operation),
+            Command::Renew(request) => Some(request.operation),
+            Command::Release(request) => Some(request.operation),
+            Command::Convert(request) => Some(request.operation),
+            Command::Note(request) => Some(request.operation),
+            Command::Inspect | Command::ForceRelease(_) => None,
+        }
+    }
+
+    /// The holder of the named operation before the step, if it was live.
+    fn live_before(&self) -> Option<&HolderParts> {
+        let operation = self.operation()?;
+        holder(&self.before, operation).filter(|holder| holder.end > self.now())
+    }
+
+    /// Whether the command is an acquire that neither holds nor waits yet.
+    fn is_new(&self) -> bool {
+        let operation = self.operation();
+        let waits = |waiter: &WaiterParts| Some(waiter.operation) == operation;
+        matches!(self.command, Command::Acquire(_))
+            && self.live_before().is_none()
+            && !self.before.waiters.iter().any(waits)
+    }
+
+    /// Sets the end of the operation's holder, also in the reply.
+    fn set_end(&mut self, operation: Operation, end: ServerTime) {
+        let (remaining, own) = (end.saturating_since(self.now()), self.operation());
+        let covered = end.saturating_add(self.env.settings.retention);
+        let Some(holder) = holder_mut(&mut self.after, operation) else {
+            return;
+        };
+        holder.end = end;
+        self.after.stored_end = self.after.stored_end.max(covered);
+        if own == Some(operation)
+            && let Some(acquired) = self.acquired()
+        {
+            acquired.remaining = remaining;
+        }
+    }
+
+    /// Extends the holder of the named operation.
+    fn extend(&mut self, lease: Duration) {
+        let asked = self.in_time(lease);
+        if let Some(operation) = self.operation()
+            && let Some(holder) = holder(&self.after, operation)
+        {
+            self.set_end(operation, asked.max(holder.end));
+        }
+    }
+
+    /// The hold in the reply to an acquire or a poll, if it is one.
+    fn acquired(&mut self) -> Option<&mut Acquired> {
+        match &mut self.reply {
+            Reply::Acquire(AcquireReply::Acquired(acquired))
+            | Reply::Poll(PollReply::Acquired(acquired)) => Some(acquired),
+            _ => None,
+        }
+    }
+
+    /// Changes every token in the new state, the reply and the messages.
+    fn map_tokens(&mut self, map: impl Fn(u64) -> u64) {
+        let change = |token: &mut FencingToken| *token = FencingToken::new(map(token.get()));
+        self.after.token = map(self.after.token);
+        for holder in &mut self.after.holders {
+            change(&mut holder.token);
+        }
+        for message in &mut self.messages {
+            if let Payload::Granted { token, .. } = &mut message.payload {
+                change(token);
+            }
+        }
+        match &mut self.reply {
+            Reply::Acquire(AcquireReply::Acquired(Acquired { token, .. }))
+            | Reply::Poll(PollReply::Acquired(Acquired { token, .. }))
+            | Reply::Renew(RenewReply::Renewed { token, .. })
+            | Reply::Convert(ConvertReply::Converted { token, .. }) => change(token),
+            Reply::Convert(ConvertReply::WrongEpoch(view))
+            | Reply::Release(ReleaseReply::Released {
+                holder: Some(view), ..
+            }) => change(&mut view.token),
+            _ => {}
+        }
+    }
+}
+
+fn has(holder: &HolderParts, operation: Operation) -> bool {
+    let sequence = operation.sequence;
+    holder.session == operation.session && holder.holds.iter().any(|hold| hold.0 == sequence)
+}
+
+/// The holder that has a hold of this operation.
+fn holder(parts: &StateParts, operation: Operation) -> Option<&HolderParts> {
+    parts.holders.iter().find(|holder| has(holder, operation))
+}
+
+fn holder_mut(parts: &mut StateParts, operation: Operation) -> Option<&mut HolderParts> {
+    let mut holders = parts.holders.iter_mut();
+    holders.find(|holder| has(holder, operation))
+}
+
+/// The mode that takes the full capacity.
+const fn full_mode(spec: LockSpec) -> Mode {
+    match spec.kind() {
+        Kind::Semaphore => Mode::Permits(spec.capacity()),
+        Kind::Mutex | Kind::RwLock => Mode::Exclusive,
+    }
+}
+
+/// The latest end of all holders, waiters and watermarks, and of the note.
+fn last_end(parts: &StateParts) -> ServerTime {
+    let holders = parts.holders.iter().map(|holder| holder.end);
+    let waiters = parts.waiters.iter().map(|waiter| waiter.end);
+    let watermarks = parts.watermarks.iter().map(|watermark| watermark.end);
+    let note = parts.note.iter().map(|note| note.end);
+    let all = holders.chain(waiters).chain(watermarks).chain(note);
+    all.max().unwrap_or_default()
+}

@@ -1,0 +1,60 @@
+//! Mutants: each breaks one rule on purpose, to show that a test notices it.
+//!
+//! One build contains all of them, and at most one is planted in a process. The patches ask with
+//! [`planted`]. The mutants of `machine` wrap the state machine's step; the simulator calls that [`step`]
+//! instead of the real one.
+
+mod machine;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+pub use machine::step;
+
+/// The name of each patch, and the rule that it breaks.
+const PATCHES: &[(&str, &str)] = &include!("patches.rs");
+
+/// The mutants that may show only with several threads. The loom models must find them; single-threaded
+/// runs need not.
+pub const NEED_THREADS: &[&str] = &[
+    "release-acknowledged-before-the-renewal-is-stopped",
+    "cancel-before-schedule-race-of-the-watchdog",
+    "listener-that-checks-before-it-registers",
+    "router-entry-removed-before-its-release",
+    "batch-that-nobody-sends",
+    "two-takers-of-one-pushed-grant",
+];
+
+/// 0, or the index in [`all`] of the planted mutant, plus 1.
+static PLANTED: AtomicUsize = AtomicUsize::new(0);
+
+/// The names of all mutants, each with the rule that it breaks.
+pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
+    let machine = machine::MUTANTS.iter().map(|(name, rule, _)| (*name, *rule));
+    machine.chain(PATCHES.iter().copied())
+}
+
+/// Plants this mutant instead of any other. Returns `false`, and plants none, if no mutant has that name.
+pub fn plant(name: &str) -> bool {
+    let index = all().position(|(known, _)| known == name);
+    PLANTED.store(index.map_or(0, |index| index + 1), Ordering::SeqCst);
+    index.is_some()
+}
+
+/// Removes the planted mutant.
+pub fn clear() {
+    PLANTED.store(0, Ordering::SeqCst);
+}
+
+/// Whether the patch with this name is planted.
+#[inline]
+pub fn planted(name: &str) -> bool {
+    let index = PLANTED.load(Ordering::Relaxed);
+    let patch = index.checked_sub(machine::MUTANTS.len() + 1);
+    patch.is_some_and(|index| PATCHES[index].0 == name)
+}
+
+/// How the planted mutant alters a step of the state machine, if it does.
+fn alteration() -> Option<machine::Alter> {
+    let index = PLANTED.load(Ordering::Relaxed).checked_sub(1)?;
+    machine::MUTANTS.get(index).map(|(_, _, alter)| *alter)
+}

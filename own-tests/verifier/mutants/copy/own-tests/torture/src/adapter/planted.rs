@@ -1,0 +1,20 @@
+//! What takes a mend out of the code of this process.
+
+use leasehold_redis_common::script::mutants::MESSAGES;
+
+use crate::Failure;
+use crate::adapter::leasehold::Broken;
+
+/// Takes the mend out whose lack is `broken`, if it is a mend.
+pub(super) fn plant(broken: Broken) -> Result<(), Failure> {
+    match broken {
+        Broken::TakesGrantsBack => {
+            let name = "lua-grant-is-published-and-taken-back";
+            let mutant = MESSAGES.iter().find(|it| it.name == name);
+            mutant.ok_or("no such mutant")?.plant();
+        }
+        Broken::DecidesTwice => leasehold_quorum::mutants::plant(),
+        _ => {}
+    }
+    Ok(())
+}
