@@ -210,8 +210,8 @@ benches() {
 
 # Checks that the tests catch each mutant of the client and of the state machine.
 mutants() {
-    passed 2 planted test -q --workspace --test mutants -- --nocapture
-    passed 1 planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
+    passed 2 with_lints planted test -q --workspace --test mutants -- --nocapture
+    passed 1 with_lints planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
 }
 
 # explore FLAG...: checks many runs on the simulator. A failed run prints the command that repeats
@@ -312,7 +312,7 @@ fenced_updates() {
 
 # Checks that the tests catch each mutant of the Lua scripts.
 mutants_of_the_scripts() {
-    planted test -q --workspace --lib --test server --test scripts -- --nocapture mutant
+    with_lints planted test -q --workspace --lib --test server --test scripts -- --nocapture mutant
 }
 
 # Runs the benches that compare leasehold with other lock libraries.

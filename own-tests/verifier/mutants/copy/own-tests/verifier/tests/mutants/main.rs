@@ -1,4 +1,8 @@
 //! Each mutant fails a test: first a case of the conformance suite, otherwise a directed scenario.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "a scenario that hangs must not hang the test"
+)]
 
 mod directed;
 #[path = "../../../../backend-sim/tests/harness/mod.rs"]
