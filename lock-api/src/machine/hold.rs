@@ -244,7 +244,7 @@ impl State {
         if let Some(watermark) = self
             .watermarks
             .get_mut(&to)
-            .filter(|watermark| watermark.end > env.now)
+            .filter(|watermark| !is_expired(watermark.end, env.now))
             && holder.has(watermark.sequence)
         {
             watermark.reason = Some(EndReason::Forced);

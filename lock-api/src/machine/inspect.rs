@@ -8,7 +8,7 @@ use crate::time::ServerTime;
 
 impl State {
     pub(super) fn inspect(&self, now: ServerTime) -> InspectReply {
-        if now >= self.stored_end {
+        if is_expired(self.stored_end, now) {
             return InspectReply::default();
         }
         let mut holders = self.holder_views(now);

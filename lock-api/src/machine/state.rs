@@ -138,7 +138,7 @@ impl State {
     /// Whether the key has no live holder and no live waiter at `now`. Its token and watermarks may
     /// still be live.
     pub fn is_idle(&self, now: ServerTime) -> bool {
-        now >= self.stored_end
+        is_expired(self.stored_end, now)
             || (self
                 .holders
                 .values()
@@ -169,7 +169,7 @@ impl State {
 
     /// Clears a state past its stored end (rule 14), and a note that stands no more.
     pub(super) fn clear_if_expired(&mut self, now: ServerTime) {
-        if now >= self.stored_end {
+        if is_expired(self.stored_end, now) {
             *self = Self::default();
         }
         self.drop_old_note(now);
@@ -366,7 +366,7 @@ impl State {
     pub(super) fn watermark(&self, session: SessionId, now: ServerTime) -> Option<&Watermark> {
         self.watermarks
             .get(&session)
-            .filter(|watermark| watermark.end > now)
+            .filter(|watermark| !is_expired(watermark.end, now))
     }
 
     /// Raises the session's watermark to this sequence and extends it by 2 W (rule 12).
@@ -378,7 +378,7 @@ impl State {
     ) {
         let end = env.now.saturating_add(env.settings.delivery_window * 2);
         self.watermarks
-            .retain(|_, watermark| watermark.end > env.now);
+            .retain(|_, watermark| !is_expired(watermark.end, env.now));
         let watermark = self
             .watermarks
             .entry(operation.session)
