@@ -43,7 +43,7 @@
 //!     let (first, second, ()) =
 //!         tokio::join!(machine.run(worker(&a, &reports)), worker(&b, &reports), hang);
 //!
-//!     first.expect("no error, but no report either");
+//!     assert!(matches!(first, Err(Error::Lost { .. }))); // it is told so, and wrote no report
 //!     second.expect("no error");
 //!     assert_eq!(reports.lock().unwrap().len(), 1);
 //!     server.assert_idle();
