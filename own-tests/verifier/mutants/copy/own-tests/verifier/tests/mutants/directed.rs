@@ -11,7 +11,7 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
 use leasehold_api::{
-    EndReason, FireTime, JobOutcome, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome,
+    Error, FireTime, JobOutcome, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome,
 };
 use leasehold_sim::{Call, Event, Fault, Latency, Reads, SimBackend, SimOptions, SimServer};
 
