@@ -67,6 +67,10 @@ need_pgbouncer() {
     PATH=$PATH:/usr/sbin need pgbouncer LEASEHOLD_PGBOUNCER
 }
 
+need_patch() {
+    need patch LEASEHOLD_PATCH
+}
+
 need_valgrind() {
     need valgrind LEASEHOLD_VALGRIND
 }

@@ -164,6 +164,10 @@ impl Store for PostgresStore {
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
         let session = self.connection.session().await.map_err(not_sent)?;
+        // The step has a time of another server, which may be behind a token that this one has granted.
+        if write.stamp.clock != session.clock {
+            return Ok(Written::NotApplied);
+        }
         let (key, version) = (self.key(write.key), signed(write.version.get()));
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
@@ -174,7 +178,8 @@ impl Store for PostgresStore {
         let mut parameters: Vec<&(dyn ToSql + Sync)> =
             vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
         let statements = &session.statements;
-        // A key without a row has no waiters, so nobody gets a message.
+        // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
+        // hears of it by its next poll.
         let mut statement = &statements.insert;
         if let Some(expected) = &expected {
             parameters.push(expected);

@@ -1,13 +1,16 @@
 //! Checks a store for what the callers of its backend can't see.
 
+use std::slice::from_ref;
 use std::time::Duration;
 
-use leasehold_api::machine::State;
-use leasehold_api::{BackendError, Key};
+use leasehold_api::machine::{Message, Payload, State};
+use leasehold_api::{BackendError, Key, ServerTime, SessionId};
 
 use crate::store::{Read, Store, Version, Write, Written};
 
 const IN_TIME: Duration = Duration::from_secs(5);
+/// How far the time of a step lies in the past.
+const BEFORE: Duration = Duration::from_secs(1);
 const KEEP: Duration = Duration::from_secs(20);
 /// How often a write that must be applied is sent. A store may refuse one without a reason.
 const TRIES: usize = 50;
@@ -23,6 +26,8 @@ struct Step {
     is_late: bool,
     /// Whether the time of the step is in the future.
     is_early: bool,
+    /// Whether the write has a message. A store may have another statement for those.
+    has_message: bool,
 }
 
 /// Checks that a store compares the version and the deadline of a write, and keeps the row. If it says that it
@@ -43,6 +48,7 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         version: first,
         is_late: false,
         is_early: false,
+        has_message: false,
     };
     let replace = Step {
         what: "replaces the right version in time",
@@ -67,28 +73,56 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         version: second,
         ..create
     };
-    for step in [
+    let with_message = |step| Step {
+        has_message: true,
+        ..step
+    };
+    check_write(
+        store,
+        key,
         refuse("creates a row after its deadline", late_create),
+    )
+    .await?;
+    check_write(
+        store,
+        key,
         refuse("replaces a missing row", of_other(create)),
-        create,
-        refuse("creates a row that exists", again),
+    )
+    .await?;
+    let created = check_write(store, key, create).await?;
+    check_write(store, key, refuse("creates a row that exists", again)).await?;
+    for step in [
         refuse("replaces another version", of_other(replace)),
         refuse("replaces a row after its deadline", late_replace),
     ] {
         check_write(store, key, step).await?;
+        check_write(store, key, with_message(step)).await?;
     }
-    if let Written::AppliedAt(_) = check_write(store, key, replace).await? {
+    let replaced = check_write(store, key, replace).await?;
+    let told = |written| matches!(written, Written::AppliedAt(_));
+    if told(created) != told(replaced) {
+        return Err(BackendError::rejected(
+            "the store answers `AppliedAt` to some writes, and `Applied` to others",
+        ));
+    }
+    let next = Step {
+        expected: Some(second),
+        version: first,
+        ..replace
+    };
+    if told(replaced) {
         let early = Step {
-            expected: Some(second),
-            version: first,
             is_early: true,
-            ..replace
+            ..next
         };
-        check_write(store, key, refuse("is before the time of its step", early)).await?;
+        let early = refuse("is before the time of its step", early);
+        check_write(store, key, early).await?;
+        check_write(store, key, with_message(early)).await?;
     }
+    check_write(store, key, with_message(next)).await?;
     store.remove_expired().await?;
     match version_of(&store.read(key).await?) {
-        Some(found) if found == second => Ok(()),
+        Some(found) if found == first => Ok(()),
         _ => Err(BackendError::rejected(
             "`remove_expired` removed a row before its `keep_until`",
         )),
@@ -131,19 +165,37 @@ fn version_of(read: &Read) -> Option<Version> {
 
 async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, BackendError> {
     let mut stamp = store.time().await?;
-    if step.is_early {
-        stamp.at = stamp.at.saturating_add(IN_TIME);
-    }
-    let in_time = stamp.at.saturating_add(IN_TIME);
+    let now = stamp.at;
+    // The time of a step in the past tells a store that answers with it, and not with its clock.
+    stamp.at = match step.is_early {
+        true => now.saturating_add(IN_TIME),
+        false => ServerTime::from_micros(now.as_micros().saturating_sub(BEFORE.as_micros() as u64)),
+    };
+    let in_time = now.saturating_add(2 * IN_TIME);
+    let message = Message {
+        to: nobody(store),
+        payload: Payload::WakeUp { sequence: 1 },
+    };
     let write = Write {
         key,
         expected: step.expected,
         version: step.version,
         bytes: &State::default().to_bytes(),
-        keep_until: stamp.at.saturating_add(KEEP),
-        deadline: if step.is_late { stamp.at } else { in_time },
-        messages: &[],
+        keep_until: now.saturating_add(KEEP),
+        deadline: if step.is_late { now } else { in_time },
+        messages: if step.has_message {
+            from_ref(&message)
+        } else {
+            &[]
+        },
         stamp,
     };
     store.write(write).await
+}
+
+/// A session that nobody listens to.
+fn nobody(store: &impl Store) -> SessionId {
+    let mut bytes = [0; 16];
+    store.runtime().fill_random(&mut bytes);
+    SessionId::from_bytes(bytes)
 }

@@ -258,8 +258,13 @@ impl<S: Store> Executor<S> {
                 Ok(Tried::Finished)
             }
             // Without the store's clock, the time that is left isn't known.
-            Written::Applied => Err(BackendError::outcome_unknown("a write without a time")),
+            Written::Applied => {
+                self.memory.forget(key);
+                Err(BackendError::outcome_unknown("a write without a time"))
+            }
             Written::NotApplied => {
+                // The estimate of the clock may be wrong.
+                self.memory.forget_clock();
                 let version = write.version;
                 stepped.note_refused(calls, version);
                 Ok(Tried::Unfit)

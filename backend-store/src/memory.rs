@@ -56,6 +56,12 @@ struct Entry {
     alone: u8,
 }
 
+/// The store's clock now, or a time that is a little before it.
+fn estimate((read, received): (Stamp, Moment), now: Moment) -> ServerTime {
+    let elapsed = now.saturating_since(received);
+    read.at.saturating_add(elapsed - elapsed / SLOWER_BY)
+}
+
 impl Memory {
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
@@ -64,25 +70,39 @@ impl Memory {
     /// The row of a key, if it is probably still the current one.
     pub(crate) fn recall(&self, key: &Key, now: Moment) -> Option<Remembered> {
         let inner = self.inner();
-        let (read, received) = inner.clock?;
+        let clock @ (read, received) = inner.clock?;
         let elapsed = now.saturating_since(received);
         let entry = inner.entry(key)?;
         if entry.alone < TRY_AFTER || elapsed > CLOCK_LASTS {
             return None;
         }
-        let estimate = read.at.saturating_add(elapsed - elapsed / SLOWER_BY);
         Some(Remembered {
             row: entry.row.clone(),
             now: Stamp {
                 clock: read.clock,
-                at: estimate.max(entry.at),
+                at: estimate(clock, now).max(entry.at),
             },
         })
     }
 
-    /// Notes the store's clock in an answer that has just come.
+    /// Notes the store's clock in an answer that has just come. An answer that took long is behind the
+    /// estimate, and is passed over.
     pub(crate) fn note_clock(&self, stamp: Stamp, now: Moment) {
-        self.inner().clock = Some((stamp, now));
+        let mut inner = self.inner();
+        let is_behind = inner.clock.is_some_and(|clock| {
+            let (read, received) = clock;
+            read.clock == stamp.clock
+                && now.saturating_since(received) <= CLOCK_LASTS
+                && estimate(clock, now) >= stamp.at
+        });
+        if !is_behind {
+            inner.clock = Some((stamp, now));
+        }
+    }
+
+    /// Forgets the store's clock, whose estimate may be wrong, until the next answer.
+    pub(crate) fn forget_clock(&self) {
+        self.inner().clock = None;
     }
 
     /// Notes what a read has found.

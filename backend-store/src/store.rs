@@ -135,8 +135,9 @@ impl Written {
 /// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
 ///   The deadline may be compared before the row is replaced, also by the client, if the write is
 ///   applied less than 10 s later or never.
-/// - **A time is in the past.** A store that answers [`AppliedAt`](Written::AppliedAt) has refused the write
-///   if the time of its [stamp](Write::stamp) was after the store's clock.
+/// - **A time is in the past.** A store that answers [`AppliedAt`](Written::AppliedAt) does so for every write. It
+///   has refused the write if its [stamp](Write::stamp) is of another clock than the store's, or a time after it, and
+///   has compared the deadline in the step.
 /// - **Rows stay.** A row is removed only when the store's clock has reached its
 ///   [`keep_until`](Write::keep_until).
 /// - **Errors are typed.** [`write`](Self::write) returns [`BackendError::Unavailable`] or

@@ -208,8 +208,8 @@ impl fmt::Display for Label {
 /// The number of an epoch. Tokens of a key strictly increase (rule 15, promise S4).
 ///
 /// Each exclusive holder is an epoch. Readers that overlap share one. Claim the protected resource with
-/// the token before you read it, and send the token with every write. The resource refuses any token
-/// lower than the highest that it has accepted:
+/// the token before you read it, and send the token with every write. The resource refuses a claim
+/// with a lower token than the highest that it has seen, and a write with any other:
 ///
 /// ```
 /// use leasehold_api::FencingToken;
@@ -221,7 +221,7 @@ impl fmt::Display for Label {
 ///
 /// impl Account {
 ///     fn claim(&mut self, token: FencingToken) -> Result<i64, &'static str> {
-///         if token < self.highest {
+///         if token == FencingToken::NONE || token < self.highest {
 ///             return Err("a later holder has claimed the account");
 ///         }
 ///         self.highest = token;
@@ -229,7 +229,7 @@ impl fmt::Display for Label {
 ///     }
 ///
 ///     fn write(&mut self, balance: i64, token: FencingToken) -> Result<(), &'static str> {
-///         if token != self.highest {
+///         if token == FencingToken::NONE || token != self.highest {
 ///             return Err("claim the account first, and read it again");
 ///         }
 ///         self.balance = balance;

@@ -49,6 +49,27 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
         ),
         (
             Faults {
+                echoes: true,
+                ..none
+            },
+            "creates a row in time must be applied",
+        ),
+        (
+            Faults {
+                messages_are_fine: true,
+                ..none
+            },
+            "replaces a row after its deadline must not be applied",
+        ),
+        (
+            Faults {
+                created_without_time: true,
+                ..none
+            },
+            "answers `AppliedAt` to some writes",
+        ),
+        (
+            Faults {
                 conflict: 100,
                 ..none
             },

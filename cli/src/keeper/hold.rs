@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{FencingToken, Loss, MultiGuard};
+use leasehold::{Error, FencingToken, Loss, MultiGuard};
 
 use crate::keeper::job::Attempt;
 
@@ -51,12 +51,12 @@ impl Hold {
     /// that went wrong.
     pub(super) async fn release(self, done: bool) -> Option<String> {
         match self {
-            Self::Lock(guard) => {
-                let error = guard.release().await.err()?;
-                Some(format!(
-                    "the lock stays taken until its lease ends: {error}"
-                ))
-            }
+            Self::Lock(guard) => Some(match guard.release().await.map_err(Error::from).err()? {
+                lost @ Error::Lost { .. } => {
+                    format!("CMD was not protected to its end: {lost}")
+                }
+                error => format!("the lock stays taken until its lease ends: {error}"),
+            }),
             Self::Job(attempt) => attempt.end(done).await,
         }
     }

@@ -83,7 +83,7 @@ async fn failed_release_names_the_keys() {
     assert!(failed.released().is_empty(), "{failed:?}");
     assert_eq!(
         failed.to_string(),
-        "2 of 2 keys were not released, first \"a\""
+        "2 of 2 keys were lost or not released, such as \"a\""
     );
     let source = std::error::Error::source(&failed).expect("the first error");
     let (_, first) = &failed.failed()[0];

@@ -94,7 +94,7 @@ pub(crate) fn draw<'a>(summaries: impl Iterator<Item = &'a Summary>) -> String {
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{WIDTH}\" height=\"{height}\" viewBox=\"0 0 {WIDTH} {height}\" \
          role=\"img\"><title>{TITLE}</title><style>{STYLE}</style><rect class=\"paper\" width=\"{WIDTH}\" height=\"{height}\"/>\n\
          <text x=\"12\" y=\"{ROW}\">{TITLE}</text>\n\
-         <text class=\"faint\" x=\"12\" y=\"{}\">Their processes are killed and stopped, their connections cut. The servers keep their data.</text>\n",
+         <text class=\"faint\" x=\"12\" y=\"{}\">Their processes are killed and stopped, their connections cut. Overlaps after a server has lost data are left out.</text>\n",
         2 * ROW
     );
     for (line, number) in lines.iter().zip(2..) {

@@ -455,8 +455,10 @@ impl<K> Guard<K> {
     pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         // After a loss, the drop queues the release, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
-        // The output counts. A release without an answer goes on in the background.
-        drop(self.release().await);
-        Ok(output)
+        // A release without an answer goes on in the background.
+        match self.release().await {
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            _ => Ok(output),
+        }
     }
 }

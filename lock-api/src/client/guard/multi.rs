@@ -260,7 +260,7 @@ impl MultiGuard {
     /// # Errors
     /// [`MultiReleaseError`] with the keys that were lost or not released, and those that were
     /// released. The errors of the keys are those of [`Guard::release`](crate::Guard::release). The `?`
-    /// operator converts it into the first of them.
+    /// operator converts it into one of them: a loss, if there is one.
     ///
     /// # Cancel safety
     /// The first poll of the future begins the release of all keys. If you drop the future after
@@ -356,9 +356,11 @@ impl MultiGuard {
     pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         // After a loss, the drop queues the releases, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
-        // The output counts. A release without an answer goes on in the background.
-        drop(self.release().await);
-        Ok(output)
+        // A release without an answer goes on in the background.
+        match self.release().await.map_err(Error::from) {
+            Err(lost @ Error::Lost { .. }) => Err(lost),
+            _ => Ok(output),
+        }
     }
 }
 
@@ -395,8 +397,12 @@ impl MultiReleaseError {
         &self.released
     }
 
-    fn first(&self) -> &(Key, Error) {
-        self.failed.first().expect("at least one key failed")
+    /// The first key that was lost, or else the first that was not released.
+    fn worst(&self) -> &(Key, Error) {
+        let mut failed = self.failed.iter();
+        let lost = failed.find(|(_, error)| matches!(error, Error::Lost { .. }));
+        lost.or(self.failed.first())
+            .expect("at least one key failed")
     }
 }
 
@@ -404,19 +410,22 @@ impl fmt::Display for MultiReleaseError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let failed = self.failed.len();
         let all = failed + self.released.len();
-        let (key, _) = self.first();
-        write!(f, "{failed} of {all} keys were not released, first {key:?}")
+        let (key, _) = self.worst();
+        write!(
+            f,
+            "{failed} of {all} keys were lost or not released, such as {key:?}"
+        )
     }
 }
 
 impl StdError for MultiReleaseError {
     fn source(&self) -> Option<&(dyn StdError + 'static)> {
-        Some(&self.first().1)
+        Some(&self.worst().1)
     }
 }
 
 impl From<MultiReleaseError> for Error {
-    fn from(mut error: MultiReleaseError) -> Self {
-        error.failed.swap_remove(0).1
+    fn from(error: MultiReleaseError) -> Self {
+        error.worst().1.clone()
     }
 }

@@ -330,12 +330,23 @@ impl Hold {
             .await
             .map_err(|error| error.on(&self.holder.key))?;
         match reply {
-            ReleaseReply::Released { holds_left, .. } => Ok(holds_left),
-            ReleaseReply::Left => Ok(0),
-            // An earlier attempt without an answer released the hold. If the guard was lost before,
-            // that attempt may have found nothing to release.
-            ReleaseReply::NotHeld(EndReason::Released) if in_doubt && !was_lost => Ok(0),
+            // A shutdown released it while the guard was in use.
+            ReleaseReply::Released { holds_left, .. } => {
+                self.check_lost().map_or(Ok(holds_left), Err)
+            }
+            // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
+            // lost before, that attempt may have found nothing to release.
+            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => Ok(0),
+            // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
+            // have forgotten it by now, if another task of this client asked for the key.
+            ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
+                if in_doubt && !was_lost =>
+            {
+                Ok(0)
+            }
             ReleaseReply::NotHeld(reason) => Err(self.loss_error(reason.into())),
+            // Only a waiter was left: the server had lost the grant.
+            ReleaseReply::Left => Err(self.loss_error(Loss::Unknown)),
         }
     }
 
