@@ -141,6 +141,39 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
     assert!(matches!(released, Ok(0)), "{released:?}");
 }
 
+/// When another task of the client asks for the key, the server forgets how the first attempt to release ended.
+#[tokio::test(start_paused = true)]
+async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.inject_into(Call::Release, Fault::LoseReply);
+    let sibling = async {
+        server.advance(ms(100)).await;
+        held(a.mutex("k").expect("valid").try_lock().await)
+    };
+    let (released, _sibling) = tokio::join!(guard.release(), sibling);
+    assert!(matches!(released, Ok(0)), "{released:?}");
+}
+
+/// The shutdown ended the guard while it was in use, and others may have had the key since.
+#[tokio::test(start_paused = true)]
+async fn release_after_a_shutdown_reports_the_loss() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    a.shutdown().await.expect("acknowledged");
+    let released = guard.release().await;
+    let lost = matches!(
+        released,
+        Err(Error::Lost {
+            reason: Loss::ClientClosed,
+            ..
+        })
+    );
+    assert!(lost, "{released:?}");
+}
+
 /// The request of the new lock overtakes the release of the dropped guard, on its way or because
 /// the release is lost at first.
 #[tokio::test(start_paused = true)]
