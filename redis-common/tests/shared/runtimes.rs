@@ -181,7 +181,8 @@ fn guard_outlives_the_shutdown_of_its_client() {
         .block_on(hold(&observer.locks, "job", LEASE));
     // Releasing and dropping the old guard doesn't touch the next holder.
     drop(locks);
-    assert!(user.block_on(guard.release()).is_ok());
+    let released = user.block_on(guard.release());
+    assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
     drop(guard);
     drop(user);
     thread::sleep(SHORT_LEASE);
