@@ -308,6 +308,30 @@ fn tokens_may_go_back_only_if_lost_while_a_clock_was_stepped() {
     assert_eq!(story(true), [(Promise::Tokens, Some(Assumption::A1))]);
 }
 
+/// A new primary has readers of an epoch that it began, while the old one grants a later epoch to a writer.
+#[test]
+fn reader_may_join_an_epoch_that_is_older_than_a_lost_grant() {
+    let story = |mode, first, lost: Option<u64>| {
+        let story = Story::new()
+            .acquires_as(mode, (2, 30), first, 32)
+            .acquires_as(Mode::Write, ANN, (5, 10), 33)
+            .acquires_as(mode, BOB, (20, 30), 32);
+        match lost {
+            Some(at) => story.suffers("failover", None, (at, 40), Some(Assumption::A1)),
+            None => story,
+        }
+        .broken()
+    };
+    let (before, after) = ((1, 2), (11, 12));
+    let outside = (Promise::Tokens, Some(Assumption::A1));
+    assert!(story(Mode::Read, before, Some(3)).contains(&outside));
+    let convicted = (Promise::Tokens, None);
+    assert!(story(Mode::Read, before, None).contains(&convicted));
+    assert!(story(Mode::Read, before, Some(31)).contains(&convicted));
+    assert!(story(Mode::Read, after, Some(3)).contains(&convicted));
+    assert!(story(Mode::Write, before, Some(3)).contains(&convicted));
+}
+
 #[test]
 fn stale_write_behind_the_fence() {
     // Ann was granted before Bob asked, and writes after his claim: her token can't be right.

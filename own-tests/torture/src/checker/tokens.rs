@@ -11,7 +11,7 @@ use crate::protocol::Mode;
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut found = Vec::new();
     for holds in by_key(holds).values() {
-        let mut by_token = BTreeMap::new();
+        let mut first_of = BTreeMap::new();
         let mut asked: Vec<_> = holds.iter().filter(|hold| hold.token.is_some()).collect();
         asked.sort_by_key(|hold| hold.asked);
         let mut granted = holds.iter().filter(|hold| hold.token.is_some()).peekable();
@@ -22,11 +22,17 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
                     highest = Some(before);
                 }
             }
-            let twin = by_token.insert(hold.token, hold);
+            let twin = first_of.get(&hold.token).copied();
+            first_of.entry(hold.token).or_insert(hold);
             if let Some(highest) = highest.filter(|highest| highest.token > hold.token) {
-                found.push(violation(history, highest, hold, "is lower"));
+                found.push(match twin {
+                    Some(other) if may_share(other, hold) && other.asked < highest.from => {
+                        joined(history, highest, [other, hold])
+                    }
+                    _ => went_back(history, highest, hold, "is lower"),
+                });
             } else if let Some(twin) = twin.filter(|twin| !may_share(twin, hold)) {
-                found.push(violation(history, twin, hold, "was given twice"));
+                found.push(went_back(history, twin, hold, "was given twice"));
             }
         }
     }
@@ -38,14 +44,34 @@ fn may_share(one: &Hold<'_>, other: &Hold<'_>) -> bool {
     one.mode == Mode::Read && other.mode == Mode::Read
 }
 
-fn violation(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) -> Violation {
+/// Either of two faults alone doesn't stop tokens from growing (S4).
+fn went_back(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) -> Violation {
     let faults = lost_and_stepped(history, hold.from);
+    let faults: Vec<_> = faults.into_iter().flatten().collect();
+    violation([before, hold], what, &[], &faults)
+}
+
+/// A reader joined another's epoch, which began before the higher token was granted. That grant must have been lost.
+fn joined(history: &History, before: &Hold<'_>, [other, hold]: [&Hold<'_>; 2]) -> Violation {
+    let lost = first(history, hold.from, |it| it != Assumption::A3);
+    let faults: Vec<_> = lost.into_iter().collect();
+    violation([before, hold], "is lower, a reader's", &[other], &faults)
+}
+
+/// The first of the faults is the excuse.
+fn violation(
+    [before, hold]: [&Hold<'_>; 2],
+    what: &str,
+    others: &[&Hold<'_>],
+    faults: &[&Fault],
+) -> Violation {
     let token = |hold: &Hold<'_>| hold.token.unwrap_or_default();
-    let mut evidence = [before.evidence(), hold.evidence()].concat();
-    evidence.extend(faults.iter().flatten().cloned().cloned().map(Entry::Fault));
+    let holds = [before, hold].into_iter().chain(others.iter().copied());
+    let mut evidence: Vec<_> = holds.flat_map(Hold::evidence).collect();
+    evidence.extend(faults.iter().copied().cloned().map(Entry::Fault));
     Violation {
         promise: Promise::Tokens,
-        outside: faults.and_then(|[fault, _]| fault.breaks),
+        outside: faults.first().and_then(|fault| fault.breaks),
         text: format!(
             "{}: client {} got {} at {}, and client {} got {} at {}, which {what}",
             hold.key,
@@ -63,11 +89,13 @@ fn violation(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) 
 /// A fault that may have lost the stored token, and one that stepped a clock, if there were both before
 /// this time. Either alone doesn't stop tokens from growing (S4).
 pub(super) fn lost_and_stepped(history: &History, at: u64) -> Option<[&Fault; 2]> {
-    let first = |is: fn(Assumption) -> bool| {
-        let mut faults = history.faults();
-        faults.find(|fault| fault.from <= at && fault.breaks.is_some_and(is))
-    };
-    let lost = first(|it| it != Assumption::A3)?;
-    let stepped = first(|it| it == Assumption::A3)?;
+    let lost = first(history, at, |it| it != Assumption::A3)?;
+    let stepped = first(history, at, |it| it == Assumption::A3)?;
     Some([lost, stepped])
+}
+
+/// The first fault that began until then and broke such an assumption.
+fn first(history: &History, at: u64, is: fn(Assumption) -> bool) -> Option<&Fault> {
+    let mut faults = history.faults();
+    faults.find(|fault| fault.from <= at && fault.breaks.is_some_and(is))
 }
