@@ -147,20 +147,22 @@ all_passed() {
 }
 
 # side_by_side COMMAND...: runs these commands at the same time, because some of them mostly wait. Prints
-# the output of each when all are done.
+# the output of each when all are done, of a failed one last.
 side_by_side() {
-    local n runs=() failed=0
+    local n runs=() passed=() failed=()
     for n in $(seq $#); do
         # shellcheck disable=SC2086
         ${!n} >"$TMPDIR/side-$n.log" 2>&1 &
         runs+=("$!")
     done
     for n in $(seq $#); do
-        wait "${runs[n - 1]}" || failed=1
+        if wait "${runs[n - 1]}"; then passed+=("$n"); else failed+=("$n"); fi
+    done
+    for n in "${passed[@]}" "${failed[@]}"; do
         printf '\n%s\n' "${!n}"
         cat "$TMPDIR/side-$n.log"
     done
-    return "$failed"
+    [ ${#failed[@]} -eq 0 ]
 }
 
 # differential COUNT: sends this many random commands to each backend and to the state machine, and

@@ -27,11 +27,11 @@ step() {
     if [ -n "$failed" ]; then failures+=("$current"); fi
 }
 
-# Runs on exit. If a step failed or was interrupted, `current` still names it.
+# Runs on exit. If a step failed or was interrupted, `current` still names it. Then what it said stays at the end.
 finish() {
     local status=$?
     rm -rf "$TMPDIR"
-    if [ ${#step_times[@]} -gt 0 ]; then
+    if [ "$status" -eq 0 ] && [ ${#step_times[@]} -gt 0 ]; then
         printf '\n%s\n' "${step_times[@]}"
     fi
     if [ -n "$current" ] && [ "$status" -ne 0 ]; then failures+=("$current"); fi

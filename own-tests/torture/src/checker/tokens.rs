@@ -55,7 +55,12 @@ fn went_back(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) 
 fn joined(history: &History, before: &Hold<'_>, [other, hold]: [&Hold<'_>; 2]) -> Violation {
     let lost = first(history, hold.from, |it| it != Assumption::A3);
     let faults: Vec<_> = lost.into_iter().collect();
-    violation([before, hold], "is lower, a reader's", &[other], &faults)
+    violation(
+        [before, hold],
+        "is lower: an earlier reader's",
+        &[other],
+        &faults,
+    )
 }
 
 /// The first of the faults is the excuse.
