@@ -12,7 +12,8 @@ use tokio::sync::Mutex;
 
 use crate::contend::contend;
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Reading, median, steady};
+use crate::figures::measurement::{Fixture, Reading, median};
+use crate::figures::steady;
 use crate::floor::Floor;
 use crate::library::{Library, mutexes};
 use crate::load::{one_by_one, side_by_side};

@@ -8,8 +8,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::history::History;
-use crate::history::spans::{Absence, Span, absences, ended_at, spans};
+use crate::history::data::{History, ended_at};
+use crate::history::spans::{Absence, Span, absences, spans};
 use crate::record::{Content, Event, Fate, Message};
 
 /// The height of a row. All lengths are in CSS pixels.

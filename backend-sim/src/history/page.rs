@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::Mode;
 
-use crate::history::History;
+use crate::history::data::History;
 use crate::history::layout::{Arrow, Bar, Instant, Layout, ROW, TIME_WIDTH, is_fault};
 use crate::history::spans::{Absence, Span, SpanEnd};
 use crate::history::words::{describe, describe_notification, name, seconds};

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
 
-use crate::history::History;
+use crate::history::data::History;
 use crate::history::json::Quoted;
 use crate::history::spans::{Span, absences, spans};
 use crate::history::words::{describe, describe_notification, name};

@@ -11,10 +11,8 @@ use leasehold_api::{
     Notification, Operation, PollReply, ReleaseReply, RenewReply, SessionId,
 };
 
-use crate::history::History;
-use crate::record::{
-    Answer, ClientEvent, Content, Data, Entry, Event, Fate, Message, ServerEvent, Tail,
-};
+use crate::history::data::History;
+use crate::record::{Answer, ClientEvent, Content, Data, Entry, Event, Message, ServerEvent, Tail};
 
 /// An interval in which one operation waited or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -445,12 +443,4 @@ pub(crate) fn absences(history: &History) -> Vec<Absence> {
     done.extend(open);
     done.sort_by_key(|absence| absence.from);
     done
-}
-
-/// Returns when a message arrived or was lost; `None` while it is in flight.
-pub(crate) const fn ended_at(fate: Fate) -> Option<Duration> {
-    match fate {
-        Fate::Arrived(at) | Fate::Lost(at) => Some(at),
-        Fate::UnderWay => None,
-    }
 }

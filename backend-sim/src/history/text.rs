@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::history::History;
+use crate::history::data::History;
 use crate::history::spans::{Absence, AbsenceKind, Span, absences, spans};
 use crate::history::words::describe;
 

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use crate::Result;
-use crate::figures::{Fixture, Goal, Reading, median, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Pair};
 use crate::processor::Processor;

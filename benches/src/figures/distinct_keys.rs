@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
-use crate::figures::{Fixture, Goal, Reading, median};
+use crate::figures::measurement::{Fixture, Goal, Reading, median};
 use crate::load::side_by_side;
 use crate::lock::FloorLock;
 use crate::single::Single;

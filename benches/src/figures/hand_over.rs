@@ -11,7 +11,7 @@ use crate::Result;
 use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
 use crate::drain::{Drained, Parked, drain};
-use crate::figures::{Fixture, Goal, Reading, median, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
 use crate::library::mutexes;
 use crate::load::one_by_one;
 use crate::open_files;

@@ -11,7 +11,7 @@ use leasehold_test_servers::RedisServer;
 
 use crate::Result;
 use crate::counting::Counts;
-use crate::figures::{Effort, Fixture, Goal, Reading};
+use crate::figures::measurement::{Effort, Fixture, Goal, Reading};
 use crate::load::one_by_one;
 use crate::processor::Processor;
 use crate::server_stats::{ServerStats, Usage};

@@ -16,7 +16,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio::task::block_in_place;
 
 use crate::Result;
-use crate::figures::{Fixture, Reading};
+use crate::figures::measurement::{Fixture, Reading};
 use crate::library::Library;
 use crate::server_stats::ServerStats;
 

@@ -14,7 +14,7 @@ use tokio::task::{JoinSet, block_in_place, spawn_blocking};
 
 use crate::Result;
 use crate::counting::Counts;
-use crate::figures::{Effort, Fixture, Goal, Reading};
+use crate::figures::measurement::{Effort, Fixture, Goal, Reading};
 use crate::server_stats::ServerStats;
 
 const CLIENTS: usize = 100;

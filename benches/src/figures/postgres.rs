@@ -10,7 +10,7 @@ use leasehold_test_servers::{PostgresOptions, PostgresServer};
 use crate::Result;
 use crate::contend::{Contention, Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading, micros};
 use crate::load::one_by_one;
 use crate::lock::{Lock, Reader};
 use crate::samples::Samples;

@@ -9,7 +9,7 @@ use leasehold::{ReadGuard, RwLock};
 use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Goal, Reading, median, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
 use crate::load::side_by_side_with;
 use crate::lock::{Lock, Reader, Writer};
 use crate::samples::Samples;

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading, micros};
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Permit};
 use crate::samples::Samples;

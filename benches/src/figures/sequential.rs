@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Result;
-use crate::figures::{Fixture, Goal, Reading, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, micros};
 use crate::load::one_by_one;
 use crate::lock::FloorLock;
 use crate::samples::Samples;

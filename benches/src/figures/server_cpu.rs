@@ -16,7 +16,7 @@ use futures_util::future::try_join_all;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
-use crate::figures::{Fixture, Goal, Reading, median};
+use crate::figures::measurement::{Fixture, Goal, Reading, median};
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Lock};
 use crate::server_stats::ServerStats;

@@ -6,7 +6,7 @@ use leasehold::LockClient;
 use leasehold::sim::{Ending, SimOptions, SimServer, Simulation};
 
 use crate::Result;
-use crate::figures::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading, micros};
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let effort = fixture.effort;

@@ -10,7 +10,7 @@ use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::counting::Counts;
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Goal, Reading, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, micros};
 use crate::server_stats::ServerStats;
 
 pub(crate) const CLIENTS: usize = 8;

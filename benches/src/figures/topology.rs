@@ -11,7 +11,7 @@ use tokio::task::block_in_place;
 use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading, micros};
 use crate::load::one_by_one;
 use crate::samples::Samples;
 

@@ -5,7 +5,20 @@ use std::time::Duration;
 use leasehold_api::{Kind, Policy};
 use leasehold_sim::{Latency, Reads, SimServer};
 
-use crate::stress::Assumption;
+/// An assumption of docs/semantics.md.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Assumption {
+    /// A1: one write history for each key.
+    OneHistory,
+    /// A2: nobody evicts our keys.
+    NoEviction,
+    /// A3: clocks run at the same rate within the drift allowance.
+    SameRate,
+    /// A3: while a key is held, the clocks of its servers show the same time within 10 ms.
+    SameTime,
+    /// A4: the user stops at the reported deadline.
+    UserStops,
+}
 
 /// The kinds of faults of a run. Each seed switches about half of them off, because a run with some
 /// kinds of faults reaches more than a run with all of them.

@@ -5,8 +5,8 @@ use std::ops::ControlFlow;
 use leasehold_sim::{Scheduling, SimOptions, Simulation, Site, Tape};
 
 use crate::checker::Model;
-use crate::stress::StressRun;
 use crate::stress::monitor::Monitor;
+use crate::stress::outcome::StressRun;
 use crate::stress::try_only::try_only;
 
 /// A few clients that try one lock and release it, without waiting ([`try_only`]). Each order of

@@ -4,7 +4,8 @@ use std::mem::{Discriminant, discriminant};
 
 use leasehold_sim::{Ending, Scheduling, Shrunk, SimOptions, StepsAllowed, Tape, shrink};
 
-use crate::stress::{STEP_LIMIT, Stress, StressRun};
+use crate::stress::outcome::StressRun;
+use crate::stress::run::{STEP_LIMIT, Stress};
 
 impl Stress {
     /// Simplifies the run of a tape, in at most `max_runs` runs.

@@ -1,10 +1,11 @@
 //! Rules 5 and 6: readers that ask to write, and conversions.
 
-use super::{Step, holder_mut};
+use super::step::{Step, holder_mut};
 use crate::id::{FencingToken, OwnerId};
 use crate::machine::{Command, Reply};
 use crate::reply::{AcquireReply, ConvertReply, Refused, ReleaseReply};
 use crate::request::{Convert, Kind, Mode};
+
 /// A reader that asks to write is queued behind itself.
 pub(super) fn upgrade_self_deadlock(step: &mut Step<'_>) {
     let (Command::Acquire(request), Reply::Acquire(AcquireReply::Refused(Refused::WouldDeadlock))) =

@@ -1,9 +1,10 @@
 //! Rules 12 and 13 and S3: late and duplicate commands, limits, and releases of other holders.
 
-use super::{Step, full_mode, holder_mut};
-use crate::machine::{Command, Reply};
+use super::step::{Step, full_mode, holder_mut};
+use crate::machine::{Command, Reply, WaiterParts};
 use crate::reply::{AcquireReply, Acquired, EndReason, Refused, ReleaseReply, RenewReply};
 use crate::request::{Acquire, LockSpec, Mode};
+
 /// The limit of the holds of one owner is ignored.
 pub(super) fn hold_limit_ignored(step: &mut Step<'_>) {
     step.rerun_with_acquire(|request| request.limits.holds = u32::MAX);
@@ -109,7 +110,7 @@ pub(super) fn renew_revives(step: &mut Step<'_>) {
     else {
         return;
     };
-    let waits = |waiter: &super::WaiterParts| waiter.operation == request.operation;
+    let waits = |waiter: &WaiterParts| waiter.operation == request.operation;
     if !step.after.holders.is_empty() || step.after.waiters.iter().any(waits) {
         return;
     }

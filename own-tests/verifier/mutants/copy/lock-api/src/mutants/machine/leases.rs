@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Step, holder, holder_mut};
+use super::step::{Step, holder, holder_mut};
 use crate::bounds::{FIRST_WAITERS, SCAN_FREELY};
 use crate::machine::{Command, Reply, StateParts};
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, ReleaseReply, RenewReply};

@@ -1,6 +1,6 @@
 //! Rule 16: the note of a key.
 
-use super::{Step, holder};
+use super::step::{Step, holder};
 use crate::id::FencingToken;
 use crate::machine::{Command, NoteParts, Reply};
 use crate::reply::{NoteReply, NoteView};

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use super::{Step, full_mode, holder};
+use super::step::{Step, full_mode, holder};
 use crate::bounds::{DEFAULT_LEASE, MAX_LEASE, OFFER_POLLS};
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Message, Payload, Reach, Reply, WaiterParts};
 use crate::reply::{AcquireReply, Refused, ReleaseReply};
 use crate::request::{Kind, Policy};
 use crate::time::ServerTime;
+
 /// An acquire that asks to wait is answered `Contended`.
 pub(super) fn waiter_turned_down(step: &mut Step<'_>) {
     step.rerun_with_acquire(|request| request.wait = None);

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Step, holder_mut};
+use super::step::{Step, holder_mut};
 use crate::machine::{Command, Payload, Reply};
 use crate::reply::{ConvertReply, EndReason, ForceReply, PollReply, ReleaseReply, RenewReply};
 

@@ -1,9 +1,10 @@
 //! Rules 14 and 15: the stored end and fencing tokens.
 
-use super::{Step, last_end};
+use super::step::{Step, last_end};
 use crate::machine::{Command, Reply};
 use crate::reply::{AcquireReply, Refused};
 use crate::request::Kind;
+
 /// The stored end does not cover the last token.
 pub(super) fn stored_end_too_early(step: &mut Step<'_>) {
     step.after.stored_end = last_end(&step.after);
