@@ -7,8 +7,6 @@ use futures_channel::mpsc::{UnboundedSender, unbounded};
 use leasehold_api::machine::Message;
 use leasehold_api::{Notification, Notifications, SessionId, Stamp};
 
-use crate::messages::notification;
-
 /// The sessions that listen here.
 #[derive(Debug, Default)]
 pub(crate) struct Local {
@@ -44,7 +42,7 @@ impl Local {
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the stream was dropped.
-                let _ = sender.unbounded_send(notification(message.payload, stamp));
+                let _ = sender.unbounded_send(message.payload.stamped(stamp));
             }
         }
     }

@@ -66,27 +66,9 @@ pub fn decode(text: &str, clock: ClockId) -> Option<Vec<Notification>> {
             "R" => Payload::Revoked { sequence },
             _ => return None,
         };
-        notifications.push(notification(payload, stamp));
+        notifications.push(payload.stamped(stamp));
     }
     Some(notifications)
-}
-
-/// A message as the notification that its listener gets.
-pub(crate) fn notification(payload: Payload, stamp: Stamp) -> Notification {
-    match payload {
-        Payload::Granted {
-            sequence,
-            token,
-            remaining,
-        } => Notification::Granted {
-            sequence,
-            token,
-            remaining,
-            stamp,
-        },
-        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
-        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
-    }
 }
 
 #[cfg(test)]

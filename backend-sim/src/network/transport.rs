@@ -4,7 +4,7 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::{Message, Payload, Reply};
+use leasehold_api::machine::{Message, Reply};
 use leasehold_api::{
     AcquireReply, BackendError, Listed, Notification, PollReply, RenewReply, Stamp,
 };
@@ -452,7 +452,7 @@ impl Network {
             while let Some(&(_, client, subscription)) = self.channels.range(from..=end).next() {
                 if self.clients[client].on_old == from_old {
                     // The stamp is that of the execution, wherever the message was received.
-                    let notification = notification(message.payload, stamp);
+                    let notification = message.payload.stamped(stamp);
                     self.push(now, cause, (client, subscription), notification);
                 }
                 from = (message.to, client, subscription + 1);
@@ -529,23 +529,6 @@ impl Network {
         let event = Event::Notified { notification };
         self.record_of(Some(message), now, Some(client), event);
         self.log.ended(message, Fate::Arrived(now));
-    }
-}
-
-fn notification(payload: Payload, stamp: Stamp) -> Notification {
-    match payload {
-        Payload::Granted {
-            sequence,
-            token,
-            remaining,
-        } => Notification::Granted {
-            sequence,
-            token,
-            remaining,
-            stamp,
-        },
-        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
-        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
     }
 }
 

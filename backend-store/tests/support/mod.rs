@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::stream;
-use leasehold_api::machine::{Message, Payload, Reach};
+use leasehold_api::machine::{Message, Reach};
 use leasehold_api::{
     BackendError, BoxFuture, ClockId, Cursor, Key, List, Listed, Moment, Notification,
     Notifications, Runtime, ServerTime, SessionId, Stamp,
@@ -303,26 +303,9 @@ impl Inner {
         for message in messages {
             for sender in self.listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the subscriber is gone.
-                let _ = sender.send(notification(message.payload, stamp));
+                let _ = sender.send(message.payload.stamped(stamp));
             }
         }
-    }
-}
-
-fn notification(payload: Payload, stamp: Stamp) -> Notification {
-    match payload {
-        Payload::Granted {
-            sequence,
-            token,
-            remaining,
-        } => Notification::Granted {
-            sequence,
-            token,
-            remaining,
-            stamp,
-        },
-        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
-        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
     }
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use leasehold_api::machine::{self, Command, Payload, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
@@ -236,27 +236,10 @@ impl Server {
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the subscriber is gone.
-                let _ = sender.send(notification(message.payload, stamp));
+                let _ = sender.send(message.payload.stamped(stamp));
             }
         }
         Ok(Stamped { stamp, reply })
-    }
-}
-
-fn notification(payload: Payload, stamp: Stamp) -> Notification {
-    match payload {
-        Payload::Granted {
-            sequence,
-            token,
-            remaining,
-        } => Notification::Granted {
-            sequence,
-            token,
-            remaining,
-            stamp,
-        },
-        Payload::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
-        Payload::Revoked { sequence } => Notification::Revoked { sequence, stamp },
     }
 }
 

@@ -82,6 +82,7 @@ mod state;
 
 use std::time::Duration;
 
+use crate::backend::Notification;
 use crate::bounds::{DELIVERY_WINDOW, TOKEN_RETENTION};
 #[cfg(doc)]
 use crate::bounds::{MAX_UNREACHABLE_MARKS, OFFER_POLLS, SCAN_FREELY, SCAN_INTERVAL};
@@ -91,7 +92,7 @@ use crate::reply::{
     RenewReply,
 };
 use crate::request::{Acquire, Convert, ForceRelease, Note, Poll, Release, Renew};
-use crate::time::ServerTime;
+use crate::time::{ServerTime, Stamp};
 
 pub use bytes::DecodeError;
 pub use parts::{
@@ -194,6 +195,27 @@ pub enum Payload {
         /// Sequence of the attempt that made the hold.
         sequence: u64,
     },
+}
+
+impl Payload {
+    /// As its session gets it, from the service that executed the command at this time.
+    #[must_use]
+    pub const fn stamped(self, stamp: Stamp) -> Notification {
+        match self {
+            Self::Granted {
+                sequence,
+                token,
+                remaining,
+            } => Notification::Granted {
+                sequence,
+                token,
+                remaining,
+                stamp,
+            },
+            Self::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
+            Self::Revoked { sequence } => Notification::Revoked { sequence, stamp },
+        }
+    }
 }
 
 /// A command to the machine.
