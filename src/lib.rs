@@ -126,6 +126,22 @@ mod pages {
     mod readme {}
     #[doc = include_str!("../docs/guide.md")]
     mod guide {}
+    #[doc = include_str!("../docs/mutex.md")]
+    mod mutex {}
+    #[doc = include_str!("../docs/rw-lock.md")]
+    mod rw_lock {}
+    #[doc = include_str!("../docs/semaphore.md")]
+    mod semaphore {}
+    #[doc = include_str!("../docs/several-locks.md")]
+    mod several_locks {}
+    #[doc = include_str!("../docs/fencing.md")]
+    mod fencing {}
+    #[doc = include_str!("../docs/hand-off.md")]
+    mod hand_off {}
+    #[doc = include_str!("../docs/inspecting.md")]
+    mod inspecting {}
+    #[doc = include_str!("../docs/deployment.md")]
+    mod deployment {}
     #[doc = include_str!("../docs/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../docs/migration.md")]

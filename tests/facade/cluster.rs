@@ -1,10 +1,10 @@
-//! The guide's function that connects to a cluster works.
+//! The function in docs/deployment.md that connects to a cluster works.
 
 use leasehold_test_servers::RedisCluster;
 
-use guide::through_cluster;
+use page::through_cluster;
 
-mod guide {
+mod page {
     use leasehold::LockClient;
     use leasehold::redis_rs::{ConnectError, RedisBackend};
 
@@ -15,7 +15,7 @@ mod guide {
     }
 }
 
-/// The lines of the function's body, as in the guide and above.
+/// The lines of the function's body, as on the page and above.
 fn body(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim);
     let from = lines.skip_while(|line| !line.starts_with("let [first, second] ="));
@@ -23,8 +23,8 @@ fn body(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guide_connects_to_a_cluster() {
-    let written = body(include_str!("../../docs/guide.md"));
+async fn page_connects_to_a_cluster() {
+    let written = body(include_str!("../../docs/deployment.md"));
     assert_eq!(written, body(include_str!("cluster.rs")));
     assert_eq!(written.len(), 3);
     let cluster = tokio::task::block_in_place(RedisCluster::start_without_replicas);

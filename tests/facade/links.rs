@@ -1,4 +1,4 @@
-//! Checks the links between the pages of the repository.
+//! Checks the links between the pages of the repository, and that their examples are compiled.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -76,4 +76,23 @@ fn links_have_targets() {
         "broken links:\n{}",
         broken_links.join("\n")
     );
+}
+
+/// A page whose Rust blocks nobody compiles is missing in `pages` of `src/lib.rs`.
+#[test]
+fn examples_are_compiled() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let compiled = include_str!("../../src/lib.rs");
+    let mut seen = 0;
+    for page in pages() {
+        let text = fs::read_to_string(&page).expect("UTF-8 text");
+        let mut languages = text.lines().filter_map(|line| line.strip_prefix("```"));
+        if languages.any(|it| it.starts_with("rust") && it != "rust,ignore") {
+            let page = page.strip_prefix(root).expect("a page").display();
+            let included = format!("include_str!(\"../{page}\")");
+            assert!(compiled.contains(&included), "{page} is not compiled");
+            seen += 1;
+        }
+    }
+    assert!(seen > 10, "found only {seen} pages with examples");
 }

@@ -1,10 +1,10 @@
-//! The guide's function that connects to Sentinel works.
+//! The function in docs/deployment.md that connects to Sentinel works.
 
 use leasehold_test_servers::SentinelServers;
 
-use guide::through_sentinels;
+use page::through_sentinels;
 
-mod guide {
+mod page {
     use leasehold::LockClient;
     use leasehold::redis_rs::{ConnectError, RedisBackend};
 
@@ -20,7 +20,7 @@ mod guide {
     }
 }
 
-/// The lines of the function's body, as in the guide and above.
+/// The lines of the function's body, as on the page and above.
 fn body(text: &str) -> Vec<&str> {
     let lines = text.lines().map(str::trim);
     let from = lines.skip_while(|line| !line.starts_with("let [first, second, third]"));
@@ -28,8 +28,8 @@ fn body(text: &str) -> Vec<&str> {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn guide_connects_to_sentinel() {
-    let written = body(include_str!("../../docs/guide.md"));
+async fn page_connects_to_sentinel() {
+    let written = body(include_str!("../../docs/deployment.md"));
     assert_eq!(written, body(include_str!("sentinel.rs")));
     assert_eq!(written.len(), 5);
     let down_after = std::time::Duration::from_secs(60);
