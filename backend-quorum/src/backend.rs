@@ -362,7 +362,8 @@ impl LockBackend for Quorum {
         Err(BackendError::unsupported("force_release"))
     }
 
-    /// Servers of a quorum number the epochs of a key separately, so they can't agree on the newer note.
+    /// Servers of a quorum number the epochs (successive holders) of a key separately, so they can't agree on the newer
+    /// note.
     async fn write_note(&self, _: &Note) -> Result<Stamped<NoteReply>, BackendError> {
         Err(BackendError::unsupported("write_note"))
     }

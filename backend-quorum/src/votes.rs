@@ -18,7 +18,7 @@ pub(crate) type Vote<T> = Option<Result<T, BackendError>>;
 /// The outcome of the votes on one request.
 type Outcome<T> = Option<Result<T, BackendError>>;
 
-/// A grant of one server: the token of the epoch, and the time that it lasts.
+/// A grant of one server: its token, and the time that it lasts.
 type Grant = (FencingToken, Duration);
 
 /// What it takes to win a vote.

@@ -427,7 +427,7 @@ fn answer_written(calls: &mut Vec<Call>, found: Option<Version>, now: Stamp) {
 }
 
 /// Whether the reply is that of an acquire that succeeds, or of the release of a last hold. A release that
-/// leaves holds may start a new epoch.
+/// leaves holds may start a new epoch: a downgraded holder gets another token.
 fn succeeds(reply: &Reply) -> bool {
     matches!(
         reply,

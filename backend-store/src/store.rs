@@ -205,7 +205,8 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether [`reach`](Self::reach) can tell who listens. The default is `false`: every session counts
-    /// as listening, and a grant to a waiter that is gone lasts as long as the offer.
+    /// as listening, and a waiter that is gone may be granted the key, which then stays taken until the offer ends: the time that
+    /// a waiter has to confirm its grant.
     fn can_tell_reach(&self) -> bool {
         false
     }

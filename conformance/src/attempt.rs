@@ -224,7 +224,7 @@ impl Attempt {
         Ok(())
     }
 
-    /// Downgrades, and returns the token of the new epoch.
+    /// Downgrades, and returns the new token: a downgrade starts an epoch.
     pub(crate) async fn downgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
         Ok(want!(
             self.downgrade(expected).await?.reply,

@@ -82,7 +82,7 @@ impl World {
         cut.map_err(|error| Failure::setup(&error))
     }
 
-    /// Lets nothing pass between the clients and the server, or lets it pass again.
+    /// Stops all messages between the clients and the server, or lets them pass again.
     pub(crate) async fn freeze(&self, frozen: bool) -> Result<(), Failure> {
         let done = self.environment.freeze(frozen).await;
         done.map_err(|error| Failure::setup(&error))

@@ -61,7 +61,8 @@ pub struct Capabilities {
     /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
     /// The order of notes depends on [`fencing_tokens`](Self::fencing_tokens).
     pub notes: bool,
-    /// Tokens strictly increase over the epochs of a key (rule 15). Without it, guards have no
+    /// Tokens strictly increase over the epochs of a key: exclusive holders, and groups of overlapping readers
+    /// (rule 15). Without it, guards have no
     /// fencing token.
     pub fencing_tokens: bool,
     /// Renewals can run on a separate connection and a separate thread.
@@ -130,7 +131,7 @@ impl Capabilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Notification {
-    /// A queued attempt was granted. The notification *is* the offer.
+    /// A queued attempt was granted. The notification *is* the offer: a grant that a renewal must confirm.
     Granted {
         /// Sequence of the attempt within the listening session.
         sequence: u64,

@@ -39,7 +39,7 @@ pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
 /// Longest poll interval. It is a third of the waiter lease, and at most this. `poll_after` in a reply
 /// says when the waiter polls (rule 3).
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// An offer lasts for the lease that the waiter asked for, and at least this many poll intervals, but
+/// An offer, a grant to a waiter that has not confirmed it yet, lasts for the lease that the waiter asked for, and at least this many poll intervals, but
 /// never longer than the waiter would have (rule 10). A waiter that misses the notification learns of
 /// the offer by its next poll, and needs time to confirm it then.
 pub const OFFER_POLLS: u32 = 2;
@@ -53,7 +53,7 @@ pub const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longest time that the shutdown of a client takes.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delivery window, W: how far ahead of the server's clock the deliver-before of an acquire may be.
-/// A watermark outlives the last acquire or release of its session by 2 W.
+/// A watermark, the highest sequence of a session on a key, outlives the session's last acquire or release by 2 W.
 pub const DELIVERY_WINDOW: Duration = Duration::from_secs(10);
 
 /// Default limit of the holds of one owner on one key.
@@ -106,7 +106,8 @@ pub const MAX_BATCHED_CALLERS: usize = 64;
 pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Longest note of a key, in bytes.
 pub const MAX_NOTE_BYTES: usize = 128;
-/// Longest time that a note is kept after the epoch in which it was written.
+/// Longest time that a note is kept after the epoch (the holder, or the overlapping readers) in which it was
+/// written.
 pub const MAX_NOTE_KEEP: Duration = Duration::from_secs(2 * 24 * 60 * 60);
 /// Default time from the fire time of a job until the last moment to start it.
 pub const DEFAULT_START_WINDOW: Duration = Duration::from_secs(60 * 60);

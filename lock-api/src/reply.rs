@@ -26,7 +26,7 @@ pub enum EndReason {
 /// A live hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acquired {
-    /// Token of the epoch.
+    /// Token of the epoch: of this exclusive hold, or of all readers that overlap.
     pub token: FencingToken,
     /// How many holds the owner has on the key, including this one.
     pub holds: u32,
@@ -99,7 +99,7 @@ pub enum AcquireReply {
 /// Answer to [`Poll`](crate::Poll).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PollReply {
-    /// The operation holds the key. A poll never extends a hold or an offer.
+    /// The operation holds the key. A poll never extends a hold, nor an offer, which only a renewal confirms.
     Acquired(Acquired),
     /// The operation still waits.
     Queued(Queued),

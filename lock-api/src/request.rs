@@ -372,7 +372,7 @@ impl Poll {
     }
 }
 
-/// Extends a holder, or confirms an offer.
+/// Extends a holder, or confirms an offer: a grant to a waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -424,8 +424,8 @@ pub struct Convert {
     pub key: Key,
     /// The attempt whose hold is converted.
     pub operation: Operation,
-    /// The token of the epoch that the caller knows. In another epoch, the conversion changes
-    /// nothing.
+    /// The token that the caller knows. If the holder has another one, its epoch is another, and the conversion
+    /// changes nothing.
     pub expected: FencingToken,
     /// [`Mode::Shared`] to downgrade, [`Mode::Exclusive`] to upgrade.
     pub to: Mode,

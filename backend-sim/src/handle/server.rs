@@ -348,7 +348,7 @@ impl SimServer {
         self.change(ServerEvent::CountAllowed);
     }
 
-    /// Deletes a key with its holders, waiters and watermarks, as an eviction does.
+    /// Deletes a key as an eviction does, with its holders, its waiters, and what it remembers of late messages.
     ///
     /// # Panics
     /// Panics if the key is empty or longer than 256 bytes.

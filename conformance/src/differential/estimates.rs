@@ -36,8 +36,8 @@ pub(super) fn step_as_answered(
     (expected, messages, env.now)
 }
 
-/// When an acquire was executed, if that was before the time of its reply, but not before `last_step`. Its lease
-/// began then, or its token is that time.
+/// The times at which an acquire may have been executed: when its lease began, and the time that its token shows.
+/// Only times from `last_step` on and before the reply count.
 fn executed_at(
     command: &Command,
     reply: &Stamped<Reply>,

@@ -369,7 +369,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             },
             Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // The first takes effect. The second names an older epoch. The last two find the hold
+            // The first takes effect. The second names an older token (epoch). The last two find the hold
             // already shared.
             down,
             Move::Again { back: 0 },

@@ -28,7 +28,7 @@ macro_rules! outcomes {
 enum Expected {
     /// At least the quota.
     Seen,
-    /// Exactly 0: impossible as long as the key keeps the session's watermark.
+    /// Exactly 0: impossible as long as the key keeps the session's watermark, its highest sequence.
     Never,
 }
 

@@ -22,6 +22,7 @@ impl State {
         let needed = |state: &Self| state.depends_on_expiry(request);
         self.begin(env, request.operation, None, needed, out);
 
+        // The watermark: the highest sequence of the session.
         let seen = self
             .watermark(request.operation.session, env.now)
             .map_or(0, |watermark| watermark.sequence);
@@ -66,7 +67,7 @@ impl State {
     }
 
     /// Whether the outcome of this attempt depends on expired holders. It always does for a reader:
-    /// it joins the epoch of live readers, but not of expired ones.
+    /// it joins the epoch of live readers, whose token it shares, but not of expired ones.
     fn depends_on_expiry(&self, request: &Acquire) -> bool {
         self.has_queue()
             || request.mode == Mode::Shared

@@ -70,6 +70,7 @@ impl State {
             let reason = self.reason(request.operation, env.now, dropped.own);
             (ReleaseReply::NotHeld(reason), false)
         };
+        // An acquire at or below the watermark is refused, so a late copy takes nothing.
         self.raise_watermark(env, request.operation, Some(EndReason::Released));
         if freed {
             self.settle(env, Settling::freed(self.has_queue()), out);

@@ -148,7 +148,7 @@ pub struct HolderParts {
     pub holds: HoldParts,
     /// When it expires.
     pub end: ServerTime,
-    /// Token of its epoch.
+    /// Token of its epoch, which overlapping readers share.
     pub token: FencingToken,
     /// The name that others see.
     pub label: Label,

@@ -163,7 +163,7 @@ impl State {
         true
     }
 
-    /// Turns a waiter into an offer (rule 10).
+    /// Turns a waiter into an offer, a hold that its first renewal confirms (rule 10).
     pub(super) fn grant_waiter(
         &mut self,
         env: Env<'_>,

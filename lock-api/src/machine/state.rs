@@ -36,6 +36,7 @@ pub struct State {
     pub(super) waiters: BTreeMap<u64, Waiter>,
     /// Ticket of each waiter, by session and sequence.
     pub(super) tickets: BTreeMap<(SessionId, u64), u64>,
+    /// The highest sequence of each session (rule 12).
     pub(super) watermarks: BTreeMap<SessionId, Watermark>,
     pub(super) note: Option<StoredNote>,
 }
@@ -53,8 +54,8 @@ pub(super) struct Holder {
     /// In the order in which they were made; never empty.
     pub(super) holds: Vec<Hold>,
     pub(super) end: ServerTime,
-    /// The holder's token if the key is a semaphore, where each holder is an epoch. Otherwise 0: the
-    /// token of the key counts.
+    /// The holder's token if the key is a semaphore, where each holder is an epoch (has its own token).
+    /// Otherwise 0: the token of the key counts.
     pub(super) token: u64,
     pub(super) label: Label,
     /// A forced release revoked it: its lease cannot be extended.
@@ -291,9 +292,9 @@ impl State {
         let joins = self.spec.is_some_and(|spec| spec.kind() == Kind::RwLock)
             && grant.mode == Mode::Shared
             && !self.holders.is_empty();
-        // A floor above the stored token proves that a token was lost. A floor equal to it comes
-        // from a client that has read in this epoch. It must join: with a new epoch, the resource
-        // would refuse the readers of this one.
+        // A floor is the highest token that the client has seen. One above the stored token proves
+        // that a token was lost. One equal to it comes from a client that has read under this token.
+        // It must join: with a new token, the resource would refuse the readers that have this one.
         let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
         if !joins || lost {
             self.next_token(env.now, grant.floor);

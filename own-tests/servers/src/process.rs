@@ -113,10 +113,10 @@ impl Process {
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // The program may exit at any point of this, when the value is dropped on a thread that the
-        // main thread doesn't wait for. So the child is killed while it still has its watcher, and
-        // waited for last, because its process id may be reused after the wait. An error means
-        // that the process has already exited.
+        // If another thread than the main one drops this value, the program may exit between any two of
+        // these lines. So kill the child first, while the watcher would still do it. Wait for the child last:
+        // after that, its process id may belong to another process. An error means that the process has
+        // already exited.
         let _ = self.child.kill();
         let _ = self.watcher.shell.kill();
         let _ = self.watcher.shell.wait();

@@ -143,7 +143,7 @@ impl<C: Connector> Backend<C> {
                         answer.stamp = polled.stamp;
                         answer.reply = AcquireReply::Queued(still);
                     }
-                    // The client's own poll finds out, and knows that a grant is an offer.
+                    // The client's own poll finds out, and knows that a grant must be confirmed.
                     PollReply::Acquired(_) | PollReply::Gone(_) => queued.poll_after = SOON,
                 }
             });

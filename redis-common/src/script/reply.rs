@@ -24,7 +24,8 @@ pub(super) const REFUSED: u8 = b'E';
 /// Status: an error after the first write. It follows.
 pub(super) const BROKEN: u8 = b'U';
 
-/// Why an operation is gone. A watermark stores `FORCED`, `RELEASED` or `NO_REASON`.
+/// Why an operation is gone. A watermark, which remembers the last operation of a session, stores `FORCED`,
+/// `RELEASED` or `NO_REASON`.
 pub(super) const EXPIRED: u8 = b'X';
 /// See [`EXPIRED`].
 pub(super) const FORCED: u8 = b'F';

@@ -3,7 +3,7 @@
 //! An [`Attempt`] registers with the notification router, sends its acquire at least once, and
 //! turns the grant into a hold. A nested hold joins the holder of its owner.
 //!
-//! An attempt is live while the server may have a hold, an offer or a waiter of its operation. If a
+//! An attempt is live while the server may have a hold, an offer (see below) or a waiter of its operation. If a
 //! live attempt is dropped, the operation is released in the background. After an acquire without
 //! an answer, the attempt stays live whatever later replies say, because the server may still
 //! execute that acquire.

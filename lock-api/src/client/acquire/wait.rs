@@ -104,7 +104,7 @@ struct WaitLoop<'a> {
     waited: bool,
 }
 
-/// What was in the way, by the last answer.
+/// Why the last answer was no grant.
 #[derive(Default)]
 struct Obstacle {
     /// `None` while this one is in the queue: that answer names no holder.

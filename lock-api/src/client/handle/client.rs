@@ -296,8 +296,8 @@ impl LockClient {
 
     /// Releases a key by force, for the holders with these tokens.
     ///
-    /// [`Inspection::held_tokens`] returns the tokens. A token names an epoch. Holders of a later
-    /// epoch have another token, and keep the key. Overlapping readers share one epoch, so a reader
+    /// [`Inspection::held_tokens`] returns the tokens. A token names an epoch: one exclusive
+    /// holder, or overlapping readers. Holders of a later epoch keep the key. A reader
     /// who joined the others after the inspection is released with them.
     ///
     /// - [`ForceMode::Revoke`] refuses further renewals, and the lease runs out. Two holders never

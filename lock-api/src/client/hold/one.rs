@@ -166,7 +166,7 @@ impl Hold {
         self.apply_renewal(core.exchange_one(limit, call).await)
     }
 
-    /// Renews the hold until it is certain that no offer is left to confirm.
+    /// Renews the hold until it is certain that it is no offer: a grant from the queue that no renewal has confirmed.
     pub(crate) async fn confirm(&self) -> Result<(), Error> {
         let core = &self.client;
         let mut backoff = Backoff::foreground();

@@ -120,8 +120,8 @@ impl Once {
 
     /// Limits how long the body of an attempt may run. There is no limit by default.
     ///
-    /// Then the lock is lost, the body is dropped at its current await point, and another attempt follows. A limit of
-    /// zero is an error of the attempt. See [`Mutex::max_hold`].
+    /// When the time is over, the lock is lost, the body is dropped at its current await point, and another attempt
+    /// follows. A limit of zero is an error of the attempt. See [`Mutex::max_hold`].
     ///
     /// # Examples
     /// `once.max_hold(Duration::from_secs(4 * 60 * 60))`

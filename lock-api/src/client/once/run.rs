@@ -446,7 +446,7 @@ impl Once {
                 return Ok(JobReset::Running { by });
             }
         };
-        // The empty record ends with its epoch: it replaces the old one, and nothing is left of it later.
+        // The empty record ends with its epoch, which this hold is: it replaces the old one, and nothing is left of it later.
         let written = write(&guard, RESET, Record::default(), Duration::ZERO).await;
         drop(guard.release().await);
         match written? {

@@ -126,7 +126,7 @@ impl HolderCell {
     /// cell, a count above one means that the release of the last one is still in flight, so the new
     /// hold joins. A count of one under a higher token means that the server has dropped the holds in
     /// the cell, so the holder is lost. A pushed grant has no count. Under a higher token it may follow another
-    /// client's epoch: a guard that got this token would write with it what it has read before that epoch.
+    /// client's turn (its epoch): a guard that got this token would write with it what it has read before that epoch.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.
@@ -177,7 +177,7 @@ impl HolderCell {
         extended
     }
 
-    /// Notes that a renewal has succeeded, which confirms the offer if the holder was one.
+    /// Notes that a renewal has succeeded. It confirms an offer, a grant to a waiter that was not confirmed yet.
     pub(crate) fn confirm(&self) {
         for hold in &mut self.state.lock().holds {
             hold.may_be_offer = false;

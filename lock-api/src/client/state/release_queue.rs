@@ -88,7 +88,7 @@ impl PendingRelease {
 }
 
 /// When nothing of an operation can be left on the server, if its release begins now. Until then,
-/// its acquire may still be delivered, wait for a waiter lease, get an offer and last for a lease.
+/// its acquire may still be delivered, wait for a waiter lease, be granted and last for a lease.
 pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
     now.saturating_add(DELIVERY_WINDOW + lease + waiter_lease * 2)
 }

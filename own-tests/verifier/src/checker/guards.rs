@@ -83,7 +83,7 @@ struct AtServer {
     /// Whether a user received a guard of it.
     taken: bool,
     revoked: bool,
-    /// The tokens of its epochs, oldest first.
+    /// The tokens that it has had, oldest first. A conversion starts a new epoch.
     tokens: SmallVec<[u64; 2]>,
 }
 

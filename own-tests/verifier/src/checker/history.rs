@@ -1,5 +1,5 @@
 //! Rules 11, 12, 15 and S4, S5: no operation is live after its release, and tokens number epochs
-//! across all servers.
+//! (exclusive holders, and groups of overlapping readers) across all servers.
 
 use std::time::Duration;
 

@@ -11,7 +11,7 @@ use crate::checker::Findings;
 use crate::checker::step::{Step, find, has, name, waiter_of};
 
 /// Checks how the step changed each holder. `forgets` tells whether the clock may have moved past the end
-/// of a watermark. Then an attempt that is repeated may be granted again.
+/// of a watermark, by which the key refuses late copies. Then an attempt that is repeated may be granted again.
 pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
     for holder in step.holders_before() {
         match find(step.after, holder) {

@@ -40,7 +40,7 @@ fn standing<'a>(state: &'a StateParts, step: &Step<'_>) -> Option<&'a NoteParts>
     (note.token.get() == state.token || note.end > step.now).then_some(note)
 }
 
-/// Other commands change no note. One that is not kept ends with its epoch.
+/// Other commands change no note. One that is not kept ends with its epoch: when the key has another token.
 fn unchanged(
     step: &Step<'_>,
     before: Option<&NoteParts>,

@@ -92,7 +92,7 @@ const fn is_force(step: &Step<'_>) -> bool {
 
 /// Whether a notification's token is the holder's.
 ///
-/// A later part of the same step may start another epoch, which raises the holder's token: the grant
+/// A later part of the same step may start another epoch (a new token) for the holder: the grant
 /// to a reader with a higher floor, or a conversion by the holder. (If a server has lost the grant of a hold,
 /// a conversion may grant it again, with the same token, and then convert it.)
 fn has_token(step: &Step<'_>, holder: &HolderParts, token: FencingToken) -> bool {

@@ -1,5 +1,5 @@
 //! Rules 2, 3, 12, 15: replies are true at their execution, late commands have no effect, and
-//! tokens number epochs.
+//! tokens number epochs (exclusive holders, and groups of overlapping readers).
 
 use leasehold_api::bounds::MAX_POLL_INTERVAL;
 use leasehold_api::machine::{Command, HolderParts, Reply, StateParts};

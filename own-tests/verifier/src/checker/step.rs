@@ -134,7 +134,7 @@ impl Step<'_> {
     fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
         let granted = |session, sequence| {
             let holder = holder_of(self.after, session, sequence);
-            // A further hold of a holder shares its epoch, whatever its floor is.
+            // A further hold of a holder shares its epoch, and so its token, whatever its floor is.
             holder.is_some_and(|it| {
                 it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
             })

@@ -155,7 +155,7 @@ impl AnyGuard {
         each!(self, guard => guard.fencing_token().get())
     }
 
-    /// Whether no other guard of the key is in its epoch, so that its user may read and then write.
+    /// Whether no other guard of the key shares its token, so that its user may read and then write.
     pub(crate) const fn is_exclusive(&self) -> bool {
         matches!(self, Self::Mutex(_) | Self::Write(_))
     }

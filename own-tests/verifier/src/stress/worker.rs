@@ -34,7 +34,7 @@ pub(crate) struct Worker {
 enum MayRefuse {
     /// It may not.
     No,
-    /// It may, because the holder may be in a later epoch than the guard knows. Another hold was
+    /// It may, because the holder may have a later token than the guard knows. Another hold was
     /// released, which may have downgraded the holder (rule 6).
     Yes,
 }
