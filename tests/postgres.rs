@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold::postgres::tokio_postgres::{self, NoTls};
 use leasehold_test_servers::PostgresServer;
 
-use page::add_interest;
+use page::deposit;
 
 /// The first example of the README and of the guide, for a holder that somebody may overtake.
 mod page {
@@ -14,9 +14,10 @@ mod page {
     use leasehold::LockClient;
     use leasehold::postgres::tokio_postgres::Client;
 
-    pub(super) async fn add_interest(
+    pub(super) async fn deposit(
         locks: &LockClient,
         database: &Client,
+        amount: i64,
     ) -> Result<(), Box<dyn Error>> {
         let guard = locks.mutex("account:7")?.lock().await?; // waits for its turn
         let token = guard.fencing_token().get().cast_signed();
@@ -25,7 +26,7 @@ mod page {
         let claim = "UPDATE account SET fence = $1 WHERE id = 7 AND fence <= $1 RETURNING balance";
         let balance = database.query_one(claim, &[&token]).await?.get(0);
 
-        let balance = with_interest(balance).await; // as long as it takes: the lock is renewed
+        let balance = booked(balance, amount).await; // as long as it takes: the lock is renewed
 
         // Write, unless a later holder has claimed the row meanwhile.
         let write = "UPDATE account SET balance = $2 WHERE id = 7 AND fence = $1";
@@ -35,9 +36,9 @@ mod page {
         Ok(()) // the guard is dropped, which releases the lock
     }
 
-    async fn with_interest(balance: i64) -> i64 {
+    async fn booked(balance: i64, amount: i64) -> i64 {
         super::BEFORE_THE_WRITE.with(|overtake| overtake());
-        balance + balance / 100
+        balance + amount
     }
 }
 
@@ -89,12 +90,12 @@ async fn late_holder_of_the_first_example_is_refused() {
     let add = async |before_the_write: &'static str| {
         let execute = execute.clone();
         let overtake: Box<dyn Fn()> = Box::new(move || drop(execute(before_the_write)));
-        let added = BEFORE_THE_WRITE.scope(overtake, add_interest(&locks, &database));
+        let added = BEFORE_THE_WRITE.scope(overtake, deposit(&locks, &database, 10));
         added.await.map_err(|error| error.to_string())
     };
 
     assert_eq!(add("SELECT 1").await, Ok(()));
-    assert_eq!(execute("SELECT balance FROM account"), "101");
+    assert_eq!(execute("SELECT balance FROM account"), "110");
 
     // A later holder claims and writes, while this one computes. The next one is late from the start.
     let later = "UPDATE account SET fence = 1::bigint << 52, balance = 500";
