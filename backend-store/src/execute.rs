@@ -263,7 +263,7 @@ impl<S: Store> Executor<S> {
                 Err(BackendError::outcome_unknown("a write without a time"))
             }
             Written::NotApplied => {
-                // The estimate of the clock may be wrong.
+                // The write may have been refused because the estimate of the clock is wrong.
                 self.memory.forget_clock();
                 let version = write.version;
                 stepped.note_refused(calls, version);

@@ -16,7 +16,7 @@ impl Streams {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a stream. Returns it, with an end.
+    /// Adds a stream. Returns one with the same items, which [`end`](Self::end) ends.
     pub(crate) fn add(&self, stream: Notifications) -> Notifications {
         let (end, ends) = AbortHandle::new_pair();
         let end = Arc::new(end);

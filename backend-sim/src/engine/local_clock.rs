@@ -7,7 +7,7 @@ const MILLION: i128 = 1_000_000;
 /// A clock that may run faster or slower than true time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LocalClock {
-    /// The true time since which the clock runs at this rate.
+    /// When the clock began to run at this rate, in true time.
     since: Duration,
     /// What the clock showed then.
     shown: Duration,

@@ -1,4 +1,4 @@
--- Release: releases a hold, rejects an offer, or leaves the queue.
+-- Release: releases a hold, rejects an offer (a grant to a waiter), or leaves the queue.
 
 -- Removes one hold from its holder. Returns the reply, and whether this freed any capacity.
 local function release_hold(S, holder)

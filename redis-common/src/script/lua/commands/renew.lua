@@ -1,4 +1,4 @@
--- Renew: extends a holder, or confirms an offer.
+-- Renew: extends a holder, or confirms an offer (a grant to a waiter).
 
 return S:serve(function(S)
   S:set_operation()

@@ -3,9 +3,10 @@
 -- decides and writes separately. All elements see the same time.
 --
 -- Storage
---   packed    A small state is one packed string: a head, the holders, the watermarks, the waiters,
---             and the next ticket if there are waiters. The general part reads and writes the whole
---             string. The fast path may leave a gap before the waiters.
+--   packed    A small state is one packed string: a head, the holders, the watermarks (the highest
+--             sequence of each session), the waiters, and the next ticket if there are waiters. The
+--             general part reads and writes the whole string. The fast path may leave a gap before
+--             the waiters.
 --   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
 --             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. With
 --             more than @SHARED_WAITERS@ waiter behind permits or readers, the state is a hash too,
