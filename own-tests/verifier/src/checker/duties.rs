@@ -1,22 +1,20 @@
-//! The duties of a healthy client: it keeps its holds, renews them no more often than needed, and
-//! polls for its waiters. It polls once in each poll interval, and soon after a lost subscription.
+//! The duties of a healthy client: it keeps its holds and polls for its waiters, once in each poll
+//! interval, and soon after a lost subscription.
 
 use std::time::Duration;
 
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
-use leasehold_api::machine::{Command, Reply};
+use leasehold_api::machine::Reply;
 use leasehold_api::{AcquireReply, Key, Notification, PollReply, SessionId};
 use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
 use litemap::LiteMap;
 
-use crate::checker::step::{Step, has};
-use crate::checker::{Findings, client_name};
+use crate::checker::findings::{Findings, client_name};
+use crate::checker::step::Step;
 
 /// How soon a waiter polls after its lost subscription is back. A call and the pause before a retry
 /// may have to end first.
 const SOON: Duration = Duration::from_millis(350);
-/// This many renewals in a row, each much sooner after the last than needed, are too many.
-const TOO_MANY: u32 = 4;
 
 /// Whether every call still gets its reply in spite of a fault.
 const fn is_harmless(fault: Fault) -> bool {
@@ -45,8 +43,6 @@ pub(crate) struct Duties {
     server_down: bool,
     /// When the last outage ended. A client may pause before it retries a refused call.
     outage: Option<Duration>,
-    /// When the last renewal of each holder was sent, and how many in a row were too early.
-    renewals: LiteMap<(SessionId, u64), (Duration, u32)>,
     /// The client of each waiter, and when the waiter must have polled.
     polls: LiteMap<(SessionId, u64), (usize, Duration)>,
     /// Whether calls may take so long that clients repeat them all the time.
@@ -191,7 +187,6 @@ impl Duties {
             !late
         });
         self.waits(step);
-        self.renewal(step, found);
     }
 
     /// A queued waiter polls after a poll interval at the latest, so that no grant depends on a
@@ -210,37 +205,5 @@ impl Duties {
         let until = step.at + MAX_POLL_INTERVAL + MAX_POLL_INTERVAL / 4 + SOON;
         let name = (operation.session, operation.sequence);
         self.polls.insert(name, (step.client, until));
-    }
-
-    /// A holder is renewed once in each third of its lease.
-    fn renewal(&mut self, step: &Step<'_>, found: &mut Findings) {
-        let Command::Renew(request) = step.command else {
-            return;
-        };
-        let operation = request.operation;
-        let holders = &step.after.holders;
-        let own = |t: &&leasehold_api::machine::HolderParts| {
-            t.session == operation.session && has(t, operation.sequence)
-        };
-        let Some(holder) = holders.iter().find(own) else {
-            return;
-        };
-        let (last, soon) = self
-            .renewals
-            .entry((holder.session, holder.id))
-            .or_insert((Duration::ZERO, 0));
-        let health = self.clients.get(&step.client);
-        let well = health.is_none_or(|h| h.ongoing == 0 && h.since < *last) && self.server < *last;
-        let early = step.sent < *last + request.lease / 5;
-        *soon = if well && early && !step.redelivered {
-            *soon + 1
-        } else {
-            0
-        };
-        *last = step.sent;
-        if *soon == TOO_MANY {
-            let text = format!("{holder:?} is renewed too often");
-            found.add("renewal", text);
-        }
     }
 }

@@ -11,9 +11,9 @@ use smallvec::SmallVec;
 
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::duties::{Duties, Waiting};
-use crate::checker::small_map::SmallMap;
+use crate::checker::findings::{Findings, Model, client_name};
+use crate::checker::small_map::{Set, SmallMap};
 use crate::checker::step::{Step, has, waiter_of};
-use crate::checker::{Findings, Model, Set, client_name};
 
 /// A guard of any kind of lock, as the checker reads it.
 pub(crate) trait TrackableGuard: Send + Sync {
@@ -254,7 +254,7 @@ impl Guards {
         self.next
     }
 
-    /// The operation that holds a tracked guard.
+    /// The operation that holds a tracked guard, as long as the server has it.
     pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
         let (session, sequence) = self.held.get(&id)?.operation?;
         let hold = self.at_server.get(&(session, sequence))?;
@@ -267,18 +267,19 @@ impl Guards {
         })
     }
 
-    /// Stops tracking a guard.
+    /// Stops tracking a guard, because its user releases or drops it.
     pub(crate) fn untrack(&mut self, id: GuardId) {
         self.held.remove(&id);
     }
 
+    /// Records that the user converted the guard.
     pub(crate) fn set_mode(&mut self, id: GuardId, mode: Mode) {
         if let Some(held) = self.held.get_mut(&id) {
             held.holding.mode = mode;
         }
     }
 
-    /// Returns the tracked guards.
+    /// Returns the tracked guards, to be [read](GuardReading) and [checked](Self::check).
     pub(crate) fn in_use(&self) -> InUse {
         let held = self.held.iter();
         held.map(|(id, held)| (*id, Arc::clone(&held.holding.guard)))

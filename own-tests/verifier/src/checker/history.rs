@@ -8,10 +8,10 @@ use leasehold_api::{Key, RenewReply, SessionId};
 use litemap::LiteMap;
 
 use crate::checker::coverage::{Coverage, Situation};
+use crate::checker::findings::{Findings, Model};
 use crate::checker::holders::lives;
-use crate::checker::small_map::SmallMap;
+use crate::checker::small_map::{Set, SmallMap};
 use crate::checker::step::{Step, holder_of, name, waiter_of};
-use crate::checker::{Findings, Model, Set};
 
 type Name = (SessionId, u64);
 
@@ -37,23 +37,15 @@ struct Epochs {
 }
 
 impl History {
-    /// Checks a step. `released` is the result of [`released`](Self::released) for it.
     pub(crate) fn step(
         &mut self,
         step: &Step<'_>,
-        released: Option<Duration>,
         model: Model,
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
-        self.releases(step, released, model, (seen, found));
+        self.releases(step, model, (seen, found));
         self.epoch(step, seen, found);
         self.offers(step, seen);
-    }
-
-    /// When the first release of the step's operation was sent, if it was executed before the step.
-    pub(crate) fn released(&self, step: &Step<'_>) -> Option<Duration> {
-        let own = step.operation()?;
-        self.released.get(&(own.session, own.sequence)).copied()
     }
 
     fn offers(&mut self, step: &Step<'_>, seen: &mut Coverage) {
@@ -81,7 +73,6 @@ impl History {
     fn releases(
         &mut self,
         step: &Step<'_>,
-        released: Option<Duration>,
         model: Model,
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
@@ -89,7 +80,7 @@ impl History {
             return;
         };
         let name_of = (operation.session, operation.sequence);
-        match (step.command, released) {
+        match (step.command, self.released.get(&name_of).copied()) {
             (Command::Release(_), None) => {
                 self.released.insert(name_of, step.sent);
                 if self.offers.remove(&name_of).is_some() {

@@ -7,8 +7,8 @@ use leasehold_api::{
     AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
 };
 
-use crate::checker::Findings;
-use crate::checker::step::{Step, find, has, name, waiter_of};
+use crate::checker::findings::Findings;
+use crate::checker::step::{Step, find, has, holder_of, name, waiter_of};
 
 /// Checks how the step changed each holder. `forgets` tells whether the clock may have moved past the end
 /// of a watermark, by which the key refuses late copies. Then an attempt that is repeated may be granted again.
@@ -46,6 +46,15 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
         }
         begun(step, holder, found);
     }
+    if let (Command::Convert(request), Reply::Convert(ConvertReply::Converted { .. })) =
+        (step.command, step.reply)
+        && let own = request.operation
+        && let Some(own) = holder_of(step.before, own.session, own.sequence)
+        && own.token != request.expected
+    {
+        let text = format!("a conversion acted in another epoch than it names: {own:?}");
+        found.add("S3", text);
+    }
     stored(step, found);
 }
 
@@ -63,11 +72,16 @@ fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
     }
 }
 
-/// Whether the step may add the hold `sequence`: by its own acquire, or by a grant to its waiter.
+/// Whether the step may add the hold `sequence`: by its own acquire within the delivery window, or by
+/// a grant to its waiter.
 fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
-    let own = step.is_of(session, sequence)
-        && matches!(step.reply, Reply::Acquire(AcquireReply::Acquired(_)));
-    own || waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
+    let acquired = matches!(
+        (step.command, step.reply),
+        (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(_)))
+            if request.deliver_before >= step.now
+    );
+    (acquired && step.is_of(session, sequence))
+        || waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
 }
 
 fn kept(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
@@ -121,7 +135,9 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
         .operation()
         .is_some_and(|own| own.session == after.session && has(after, own.sequence));
     let asked = match (step.command, step.reply) {
-        (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) if own => {
+        (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. }))
+            if own && !before.revoked =>
+        {
             Some(request.lease)
         }
         (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(_)))
@@ -183,10 +199,7 @@ fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<S
             Some(offer.max(step.now.saturating_add(request.lease)))
         }
         (Command::Poll(_), Some(waiter)) if own => {
-            let lease = step.spec().map(|spec| spec.waiter_lease());
-            let end = step.now.saturating_add(lease.unwrap_or_default());
-            let end = waiter.wait_until.map_or(end, |until| end.min(until));
-            Some(step.offer_end(waiter, end))
+            Some(step.offer_end(waiter, step.polled_end(waiter)))
         }
         (_, Some(waiter)) => Some(step.offer_end(waiter, waiter.end)),
         _ => None,

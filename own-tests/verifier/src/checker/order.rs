@@ -1,10 +1,11 @@
 //! Rules 7 to 9: who is granted, who waits, and that a free key is granted.
 
 use leasehold_api::bounds::MAX_UNREACHABLE_MARKS;
-use leasehold_api::machine::{Command, Reply, WaiterParts};
-use leasehold_api::{AcquireReply, Mode, Policy, SessionId};
+use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
+use leasehold_api::{AcquireReply, ConvertReply, Key, Mode, Operation, Policy, SessionId};
 
-use crate::checker::Findings;
+use crate::checker::findings::Findings;
+use crate::checker::small_map::Set;
 use crate::checker::step::{Step, find, has, holder_of, name};
 
 /// Checks the queue: what happened to each waiter, and who was granted.
@@ -13,11 +14,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
         kept(step, waiter, found);
     }
     for waiter in &step.after.waiters {
-        let before = step
-            .before
-            .waiters
-            .iter()
-            .find(|p| p.ticket == waiter.ticket);
+        let before = same(step.before, waiter);
         if before.is_none() {
             joined(step, waiter, found);
         }
@@ -27,6 +24,12 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     if step.settles() {
         used(step, found);
     }
+}
+
+/// A waiter, as another state has it.
+fn same<'a>(state: &'a StateParts, waiter: &WaiterParts) -> Option<&'a WaiterParts> {
+    let mut waiters = state.waiters.iter();
+    waiters.find(|it| it.ticket == waiter.ticket)
 }
 
 /// Whether the operation of a waiter holds after the step.
@@ -40,11 +43,7 @@ fn granted(step: &Step<'_>, waiter: &WaiterParts) -> bool {
 fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     let operation = waiter.operation;
     let own = step.is_of(operation.session, operation.sequence);
-    let after = step
-        .after
-        .waiters
-        .iter()
-        .find(|p| p.ticket == waiter.ticket);
+    let after = same(step.after, waiter);
     let Some(after) = after else {
         let released = own && matches!(step.command, Command::Release(_));
         if !released && !granted(step, waiter) {
@@ -60,7 +59,11 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
         found.add("S3", format!("{waiter:?} became {after:?}"));
     }
     let polled = own && matches!(step.command, Command::Poll(_));
-    if after.end != waiter.end && !polled {
+    let end = match polled {
+        true => step.polled_end(waiter),
+        false => waiter.end,
+    };
+    if after.end != end {
         let text = format!("{} moved the expiry of {waiter:?}", name(step.command));
         found.add("rule 9", text);
     }
@@ -77,11 +80,7 @@ pub(crate) fn unreachable(
     found: &mut Findings,
 ) {
     for waiter in &step.after.waiters {
-        let before = step
-            .before
-            .waiters
-            .iter()
-            .find(|p| p.ticket == waiter.ticket);
+        let before = same(step.before, waiter);
         let marks = before.map_or(0, |before| before.unreachable_marks);
         if waiter.unreachable_marks > marks && hears(&waiter.operation.session) {
             let text = format!("marked unreachable, though it listens: {waiter:?}");
@@ -155,12 +154,9 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
     let passed = step.waiters_after().find(|waiter| {
         !waiter.unreachable && !passes(request.spec.policy(), request.mode, waiter.mode)
     });
-    // Under a preference, a newcomer of the preferred mode overtakes. Others wait for everybody.
-    let preferred = match request.spec.policy() {
-        Policy::Barging => true,
-        Policy::ReaderPreference => request.mode == Mode::Shared,
-        Policy::Fair | Policy::WriterPreference => false,
-    };
+    // If readers are preferred, a new one overtakes also readers.
+    let preferred =
+        request.spec.policy() == Policy::ReaderPreference && request.mode == Mode::Shared;
     if let Some(passed) = passed.filter(|_| !preferred) {
         let text = format!("a newcomer {:?} overtook {passed:?}", request.operation);
         found.add("rule 7", text);
@@ -206,7 +202,7 @@ pub(crate) fn blocked(step: &Step<'_>, found: &mut Findings) {
         let text = format!("{operation:?} was not granted a free key: {:?}", step.after);
         found.add("L1", text);
     }
-    let own = |t: &&leasehold_api::machine::HolderParts| {
+    let own = |t: &&HolderParts| {
         t.session == operation.session
             && t.id == operation.owner.as_u64()
             && !has(t, operation.sequence)
@@ -216,4 +212,46 @@ pub(crate) fn blocked(step: &Step<'_>, found: &mut Findings) {
         let text = format!("{operation:?} waits for its own owner: {holder:?}");
         found.add("rule 5", text);
     }
+}
+
+/// Rule 6: the holders that have upgraded while others waited. Each may do so once, which bounds how
+/// often a waiter is overtaken (rule 7).
+#[derive(Debug, Default)]
+pub(crate) struct Upgrades(Set<(Key, SessionId, u64)>);
+
+impl Upgrades {
+    pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
+        // A holder lives as long as one of its holds does.
+        let goes_on = |before: &HolderParts| {
+            let after = find(step.after, before);
+            after.is_some_and(|after| before.holds.iter().any(|(s, _)| has(after, *s)))
+        };
+        self.0.retain(|(key, session, id), ()| {
+            let mut before = step.before.holders.iter();
+            let before = before.find(|it| it.session == *session && it.id == *id);
+            key != step.key || before.is_none_or(goes_on)
+        });
+        let Reply::Convert(ConvertReply::Converted { .. }) = step.reply else {
+            return;
+        };
+        let Some(own) = step.operation().filter(|_| !step.after.waiters.is_empty()) else {
+            return;
+        };
+        let (before, after) = (writes(step.before, own), writes(step.after, own));
+        if let (None, Some(holder)) = (before, after) {
+            let name = (step.key.clone(), holder.session, holder.id);
+            if self.0.insert(name, ()).is_none() {
+                return;
+            }
+            let text = format!("upgraded twice while others wait: {holder:?}");
+            found.add("rule 6", text);
+        }
+    }
+}
+
+/// The holder that has the hold of an operation, if that hold is exclusive.
+fn writes(state: &StateParts, own: Operation) -> Option<&HolderParts> {
+    let holder = holder_of(state, own.session, own.sequence)?;
+    let hold = (own.sequence, Mode::Exclusive);
+    holder.holds.contains(&hold).then_some(holder)
 }

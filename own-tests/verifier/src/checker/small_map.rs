@@ -1,6 +1,11 @@
-//! A map with a few keys, such as the sessions or the locks of a run.
+//! A set and a map of few elements, such as the sessions or the locks of a run.
 
+use litemap::LiteMap;
 use smallvec::SmallVec;
+
+/// A small set. The checker stores few elements per run, and there are many runs: sorted vectors
+/// are built, searched and dropped faster than trees.
+pub(crate) type Set<T> = LiteMap<T, ()>;
 
 /// A map that searches its entries one by one, in insertion order. `N` of them are stored inline.
 #[derive(Debug)]

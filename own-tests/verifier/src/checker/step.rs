@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::OFFER_POLLS;
-use leasehold_api::machine::{Command, HolderParts, Message, Reply, StateParts, WaiterParts};
+use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
 use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
 
 /// A step that a server executed. Times are on the true timeline unless they are a [`ServerTime`].
@@ -19,8 +19,6 @@ pub(crate) struct Step<'a> {
     /// The [operation] that the command names.
     pub(crate) own: Option<Operation>,
     pub(crate) reply: &'a Reply,
-    /// The notifications that the step sent.
-    pub(crate) messages: &'a [Message],
     /// The server's clock.
     pub(crate) now: ServerTime,
     /// The number of commands in the call.
@@ -117,6 +115,13 @@ impl Step<'_> {
         let poll = self.spec().map(|spec| spec.poll_interval());
         let longest = waiter.lease.max(poll.unwrap_or_default() * OFFER_POLLS);
         waiter_end.min(self.now.saturating_add(longest))
+    }
+
+    /// When a waiter expires that has just polled.
+    pub(crate) fn polled_end(&self, waiter: &WaiterParts) -> ServerTime {
+        let lease = self.spec().map(|spec| spec.waiter_lease());
+        let end = self.now.saturating_add(lease.unwrap_or_default());
+        waiter.wait_until.map_or(end, |until| end.min(until))
     }
 
     pub(crate) fn policy(&self) -> Option<Policy> {

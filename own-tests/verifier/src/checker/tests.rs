@@ -2,15 +2,16 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
-    Acquire, AcquireReply, Convert, ConvertReply, EndReason, FencingToken, ForceRelease,
-    ForceReply, Key, LockSpec, Mode, Operation, OwnerId, Poll, PollReply, Release, ReleaseReply,
-    Renew, ServerTime, SessionId, Wait,
+    Acquire, AcquireReply, Convert, ConvertReply, FencingToken, ForceRelease, Key, LockSpec, Mode,
+    Operation, OwnerId, Poll, PollReply, Release, Renew, ServerTime, SessionId, Wait,
 };
 use leasehold_sim::{ClientEvent, Event};
 
-use crate::checker::{Checker, Model, Step, operation_of};
+use crate::checker::findings::Model;
+use crate::checker::run::Checker;
+use crate::checker::step::{Step, operation as operation_of};
 
 /// Longer than a waiter lease, so that offers end with their waiters.
 const LEASE: Duration = Duration::from_secs(6);
@@ -29,7 +30,7 @@ fn operation(client: u8, owner: u64, sequence: u64) -> Operation {
     }
 }
 
-type Change = fn(&mut Reply, &mut Vec<Message>);
+type Change = fn(&mut StateParts);
 
 /// One key on the real state machine, with the checker.
 struct History {
@@ -42,7 +43,7 @@ struct History {
     floor: Option<FencingToken>,
     /// Whether anybody listens.
     heard: bool,
-    /// Changes the reply and the notifications of the next step, before they are checked.
+    /// Changes the state after the next step, before it is checked.
     change: Option<Change>,
 }
 
@@ -83,9 +84,10 @@ impl History {
                 false => Reach::Nobody,
             },
         };
-        let (mut reply, mut messages) = machine::step(&mut self.state, env, command);
+        let (reply, _) = machine::step(&mut self.state, env, command);
+        let mut after = self.state.to_parts();
         if let Some(change) = self.change.take() {
-            change(&mut reply, &mut messages);
+            change(&mut after);
         }
         let own = operation_of(command);
         let session = own.map(|own| own.session);
@@ -97,12 +99,11 @@ impl History {
             command,
             own,
             reply: &reply,
-            messages: &messages,
             now: self.now(),
             batch_size: 1,
             redelivered: false,
             before: &before,
-            after: &self.state.to_parts(),
+            after: &after,
             retention: Settings::default().retention,
         });
         reply
@@ -300,47 +301,32 @@ fn long_history(changed: usize, change: Change) -> Vec<&'static str> {
 
 #[test]
 fn correct_history_breaks_nothing() {
-    assert_eq!(long_history(usize::MAX, |_, _| ()), Vec::<&str>::new());
+    assert_eq!(long_history(usize::MAX, |_| ()), Vec::<&str>::new());
 }
 
 #[test]
 fn changed_history_breaks_a_promise() {
-    let changes: [(usize, &str, Change); 10] = [
-        (2, "rule 3", |reply, _| {
-            if let Reply::Acquire(AcquireReply::Contended(held)) = reply {
-                held.retry_after *= 2;
-            }
+    let changes: [(usize, &str, Change); 9] = [
+        (0, "rule 14", |after| {
+            after.stored_end = ServerTime::default();
         }),
-        (2, "rule 2", |reply, _| {
-            if let Reply::Acquire(AcquireReply::Contended(held)) = reply {
-                held.holder = None;
-            }
+        (1, "S3", |after| after.holders.clear()),
+        (4, "S3", |after| {
+            let holds = after.holders[0].holds.iter().copied();
+            after.holders[0].holds = holds.chain([(2, Mode::Shared)]).collect();
         }),
-        (4, "reentrancy", |reply, _| {
-            if let Reply::Release(ReleaseReply::Released { holds_left, .. }) = reply {
-                *holds_left += 1;
-            }
+        (5, "rule 9", |after| after.holders.clear()),
+        (5, "rule 10", |after| {
+            after.holders[0].end = ServerTime::from_micros(START + 10_000_000);
         }),
-        (4, "rule 2", |reply, _| {
-            if let Reply::Release(ReleaseReply::Released { holder, .. }) = reply {
-                holder.iter_mut().for_each(|view| view.mode = Mode::Shared);
-            }
+        (5, "S4", |after| after.token = 1),
+        (6, "rule 5", |after| {
+            after.holders[0].end = ServerTime::from_micros(START + 1);
         }),
-        (5, "rule 8", |_, messages| messages.clear()),
-        (5, "rule 8", |_, messages| {
-            let wrong = SessionId::from_bytes([3; 16]);
-            messages.iter_mut().for_each(|message| message.to = wrong);
+        (6, "S3", |after| {
+            after.holders[0].end = ServerTime::from_micros(START + 10_000_000);
         }),
-        (7, "forced release", |_, messages| messages.clear()),
-        (7, "forced release", |reply, _| {
-            *reply = Reply::ForceRelease(ForceReply::Forced { holders: 2 });
-        }),
-        (9, "reason", |reply, _| {
-            *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Expired));
-        }),
-        (10, "reason", |reply, _| {
-            *reply = Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown));
-        }),
+        (8, "S3", |after| after.holders[0].revoked = false),
     ];
     for (n, (at, promise, change)) in changes.into_iter().enumerate() {
         let broken = long_history(at, change);

@@ -102,7 +102,6 @@ impl Observer for CheckingObserver {
             command: execution.command,
             own: operation_of(execution.command),
             reply,
-            messages: execution.messages,
             now: execution.stamp.at,
             batch_size: execution.together,
             redelivered: execution.again,
@@ -195,14 +194,14 @@ impl Monitor {
     /// Starts to track a guard that a user received.
     pub(crate) fn track(&self, holding: Holding) -> GuardId {
         let at = self.sim.elapsed();
-        let id = self.checker(|checker| checker.track(at, holding));
+        let id = self.checker(|checker| checker.guards.track(at, holding));
         self.check_guards();
         id
     }
 
     /// The operation that holds a tracked guard, as long as the server has it.
     pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
-        self.checker(|checker| checker.operation(id))
+        self.checker(|checker| checker.guards.operation(id))
     }
 
     /// Turns off the checks of duties, because calls may take longer than a renewal waits.
@@ -258,18 +257,18 @@ impl Monitor {
     }
 
     pub(crate) fn set_mode(&self, id: GuardId, mode: Mode) {
-        self.checker(|checker| checker.set_mode(id, mode));
+        self.checker(|checker| checker.guards.set_mode(id, mode));
     }
 
     pub(crate) fn untrack(&self, id: GuardId) {
-        self.checker(|checker| checker.untrack(id));
+        self.checker(|checker| checker.guards.untrack(id));
     }
 
     /// Reads all guards and checks them.
     pub(crate) fn check_guards(&self) {
         let at = self.sim.elapsed();
         // Guards lock the simulation to read its clock, so don't hold the checker's lock.
-        let in_use = self.checker(|checker| checker.in_use());
+        let in_use = self.checker(|checker| checker.guards.in_use());
         let readings: SmallVec<[GuardReading; 4]> = in_use
             .iter()
             .map(|(id, guard)| GuardReading {
@@ -370,12 +369,12 @@ impl Monitor {
 
     /// Reports only violations of these promises; of all, if there are none.
     pub(crate) fn look_only_for(&self, promises: &'static [&'static str]) {
-        self.checker(|checker| checker.look_only_for(promises));
+        self.checker(|checker| checker.found.promises = promises);
     }
 
     /// Sets `broken` when the first promise is broken.
     pub(crate) fn set_on_first(&self, broken: &Arc<AtomicBool>) {
-        self.checker(|checker| checker.set_on_first(Arc::clone(broken)));
+        self.checker(|checker| checker.found.broken = Arc::clone(broken));
     }
 
     /// Returns a weak reference to the shared state, to find leaks.
