@@ -9,14 +9,17 @@ use tempfile::TempDir;
 
 use crate::process::server_program;
 
+const MILLION: i64 = 1_000_000;
+
 /// A program that starts the server with a wall clock that differs from the machine's. Linux only.
 /// It compiles a few lines of C. Another program gets the clock by its [`environment`](Self::environment).
 ///
 /// Keep this value as long as the program runs.
 #[derive(Debug)]
 pub struct SteppedClock {
-    /// Contains the offsets of both clocks in microseconds. The program has mapped it.
+    /// Contains the offsets of both clocks in microseconds, and the rate. The program has mapped it.
     offsets: File,
+    rate_ppm: i64,
     folder: TempDir,
 }
 
@@ -27,15 +30,31 @@ impl SteppedClock {
     /// Panics without a C compiler: `CC`, or `cc` on `PATH`.
     #[must_use]
     pub fn new() -> Self {
+        Self::with_rate(0)
+    }
+
+    /// Creates a clock that shows the machine's time when the program begins. From then on, what it shows of time that
+    /// passes is this many millionths too much: 10,000 is 1 % too fast, -10,000 too slow. Its wall clock has the
+    /// machine's rate, `CLOCK_BOOTTIME` the clock's.
+    ///
+    /// A program with another rate than the machine's ends at once, unless this is x86_64.
+    ///
+    /// # Panics
+    /// As [`new`](Self::new), and for a clock that would go backwards.
+    #[must_use]
+    pub fn with_rate(rate_ppm: i64) -> Self {
+        assert!(rate_ppm > -MILLION, "a clock goes on");
         let folder = tempfile::tempdir().expect("a temporary folder");
         let path = folder.path().join("offset");
         let file = OpenOptions::new().create_new(true).write(true).open(&path);
         let clock = Self {
             offsets: file.expect("a new file"),
+            rate_ppm,
             folder,
         };
         clock.set(0);
         clock.set_monotonic(0);
+        clock.write(rate_ppm, 2);
         let library = compile_shim(clock.folder.path());
         let script = format!(
             "#!/bin/sh\nSTEPPED_CLOCK='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
@@ -80,11 +99,18 @@ impl SteppedClock {
     /// # Panics
     /// Panics if the file of the offsets can't be written.
     pub fn set_monotonic(&self, micros: i64) {
-        self.write(micros, size_of::<i64>() as u64);
+        self.write(micros, 1);
     }
 
-    fn write(&self, micros: i64, at: u64) {
-        let written = self.offsets.write_all_at(&micros.to_ne_bytes(), at);
+    /// How far the program's clocks go on while this time passes.
+    #[must_use]
+    pub fn shown(&self, micros: i64) -> i64 {
+        micros + micros * self.rate_ppm / MILLION
+    }
+
+    fn write(&self, value: i64, index: u64) {
+        let at = index * size_of::<i64>() as u64;
+        let written = self.offsets.write_all_at(&value.to_ne_bytes(), at);
         written.expect("a writable file");
     }
 }
@@ -104,4 +130,52 @@ fn compile_shim(folder: &Path) -> PathBuf {
     let status = compiler.arg(&library).arg(source).status();
     assert!(status.expect("a C compiler").success(), "{source} compiles");
     library
+}
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use std::time::{Duration, Instant, SystemTime};
+
+    use rustix::time::{ClockId, clock_gettime};
+
+    use super::*;
+
+    const CHILD: &str = "LEASEHOLD_READS_ITS_CLOCKS";
+
+    /// Runs itself as the program, because the clocks of a program are chosen when it starts.
+    #[test]
+    fn rate_is_seen_through_the_c_library_and_past_it() {
+        if std::env::var_os(CHILD).is_some() {
+            return print_rates();
+        }
+        for (rate_ppm, expected) in [(0, 1.0), (-500_000, 0.5), (500_000, 1.5)] {
+            let clock = SteppedClock::with_rate(rate_ppm);
+            let mut program = Command::new(std::env::current_exe().expect("a test"));
+            program.args(["rate_is_seen", "--nocapture"]).env(CHILD, "");
+            let output = program.envs(clock.environment()).output().expect("it runs");
+            let shown = String::from_utf8_lossy(&output.stdout).into_owned();
+            let rates = shown.lines().filter_map(|it| it.strip_prefix("rate "));
+            let rates: Vec<f64> = rates.map(|it| it.parse().expect("a number")).collect();
+            assert_eq!(rates.len(), 2, "{shown}");
+            for rate in rates {
+                assert!((rate - expected).abs() < 0.1, "{rate_ppm} ppm: {shown}");
+            }
+        }
+    }
+
+    /// How fast two monotonic clocks are, beside the wall clock.
+    fn print_rates() {
+        // Not through the C library.
+        let boottime = || {
+            let at = clock_gettime(ClockId::Boottime);
+            let (secs, nanos) = (at.tv_sec.try_into(), at.tv_nsec.try_into());
+            Duration::new(secs.expect("not negative"), nanos.expect("not negative"))
+        };
+        let (wall, monotonic, boot) = (SystemTime::now(), Instant::now(), boottime());
+        std::thread::sleep(Duration::from_millis(300));
+        let passed = wall.elapsed().expect("it goes on").as_secs_f64();
+        for showed in [monotonic.elapsed(), boottime() - boot] {
+            println!("\nrate {}", showed.as_secs_f64() / passed);
+        }
+    }
 }
