@@ -398,6 +398,8 @@ torture_convicts() {
         # Only a client that is suspended while it holds a lock shows this one.
         only=()
         [ "$subject" = broken-forgets-suspend ] && only=(--only suspend --long 50)
+        # It must be cut off for longer than its lease.
+        [ "$subject" = broken-has-a-slow-clock ] && only=(--only "cut off" --long 50)
         torments 1 "$subject" standalone >"$TMPDIR/torture.log" || status=$?
         was_convicted "$subject" "$status" || return 1
     done
@@ -407,9 +409,10 @@ torture_convicts() {
 torture_convicts_without_mends() {
     local run status only
     with_lints planted build -q --workspace --bin torture
-    for run in "unmended-failover balancer" "unmended-failover-fred balancer"; do
+    for run in "unmended-failover balancer" "unmended-failover-fred balancer" "unmended-quorum quorum"; do
         status=0
         only=(--only graceful)
+        [ "$run" = "unmended-quorum quorum" ] && only=(--only refuse --long 60)
         # shellcheck disable=SC2086
         torments 10 $run >"$TMPDIR/torture.log" || status=$?
         was_convicted "$run" "$status" || return 1

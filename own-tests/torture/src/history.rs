@@ -35,6 +35,9 @@ pub(crate) struct About {
     pub(crate) lasts_asleep_ms: u64,
     /// The longest that a healed system may go without any success.
     pub(crate) progress_within_ms: u64,
+    /// How far the rate of a client's clock was off at most, in millionths.
+    #[serde(default)]
+    pub(crate) skew_ppm: i64,
 }
 
 /// An entry of a history.

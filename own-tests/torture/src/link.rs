@@ -22,6 +22,8 @@ pub(crate) fn fixed(address: SocketAddr) -> Upstream {
 pub(crate) struct Cut {
     pub(crate) requests: bool,
     pub(crate) replies: bool,
+    /// Connections are closed, with all that is under way in them, and new ones are refused at once.
+    pub(crate) refused: bool,
 }
 
 /// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it
@@ -59,13 +61,10 @@ impl Link {
 }
 
 async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>) {
-    let mut connecting = cut.clone();
+    let (mut connecting, mut closing) = (cut.clone(), cut.clone());
     // A connection is made only if both directions are there.
-    if connecting
-        .wait_for(|cut| *cut == Cut::default())
-        .await
-        .is_err()
-    {
+    let decided = connecting.wait_for(|cut| cut.refused || *cut == Cut::default());
+    if decided.await.is_ok_and(|cut| cut.refused) {
         return;
     }
     let address = *upstream.borrow();
@@ -81,6 +80,7 @@ async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>)
     tokio::select! {
         () = forward(from_client, to_server, cut.clone(), |cut| cut.requests) => {}
         () = forward(from_server, to_client, cut, |cut| cut.replies) => {}
+        _ = closing.wait_for(|cut| cut.refused) => {}
     }
 }
 

@@ -28,7 +28,8 @@ const STEPPED: &str = "step the wall clock of client";
 const CUT_OFF: &str = "cut off client";
 const LOSE_REQUESTS: &str = "lose requests";
 const LOSE_REPLIES: &str = "lose replies";
-const OF_CLIENTS: [&str; 10] = [
+const REFUSED: &str = "refuse connections";
+const OF_CLIENTS: [&str; 11] = [
     KILLED,
     KILLED,
     STEPPED,
@@ -39,6 +40,7 @@ const OF_CLIENTS: [&str; 10] = [
     CUT_OFF,
     LOSE_REQUESTS,
     LOSE_REPLIES,
+    REFUSED,
 ];
 
 /// What both nemeses know.
@@ -69,14 +71,14 @@ impl Nemesis<'_> {
         random: &mut Random,
     ) {
         let kinds = self.kinds_of_clients(links, clocks);
-        let mut suspended = vec![Duration::ZERO; targets.len()];
+        let mut suspended = vec![0; targets.len()];
         while self.goes_on() {
             self.pause(random);
             if kinds.is_empty() {
                 continue;
             }
             let client = random.below(targets.len());
-            let (target, links) = (&targets[client], &links[client]);
+            let (target, all_links, links) = (&targets[client], links, &links[client]);
             let time = random.between(self.lease / 2, self.lease * 3);
             match kinds[random.below(kinds.len())] {
                 KILLED => self.kill(client, target),
@@ -86,6 +88,8 @@ impl Nemesis<'_> {
                     let clock = (&clocks[client], &mut suspended[client]);
                     self.suspend(client, target, clock, time);
                 }
+                REFUSED if random.percent(50) => self.refuse(None, all_links, random),
+                REFUSED => self.refuse(Some(client), &all_links[client..=client], random),
                 cut => {
                     let one = random.below(links.len());
                     let all = random.percent(50);
@@ -101,7 +105,7 @@ impl Nemesis<'_> {
         let has_links = links.iter().all(|it| !it.is_empty());
         let possible = |kind: &&str| match *kind {
             STEPPED | SUSPENDED => !clocks.is_empty(),
-            CUT_OFF | LOSE_REQUESTS | LOSE_REPLIES => has_links,
+            CUT_OFF | LOSE_REQUESTS | LOSE_REPLIES | REFUSED => has_links,
             _ => true,
         };
         let all = OF_CLIENTS.into_iter().filter(possible);
@@ -131,7 +135,7 @@ impl Nemesis<'_> {
         &self,
         client: usize,
         target: &Target,
-        (clock, suspended): (&SteppedClock, &mut Duration),
+        (clock, suspended): (&SteppedClock, &mut i64),
         time: Duration,
     ) {
         let stopped = target.signal(Signal::STOP);
@@ -139,8 +143,8 @@ impl Nemesis<'_> {
         if stopped {
             self.record.sleep(time);
             let slept = Duration::from_micros(self.record.now() - from);
-            *suspended += slept.saturating_sub(UNTIL_STOPPED);
-            clock.set_monotonic(-micros(*suspended));
+            *suspended += clock.shown(micros(slept.saturating_sub(UNTIL_STOPPED)));
+            clock.set_monotonic(-*suspended);
             self.record.fault(within(SUSPENDED), Some(client), from);
             target.signal(Signal::CONT);
         }
@@ -158,12 +162,39 @@ impl Nemesis<'_> {
     fn cut(&self, client: usize, links: &[Link], time: Duration, kind: &'static str) {
         let (requests, replies) = (kind != LOSE_REPLIES, kind != LOSE_REQUESTS);
         let from = self.record.now();
-        links
-            .iter()
-            .for_each(|it| it.set(Cut { requests, replies }));
+        let cut = Cut {
+            requests,
+            replies,
+            refused: false,
+        };
+        links.iter().for_each(|it| it.set(cut));
         self.record.sleep(time);
         links.iter().for_each(|it| it.set(Cut::default()));
         self.record.fault(within(kind).delays(), Some(client), from);
+    }
+
+    /// Cuts a client, or all, off from all servers. After some time, what is under way is lost, and connections are refused
+    /// at once, as by a firewall that restarts. So calls are in doubt first, and then fail fast.
+    fn refuse(&self, client: Option<usize>, links: &[Vec<Link>], random: &mut Random) {
+        let set = |cut| links.iter().flatten().for_each(|it| it.set(cut));
+        let cut = random.between(Duration::ZERO, self.lease / 2);
+        // Long enough for the pauses of what is tried again in the background to get longer than those of a caller.
+        let refused = random.between(self.lease / 2, self.lease * 3 / 2);
+        let from = self.record.now();
+        let both = Cut {
+            requests: true,
+            replies: true,
+            refused: false,
+        };
+        set(both);
+        self.record.sleep(cut);
+        set(Cut {
+            refused: true,
+            ..both
+        });
+        self.record.sleep(refused);
+        set(Cut::default());
+        self.record.fault(within(REFUSED).delays(), client, from);
     }
 
     /// Does these kinds of faults to the servers, one at a time.

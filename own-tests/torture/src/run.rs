@@ -25,6 +25,8 @@ use crate::workload::{MUTEXES, Worker};
 const AFTERWARDS: Duration = Duration::from_secs(3);
 /// How often a run prints where it is.
 const PROGRESS: Duration = Duration::from_secs(10);
+/// The clock of a client that breaks A3 on purpose: half as fast.
+const SLOW_PPM: i64 = -500_000;
 /// How long after the last client something of it may still be there.
 const GONE_WITHIN: Duration = Duration::from_secs(10);
 
@@ -70,6 +72,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
         lease_ms: plan.lease_ms(),
         lasts_asleep_ms: millis(plan.lease.max(plan.subject.shortest_hold)),
         progress_within_ms: millis(plan.topology.progress_within(plan.lease)),
+        skew_ppm: plan.skews().into_iter().map(i64::abs).max().unwrap_or(0),
     };
     let record = Record::new();
     about.lasted_us = plan.torment(&record, servers.as_mut(), &links)?;
@@ -166,23 +169,32 @@ impl Plan<'_> {
             .collect()
     }
 
-    /// The clocks of the clients. Those of jobs are some hours apart. None, if the documentation of the subject doesn't
-    /// say what a stepped clock or a suspended machine does to it.
+    /// The clocks of the clients. Those of jobs are some hours apart.
     fn clocks(&self) -> Vec<SteppedClock> {
         const HOUR: i64 = 3_600_000_000;
-        let clients = if self.subject.knows_clocks() {
-            self.clients
-        } else {
-            0
-        };
         let apart = i64::from(self.subject.work.is_some()) * HOUR;
-        let clock = |hours: i64| {
-            let clock = SteppedClock::new();
+        let clock = |(skew, hours): (i64, i64)| {
+            let clock = SteppedClock::with_rate(skew);
             let ahead = if hours % 2 == 0 { hours } else { -hours };
             clock.set(ahead * apart);
             clock
         };
-        (0..).take(clients).map(clock).collect()
+        self.skews().into_iter().zip(0..).map(clock).collect()
+    }
+
+    /// How much too fast the clock of each client is, in millionths: from too slow to too fast, evenly. None, if the
+    /// documentation of the subject doesn't say what another rate, a stepped clock or a suspended machine does to it.
+    fn skews(&self) -> Vec<i64> {
+        let (most, last) = (self.topology.most_skew_ppm(), self.clients as i64 - 1);
+        let skew = |client| match self.subject.has_slow_clocks() {
+            true => SLOW_PPM,
+            false => most * (2 * i64::from(client) - last) / last.max(1),
+        };
+        let clients = match self.subject.knows_clocks() {
+            true => self.clients,
+            false => 0,
+        };
+        (0..).take(clients).map(skew).collect()
     }
 
     fn worker<'a>(

@@ -79,7 +79,44 @@ const fn leasehold(
         },
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
-        explained: "",
+        explained: match broken {
+            Some(broken) => why(broken),
+            None => "",
+        },
+    }
+}
+
+/// What leasehold lacks, and what comes of it.
+const fn why(broken: Broken) -> &'static str {
+    match broken {
+        Broken::IgnoresItsDeadline => {
+            "Its user never looks at the deadline. So a process that was stopped past its lease still believes in its guard, \
+             while the server has granted the lock again."
+        }
+        Broken::ReleasesAnyone => {
+            "A copy of each release arrives 50 ms later and deletes the key, whoever holds it by then. The client behind \
+             that key notices at its next renewal; until then there are two."
+        }
+        Broken::CountsItsOwnTokens => {
+            "Each process counts its acquisitions and takes that for the token. Two processes count the same numbers."
+        }
+        Broken::ForgetsSuspend => {
+            "Its user remembers until when the guard is valid, on a clock that stands still while the machine is suspended. The \
+             server's clock goes on."
+        }
+        Broken::HasASlowClock => {
+            "The clocks of its clients run at half the rate, so the assumption A3 is false and nobody notices. A client that \
+             can't renew believes in its guard for twice as long as the server does. Its calls take twice as long, too."
+        }
+        Broken::TakesGrantsBack => {
+            "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
+             that, with the same token. After a failover the first waiter may listen on the other server, which passes the \
+             message on. So both believe that they hold the lock."
+        }
+        Broken::DecidesTwice => {
+            "An attempt that got no majority is taken back, and its client asks again with the same attempt. If that gets a \
+             majority before the releases have arrived, they end the new grant behind the back of its guard."
+        }
     }
 }
 
@@ -96,6 +133,13 @@ const fn coordination(
         promises: match work {
             Work::Election => OF_A_LOCK,
             Work::Job | Work::LockAsJob => OF_A_JOB,
+        },
+        explained: match work {
+            Work::LockAsJob => {
+                "A plain lock takes the place of the job. It is free after its release and remembers nothing, so a machine whose timer \
+                 fires late does the work again."
+            }
+            Work::Job | Work::Election => "",
         },
         documentation: "docs/jobs.md. One at a time, and retried until it is done, given up or late. Only while the \
             servers keep their data and their clocks run evenly. Asked: `Guard::is_valid` within the body, \
@@ -275,6 +319,12 @@ const WITH_NAMES: &[Subject] = &[
         REDIS,
         Some(Broken::ForgetsSuspend),
     ),
+    leasehold(
+        "broken-has-a-slow-clock",
+        Backend::RedisRs,
+        REDIS,
+        Some(Broken::HasASlowClock),
+    ),
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
@@ -302,8 +352,10 @@ const WITH_NAMES: &[Subject] = &[
         Launch::Rust("distributed-lock-redis"),
         EXCLUSION_AND_LOSS,
         "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
-         when locks are lost due to connection issues\". Renewed. Asked: `LockHandle::lost_token`.",
-        "The task that extends the lock sets `lost_token` when an extension fails. Nothing compares the time with \
+         when locks are lost due to connection issues\". Documentation of `LockHandle::lost_token`: \"The receiver yields \
+         `true` when the lock is lost\". Renewed. Asked: `lost_token`.",
+        "The task that extends the lock sets `lost_token` when an extension fails. An extension without enough answers is \
+         inconclusive, and is tried again (`handle.rs`). Nothing compares the time with \
          the expiry. So a process that was stopped for longer than the expiry, or whose extension gets no answer, \
          still sees `false`, while the key has expired and another client holds it.",
     ),
@@ -315,7 +367,9 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION_AND_LOSS,
         "Documentation of `Mutex`: \"While the guard is alive a background task renews the lease every `ttl / 3` so \
          it never quietly expires under you\", and \"if correctness depends on the lock, don't lean on the guard's \
-         existence alone: call `MutexGuard::get_state`\". Renewed. Asked: `get_state`.",
+         existence alone: call `MutexGuard::get_state`\". It also says that a guard is \"a strong signal that you own the \
+         lock rather than an ironclad guarantee\", and which case to watch: \"If we can't reach Redis for longer than the TTL\". \
+         Then the lock \"stays `Lost`\". It names no process that was stopped. Renewed. Asked: `get_state`.",
         "`get_state` returns what the last refresh has found. Nothing compares the time with the `ttl`. So a process that \
          was stopped for longer than that still sees `Acquired`, until its next refresh is answered, while the key has \
          expired and another client holds it.",
@@ -377,7 +431,7 @@ const WITH_NAMES: &[Subject] = &[
         Launch::Node("redis_semaphore.js"),
         EXCLUSION_AND_LOSS,
         "README, \"Example with lost lock handling\": `while (mutex.isAcquired) { // critical cycle \
-         iteration }`. Renewed. Asked: `isAcquired`.",
+         iteration }`, and `onLockLost` is \"called when lock loss is detected due refresh cycle\". Renewed. Asked: `isAcquired`.",
         "`isAcquired` changes only when a refresh comes back with `false`. Nothing compares the time with \
          `lockTimeout`. So a process that was stopped for longer than that, or whose refresh fails or gets no answer, \
          still sees `true`, while the key has expired and another client holds it.",
@@ -401,6 +455,14 @@ impl Subject {
     /// suspend.
     pub(crate) const fn knows_clocks(&self) -> bool {
         matches!(self.launch, Launch::Leasehold(..) | Launch::Coordination(_))
+    }
+
+    /// Whether the clocks of its clients are too slow on purpose.
+    pub(crate) const fn has_slow_clocks(&self) -> bool {
+        matches!(
+            self.launch,
+            Launch::Leasehold(_, Some(Broken::HasASlowClock))
+        )
     }
 
     /// The version that runs.

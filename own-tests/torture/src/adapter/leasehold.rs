@@ -38,6 +38,8 @@ pub(crate) enum Broken {
     CountsItsOwnTokens,
     /// A user who remembers until when a guard is valid, on a clock that stands still during suspend: decision 0002.
     ForgetsSuspend,
+    /// A machine whose clock runs at half its rate, which the controller gives it: A3.
+    HasASlowClock,
     /// A grant that nobody seems to hear is published and taken back: decision 0037. Needs the mutants.
     TakesGrantsBack,
     /// Two calls for one attempt of a quorum may decide differently: decision 0040. Needs the mutants.

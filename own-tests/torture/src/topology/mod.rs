@@ -116,6 +116,14 @@ impl Topology {
         }
     }
 
+    /// How far the rate of a client's clock may be off, in millionths, so that A3 holds with the 0.5 % of a server's.
+    pub(crate) const fn most_skew_ppm(self) -> i64 {
+        match self {
+            Self::Standalone => 4_000,
+            _ => 9_000,
+        }
+    }
+
     /// How long locks may be out of reach after the servers answer: the lease of a dead holder, the 5 s of
     /// the waiters that died in the queue, and a poll. A server that joins a quorum again waits longer.
     pub(crate) fn progress_within(self, lease: Duration) -> Duration {
