@@ -26,6 +26,7 @@ mod subject;
 mod timeline;
 mod topology;
 mod verdict;
+mod web;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -116,14 +117,17 @@ fn percent(text: &str) -> Result<usize, String> {
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// Writes the page `docs/torture.md` from saved runs.
+    /// Writes the page `docs/torture.md` from saved runs, to its output.
     Report {
         /// The folder of the runs
         #[arg(default_value = "docs/torture")]
         folder: PathBuf,
         /// Draws the chart of the README instead
-        #[arg(long)]
+        #[arg(long, conflicts_with = "html")]
         chart: bool,
+        /// Writes the page `docs/torture.html` instead, which contains the chart and the timelines
+        #[arg(long)]
+        html: bool,
     },
     /// A client process of leasehold, which talks to the controller.
     #[command(hide = true)]
@@ -166,9 +170,14 @@ enum Side {
 fn main() -> ExitCode {
     let mut args = Args::parse();
     let ended = match args.command.take() {
-        Some(Side::Report { folder, chart }) => match chart {
-            true => report::chart(&folder),
-            false => report::page(&folder, "torture"),
+        Some(Side::Report {
+            folder,
+            chart,
+            html,
+        }) => match (chart, html) {
+            (true, _) => report::chart(&folder),
+            (_, true) => report::whole_page(&folder, "torture"),
+            _ => report::page(&folder, "torture"),
         }
         .map(|page| {
             print!("{page}");

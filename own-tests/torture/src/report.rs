@@ -1,4 +1,4 @@
-//! The page `docs/torture.md`, from the summaries of saved runs.
+//! The pages `docs/torture.md` and `docs/torture.html`, from the summaries of saved runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -7,9 +7,9 @@ use std::path::Path;
 use crate::Failure;
 use crate::chart;
 use crate::checker::Promise;
-use crate::history::Entry;
-use crate::subject;
+use crate::history::{Entry, History};
 use crate::verdict::{Broken, Summary};
+use crate::{subject, timeline, web};
 
 const INTRODUCTION: &str = include_str!("report.md");
 
@@ -36,22 +36,59 @@ pub(crate) fn chart(folder: &Path) -> Result<String, Failure> {
     Ok(chart::draw(summaries(folder)?.iter().map(|(_, it)| it)))
 }
 
-/// Writes the page from all summaries in a folder, which the page links to as `link`.
+/// What a page is written as.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Form {
+    /// With links to the timelines.
+    Markdown,
+    /// The same, with the chart and the timelines themselves. Those are HTML.
+    Whole,
+}
+
+/// Writes the page in Markdown from all summaries in a folder, which the page links to as `link`.
 pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
+    let mut page = introduction(&format!(
+        "The [same as one page]({link}.html) also has the chart and all timelines."
+    ))?;
+    write_all(&mut page, &summaries(folder)?, link, Form::Markdown)?;
+    Ok(page)
+}
+
+/// Writes the same as one HTML page, which needs no other file.
+pub(crate) fn whole_page(folder: &Path, link: &str) -> Result<String, Failure> {
     let summaries = summaries(folder)?;
+    let chart = chart::draw(summaries.iter().map(|(_, it)| it));
+    // One line, so that all of it is HTML.
+    let chart = chart.replace('\n', "");
+    let mut page = introduction(&format!("<figure>{chart}</figure>"))?;
+    write_all(&mut page, &summaries, link, Form::Whole)?;
+    Ok(web::page("Torture", &page))
+}
+
+/// The introduction, with this line at the end of its first section.
+fn introduction(line: &str) -> Result<String, Failure> {
+    let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;
+    Ok(format!("{first}\n{line}\n\n## {rest}"))
+}
+
+/// Writes what comes after the introduction.
+fn write_all(
+    page: &mut String,
+    summaries: &[(String, Summary)],
+    link: &str,
+    form: Form,
+) -> Result<(), Failure> {
     let mut rows = Rows::new();
-    for (run, summary) in &summaries {
+    for (run, summary) in summaries {
         let about = &summary.about;
         let place = subject::ALL.iter().position(|it| it.name == about.subject);
         let place = place.ok_or_else(|| format!("{run}: no such subject"))?;
         let row = (place, about.subject.as_str(), about.topology.as_str());
         rows.entry(row).or_default().push((run, summary));
     }
-    let mut page = INTRODUCTION.to_owned();
-    promises(&mut page, &rows)?;
-    findings(&mut page, &rows, link)?;
-    runs(&mut page, &rows)?;
-    Ok(page)
+    promises(page, &rows)?;
+    findings(page, &rows, link, form)?;
+    Ok(runs(page, &rows)?)
 }
 
 /// One line for each subject and topology.
@@ -134,8 +171,11 @@ fn cell(promise: Promise, given: bool, runs: &[(&str, &Summary)]) -> String {
 }
 
 /// The convictions, each with the few operations that show it.
-fn findings(page: &mut String, rows: &Rows<'_>, link: &str) -> std::fmt::Result {
+fn findings(page: &mut String, rows: &Rows<'_>, link: &str, form: Form) -> std::fmt::Result {
     writeln!(page, "\n## Convictions")?;
+    if form == Form::Whole {
+        writeln!(page, "\n{}", timeline::LEGEND)?;
+    }
     for ((place, name, topology), runs) in rows {
         let mut shown: Vec<Promise> = Vec::new();
         for (run, summary) in runs {
@@ -143,12 +183,11 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str) -> std::fmt::Result 
                 if broken.convicts && !shown.contains(&broken.promise) {
                     shown.push(broken.promise);
                     let title = format!("{name}, {topology}: {}", broken.promise.name());
-                    finding(
-                        page,
-                        &title,
-                        broken,
-                        &format!("{link}/{run}.violation-{number}"),
-                    )?;
+                    let file = format!("{link}/{run}.violation-{number}");
+                    finding(page, &title, broken, &file, form)?;
+                    if form == Form::Whole {
+                        drawing(page, summary, broken)?;
+                    }
                 }
             }
         }
@@ -163,11 +202,21 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str) -> std::fmt::Result 
     Ok(())
 }
 
-fn finding(page: &mut String, title: &str, broken: &Broken, file: &str) -> std::fmt::Result {
+fn finding(
+    page: &mut String,
+    title: &str,
+    broken: &Broken,
+    file: &str,
+    form: Form,
+) -> std::fmt::Result {
     writeln!(page, "\n### {title}\n")?;
+    let timeline = match form {
+        Form::Markdown => format!(", [the timeline]({file}.html)"),
+        Form::Whole => String::new(),
+    };
     writeln!(
         page,
-        "{}. Seen {} times. [The history]({file}.jsonl), [the timeline]({file}.html). From and until in ms:\n",
+        "{}. Seen {} times. [The history]({file}.jsonl){timeline}. From and until in ms:\n",
         broken.text, broken.count
     )?;
     writeln!(page, "```text")?;
@@ -178,19 +227,38 @@ fn finding(page: &mut String, title: &str, broken: &Broken, file: &str) -> std::
     writeln!(page, "```")
 }
 
+/// The timeline, folded. Each line of it is HTML.
+fn drawing(page: &mut String, summary: &Summary, broken: &Broken) -> std::fmt::Result {
+    let history = History {
+        about: summary.about.clone(),
+        entries: broken.evidence.clone(),
+    };
+    let drawing = timeline::drawing(&history);
+    writeln!(page, "<details><summary>Timeline</summary><div>")?;
+    writeln!(page, "{drawing}</div></details>")
+}
+
+/// How far the rates of the clients' clocks were off, in percent.
+fn skew(ppm: i64) -> String {
+    match ppm {
+        0 => "–".into(),
+        ppm => format!("{} %", ppm as f64 / 10_000.0),
+    }
+}
+
 /// What ran.
 fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
     writeln!(page, "\n## Runs\n")?;
     writeln!(
         page,
-        "| lock | version | servers | seed | seconds | operations | locks taken | faults |"
+        "| lock | version | servers | seed | seconds | operations | locks taken | faults | clocks off by |"
     )?;
-    writeln!(page, "|---|---|---|---|---|---|---|---|")?;
+    writeln!(page, "|---|---|---|---|---|---|---|---|---|")?;
     for (_, summary) in rows.values().flatten() {
         let (about, figures) = (&summary.about, &summary.figures);
         writeln!(
             page,
-            "| {} | {} | {}, {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {}, {} | {} | {} | {} | {} | {} | {} |",
             about.subject,
             about.version,
             about.topology,
@@ -200,6 +268,7 @@ fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
             figures.operations,
             figures.holds,
             figures.faults.values().sum::<usize>(),
+            skew(about.skew_ppm),
         )?;
     }
     Ok(())
@@ -253,5 +322,40 @@ mod tests {
             page.contains("[The history](runs/b.violation-0.jsonl)"),
             "{page}"
         );
+    }
+
+    #[test]
+    fn whole_page_has_each_conviction_and_loads_nothing() {
+        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/torture"));
+        let page = whole_page(folder, "torture").expect("a page");
+        let summaries = summaries(folder).expect("saved runs");
+        let all = summaries.iter().flat_map(|(_, it)| {
+            let of = it.broken.iter().filter(|broken| broken.convicts);
+            of.map(move |broken| {
+                format!(
+                    "{}, {}: {}",
+                    it.about.subject,
+                    it.about.topology,
+                    broken.promise.name()
+                )
+            })
+        });
+        let mut titles: Vec<_> = all.collect();
+        titles.sort_unstable();
+        titles.dedup();
+        assert!(!titles.is_empty());
+        for title in &titles {
+            assert!(page.contains(&format!("<h3>{title}</h3>")), "no {title}");
+        }
+        assert_eq!(page.matches("<details>").count(), titles.len());
+        assert_eq!(page.matches("class=\"scroll\"").count(), titles.len());
+        for loads in [
+            "<script", "<link", "<img", "<iframe", "<object", "<use", "src=", "@import", "url(h",
+            "url('", "url(\"",
+        ] {
+            assert!(!page.contains(loads), "{loads}");
+        }
+        assert!(page.contains("content=\"default-src 'none';"));
+        assert!(page.len() < 300_000, "{} bytes", page.len());
     }
 }

@@ -6,10 +6,11 @@ use std::fmt::Write;
 
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
-const STYLE: &str = include_str!("../../../backend-sim/src/history/page.css");
+pub(crate) const STYLE: &str = include_str!("../../../backend-sim/src/history/page.css");
 /// The page contains everything that it needs, so it may load nothing.
-const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
-const HATCH: &str = "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternTransform=\"rotate(45)\" \
+pub(crate) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+/// The hatching of faults. It must be once on a page that has drawings.
+pub(crate) const HATCH: &str = "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternTransform=\"rotate(45)\" \
     patternUnits=\"userSpaceOnUse\"><path d=\"M0 0V6\" stroke=\"#b97a00\" stroke-width=\"1.6\" opacity=\".45\"/></pattern></defs>";
 /// Sizes in CSS pixels: the column of times, a column, a row, half a bar, and a character.
 const TIMES: usize = 100;
@@ -32,10 +33,40 @@ struct Row {
 /// Writes the page.
 pub(crate) fn page(history: &History, verdict: &str) -> String {
     let mut page = String::new();
-    let timeline = Timeline::new(history);
     // Writing to a string cannot fail.
-    let _ = timeline.write(&mut page, history, verdict);
+    let _ = write(&mut page, history, verdict);
     page
+}
+
+/// What a page of drawings says about them.
+pub(crate) const LEGEND: &str = "Times are the controller's, in seconds since the run began. A full bar is a lock that the \
+    client certainly held, a dashed one is a call that waited, a hatched one is a fault while it lasted.";
+
+fn write(out: &mut String, history: &History, verdict: &str) -> std::fmt::Result {
+    let about = &history.about;
+    let title = escaped(&format!("{} on {}", about.subject, about.topology));
+    writeln!(
+        out,
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
+         </head>\n<body>\n<h1>{title}</h1>\n<p class=\"sum\">{}, {}, seed {}. {LEGEND}</p>\n\
+         <div class=\"verdict\">{}</div>\n<svg width=\"0\" height=\"0\">{HATCH}</svg>",
+        escaped(&about.version),
+        escaped(&about.server),
+        about.seed,
+        escaped(verdict),
+    )?;
+    out.push_str(&drawing(history));
+    writeln!(out, "</body>\n</html>")
+}
+
+/// Draws a history, for a page that has the style and the hatching.
+pub(crate) fn drawing(history: &History) -> String {
+    let mut out = String::new();
+    // Writing to a string cannot fail.
+    let _ = Timeline::new(history).write(&mut out, history);
+    out
 }
 
 struct Timeline {
@@ -69,22 +100,7 @@ impl Timeline {
         self.rows.partition_point(|row| row.at < at) * ROW + ROW / 2
     }
 
-    fn write(&self, out: &mut String, history: &History, verdict: &str) -> std::fmt::Result {
-        let about = &history.about;
-        let title = escaped(&format!("{} on {}", about.subject, about.topology));
-        writeln!(
-            out,
-            "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-             <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-             <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-             </head>\n<body>\n<h1>{title}</h1>\n<p class=\"sum\">{}, {}, seed {}. Times are the controller's, in seconds since the \
-             run began. A full bar is a lock that the client certainly held, a dashed one is a call that waited, a hatched one is \
-             a fault while it lasted.</p>\n<div class=\"verdict\">{}</div>",
-            escaped(&about.version),
-            escaped(&about.server),
-            about.seed,
-            escaped(verdict),
-        )?;
+    fn write(&self, out: &mut String, history: &History) -> std::fmt::Result {
         let longest = self.rows.iter().map(|row| row.text.chars().count()).max();
         let width = self.x(None) + COLUMN / 2 + longest.unwrap_or(0) * CHARACTER;
         writeln!(
@@ -98,7 +114,7 @@ impl Timeline {
         let height = self.rows.len() * ROW;
         writeln!(
             out,
-            "</div>\n<svg class=\"run\" width=\"{width}\" height=\"{height}\" role=\"img\">{HATCH}"
+            "</div>\n<svg class=\"run\" width=\"{width}\" height=\"{height}\" role=\"img\">"
         )?;
         for client in self.clients.iter().copied().map(Some).chain([None]) {
             writeln!(
@@ -117,7 +133,7 @@ impl Timeline {
             .iter()
             .zip(0..)
             .try_for_each(|(row, number)| self.row(out, row, number))?;
-        writeln!(out, "</svg>\n</div>\n</body>\n</html>")
+        writeln!(out, "</svg>\n</div>")
     }
 
     fn absence(&self, out: &mut String, fault: &Fault) -> std::fmt::Result {
@@ -247,7 +263,7 @@ fn row_of_left(entry: &Entry) -> Option<Row> {
 }
 
 /// Text for HTML, inside or outside of quotes. What a library has said may be in it.
-fn escaped(text: &str) -> String {
+pub(crate) fn escaped(text: &str) -> String {
     let mut out = String::new();
     for c in text.chars() {
         match c {
