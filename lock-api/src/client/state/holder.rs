@@ -88,10 +88,12 @@ impl State {
         // The server never shortens a holder and its tokens only grow, so the greater values are
         // the current ones, in whatever order the replies arrive.
         let old = self.status;
+        // The clock is that of the server that has promised the deadline.
+        let is_late = new.deadline < old.deadline;
+        let later = if is_late { old } else { new };
         self.status = LeaseStatus {
             token: old.token.max(new.token),
-            deadline: old.deadline.max(new.deadline),
-            clock: new.clock,
+            ..later
         };
     }
 }
@@ -503,6 +505,21 @@ pub(crate) mod tests {
         assert!(holder.extend(at(20), status(8, 2_000)));
         assert_eq!(holder.token(), FencingToken::new(9));
         assert_eq!(holder.deadline(), at(3_000));
+    }
+
+    #[test]
+    fn late_reply_of_another_server_does_not_bring_its_clock_back() {
+        let holder = holder(hold(1, 1_000));
+        let promoted = LeaseStatus {
+            clock: ClockId::new(2),
+            ..status(7, 3_000)
+        };
+        assert!(holder.extend(at(10), promoted));
+        assert!(holder.extend(at(20), status(7, 2_000)));
+        holder.clock_stepped(ClockId::new(1));
+        assert_eq!(holder.lost(), None, "its deadline is from the other clock");
+        holder.clock_stepped(ClockId::new(2));
+        assert_eq!(holder.lost(), Some(Loss::ClockStepped));
     }
 
     #[test]

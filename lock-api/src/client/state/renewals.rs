@@ -8,7 +8,8 @@
 //! check at that moment reports losses and sends a renewal if one is due. While a renewal is in
 //! flight, the next attempt is already scheduled. Attempts are numbered, because several may be in
 //! flight. Once a later attempt was sent, the failure of an earlier one is ignored, and its success
-//! can only postpone the next renewal.
+//! can only postpone the next renewal. A renewal that was asked for meanwhile is not postponed: no answer
+//! so far is an answer to it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -60,6 +61,8 @@ struct Entry {
     renew: Option<Moment>,
     /// The number of attempts so far.
     attempts: u64,
+    /// Whether a renewal was asked for after the latest attempt was sent.
+    asked: bool,
     /// When it is checked next, to renew it or to report a loss.
     due: Option<Moment>,
 }
@@ -162,6 +165,7 @@ impl Renewals {
                 holder: Arc::clone(holder),
                 renew: None,
                 attempts: 0,
+                asked: false,
                 due: None,
             });
             entry.renew = renew.or(entry.renew);
@@ -192,6 +196,7 @@ impl Renewals {
             return 0;
         };
         entry.attempts += 1;
+        entry.asked = false;
         let number = entry.attempts;
         entry.renew = Some(retry);
         state.check_by(holder.id, retry);
@@ -206,6 +211,7 @@ impl Renewals {
         };
         let by = match next {
             Next::Stop => return,
+            Next::Renewed(due) if entry.asked => entry.renew.map_or(due, |renew| renew.min(due)),
             Next::Renewed(due) if entry.attempts == number => due,
             // A later attempt is in flight or was answered.
             Next::Renewed(due) => entry.renew.map_or(due, |renew| renew.max(due)),
@@ -226,6 +232,7 @@ impl Renewals {
         let renewed = state.holders.iter_mut().filter_map(|(id, entry)| {
             let at = entry.renew.as_mut()?;
             *at = now.min(*at);
+            entry.asked = true;
             Some(*id)
         });
         let renewed: Vec<u64> = renewed.collect();
@@ -287,5 +294,55 @@ impl Renewals {
     /// Whether this is the first call. That caller spawns the task.
     pub(crate) fn start(&self) -> bool {
         !self.started.swap(true, Ordering::AcqRel)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::client::state::holder::tests::{at, hold, holder};
+
+    /// A schedule, its only holder, and the number of a renewal that was sent at 100 ms.
+    fn renewing() -> (Renewals, Arc<HolderCell>, u64) {
+        let renewals = Renewals::new(0);
+        let holder = Arc::new(holder(hold(1, 1_000)));
+        renewals.schedule(&holder, at(0), at(100));
+        assert!(takes_renewal(&renewals, 100));
+        let number = renewals.begin_attempt(&holder, at(150));
+        (renewals, holder, number)
+    }
+
+    /// Whether a renewal is due, which is taken.
+    fn takes_renewal(renewals: &Renewals, ms: u64) -> bool {
+        renewals.take_due(at(ms)).iter().any(|(_, renew)| *renew)
+    }
+
+    #[test]
+    fn answer_postpones_the_next_renewal() {
+        let (renewals, holder, number) = renewing();
+        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        assert!(!takes_renewal(&renewals, 429));
+        assert!(takes_renewal(&renewals, 430));
+    }
+
+    #[test]
+    fn answer_to_an_older_renewal_does_not_postpone_one_that_was_asked_for() {
+        let (renewals, holder, number) = renewing();
+        renewals.renew_now(at(110));
+        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        assert!(takes_renewal(&renewals, 120), "it was asked for at 110 ms");
+        let asked = renewals.begin_attempt(&holder, at(170));
+        renewals.end_attempt(&holder, asked, Next::Renewed(at(450)));
+        assert!(!takes_renewal(&renewals, 449), "it was answered");
+    }
+
+    #[test]
+    fn late_answer_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (renewals, holder, number) = renewing();
+        assert!(takes_renewal(&renewals, 150));
+        renewals.begin_attempt(&holder, at(200));
+        renewals.renew_now(at(160));
+        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        assert!(takes_renewal(&renewals, 160));
     }
 }

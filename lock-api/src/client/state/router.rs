@@ -4,7 +4,8 @@
 //! sends its acquire, because a grant may be pushed before the reply arrives (rule 11). While the
 //! attempt waits, its entry is an [`Inbox`], which keeps the last grant and whether to poll. A
 //! grant is taken from the inbox once, so a duplicate has no effect. With a guard, the entry refers
-//! to its holder, so that a forced release reaches it. Once a release is decided, the entry only
+//! to its holder, so that a forced release reaches it. A forced release may overtake the reply with the
+//! grant. The entry then keeps its time, and the guard is lost unless it was granted later. Once a release is decided, the entry only
 //! remains until the release is acknowledged, and notifications for it are ignored. A notification
 //! without an entry is ignored too: it is a late copy, or it is for another session whose channel
 //! has the same name.
@@ -86,7 +87,11 @@ pub(crate) trait LossTarget: fmt::Debug + Send + Sync {
 
 #[derive(Debug)]
 enum Entry {
-    Waiting(Arc<Inbox>),
+    Waiting {
+        inbox: Arc<Inbox>,
+        /// When the operation was released by force. The reply with its grant may be on its way.
+        revoked: Option<Stamp>,
+    },
     Held(Weak<dyn LossTarget>),
     /// A release was decided and is not acknowledged yet.
     Releasing,
@@ -108,15 +113,31 @@ impl NotificationRouter {
     /// Adds the inbox of an attempt that is about to send its acquire.
     pub(crate) fn register(&self, sequence: u64) -> Arc<Inbox> {
         let inbox = Arc::new(Inbox::default());
-        self.entries
-            .lock()
-            .insert(sequence, Entry::Waiting(Arc::clone(&inbox)));
+        let entry = Entry::Waiting {
+            inbox: Arc::clone(&inbox),
+            revoked: None,
+        };
+        self.entries.lock().insert(sequence, entry);
         inbox
     }
 
-    /// Routes the forced release of an operation to its holder.
-    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>) {
-        self.entries.lock().insert(sequence, Entry::Held(holder));
+    /// Routes the forced release of an operation to its holder, also one that came before. `granted` is
+    /// when the server reported the grant.
+    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>, granted: Stamp) {
+        let target = holder.upgrade();
+        let before = self.entries.lock().insert(sequence, Entry::Held(holder));
+        let Some(Entry::Waiting {
+            revoked: Some(revoked),
+            ..
+        }) = before
+        else {
+            return;
+        };
+        // An acquire that was repeated may have got the lock again since.
+        let granted_later = granted.clock == revoked.clock && granted.at > revoked.at;
+        if !granted_later && let Some(target) = target {
+            target.lose_hold(sequence, Loss::Forced);
+        }
     }
 
     /// Marks an operation as being released. Later notifications for it are ignored.
@@ -145,7 +166,7 @@ impl NotificationRouter {
         let inboxes: Vec<Arc<Inbox>> = {
             let entries = self.entries.lock();
             let inboxes = entries.values().filter_map(|entry| match entry {
-                Entry::Waiting(inbox) => Some(Arc::clone(inbox)),
+                Entry::Waiting { inbox, .. } => Some(Arc::clone(inbox)),
                 Entry::Held(_) | Entry::Releasing => None,
             });
             inboxes.collect()
@@ -179,25 +200,29 @@ impl NotificationRouter {
                     inbox.update(|contents| contents.poll_now = true);
                 }
             }
-            Notification::Revoked { sequence, .. } => self.lose(sequence, Loss::Forced),
+            Notification::Revoked { sequence, stamp } => self.revoke(sequence, stamp),
             Notification::Missed { listening } => self.set_listening(listening),
         }
     }
 
-    /// Marks the holder of an operation as lost, if there is one.
-    fn lose(&self, sequence: u64, loss: Loss) {
-        let holder = match self.entries.lock().get(&sequence) {
+    /// Marks the holder of an operation as lost, or keeps the forced release for the holder to come.
+    fn revoke(&self, sequence: u64, at: Stamp) {
+        let holder = match self.entries.lock().get_mut(&sequence) {
             Some(Entry::Held(holder)) => holder.upgrade(),
-            _ => None,
+            Some(Entry::Waiting { revoked, .. }) => {
+                *revoked = Some(at);
+                None
+            }
+            Some(Entry::Releasing) | None => None,
         };
         if let Some(holder) = holder {
-            holder.lose_hold(sequence, loss);
+            holder.lose_hold(sequence, Loss::Forced);
         }
     }
 
     fn inbox(&self, sequence: u64) -> Option<Arc<Inbox>> {
         match self.entries.lock().get(&sequence) {
-            Some(Entry::Waiting(inbox)) => Some(Arc::clone(inbox)),
+            Some(Entry::Waiting { inbox, .. }) => Some(Arc::clone(inbox)),
             _ => None,
         }
     }
@@ -256,7 +281,7 @@ mod tests {
         let inbox = router.register(1);
         let holder = Arc::new(Holder::default());
         let target: Weak<Holder> = Arc::downgrade(&holder);
-        router.set_held(2, target);
+        router.set_held(2, target, STAMP);
         let forced = |sequence| Notification::Revoked {
             sequence,
             stamp: STAMP,
@@ -276,6 +301,47 @@ mod tests {
         assert_eq!(known, [1, 2], "no entry is made or removed");
         deliver(&router, forced(2));
         assert_eq!(*holder.0.lock(), [2]);
+    }
+
+    #[test]
+    fn forced_release_that_overtakes_its_grant_loses_the_guard() {
+        let granted_at = |clock, at| Stamp {
+            clock: ClockId::new(clock),
+            at: ServerTime::from_micros(at),
+        };
+        // When the revoked hold was granted, and whether the guard is lost. The forced release is at 1.
+        let table = [
+            (granted_at(1, 0), true),
+            (STAMP, true),
+            // Its acquire was repeated and granted again.
+            (granted_at(1, 2), false),
+            // The times of two servers can't be compared.
+            (granted_at(2, 2), true),
+        ];
+        for (granted, is_lost) in table {
+            let router = NotificationRouter::default();
+            let _inboxes = [router.register(1), router.register(2)];
+            let revoked = Notification::Revoked {
+                sequence: 1,
+                stamp: STAMP,
+            };
+            deliver(&router, revoked);
+            let holders = [1, 2].map(|sequence| {
+                let holder = Arc::new(Holder::default());
+                let target: Weak<Holder> = Arc::downgrade(&holder);
+                router.set_held(sequence, target, granted);
+                holder
+            });
+            let losses: &[u64] = if is_lost { &[1] } else { &[] };
+            assert_eq!(*holders[0].0.lock(), losses, "{granted:?}");
+            assert!(holders[1].0.lock().is_empty(), "another operation");
+            deliver(&router, revoked);
+            assert_eq!(
+                holders[0].0.lock().len(),
+                losses.len() + 1,
+                "it is held now"
+            );
+        }
     }
 
     #[test]
