@@ -108,3 +108,56 @@ async fn forward(
 fn resend_after(waited: Duration) -> Duration {
     waited * (waited.subsec_nanos() % 1_000) / 1_000
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOON: Duration = Duration::from_millis(100);
+    const IN_TIME: Duration = Duration::from_secs(10);
+
+    async fn read(stream: &mut TcpStream, within: Duration) -> Option<Vec<u8>> {
+        let mut buffer = [0; 16];
+        let count = tokio::time::timeout(within, stream.read(&mut buffer)).await;
+        // An error is the end of the connection, too.
+        Some(buffer[..count.ok()?.unwrap_or(0)].to_vec())
+    }
+
+    #[test]
+    fn refused_connections_end_and_lose_what_is_under_way() {
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
+        let listener = listener.expect("a free port");
+        let address = listener.local_addr().expect("an address");
+        let link = Link::start(runtime.handle(), fixed(address)).expect("a link");
+        let cut = |requests, refused| {
+            link.set(Cut {
+                requests,
+                replies: false,
+                refused,
+            });
+        };
+        runtime.block_on(async {
+            let mut client = TcpStream::connect(link.address()).await.expect("open");
+            let (mut server, _) = listener.accept().await.expect("a connection");
+            client.write_all(b"one").await.expect("sent");
+            assert_eq!(read(&mut server, IN_TIME).await, Some(b"one".to_vec()));
+            cut(true, false);
+            client.write_all(b"two").await.expect("sent");
+            assert_eq!(read(&mut server, SOON).await, None, "held back");
+            cut(true, true);
+            assert_eq!(read(&mut client, IN_TIME).await, Some(Vec::new()));
+            assert_eq!(read(&mut server, IN_TIME).await, Some(Vec::new()), "lost");
+            let mut refused = TcpStream::connect(link.address()).await.expect("open");
+            assert_eq!(read(&mut refused, IN_TIME).await, Some(Vec::new()));
+            cut(false, false);
+            let mut again = TcpStream::connect(link.address()).await.expect("open");
+            let (mut server, _) = listener.accept().await.expect("a connection");
+            again.write_all(b"three").await.expect("sent");
+            assert_eq!(read(&mut server, IN_TIME).await, Some(b"three".to_vec()));
+        });
+    }
+}

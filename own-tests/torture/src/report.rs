@@ -217,14 +217,20 @@ fn finding(
     writeln!(
         page,
         "{}. Seen {} times. [The history]({file}.jsonl){timeline}. From and until in ms:\n",
-        broken.text, broken.count
+        in_one_line(&broken.text),
+        broken.count
     )?;
     writeln!(page, "```text")?;
     broken
         .evidence
         .iter()
-        .try_for_each(|entry: &Entry| writeln!(page, "{entry}"))?;
+        .try_for_each(|entry: &Entry| writeln!(page, "{}", in_one_line(&entry.to_string())))?;
     writeln!(page, "```")
+}
+
+/// What a library has said may have several lines, and the next one would be read as Markdown.
+fn in_one_line(text: &str) -> String {
+    text.replace(['\n', '\r'], " ")
 }
 
 /// The timeline, folded. Each line of it is HTML.
@@ -305,10 +311,14 @@ mod tests {
             promise: Promise::Loss,
             convicts: true,
             count: 3,
-            text: "client 1 slept".into(),
-            evidence: vec![Entry::Left { what: "x".into() }],
+            text: "client 1 slept\n<img>".into(),
+            evidence: vec![Entry::Left {
+                what: "x\n```\n<hr>".into(),
+            }],
         };
         save("b", &summary(vec![broken]));
+        let whole = whole_page(folder.path(), "runs").expect("a page");
+        assert!(!whole.contains("<img") && !whole.contains("<hr"), "{whole}");
         let page = page(folder.path(), "runs").expect("a page");
         assert!(
             page.contains("| redis-semaphore | standalone | kept |"),
