@@ -149,17 +149,13 @@ impl Guards {
 
     fn follow_waiters(&mut self, step: &Step<'_>) {
         for waiter in &step.before.waiters {
-            let Operation {
-                session, sequence, ..
-            } = waiter.operation;
+            let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
             if waiter_of(step.after, session, sequence).is_none() {
                 self.waiting.remove(&(session, sequence));
             }
         }
         for waiter in &step.after.waiters {
-            let Operation {
-                session, sequence, ..
-            } = waiter.operation;
+            let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
             let client = self.sessions.get(&session).copied().unwrap_or(0);
             let end = step.at + waiter.end.saturating_since(step.now);
             let waits = self.waiting.entry((session, sequence));

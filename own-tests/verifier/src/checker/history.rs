@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
-use leasehold_api::{Key, RenewReply, SessionId};
+use leasehold_api::{AcquireReply, Key, Refused, RenewReply, SessionId};
 use litemap::LiteMap;
 
 use crate::checker::coverage::{Coverage, Situation};
@@ -32,6 +32,8 @@ struct Epochs {
     order: LiteMap<u64, u32>,
     /// The number and the token of the last write that took effect.
     written: Option<(u32, u64)>,
+    /// The highest sequence of each session, by the acquires and releases that arrived.
+    seen: SmallMap<SessionId, u64, 4>,
     /// Whether the condition of S4 has failed. From then on, tokens promise nothing.
     void: bool,
 }
@@ -44,6 +46,7 @@ impl History {
         (seen, found): (&mut Coverage, &mut Findings),
     ) {
         self.releases(step, model, (seen, found));
+        self.stale(step, found);
         self.epoch(step, seen, found);
         self.offers(step, seen);
     }
@@ -105,6 +108,24 @@ impl History {
         }
     }
 
+    /// Rule 12: an acquire is stale only if its key has seen its sequence, or a higher one of its session.
+    fn stale(&mut self, step: &Step<'_>, found: &mut Findings) {
+        let Some(own) = step.operation() else { return };
+        let key = self.epochs.or_insert_with(step.key, Epochs::default);
+        let highest = key.seen.or_insert_with(&own.session, || 0);
+        let stale = Reply::Acquire(AcquireReply::Refused(Refused::Stale));
+        if *step.reply == stale && own.sequence > *highest {
+            found.add(
+                "rule 12",
+                format!("{own:?} is refused as stale after {highest}"),
+            );
+        }
+        let notes = matches!(step.command, Command::Acquire(_) | Command::Release(_));
+        if notes && step.settles() {
+            *highest = own.sequence.max(*highest);
+        }
+    }
+
     /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
     /// granting clock is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
@@ -162,13 +183,10 @@ impl History {
 
     /// S5: no write of an epoch takes effect after a write of a later one.
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
-        let Some(epochs) = self.epochs.get_mut(key) else {
-            found.add("S5", format!("a write of {token}, which nobody granted"));
-            return;
-        };
+        let epochs = self.epochs.or_insert_with(key, Epochs::default);
         let Some(&order) = epochs.order.get(&token) else {
-            found.add("S5", format!("a write of {token}, which nobody granted"));
-            return;
+            let text = format!("a write of {token}, which nobody granted");
+            return found.add("S5", text);
         };
         match epochs.written {
             Some((last, by)) if order < last && !epochs.void => {

@@ -19,13 +19,13 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
             Some(after) if after == holder && !step.is_by(holder.session) => {}
             Some(after) => kept(step, holder, after, found),
             None if may_go(step, holder) => {}
-            None => found.add(
-                "S3",
-                format!(
-                    "{} removed a holder that is not its own: {holder:?}",
-                    name(step.command)
-                ),
-            ),
+            None => {
+                let by = name(step.command);
+                found.add(
+                    "S3",
+                    format!("{by} removed a holder that is not its own: {holder:?}"),
+                );
+            }
         }
     }
     for holder in step.holders_after() {

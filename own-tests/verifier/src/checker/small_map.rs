@@ -23,11 +23,6 @@ impl<K: Clone + PartialEq, V, const N: usize> SmallMap<K, V, N> {
         entries.find(|(k, _)| k == key).map(|(_, value)| value)
     }
 
-    pub(crate) fn get_mut(&mut self, key: &K) -> Option<&mut V> {
-        let mut entries = self.0.iter_mut();
-        entries.find(|(k, _)| k == key).map(|(_, value)| value)
-    }
-
     /// Returns the value of a key, inserting `first()` if there is none.
     pub(crate) fn or_insert_with(&mut self, key: &K, first: impl FnOnce() -> V) -> &mut V {
         let at = self.0.iter().position(|(k, _)| k == key);

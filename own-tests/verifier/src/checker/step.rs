@@ -4,7 +4,10 @@ use std::time::Duration;
 
 use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
-use leasehold_api::{ConvertReply, Key, LockSpec, Mode, Operation, Policy, ServerTime, SessionId};
+use leasehold_api::{
+    AcquireReply, ConvertReply, Key, LockSpec, Mode, Operation, Policy, Refused, ServerTime,
+    SessionId,
+};
 
 /// A step that a server executed. Times are on the true timeline unless they are a [`ServerTime`].
 pub(crate) struct Step<'a> {
@@ -191,17 +194,10 @@ impl Step<'_> {
     /// Whether the command settles the key: every mutating command does, unless it is refused
     /// before the step begins.
     pub(crate) fn settles(&self) -> bool {
-        use leasehold_api::{AcquireReply, Refused};
-        !matches!(
-            (self.command, self.reply),
-            (Command::Inspect, _)
-                | (
-                    _,
-                    Reply::Acquire(AcquireReply::Refused(
-                        Refused::TooLate | Refused::FloorTooHigh
-                    ))
-                )
-        )
+        let Reply::Acquire(AcquireReply::Refused(refused)) = self.reply else {
+            return !matches!(self.command, Command::Inspect);
+        };
+        !matches!(refused, Refused::TooLate | Refused::FloorTooHigh)
     }
 }
 
@@ -220,10 +216,8 @@ pub(crate) fn has(holder: &HolderParts, sequence: u64) -> bool {
 }
 
 pub(crate) fn find<'a>(state: &'a StateParts, like: &HolderParts) -> Option<&'a HolderParts> {
-    state
-        .holders
-        .iter()
-        .find(|t| t.session == like.session && t.id == like.id)
+    let mut holders = state.holders.iter();
+    holders.find(|t| t.session == like.session && t.id == like.id)
 }
 
 /// The holder that has the hold of an operation, expired or not.
@@ -232,10 +226,8 @@ pub(crate) fn holder_of(
     session: SessionId,
     sequence: u64,
 ) -> Option<&HolderParts> {
-    state
-        .holders
-        .iter()
-        .find(|t| t.session == session && has(t, sequence))
+    let mut holders = state.holders.iter();
+    holders.find(|t| t.session == session && has(t, sequence))
 }
 
 pub(crate) fn waiter_of(
@@ -243,8 +235,6 @@ pub(crate) fn waiter_of(
     session: SessionId,
     sequence: u64,
 ) -> Option<&WaiterParts> {
-    state
-        .waiters
-        .iter()
-        .find(|p| p.operation.session == session && p.operation.sequence == sequence)
+    let mut waiters = state.waiters.iter();
+    waiters.find(|p| p.operation.session == session && p.operation.sequence == sequence)
 }
