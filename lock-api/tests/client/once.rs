@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, FireTime, JobOutcome, JobReset, LockClient, Occurrence, Once, ServerTime,
+    Error, FireTime, ForceMode, JobOutcome, JobReset, LockClient, Occurrence, Once, ServerTime,
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
@@ -184,7 +184,8 @@ async fn it_starts_at_its_fire_time_and_not_after_its_window() {
     assert_eq!(
         outcome,
         JobOutcome::Missed {
-            last_done: Some(fire)
+            last_done: Some(fire),
+            error: None
         }
     );
     assert_eq!(runs.get(), 0);
@@ -464,11 +465,212 @@ async fn failure_costs_a_short_period_no_other_occurrence() {
                 .push(job.fire_time().as_millis() / 10_000);
             Err::<(), _>("broken")
         });
-        assert!(matches!(ran.await, Ok(JobOutcome::Missed { .. })));
+        let told = Some("broken");
+        assert!(matches!(ran.await, Ok(JobOutcome::Missed { error, .. }) if error == told));
     }
     let fires = fires.into_inner();
     let in_a_row: Vec<_> = (fires[0]..fires[0] + 4).collect();
     assert_eq!(fires, in_a_row);
+}
+
+/// The loop waits until the clock has come to the record.
+#[tokio::test(start_paused = true)]
+async fn loop_goes_on_after_the_clock_was_stepped_back() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let runs = Cell::new(0);
+    let each = once(&a).every(secs(60)).run(async |_job| {
+        runs.set(runs.get() + 1);
+        Ok::<_, &str>(())
+    });
+    let steps = async {
+        server.advance(secs(100)).await;
+        server.step_clock_back(secs(300));
+        let before = runs.get();
+        server.advance(secs(280)).await;
+        assert_eq!(runs.get(), before);
+        server.advance(secs(200)).await;
+        runs.get() - before
+    };
+    let runs_after = tokio::select! {
+        ended = each => panic!("{ended:?}"),
+        runs = steps => runs,
+    };
+    assert!(runs_after >= 2, "{runs_after}");
+}
+
+/// A job whose body takes longer than its window, and fails or kills its machine.
+#[tokio::test(start_paused = true)]
+async fn call_begins_no_second_occurrence() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let window = secs(600);
+    let runs = Cell::new(0);
+    let fails = async |_job| {
+        runs.set(runs.get() + 1);
+        server.advance(secs(900)).await;
+        Err::<(), _>("broken")
+    };
+    let told = |ran: &Ran| {
+        matches!(
+            ran,
+            Ok(JobOutcome::Missed {
+                error: Some("broken"),
+                ..
+            })
+        )
+    };
+    let ran = once(&a).not_within(window).run(fails).await;
+    assert!(told(&ran) && runs.get() == 1, "{ran:?}");
+    let ran = once(&a).not_within(window).try_run(fails).await;
+    assert!(told(&ran) && runs.get() == 2, "{ran:?}");
+
+    let (first, second) = (once(&a).not_within(window), once(&b).not_within(window));
+    let dying = first.run(async |_job| {
+        server.advance(secs(900)).await;
+        network.kill();
+        std::future::pending::<Result<(), Error>>().await
+    });
+    let waits = async {
+        server.advance(secs(1)).await;
+        count(&second, &runs).await
+    };
+    let waited = tokio::select! {
+        biased;
+        waited = waits => waited,
+        _ = dying => panic!("it was killed"),
+    };
+    assert!(
+        matches!(waited, Ok(JobOutcome::Missed { .. })),
+        "{waited:?}"
+    );
+    assert_eq!(runs.get(), 2);
+}
+
+/// The body failed here, so the call says that, whoever goes on.
+#[tokio::test(start_paused = true)]
+async fn try_run_tells_its_failure_although_another_machine_waits() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    let first = once(&a).at(fire);
+    let failing = first.try_run(async |_job| {
+        server.advance(secs(5)).await;
+        Err::<(), _>("broken")
+    });
+    let waiting = async {
+        server.advance(secs(1)).await;
+        let guard = b.mutex("job").expect("valid").lock().await;
+        server.advance(secs(1)).await;
+        drop(guard);
+    };
+    let (failed, ()) = tokio::join!(failing, waiting);
+    let told = matches!(
+        &failed,
+        Ok(JobOutcome::Failed {
+            error: Some("broken"),
+            ..
+        })
+    );
+    assert!(told, "{failed:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn failure_after_the_window_is_told() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let job = once(&a).at(now(&server));
+    let ran = job.run(async |_job| {
+        server.advance(secs(3_700)).await;
+        Err::<(), _>("disk full")
+    });
+    let missed = JobOutcome::Missed {
+        last_done: None,
+        error: Some("disk full"),
+    };
+    assert_eq!(ran.await.expect("answered"), missed);
+}
+
+/// A loop asks for the next night as soon as one is over.
+#[tokio::test(start_paused = true)]
+async fn outage_before_the_fire_time_ends_no_call() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let runs = Cell::new(0);
+    drop(count(&once(&a).at(now(&server)), &runs).await);
+    let next = FireTime::from_millis(now(&server).as_millis() + 24 * 3_600_000);
+    server.stop();
+    let starts = async {
+        server.advance(secs(2 * 3_600)).await;
+        server.start(Data::Kept);
+    };
+    let job = once(&a).at(next);
+    let (ran, ()) = tokio::join!(count(&job, &runs), starts);
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+    assert_eq!(runs.get(), 2);
+}
+
+/// All machines sleep by the clock as it was. They look at it again.
+#[tokio::test(start_paused = true)]
+async fn clock_that_is_set_forward_makes_nobody_miss_it() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let runs = Cell::new(0);
+    let midnight = FireTime::from_millis(now(&server).as_millis() + 8 * 3_600_000);
+    let job = once(&a).at(midnight).start_before(secs(10));
+    let sets = async {
+        server.advance(HOUR).await;
+        server.step_clock_forward(secs(15));
+    };
+    let (ran, ()) = tokio::join!(count(&job, &runs), sets);
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+}
+
+/// The attempt is noted, but its hold is gone when the server says so.
+#[tokio::test(start_paused = true)]
+async fn body_does_not_begin_without_the_lock() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let fire = now(&server);
+    network.inject_into(Call::Note, Fault::LoseReply);
+    let attempts = RefCell::new(Vec::new());
+    let job = once(&a).at(fire);
+    let ran = job.run(async |job| {
+        assert!(job.guard().is_valid());
+        attempts.borrow_mut().push(job.attempt());
+        Ok::<_, &str>(())
+    });
+    let forces = async {
+        server.advance(ms(100)).await;
+        let held = b.inspect("job").await.expect("answered");
+        let tokens = held.holders().iter().map(|holder| holder.token).collect();
+        // The answer to the note is the first word of it.
+        server.refuse_publish();
+        let forced = b.force_release("job", tokens, ForceMode::Now).await;
+        assert!(forced.is_ok(), "{forced:?}");
+        server.allow_publish();
+    };
+    let (ran, ()) = tokio::join!(ran, forces);
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+    assert_eq!(attempts.into_inner(), [2]);
+}
+
+/// Three attempts that never ran would give the job up.
+#[tokio::test(start_paused = true)]
+async fn run_repeats_the_note_of_an_attempt_while_it_has_the_lock() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    for _ in 0..5 {
+        network.inject_into(Call::Note, Fault::LoseReply);
+    }
+    let attempt = Cell::new(0);
+    let job = once(&a).at(now(&server));
+    let ran = job.run(async |job| {
+        attempt.set(job.attempt());
+        Ok::<_, &str>(())
+    });
+    assert_eq!(ran.await.expect("answered"), JobOutcome::Done(()));
+    assert_eq!(attempt.get(), 1);
 }
 
 /// As a loop over `upcoming` of a cron crate does.

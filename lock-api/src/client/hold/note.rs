@@ -12,7 +12,7 @@ use crate::runtime::Moment;
 
 impl Hold {
     /// Leaves a note, and tries again until the server answers or `until` has passed. A copy of a note
-    /// changes nothing, so it is safe to repeat it.
+    /// changes nothing, so it is safe to repeat it. If the hold is gone, the guard is lost.
     ///
     /// # Errors
     /// The last error, if the server didn't answer. The note may have been written.
@@ -30,7 +30,12 @@ impl Hold {
         loop {
             let call = core.backend.write_note(&note);
             let error = match core.exchange(core.settings.call_timeout, call).await {
-                Ok(answer) => return Ok(answer),
+                Ok(answer) => {
+                    if let NoteReply::Lost { reason, .. } = answer.reply {
+                        self.holder.lose_through(self.operation.sequence, reason);
+                    }
+                    return Ok(answer);
+                }
                 Err(error) => error,
             };
             let pause = core.jittered(backoff.next());

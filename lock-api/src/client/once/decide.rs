@@ -26,6 +26,10 @@ pub(super) struct Wish {
     /// From a fire time until the last moment to start its occurrence.
     pub(super) window: Duration,
     pub(super) max_attempts: u32,
+    /// The last moment to start in this call: the end of the window of the occurrence that it met first. Else a body
+    /// that takes longer than the window of [`When::NotWithin`] would begin one occurrence after the other, each time
+    /// without a pause, as the first attempt.
+    pub(super) until: Option<ServerTime>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,6 +56,13 @@ pub(super) enum Decision {
 }
 
 impl Wish {
+    /// The same in a call that meets this record first.
+    pub(super) fn of_a_call(self, record: &Record, now: ServerTime) -> Self {
+        let met = self.occurrence(record, now).ok();
+        let until = met.map(|fire| fire.after(self.window));
+        Self { until, ..self }
+    }
+
     pub(super) fn decide(&self, record: &Record, now: ServerTime) -> Decision {
         if let Some(fire) = self.ahead(record, now) {
             return Decision::Ahead { fire };
@@ -63,7 +74,7 @@ impl Wish {
         if self.when == When::At(fire) && fire.server_time() > now {
             return Decision::Wait(fire.server_time());
         }
-        let end = fire.after(self.window);
+        let end = self.until.unwrap_or_else(|| fire.after(self.window));
         if now >= end || record.tried.is_some_and(|tried| tried > fire) {
             return Decision::Missed;
         }
@@ -156,6 +167,7 @@ mod tests {
             when,
             window: HOUR,
             max_attempts: 3,
+            until: None,
         }
     }
 
@@ -238,6 +250,7 @@ mod tests {
                 when,
                 window: Duration::from_secs(10),
                 max_attempts: 3,
+                until: None,
             };
             assert_eq!(wish.decide(&record, at(10_002)), Decision::Wait(at(10_010)));
         }
@@ -308,5 +321,12 @@ mod tests {
         assert_eq!(wish.decide(&failed, at(13_601)), Decision::Wait(at(13_630)));
         assert_eq!(wish.decide(&failed, at(13_640)), start(13_600, 2));
         assert_eq!(wish.decide(&failed, at(17_200)), start(17_200, 1));
+        // In another call: one that has met the failed one, or waited for it, starts no other.
+        let waiting = wish.of_a_call(&failed, at(13_601));
+        assert_eq!(waiting.decide(&failed, at(13_640)), start(13_600, 2));
+        assert_eq!(waiting.decide(&failed, at(17_200)), Decision::Missed);
+        // It still says what was done meanwhile.
+        let done = waiting.decide(&done(13_600, 17_100), at(17_200));
+        assert!(matches!(done, Decision::Done { .. }), "{done:?}");
     }
 }

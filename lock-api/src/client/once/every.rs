@@ -85,7 +85,8 @@ impl Every {
     }
 
     /// Runs each occurrence, until an error that waiting can't fix. Ignores what the occurrences return: to
-    /// see that, call [`run_next`](Self::run_next).
+    /// see that, call [`run_next`](Self::run_next). While the record of the job is ahead of the server's clock, it asks
+    /// once in a period whether it still is.
     ///
     /// # Errors
     /// The permanent errors of [`Occurrence::run`](crate::Occurrence::run). [`Error::Closed`] after a shutdown.
@@ -103,6 +104,10 @@ impl Every {
             match self.run_next(&mut body).await {
                 Ok(_) => {}
                 Err(error) if error.is_transient() => self.once.sleep(PAUSE).await?,
+                // Until the clock has come to the record, or an operator has reset the job.
+                Err(Error::FireTimeAhead { ahead, .. }) => {
+                    self.once.sleep(ahead.min(self.period).max(PAUSE)).await?;
+                }
                 Err(error) => return Err(error),
             }
         }

@@ -194,6 +194,7 @@ impl Once {
                 when,
                 window,
                 max_attempts: self.max_attempts,
+                until: None,
             },
         }
     }
@@ -319,10 +320,12 @@ pub enum JobOutcome<T, E> {
         /// The latest occurrence that is done.
         fire: FireTime,
     },
-    /// It is too late to start the occurrence, or a later one has been tried.
+    /// It is too late to start the occurrence, or to try it again, or a later one has been tried.
     Missed {
         /// The latest occurrence that is done, as far as the lock service remembers.
         last_done: Option<FireTime>,
+        /// What the body returned last in this call. `None` if it didn't run here, or was lost.
+        error: Option<E>,
     },
     /// Another call runs it now. Only [`try_run`](Occurrence::try_run) returns this.
     Running {
@@ -369,7 +372,7 @@ impl<T, E> JobOutcome<T, E> {
     /// ```
     /// use leasehold_api::JobOutcome;
     ///
-    /// let outcome: JobOutcome<(), ()> = JobOutcome::Missed { last_done: None };
+    /// let outcome: JobOutcome<(), ()> = JobOutcome::GaveUp { attempts: 3, error: None };
     /// assert!(!outcome.is_done());
     /// ```
     pub const fn is_done(&self) -> bool {

@@ -9,7 +9,7 @@ use futures_util::future::{Either, select};
 use crate::bounds::MAX_NOTE_KEEP;
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
-use crate::client::once::decide::{Decision, When};
+use crate::client::once::decide::{Decision, When, Wish};
 use crate::client::once::record::Record;
 use crate::client::once::{Job, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
@@ -26,6 +26,13 @@ const ENDED: u32 = 2;
 const RESET: u32 = u32::MAX;
 /// The shortest sleep until a time of the server.
 const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
+/// The longest sleep without another look at the server's clock.
+const LONGEST_SLEEP: Duration = Duration::from_secs(60 * 60);
+/// What is left at most when a sleep goes to its end.
+const FINAL_SLEEP: Duration = Duration::from_secs(60);
+/// How long the record of an occurrence is kept: longer than any window, because another machine may have a longer one
+/// than this.
+const KEEP: Duration = MAX_NOTE_KEEP;
 
 /// What the lock service says about a job.
 #[derive(Debug)]
@@ -40,7 +47,8 @@ struct Seen {
 enum Attempted<T, E> {
     Recorded(T),
     Unrecorded(T),
-    Failed(E),
+    /// With what follows from the record that it has left.
+    Failed(E, Seen),
     /// It isn't due, as the record says that was found under the lock.
     NotDue(Seen),
     /// The lock was lost before the body ran.
@@ -63,13 +71,16 @@ impl Occurrence {
     /// - [`Error::FireTimeAhead`] if a time in the record of the job is further ahead of the server's clock than
     ///   the window: that clock was wrong. See [`Once::reset`]. Also if the fire time is more than 366 days ahead.
     /// - [`Error::ForeignValue`] if the key has the note of something else.
-    /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer for as long as the
-    ///   window.
+    /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer until it was too late to
+    ///   start, or for as long as the window if this client doesn't know the server's time.
     /// - The permanent errors of [`Mutex::lock`](crate::Mutex::lock).
+    ///
+    /// # Panics
+    /// If the body panics. The lock is released, and the attempt counts.
     ///
     /// # Cancel safety
     /// If you drop the future, the body is dropped at its current await point, and the lock is released in
-    /// the background. The attempt counts.
+    /// the background. The attempt counts. [`LockClient::shutdown`](crate::LockClient::shutdown) doesn't wait for the body.
     ///
     /// # Examples
     /// See [`Once`].
@@ -79,16 +90,19 @@ impl Occurrence {
     ) -> Result<JobOutcome<T, E>, Error> {
         self.check()?;
         let mut last_error = None;
+        let mut wish = None;
         loop {
-            let mut seen = self.once.look_through_outages(self.wish.window).await?;
-            let mut decision = self.decide(&seen);
+            let mut seen = self.look_through_outages().await?;
+            let wish = *wish.get_or_insert_with(|| self.wish.of_a_call(&seen.record, seen.at));
+            let mut decision = wish.decide_without_the_lock(&seen);
             if let Decision::Start { .. } = decision {
                 // Zero would not wait at all.
-                let limit = self.time_to_start(&seen).max(Duration::from_millis(1));
+                let left = wish.until.map(|until| until.saturating_since(seen.at));
+                let limit = left.unwrap_or_default().max(Duration::from_millis(1));
                 let Outcome::Acquired(guard) = self.once.mutex.try_lock_for(limit).await? else {
                     continue;
                 };
-                match self.attempt(guard, &mut body).await {
+                match self.attempt(guard, wish, Patience::Lease, &mut body).await {
                     Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
                     Ok(Attempted::Unrecorded(output)) => {
                         return Ok(JobOutcome::RanUnrecorded(output));
@@ -96,10 +110,10 @@ impl Occurrence {
                     Ok(Attempted::NotDue(found)) => {
                         // Final for now. Who looked again without the lock would take the next one who finds
                         // this out for a running attempt, and queue behind it, and so would that one.
-                        decision = self.wish.decide(&found.record, found.at);
+                        decision = wish.decide(&found.record, found.at);
                         seen = found;
                     }
-                    Ok(Attempted::Failed(error)) => {
+                    Ok(Attempted::Failed(error, _)) => {
                         last_error = Some(error);
                         continue;
                     }
@@ -149,9 +163,11 @@ impl Occurrence {
     ) -> Result<JobOutcome<T, E>, Error> {
         self.check()?;
         let mut last_error = None;
+        let mut wish = None;
         loop {
             let mut seen = self.once.look().await?;
-            let mut decision = self.decide(&seen);
+            let wish = *wish.get_or_insert_with(|| self.wish.of_a_call(&seen.record, seen.at));
+            let mut decision = wish.decide_without_the_lock(&seen);
             if let Decision::Start { .. } = decision {
                 let guard = match self.once.mutex.try_lock().await? {
                     Outcome::Acquired(guard) => guard,
@@ -160,25 +176,29 @@ impl Occurrence {
                         return Ok(JobOutcome::Running { by });
                     }
                 };
-                match self.attempt(guard, &mut body).await? {
+                match self
+                    .attempt(guard, wish, Patience::Calls, &mut body)
+                    .await?
+                {
                     Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
                     Attempted::Unrecorded(output) => {
                         return Ok(JobOutcome::RanUnrecorded(output));
                     }
                     Attempted::NotDue(found) => {
-                        decision = self.wish.decide(&found.record, found.at);
+                        decision = wish.decide(&found.record, found.at);
                         seen = found;
                     }
-                    Attempted::Failed(error) => {
+                    Attempted::Failed(error, left) => {
                         last_error = Some(error);
-                        continue;
+                        decision = wish.decide(&left.record, left.at);
+                        seen = left;
                     }
                     Attempted::Again => continue,
                 }
             }
             match decision {
                 // The fire time has not come.
-                Decision::Wait(until) if !self.retries(&seen) => {
+                Decision::Wait(until) if !wish.retries(&seen) => {
                     self.once.sleep_until(until, seen.at).await?;
                 }
                 Decision::Wait(until) => {
@@ -191,34 +211,24 @@ impl Occurrence {
         }
     }
 
-    /// Decides without the lock. While an attempt may be running, nothing is decided about the next one: the
-    /// caller waits for the lock.
-    fn decide(&self, seen: &Seen) -> Decision {
-        let decision = self.wish.decide(&seen.record, seen.at);
-        match (decision, seen.record.tried) {
-            (Decision::Wait(_) | Decision::GaveUp { .. }, Some(fire))
-                if seen.holder.is_some() && self.retries(seen) =>
-            {
-                let attempt = seen.record.attempts.saturating_add(1);
-                Decision::Start { fire, attempt }
+    /// Asks the lock service for the record, through outages: as long as the occurrence may start, as far as this
+    /// client knows, and at least for its window.
+    async fn look_through_outages(&self) -> Result<Seen, Error> {
+        let once = &self.once;
+        let core = &once.mutex.lock.client;
+        let until = core.now().saturating_add(self.wish.window);
+        let mut backoff = Backoff::background();
+        let may_start = || match (self.wish.when, once.server_now()) {
+            (When::At(fire), Some(now)) => now < fire.after(self.wish.window),
+            _ => false,
+        };
+        loop {
+            match once.look().await {
+                Err(error) if error.is_transient() && (core.now() < until || may_start()) => {
+                    once.sleep(core.jittered(backoff.next())).await?;
+                }
+                seen => return seen,
             }
-            (decision, _) => decision,
-        }
-    }
-
-    /// How long the occurrence may still start.
-    fn time_to_start(&self, seen: &Seen) -> Duration {
-        match self.wish.when {
-            When::At(fire) => fire.after(self.wish.window).saturating_since(seen.at),
-            When::NotWithin => self.wish.window,
-        }
-    }
-
-    /// Whether the wait that was decided is the pause after an attempt.
-    fn retries(&self, seen: &Seen) -> bool {
-        match self.wish.when {
-            When::At(fire) => fire.server_time() <= seen.at,
-            When::NotWithin => true,
         }
     }
 
@@ -240,6 +250,7 @@ impl Occurrence {
             }
             Decision::Missed | Decision::Start { .. } | Decision::Wait(_) => JobOutcome::Missed {
                 last_done: seen.record.done,
+                error,
             },
         })
     }
@@ -248,10 +259,12 @@ impl Occurrence {
     async fn attempt<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         guard: MutexGuard,
+        wish: Wish,
+        patience: Patience,
         body: impl FnMut(Job) -> F,
     ) -> Result<Attempted<T, E>, Error> {
         let guard = Arc::new(guard);
-        let attempted = self.attempt_with(&guard, body).await;
+        let attempted = self.attempt_with(&guard, wish, patience, body).await;
         // A release without an answer goes on in the background.
         drop(guard.release().await);
         attempted
@@ -260,11 +273,13 @@ impl Occurrence {
     async fn attempt_with<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         guard: &Arc<MutexGuard>,
+        wish: Wish,
+        patience: Patience,
         mut body: impl FnMut(Job) -> F,
     ) -> Result<Attempted<T, E>, Error> {
         // Nobody else changes the record while this guard is valid.
         let seen = self.once.look().await?;
-        let decision = self.wish.decide(&seen.record, seen.at);
+        let decision = wish.decide(&seen.record, seen.at);
         let Decision::Start { fire, attempt } = decision else {
             return Ok(Attempted::NotDue(seen));
         };
@@ -274,7 +289,7 @@ impl Occurrence {
             attempts: attempt,
             ..seen.record
         };
-        if !self.note(guard, BEGUN, begun).await?.0 {
+        if !write(guard, BEGUN, begun, KEEP, patience).await?.0 {
             return Ok(Attempted::Again);
         }
         let job = Job {
@@ -297,27 +312,59 @@ impl Occurrence {
                 ..begun
             },
         };
-        let noted = self.note(guard, ENDED, ended).await;
+        let noted = write(guard, ENDED, ended, KEEP, Patience::Copies).await;
         Ok(match (result, noted) {
             (Ok(output), Ok((true, _))) => Attempted::Recorded(output),
             (Ok(output), Ok((false, stands))) if stands.done >= Some(fire) => {
                 Attempted::Recorded(output)
             }
             (Ok(output), _) => Attempted::Unrecorded(output),
-            (Err(error), _) => Attempted::Failed(error),
+            (Err(error), _) => Attempted::Failed(
+                error,
+                Seen {
+                    record: ended,
+                    at: now,
+                    holder: None,
+                },
+            ),
         })
     }
+}
 
-    /// Notes the record. Returns whether it stands, and the record that does.
-    async fn note(
-        &self,
-        guard: &MutexGuard,
-        version: u32,
-        record: Record,
-    ) -> Result<(bool, Record), Error> {
-        // Longer than any window: another machine may have a longer one than this.
-        write(guard, version, record, MAX_NOTE_KEEP).await
+impl Wish {
+    /// Decides without the lock. While an attempt may be running, nothing is decided about the next one: the
+    /// caller waits for the lock.
+    fn decide_without_the_lock(&self, seen: &Seen) -> Decision {
+        let decision = self.decide(&seen.record, seen.at);
+        match (decision, seen.record.tried) {
+            (Decision::Wait(_) | Decision::GaveUp { .. }, Some(fire))
+                if seen.holder.is_some() && self.retries(seen) =>
+            {
+                let attempt = seen.record.attempts.saturating_add(1);
+                Decision::Start { fire, attempt }
+            }
+            (decision, _) => decision,
+        }
     }
+
+    /// Whether the wait that was decided is the pause after an attempt.
+    fn retries(&self, seen: &Seen) -> bool {
+        match self.when {
+            When::At(fire) => fire.server_time() <= seen.at,
+            When::NotWithin => true,
+        }
+    }
+}
+
+/// How long a note is repeated that gets no answer.
+#[derive(Clone, Copy, Debug)]
+enum Patience {
+    /// For a few calls, because nothing has happened yet, and the caller doesn't wait.
+    Calls,
+    /// As long as the lock is good.
+    Lease,
+    /// Beyond the lease: the answer to a copy tells whether an earlier one was in time.
+    Copies,
 }
 
 /// Notes a record. Returns whether it stands, and the record that does.
@@ -326,15 +373,15 @@ async fn write(
     version: u32,
     record: Record,
     keep: Duration,
+    patience: Patience,
 ) -> Result<(bool, Record), Error> {
     let (hold, bytes) = (&guard.hold, record.to_bytes());
     let token = hold.token();
     let timeout = hold.client.settings.call_timeout;
-    let until = match version {
-        // A copy that was delivered in time tells so later too.
-        ENDED => hold.valid_until().saturating_add(timeout),
-        // Nothing has happened yet, so the caller needn't wait for it.
-        _ => hold.client.now().saturating_add(timeout * 3),
+    let until = match patience {
+        Patience::Calls => hold.client.now().saturating_add(timeout * 3),
+        Patience::Lease => hold.valid_until(),
+        Patience::Copies => hold.valid_until().saturating_add(timeout),
     };
     let answer = hold.note(version, &bytes, keep, until).await?;
     let stands = match answer.reply {
@@ -447,7 +494,8 @@ impl Once {
             }
         };
         // The empty record ends with its epoch, which this hold is: it replaces the old one, and nothing is left of it later.
-        let written = write(&guard, RESET, Record::default(), Duration::ZERO).await;
+        let record = Record::default();
+        let written = write(&guard, RESET, record, Duration::ZERO, Patience::Calls).await;
         drop(guard.release().await);
         match written? {
             (true, _) => Ok(JobReset::Reset),
@@ -468,31 +516,23 @@ impl Once {
         })
     }
 
-    /// The same, through outages that last at most `limit`.
-    async fn look_through_outages(&self, limit: Duration) -> Result<Seen, Error> {
-        let core = &self.mutex.lock.client;
-        let until = core.now().saturating_add(limit);
-        let mut backoff = Backoff::background();
-        loop {
-            match self.look().await {
-                Err(error) if error.is_transient() && core.now() < until => {
-                    self.sleep(core.jittered(backoff.next())).await?;
-                }
-                seen => return seen,
-            }
-        }
-    }
-
     /// A lower bound of the server's time.
     fn server_now(&self) -> Option<ServerTime> {
         let lock = &self.mutex.lock;
         lock.client.server_now(&lock.key)
     }
 
-    /// Sleeps until about `until` on the server's clock, which showed `now` a moment ago.
+    /// Sleeps until about `until` on the server's clock, which showed `now` a moment ago. A long sleep ends
+    /// halfway, at the latest after an hour: somebody may have set that clock meanwhile.
     async fn sleep_until(&self, until: ServerTime, now: ServerTime) -> Result<(), Error> {
-        self.sleep(until.saturating_since(now).max(SHORTEST_SLEEP))
-            .await
+        let left = until.saturating_since(now).max(SHORTEST_SLEEP);
+        let asks_again = left > FINAL_SLEEP;
+        self.sleep(if asks_again {
+            (left / 2).min(LONGEST_SLEEP)
+        } else {
+            left
+        })
+        .await
     }
 
     /// Sleeps, unless the client is closed first.

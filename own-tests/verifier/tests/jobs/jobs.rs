@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::{Error, FireTime, Job, JobOutcome, LockClient};
+use leasehold_api::{Error, FireTime, Job, JobOutcome, LockClient, ServerTime};
 use leasehold_sim::{Data, SimBackend, SimServer};
 
 /// From one occurrence to the next, and the window to start one.
@@ -130,9 +130,7 @@ impl Machine {
                     let text = format!("{fire} counts as done, but no body has succeeded");
                     log.problems.push(text);
                 }
-                let ahead = Duration::from_micros(
-                    (done.as_millis() * 1_000).saturating_sub(now.as_micros()),
-                );
+                let ahead = ahead(done, now);
                 // The clock may be stepped once more between the answer and this check.
                 if ahead > PERIOD + 2 * STEP {
                     let text = format!("{done}, which is {ahead:?} ahead, silences {fire}");
@@ -173,6 +171,11 @@ impl Machine {
         };
         backend.run(all).await;
     }
+}
+
+/// How far this occurrence is ahead of the server's clock.
+fn ahead(done: FireTime, now: ServerTime) -> Duration {
+    Duration::from_millis(done.as_millis().saturating_sub(now.as_micros() / 1_000))
 }
 
 /// By how much the clock is stepped.
@@ -250,8 +253,9 @@ async fn silenced(sim: &SimServer, shared: &Shared) {
     let first = run(at(sim)).await;
     sim.step_clock_back(STEP);
     let second = run(at(sim)).await;
+    // The admin may have been paused until that time had come.
     if matches!(first, Ok(JobOutcome::Done(())))
-        && matches!(second, Ok(JobOutcome::AlreadyDone { .. }))
+        && matches!(second, Ok(JobOutcome::AlreadyDone { fire }) if ahead(fire, sim.server_time()) > PERIOD)
     {
         let text = format!("a done of another time silences the job: {second:?}");
         log(shared).problems.push(text);
