@@ -20,7 +20,7 @@ use tokio::sync::watch;
 
 use crate::connection::{
     self, Address, Checks, Cluster, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane,
-    Node, SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
+    Node, OnlyServer, SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
 use crate::options::{Options, RespVersion};
 use crate::script::reply::{self, Answer};
@@ -41,7 +41,7 @@ pub struct Backend<C: Connector> {
 /// Where the locks are.
 enum Servers<C: Connector> {
     One(Node<C>),
-    /// Each call has one key.
+    /// Each call has one key, maybe more than once.
     Cluster(Arc<Cluster<C>>),
 }
 
@@ -275,25 +275,19 @@ impl<C: Connector> Backend<C> {
             Servers::Cluster(cluster) => cluster,
         };
         let limit = self.shared.options.call_timeout;
-        let end = self.shared.runtime.now().saturating_add(limit);
-        // Calls for one key run in the order of the batch, calls for different keys side by side.
+        // The elements of a key are one call. One after the other, they would share one time limit. Calls for
+        // different keys run side by side.
         let mut by_key: BTreeMap<&Key, Vec<usize>> = BTreeMap::new();
         for (index, element) in batch.iter().enumerate() {
             by_key.entry(element.key()).or_default().push(index);
         }
         let (encode, decoded) = (&encode, &decoded);
         let calls = by_key.into_values().map(|indices| async move {
-            let mut answers = Vec::with_capacity(indices.len());
-            for index in indices {
-                let element = self.heard(cluster, &batch[index]);
-                let element = std::slice::from_ref(&*element);
-                let left = end.saturating_since(self.shared.runtime.now());
-                let call = encode(&self.protocol, element);
-                let answer = cluster.script(lane, &call, left).await;
-                let answer = decoded(element, answer).into_iter().next();
-                answers.push((index, answer.unwrap_or_else(unanswered)));
-            }
-            answers
+            let heard = |index: &usize| self.heard(cluster, &batch[*index]).into_owned();
+            let elements: Vec<E> = indices.iter().map(heard).collect();
+            let call = encode(&self.protocol, &elements);
+            let answer = cluster.script(lane, &call, limit).await;
+            indices.into_iter().zip(decoded(&elements, answer))
         });
         let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(index, _)| *index);
@@ -413,10 +407,6 @@ pub(crate) fn new_shared<C: Connector>(
     Ok((protocol, shared))
 }
 
-fn unanswered<T>() -> Answer<T> {
-    Err(BackendError::outcome_unknown("the answer has no element"))
-}
-
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl<C: Connector> LockBackend for Backend<C> {
@@ -488,7 +478,7 @@ impl<C: Connector> LockBackend for Backend<C> {
             return cluster.listen(session, channel, closed).await;
         }
         let shared = Arc::clone(&self.shared);
-        connection::listen(Arc::new(move || Arc::clone(&shared)), channel, closed).await
+        connection::listen(Arc::new(OnlyServer(shared)), channel, closed).await
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
@@ -591,3 +581,6 @@ fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
 const fn may_be_renewed(reply: &AcquireReply) -> bool {
     matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_))
 }
+
+#[cfg(test)]
+mod tests;

@@ -31,7 +31,7 @@ use super::server::{UNKNOWN, address_clock};
 use super::shard::{Streams, Subscriber};
 use super::shared::Shared;
 use super::slots::{NodeAddress, Redirect, SLOTS, SlotRange, slot_of};
-use super::subscription::listen;
+use super::subscription::{Publishers, listen};
 use super::url::{Address, ServerUrl};
 use crate::script::Call;
 
@@ -62,13 +62,13 @@ pub(crate) struct Cluster<C: Connector> {
     streams: Arc<Streams>,
     /// Whether the servers have shard channels.
     has_shard_channels: AtomicBool,
-    /// When the slots were last read, for each lane. Locked while they are read. A runtime that is
-    /// blocked must not keep renewals waiting.
+    /// When the last reading of the slots began, for each lane. Locked while they are read. A runtime
+    /// that is blocked must not keep renewals waiting.
     commands_gate: tokio::sync::Mutex<Option<Moment>>,
     renewals_gate: tokio::sync::Mutex<Option<Moment>>,
     closed: AtomicBool,
     /// Counts the subscriptions to revocations, so that they spread over the nodes.
-    listened: Arc<AtomicUsize>,
+    listened: AtomicUsize,
 }
 
 /// Which node is asked for the slots first or last.
@@ -124,7 +124,7 @@ impl<C: Connector> Cluster<C> {
             commands_gate: tokio::sync::Mutex::default(),
             renewals_gate: tokio::sync::Mutex::default(),
             closed: AtomicBool::new(false),
-            listened: Arc::default(),
+            listened: AtomicUsize::new(0),
         }))
     }
 
@@ -317,15 +317,8 @@ impl<C: Connector> Cluster<C> {
         channel: String,
         closed: watch::Receiver<bool>,
     ) -> Result<Notifications, BackendError> {
-        let (this, turn) = (Arc::clone(self), Arc::clone(&self.listened));
-        // A node that fails is not the next one again, also if the client listens anew.
-        let pick = move || {
-            let nodes = this.candidates(&Order::Any);
-            let turn = turn.fetch_add(1, Ordering::Relaxed);
-            let node = &nodes[turn % nodes.len()].node;
-            Arc::clone(node.commands.shared())
-        };
-        let revocations = listen(Arc::new(pick), channel, closed.clone()).await?;
+        let nodes: Arc<dyn Publishers<C>> = Arc::<Self>::clone(self);
+        let revocations = listen(nodes, channel, closed.clone()).await?;
         let this = Arc::downgrade(self);
         let ended = move || {
             let nodes = this.upgrade().map(|this| this.candidates(&Order::Any));
@@ -458,8 +451,8 @@ impl<C: Connector> Cluster<C> {
         });
     }
 
-    /// Reads the slots from the first node that answers, unless they were read within `pause` or
-    /// while this caller waited.
+    /// Reads the slots from the first node that answers, unless another reading began within `pause`, or
+    /// while this caller waited. One that began before may have seen the slots as they were then.
     async fn refresh(&self, lane: Lane, pause: Duration, order: Order<C>) {
         let began = self.shared.runtime.now();
         let gate = match lane {
@@ -470,6 +463,7 @@ impl<C: Connector> Cluster<C> {
         if read.is_some_and(|read| read >= began || began.saturating_since(read) < pause) {
             return;
         }
+        let begins = self.shared.runtime.now();
         let nodes = self.candidates(&order);
         let mut asking = self.ask_in_turn(&nodes, lane);
         while let Some((node, answer)) = asking.next().await {
@@ -477,7 +471,7 @@ impl<C: Connector> Cluster<C> {
                 break;
             }
         }
-        *read = Some(self.shared.runtime.now());
+        *read = Some(begins);
     }
 
     /// Asks nodes for the slots, each [`HEAD_START`] after the one before.
@@ -508,6 +502,20 @@ impl<C: Connector> Cluster<C> {
             Order::Any => false,
         });
         nodes
+    }
+
+    /// The primaries that are known. Before the slots were read, the nodes of the URL.
+    fn listeners(&self) -> Vec<Arc<ClusterNode<C>>> {
+        let known: Vec<_> = self.map().nodes.values().cloned().collect();
+        if known.is_empty() {
+            return self.seeds.clone();
+        }
+        known
+    }
+
+    /// Whether a node is known to be in the cluster, and this is open.
+    pub(super) fn has_node(&self, address: &NodeAddress) -> bool {
+        !self.closed.load(Ordering::Acquire) && self.map().nodes.contains_key(address)
     }
 
     async fn read_slots(&self, node: &ClusterNode<C>, lane: Lane) -> Slots {
@@ -570,6 +578,22 @@ impl<C: Connector> Cluster<C> {
     }
 }
 
+/// Revocations are published at all nodes of the cluster.
+impl<C: Connector> Publishers<C> for Cluster<C> {
+    /// A node that fails is not the next one again, also if the client listens anew.
+    fn pick(&self) -> Arc<Shared<C>> {
+        let nodes = self.listeners();
+        let turn = self.listened.fetch_add(1, Ordering::Relaxed);
+        let node = &nodes[turn % nodes.len()].node;
+        Arc::clone(node.commands.shared())
+    }
+
+    fn has(&self, server: &Arc<Shared<C>>) -> bool {
+        let is_it = |node: &Arc<ClusterNode<C>>| Arc::ptr_eq(node.node.commands.shared(), server);
+        self.listeners().iter().any(is_it)
+    }
+}
+
 /// A call without an answer so far. If its caller gives it up after a silence, the slots are read
 /// again: a replica may have taken over from a node whose connections never end.
 struct Unanswered<'a, C: Connector> {
@@ -622,3 +646,6 @@ fn redirect(error: &CallError, asked: &NodeAddress) -> Option<Redirect> {
         CallError::Failed(failure) => Redirect::parse(&failure.to_string(), asked),
     }
 }
+
+#[cfg(test)]
+mod tests;

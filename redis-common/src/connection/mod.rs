@@ -10,6 +10,8 @@ mod clock;
 mod cluster;
 mod connector;
 mod failure;
+#[cfg(test)]
+pub(crate) mod fake;
 mod managed;
 mod node;
 mod sentinel;
@@ -31,7 +33,7 @@ pub(crate) use sentinel::SentinelSource;
 pub(crate) use server::{ServerMode, WATCHED};
 pub(crate) use shared::Shared;
 pub use slots::SlotRange;
-pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, listen};
+pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, OnlyServer, listen};
 #[cfg(feature = "tls-rustls")]
 pub use tls::client_config;
 pub(crate) use tls::mismatch;

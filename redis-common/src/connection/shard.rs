@@ -18,9 +18,12 @@
 //! - If the server says that it has ended a subscription, that node knows who has the slot now. The
 //!   slots are read from it before the waiters poll. Meanwhile the messages of other slots are delivered.
 //! - A channel that no request has used for [`IDLE`] is unsubscribed.
+//! - If a node doesn't answer, one attempt to connect fails for all callers that wait for it. Each poll
+//!   would otherwise add one.
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::time::Duration;
 
@@ -107,6 +110,10 @@ pub(crate) struct Subscriber<C: Connector> {
     /// The connection. Locked while it opens, and while a subscription is sent, because a refused
     /// one may close it.
     connection: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
+    /// Why the last attempt to connect or to subscribe got no answer.
+    failure: Mutex<Option<BackendError>>,
+    /// The number of such attempts.
+    failures: AtomicU64,
     channels: Mutex<HashMap<String, Channel>>,
 }
 
@@ -135,6 +142,8 @@ impl<C: Connector> Subscriber<C> {
             shared,
             streams,
             connection: tokio::sync::Mutex::default(),
+            failure: Mutex::default(),
+            failures: AtomicU64::new(0),
             channels: Mutex::default(),
         })
     }
@@ -174,18 +183,27 @@ impl<C: Connector> Subscriber<C> {
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
+        let failures = self.failures.load(Ordering::Acquire);
         let mut current = self.connection.lock().await;
         if self.is_subscribed(&channel) {
             return Ok(true);
         }
-        if self.channels().len() >= MAX_CHANNELS {
+        let serves = |cluster: Arc<Cluster<C>>| cluster.has_node(&self.node);
+        if !cluster.upgrade().is_some_and(serves) || self.channels().len() >= MAX_CHANNELS {
             return Ok(false);
+        }
+        if self.failures.load(Ordering::Acquire) != failures
+            && let Some(failure) = &*self.failure()
+        {
+            // An attempt failed while this caller waited. Another one would take too long.
+            return Err(failure.clone());
         }
         let connection = match &*current {
             Some(connection) if !connection.is_closed() => Arc::clone(connection),
             _ => {
                 self.give_up(&mut current);
-                let connection = self.open(cluster).await?;
+                let opened = self.open(cluster).await;
+                let connection = opened.map_err(|error| self.failed(error))?;
                 *current = Some(Arc::clone(&connection));
                 connection
             }
@@ -209,10 +227,20 @@ impl<C: Connector> Subscriber<C> {
             None => Failure::lost("SSUBSCRIBE was not answered"),
         };
         drop(adding);
-        if !matches!(failure.kind(), FailureKind::Answered(_)) {
-            self.give_up(&mut current);
+        let was_answered = matches!(failure.kind(), FailureKind::Answered(_));
+        let error = failure.at_connect(&self.shared.options.key_prefix);
+        if was_answered {
+            return Err(error);
         }
-        Err(failure.at_connect(&self.shared.options.key_prefix))
+        self.give_up(&mut current);
+        Err(self.failed(error))
+    }
+
+    /// Keeps a failure for the callers that wait.
+    fn failed(&self, error: BackendError) -> BackendError {
+        *self.failure() = Some(error.clone());
+        self.failures.fetch_add(1, Ordering::Release);
+        error
     }
 
     /// Gives up the connection. All its channels are gone.
@@ -425,6 +453,10 @@ impl<C: Connector> Subscriber<C> {
     fn notify_missed(&self, session: SessionId) {
         let missed = Notification::Missed { listening: true };
         self.streams.notify(session, missed);
+    }
+
+    fn failure(&self) -> MutexGuard<'_, Option<BackendError>> {
+        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<String, Channel>> {

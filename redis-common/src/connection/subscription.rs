@@ -1,7 +1,7 @@
 //! Subscriptions. Each session that listens has a separate connection and task.
 //!
-//! If the connection ends or goes silent, or its server becomes a replica, the task reports that
-//! notifications may be missing. It opens another connection, subscribes again and reports this too.
+//! If the connection ends or goes silent, or its server becomes a replica or leaves the cluster, the task
+//! reports that notifications may be missing. It opens another connection, subscribes again and reports this too.
 //! Messages are kept in memory until the stream is read.
 //!
 //! A server that becomes a replica may leave its connections open, and it goes on to deliver what its
@@ -31,8 +31,9 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A subscription that the server has confirmed.
-struct Subscription<T> {
-    connection: T,
+struct Subscription<C: Connector> {
+    server: Arc<Shared<C>>,
+    connection: C::Connection,
     events: UnboundedReceiver<ConnectionEvent>,
     /// The number of the backend's moves to another server, and that number when the connection
     /// was opened.
@@ -48,16 +49,35 @@ enum Ended {
     StreamDropped,
 }
 
-/// Names the server of the next connection.
-pub(crate) type PickServer<C> = Arc<dyn Fn() -> Arc<Shared<C>> + Send + Sync>;
+/// The servers that publish to a session.
+pub(crate) trait Publishers<C: Connector>: Send + Sync {
+    /// The server of the next connection.
+    fn pick(&self) -> Arc<Shared<C>>;
+
+    /// Whether a server that was picked is still one of them.
+    fn has(&self, server: &Arc<Shared<C>>) -> bool;
+}
+
+/// The server of a backend without a cluster.
+pub(crate) struct OnlyServer<C: Connector>(pub(crate) Arc<Shared<C>>);
+
+impl<C: Connector> Publishers<C> for OnlyServer<C> {
+    fn pick(&self) -> Arc<Shared<C>> {
+        Arc::clone(&self.0)
+    }
+
+    fn has(&self, _: &Arc<Shared<C>>) -> bool {
+        true
+    }
+}
 
 /// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
 pub(crate) async fn listen<C: Connector>(
-    pick: PickServer<C>,
+    publishers: Arc<dyn Publishers<C>>,
     channel: String,
     closed: watch::Receiver<bool>,
 ) -> Result<Notifications, BackendError> {
-    let shared = pick();
+    let shared = publishers.pick();
     let limit = shared.options.call_timeout;
     let subscription = shared
         .within(limit, Subscription::open(&shared, &channel))
@@ -67,7 +87,7 @@ pub(crate) async fn listen<C: Connector>(
     let handle = shared.handle.clone();
     let task = SubscriptionTask {
         shared,
-        pick,
+        publishers,
         channel,
         notifications,
         closed,
@@ -86,11 +106,8 @@ pub(super) fn as_stream(receiver: UnboundedReceiver<Notification>) -> Notificati
     ))
 }
 
-impl<T: Connection> Subscription<T> {
-    async fn open<C: Connector<Connection = T>>(
-        shared: &Arc<Shared<C>>,
-        channel: &str,
-    ) -> Result<Self, BackendError> {
+impl<C: Connector> Subscription<C> {
+    async fn open(shared: &Arc<Shared<C>>, channel: &str) -> Result<Self, BackendError> {
         let connected = shared.connect(true).await?;
         let connection = connected.connection;
         match shared
@@ -101,6 +118,7 @@ impl<T: Connection> Subscription<T> {
             .await
         {
             Some(Ok(())) => Ok(Self {
+                server: Arc::clone(shared),
                 connection,
                 events: connected
                     .events
@@ -123,14 +141,14 @@ async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
 /// The task that keeps one session subscribed.
 struct SubscriptionTask<C: Connector> {
     shared: Arc<Shared<C>>,
-    pick: PickServer<C>,
+    publishers: Arc<dyn Publishers<C>>,
     channel: String,
     notifications: UnboundedSender<Notification>,
     closed: watch::Receiver<bool>,
 }
 
 impl<C: Connector> SubscriptionTask<C> {
-    async fn run(self, subscription: Subscription<C::Connection>) {
+    async fn run(self, subscription: Subscription<C>) {
         let mut closed = self.closed.clone();
         let closing = pin!(closed.wait_for(|closed| *closed));
         let keeping = pin!(self.keep_open(subscription));
@@ -139,7 +157,7 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     /// Returns when the stream ends or is dropped.
-    async fn keep_open(&self, mut subscription: Subscription<C::Connection>) {
+    async fn keep_open(&self, mut subscription: Subscription<C>) {
         while let Ended::Lost = self.forward(&mut subscription).await {
             self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
@@ -151,13 +169,13 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     /// Forwards messages until the connection is lost or the stream is dropped.
-    async fn forward(&self, subscription: &mut Subscription<C::Connection>) -> Ended {
+    async fn forward(&self, subscription: &mut Subscription<C>) -> Ended {
         let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
             // Messages must not delay the check.
             let left = check_at.saturating_since(self.shared.now());
             if left.is_zero() {
-                if !self.is_sound(&subscription.connection).await {
+                if !self.is_sound(subscription).await {
                     return Ended::Lost;
                 }
                 check_at = self.shared.now().saturating_add(CHECK_EVERY);
@@ -188,9 +206,13 @@ impl<C: Connector> SubscriptionTask<C> {
         }
     }
 
-    /// Whether the connection works, and its server is not a replica.
-    async fn is_sound(&self, connection: &C::Connection) -> bool {
-        let limit = self.shared.options.call_timeout;
+    /// Whether the connection works, and its server is still a primary.
+    async fn is_sound(&self, subscription: &Subscription<C>) -> bool {
+        // Nothing is published to a node that was taken out of the cluster.
+        if !self.publishers.has(&subscription.server) {
+            return false;
+        }
+        let (connection, limit) = (&subscription.connection, self.shared.options.call_timeout);
         let asking = async {
             connection.check_subscriptions(&[]).await.is_ok() && self.is_primary(connection).await
         };
@@ -217,10 +239,10 @@ impl<C: Connector> SubscriptionTask<C> {
     /// Tries until it succeeds. Returns `None` if the stream is dropped first, or if the server refuses
     /// this client. The stream ends then. The client asks for another one now and then, and tells why
     /// it gets none.
-    async fn open_again(&self) -> Option<Subscription<C::Connection>> {
+    async fn open_again(&self) -> Option<Subscription<C>> {
         let mut pause = FIRST_PAUSE;
         loop {
-            let server = (self.pick)();
+            let server = self.publishers.pick();
             let attempt = pin!(Subscription::open(&server, &self.channel));
             match select(attempt, pin!(self.notifications.closed())).await {
                 Either::Left((Ok(subscription), _)) => return Some(subscription),

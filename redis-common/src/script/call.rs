@@ -168,8 +168,8 @@ impl AddressedCall<'_> {
 /// Turns requests into script calls.
 ///
 /// A batch becomes one call with several keys. A standalone server accepts it. In a cluster, all
-/// keys of a call must be in one slot. Make a separate call for each element there, and pipeline
-/// the calls.
+/// keys of a call must be in one slot. Make a separate call for each key there, and pipeline the
+/// calls.
 #[derive(Debug)]
 pub struct Protocol {
     names: Names,

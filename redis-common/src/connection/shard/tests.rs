@@ -1,149 +1,16 @@
 //! Subscriptions over connections that a test drives.
 
-use std::future::pending;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 
 use futures_util::StreamExt;
-use leasehold_api::ServerTime;
+use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::backend::new_shared;
-use crate::connection::{Address, ConnectError, ServerMode, ServerUrl, SlotRange};
-use crate::options::Options;
-use crate::script::AddressedCall;
+use crate::connection::fake::{self, LIMIT, Node, PORT, ROUND_TRIP, ToNode};
 
-const INFO: &str = "redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef\r\n";
-const HOST: &str = "127.0.0.1";
-const PORT: u16 = 7_000;
-/// The limit of each question to the server. A test needs a part of it.
-const LIMIT: Duration = Duration::from_secs(5);
-/// How long the node takes to end a subscription.
-const ROUND_TRIP: Duration = Duration::from_millis(50);
 const SESSION: SessionId = SessionId::from_bytes([1; 16]);
 const CHANNELS: [&str; 2] = ["{k}1", "{k}2"];
-
-/// The only node of a cluster.
-#[derive(Default)]
-struct Node {
-    /// Where the connections for messages report their events, the newest last.
-    events: Mutex<Vec<UnboundedSender<ConnectionEvent>>>,
-    /// Whether it leaves questions without an answer.
-    silent: AtomicBool,
-    /// The channels that were unsubscribed.
-    left: Mutex<Vec<String>>,
-}
-
-impl Node {
-    async fn answer<T>(&self, answer: T) -> Result<T, Failure> {
-        match self.silent.load(Ordering::SeqCst) {
-            true => pending().await,
-            false => Ok(answer),
-        }
-    }
-
-    fn report(&self, event: ConnectionEvent) {
-        let events = self.events.lock().expect("no panic");
-        let events = events.last().expect("a connection for messages");
-        events.send(event).expect("somebody reads");
-    }
-
-    /// Delivers a message as the scripts send it: the server's time and its clock, then a wake-up.
-    fn wake(&self, channel: &str, sequence: u32) {
-        let mut payload = 1_000.0_f64.to_le_bytes().to_vec();
-        payload.extend_from_slice(&1_u64.to_le_bytes());
-        payload.push(b'H');
-        payload.extend_from_slice(&f64::from(sequence).to_le_bytes());
-        let channel = channel.to_owned();
-        self.report(ConnectionEvent::ShardMessage { channel, payload });
-    }
-}
-
-struct ToNode(Arc<Node>);
-
-impl Connector for ToNode {
-    type Connection = Self;
-
-    fn is_own(&self) -> bool {
-        true
-    }
-
-    fn address(&self) -> Option<String> {
-        None
-    }
-
-    fn at(&self, _: &ServerUrl) -> Result<Self, ConnectError> {
-        Ok(Self(Arc::clone(&self.0)))
-    }
-
-    async fn open(
-        &self,
-        _: &Options,
-        events: Option<UnboundedSender<ConnectionEvent>>,
-    ) -> Result<Self, Failure> {
-        self.0.events.lock().expect("no panic").extend(events);
-        Ok(Self(Arc::clone(&self.0)))
-    }
-}
-
-impl Connection for ToNode {
-    type Reply = Vec<u8>;
-
-    fn is_closed(&self) -> bool {
-        false
-    }
-
-    async fn eval(
-        &self,
-        _: &'static str,
-        _: &str,
-        _: &AddressedCall<'_>,
-        _: bool,
-    ) -> Result<Vec<u8>, Failure> {
-        Ok(Vec::new())
-    }
-
-    async fn info(&self, _: Option<&'static str>) -> Result<String, Failure> {
-        Ok(INFO.into())
-    }
-
-    async fn primary_of(&self, _: &str) -> Result<Option<(String, u16)>, Failure> {
-        Ok(None)
-    }
-
-    async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
-        let all = SlotRange {
-            first: 0,
-            last: 16_383,
-            host: HOST.into(),
-            port: PORT,
-        };
-        self.0.answer(vec![all]).await
-    }
-
-    async fn time(&self) -> Result<ServerTime, Failure> {
-        Ok(ServerTime::from_micros(1))
-    }
-
-    async fn check_subscriptions(&self, _: &[String]) -> Result<(), Failure> {
-        self.0.answer(()).await
-    }
-
-    async fn subscribe(&self, _: &str) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn subscribe_shard(&self, _: &str) -> Result<(), Failure> {
-        Ok(())
-    }
-
-    async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
-        sleep(ROUND_TRIP).await;
-        let mut left = self.0.left.lock().expect("no panic");
-        left.push(channel.to_owned());
-        Ok(())
-    }
-}
 
 /// A session that listens to all channels.
 struct Listening {
@@ -156,22 +23,7 @@ struct Listening {
 impl Listening {
     async fn begin() -> Self {
         let node = Arc::new(Node::default());
-        let url = ServerUrl::parse("redis-cluster://127.0.0.1:7000", false).expect("a URL");
-        let address = Address::Tcp {
-            host: HOST.into(),
-            port: PORT,
-            tls: false,
-        };
-        let options = Options::new().connect_timeout(LIMIT).call_timeout(LIMIT);
-        let shared = new_shared(
-            ToNode(Arc::clone(&node)),
-            None,
-            options,
-            ServerMode::Cluster,
-        );
-        let (_, shared) = shared.expect("good options");
-        let cluster = Cluster::new(&url, &[address], shared).expect("a good address");
-        cluster.connect().await.expect("the node answers");
+        let cluster = fake::cluster(&node, LIMIT).await;
         let closed = watch::Sender::new(false);
         let stream = cluster.listen(SESSION, "revocations".into(), closed.subscribe());
         let stream = stream.await.expect("a subscription");
@@ -255,4 +107,40 @@ async fn new_subscription_does_not_wait_for_all_that_end() {
         }
     };
     timeout(LIMIT * 4, all_left).await.expect("all end");
+}
+
+#[tokio::test]
+async fn node_that_does_not_answer_costs_one_attempt() {
+    let node = Arc::new(Node::default());
+    let cluster = fake::cluster(&node, Duration::from_millis(200)).await;
+    let subscribe = async |number| {
+        let channel = format!("{{k}}{number}");
+        cluster.subscribe(SESSION, b"{k}", channel, LIMIT).await
+    };
+    node.lost.store(true, Ordering::SeqCst);
+    let subscribed = join_all((0..10).map(subscribe)).await;
+    assert!(!subscribed.contains(&true));
+    assert_eq!(node.listeners().len(), 1, "one attempt for all");
+    assert!(!subscribe(0).await);
+    assert_eq!(node.listeners().len(), 2, "the next poll tries again");
+    node.lost.store(false, Ordering::SeqCst);
+    assert!(subscribe(0).await);
+}
+
+#[tokio::test]
+async fn nobody_subscribes_at_a_node_that_has_left_or_after_the_end() {
+    let node = Arc::new(Node::default());
+    let cluster = fake::cluster(&node, LIMIT).await;
+    let left = NodeAddress {
+        port: PORT + 1,
+        ..fake::address(PORT)
+    };
+    let subscriber = Subscriber::new(left, fake::shared(&node, LIMIT), Arc::default());
+    let channel = || CHANNELS[0].to_owned();
+    let subscribed = subscriber.subscribe(&cluster, SESSION, channel()).await;
+    assert!(matches!(subscribed, Ok(false)), "{subscribed:?}");
+    cluster.close();
+    let subscribed = cluster.subscribe(SESSION, b"{k}", channel(), LIMIT);
+    assert!(!subscribed.await);
+    assert_eq!(node.listeners(), [], "no connection for messages");
 }

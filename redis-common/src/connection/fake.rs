@@ -1,0 +1,233 @@
+//! A cluster whose nodes a test drives. One of them has all slots.
+
+use std::future::pending;
+use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use leasehold_api::ServerTime;
+use tokio::sync::mpsc::UnboundedSender;
+use tokio::time::sleep;
+
+use super::slots::NodeAddress;
+use super::{
+    Address, Cluster, ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerMode,
+    ServerUrl, Shared, SlotRange,
+};
+use crate::backend::new_shared;
+use crate::options::Options;
+use crate::script::AddressedCall;
+
+pub(crate) const URL: &str = "redis-cluster://127.0.0.1:7000";
+const INFO: &str = "redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef\r\n";
+const HOST: &str = "127.0.0.1";
+/// The port of the URL.
+pub(crate) const PORT: u16 = 7_000;
+/// The limit of each question to the server. A test needs a part of it.
+pub(crate) const LIMIT: Duration = Duration::from_secs(5);
+/// How long a node takes to end a subscription.
+pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(50);
+
+/// The nodes. They differ in their ports only.
+pub(crate) struct Node {
+    /// The port of the node that has all slots.
+    pub(crate) primary: AtomicU16,
+    /// Where the connections for messages report their events, the newest last.
+    events: Mutex<Vec<UnboundedSender<ConnectionEvent>>>,
+    /// The ports at which such connections were asked for.
+    listeners: Mutex<Vec<u16>>,
+    /// Whether no such connection opens.
+    pub(crate) lost: AtomicBool,
+    /// Whether it leaves questions without an answer.
+    pub(crate) silent: AtomicBool,
+    /// How long the slots take that it has told.
+    pub(crate) slots_take: Mutex<Duration>,
+    /// The number of scripts that it has run.
+    pub(crate) scripts: AtomicUsize,
+    /// The channels that were unsubscribed.
+    pub(crate) left: Mutex<Vec<String>>,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self {
+            primary: AtomicU16::new(PORT),
+            events: Mutex::default(),
+            listeners: Mutex::default(),
+            lost: AtomicBool::default(),
+            silent: AtomicBool::default(),
+            slots_take: Mutex::default(),
+            scripts: AtomicUsize::default(),
+            left: Mutex::default(),
+        }
+    }
+}
+
+impl Node {
+    async fn answer<T>(&self, answer: T) -> Result<T, Failure> {
+        match self.silent.load(Ordering::SeqCst) {
+            true => pending().await,
+            false => Ok(answer),
+        }
+    }
+
+    pub(crate) fn report(&self, event: ConnectionEvent) {
+        let events = self.events.lock().expect("no panic");
+        let events = events.last().expect("a connection for messages");
+        events.send(event).expect("somebody reads");
+    }
+
+    /// Delivers a message as the scripts send it: the server's time and its clock, then a wake-up.
+    pub(crate) fn wake(&self, channel: &str, sequence: u32) {
+        let mut payload = 1_000.0_f64.to_le_bytes().to_vec();
+        payload.extend_from_slice(&1_u64.to_le_bytes());
+        payload.push(b'H');
+        payload.extend_from_slice(&f64::from(sequence).to_le_bytes());
+        let channel = channel.to_owned();
+        self.report(ConnectionEvent::ShardMessage { channel, payload });
+    }
+
+    pub(crate) fn listeners(&self) -> Vec<u16> {
+        self.listeners.lock().expect("no panic").clone()
+    }
+}
+
+/// A connection to the node at a port, or opens them.
+pub(crate) struct ToNode {
+    node: Arc<Node>,
+    port: u16,
+}
+
+impl ToNode {
+    pub(crate) fn new(node: &Arc<Node>) -> Self {
+        let (node, port) = (Arc::clone(node), PORT);
+        Self { node, port }
+    }
+
+    fn again(&self) -> Self {
+        let (node, port) = (Arc::clone(&self.node), self.port);
+        Self { node, port }
+    }
+}
+
+pub(crate) fn address(port: u16) -> NodeAddress {
+    let host = HOST.into();
+    NodeAddress { host, port }
+}
+
+/// What the connections share, each of whose questions has this limit.
+pub(crate) fn shared(node: &Arc<Node>, limit: Duration) -> Arc<Shared<ToNode>> {
+    let options = Options::new().connect_timeout(limit).call_timeout(limit);
+    let shared = new_shared(ToNode::new(node), None, options, ServerMode::Cluster);
+    shared.expect("good options").1
+}
+
+/// A cluster that has read its slots.
+pub(crate) async fn cluster(node: &Arc<Node>, limit: Duration) -> Arc<Cluster<ToNode>> {
+    let url = ServerUrl::parse(URL, false).expect("a URL");
+    let nodes = url.cluster.as_deref().expect("a cluster");
+    let cluster = Cluster::new(&url, nodes, shared(node, limit)).expect("a good address");
+    cluster.connect().await.expect("the node answers");
+    cluster
+}
+
+impl Connector for ToNode {
+    type Connection = Self;
+
+    fn is_own(&self) -> bool {
+        true
+    }
+
+    fn address(&self) -> Option<String> {
+        None
+    }
+
+    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+        let Address::Tcp { port, .. } = url.address else {
+            panic!("the nodes have ports");
+        };
+        let node = Arc::clone(&self.node);
+        Ok(Self { node, port })
+    }
+
+    async fn open(
+        &self,
+        _: &Options,
+        events: Option<UnboundedSender<ConnectionEvent>>,
+    ) -> Result<Self, Failure> {
+        if let Some(events) = events {
+            self.node
+                .listeners
+                .lock()
+                .expect("no panic")
+                .push(self.port);
+            if self.node.lost.load(Ordering::SeqCst) {
+                return pending().await;
+            }
+            self.node.events.lock().expect("no panic").push(events);
+        }
+        Ok(self.again())
+    }
+}
+
+impl Connection for ToNode {
+    type Reply = Vec<u8>;
+
+    fn is_closed(&self) -> bool {
+        false
+    }
+
+    async fn eval(
+        &self,
+        _: &'static str,
+        _: &str,
+        _: &AddressedCall<'_>,
+        _: bool,
+    ) -> Result<Vec<u8>, Failure> {
+        self.node.scripts.fetch_add(1, Ordering::SeqCst);
+        Ok(Vec::new())
+    }
+
+    async fn info(&self, _: Option<&'static str>) -> Result<String, Failure> {
+        Ok(INFO.into())
+    }
+
+    async fn primary_of(&self, _: &str) -> Result<Option<(String, u16)>, Failure> {
+        Ok(None)
+    }
+
+    async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
+        let all = SlotRange {
+            first: 0,
+            last: 16_383,
+            host: HOST.into(),
+            port: self.node.primary.load(Ordering::SeqCst),
+        };
+        let take = *self.node.slots_take.lock().expect("no panic");
+        sleep(take).await;
+        self.node.answer(vec![all]).await
+    }
+
+    async fn time(&self) -> Result<ServerTime, Failure> {
+        Ok(ServerTime::from_micros(1))
+    }
+
+    async fn check_subscriptions(&self, _: &[String]) -> Result<(), Failure> {
+        self.node.answer(()).await
+    }
+
+    async fn subscribe(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn subscribe_shard(&self, _: &str) -> Result<(), Failure> {
+        Ok(())
+    }
+
+    async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
+        sleep(ROUND_TRIP).await;
+        let mut left = self.node.left.lock().expect("no panic");
+        left.push(channel.to_owned());
+        Ok(())
+    }
+}
