@@ -138,7 +138,7 @@ impl<C: Connector> SentinelSource<C> {
                 .position(|(address, _)| votes.choose(address, current.as_ref(), unheard));
             if let Some(chosen) = chosen {
                 let (address, connected) = opened.swap_remove(chosen);
-                return Ok(self.reached(shared, &address, connected));
+                return self.reached(shared, current.as_ref(), &address, connected);
             }
         }
         for (address, _) in opened {
@@ -170,7 +170,8 @@ impl<C: Connector> SentinelSource<C> {
             if *address != current && votes.choose(address, Some(&current), 0) {
                 let opening = self.open_at(shared, address, false);
                 if let Some(Ok(new)) = shared.within(shared.connect_limit(), opening).await {
-                    self.reached(shared, address, new);
+                    // If another connection has moved meanwhile, the next question decides.
+                    let _ = self.reached(shared, Some(&current), address, new);
                 }
             }
         }
@@ -269,13 +270,27 @@ impl<C: Connector> SentinelSource<C> {
 
     /// Records that a connection has reached the primary at `address`. If the connections so far
     /// lead to another server, they are to follow.
+    ///
+    /// `known` is the primary as it was before the sentinels were asked.
+    ///
+    /// # Errors
+    /// If the connections have moved since to a third server: the sentinels may have answered before.
     fn reached<T>(
         &self,
         shared: &Shared<C>,
+        known: Option<&Address>,
         address: &Address,
         connected: Connected<T>,
-    ) -> Connected<T> {
+    ) -> Result<Connected<T>, BackendError> {
         let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(now) = &*primary
+            && Some(now) != known
+            && now != address
+        {
+            let problem = "other connections have moved meanwhile";
+            let reason = format!("primary {address}: {problem} to {now}");
+            return Err(BackendError::unavailable(reason));
+        }
         let before = primary.replace(address.clone());
         if let Some(before) = before.filter(|before| before != address) {
             tracing::event!(
@@ -288,10 +303,10 @@ impl<C: Connector> SentinelSource<C> {
             );
             shared.move_on();
         }
-        Connected {
+        Ok(Connected {
             moves: shared.moves(),
             ..connected
-        }
+        })
     }
 }
 
@@ -430,6 +445,8 @@ fn reason(error: &BackendError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::fake::{self, Node, ToNode};
+    use super::super::server::{ServerInfo, ServerMode};
     use super::*;
 
     fn address(port: u16) -> Address {
@@ -464,6 +481,39 @@ mod tests {
             let chosen = from.map(|current| votes.choose(&b, current, unheard));
             assert_eq!(chosen, expected, "{for_a} : {for_b}, {unheard} unheard");
         }
+    }
+
+    #[tokio::test]
+    async fn attempt_that_began_before_a_move_moves_nothing_back() {
+        let node = Arc::new(Node::default());
+        let shared = fake::shared(&node, fake::LIMIT);
+        let url = "redis-sentinel://a:1?sentinelServiceName=s";
+        let url = ServerUrl::parse(url, false).expect("a URL");
+        let sentinels = url.sentinels.as_ref().expect("sentinels");
+        let source = SentinelSource::new(&ToNode::new(&node), &url, sentinels).expect("valid");
+        let (old, new) = (address(1), address(2));
+        let reached = |known: Option<&Address>, address: &Address| {
+            let info = "redis_version:7.0.15\r\nrole:master\r\n";
+            let connected = Connected {
+                connection: (),
+                info: ServerInfo::parse(info, ServerMode::Standalone).expect("usable"),
+                events: None,
+                moves: 0,
+            };
+            let reached = source.reached(&shared, known, address, connected);
+            reached
+                .map(|connected| connected.moves)
+                .map_err(|error| error.is_transient())
+        };
+        assert_eq!(reached(None, &old), Ok(0));
+        assert_eq!(reached(None, &old), Ok(0), "both for the first time");
+        assert_eq!(reached(Some(&old), &new), Ok(1));
+        for known in [None, Some(&old)] {
+            assert_eq!(reached(known, &old), Err(true), "it began before the move");
+        }
+        assert_eq!(source.primary().as_ref(), Some(&new));
+        assert_eq!(reached(Some(&old), &new), Ok(1), "others follow");
+        assert_eq!(reached(Some(&new), &old), Ok(2), "it is named again");
     }
 
     #[test]
