@@ -22,7 +22,7 @@ const MAX_OWED: usize = 10_000;
 /// The first pause between two tries of the owed releases, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Smaller clock ids name no server. They are constants: of stores, and of servers that don't tell their
+/// Smaller numbers name no server. They are constants: of stores, and of servers that don't tell their
 /// identity.
 const FIRST_NAME: u64 = 1 << 16;
 
@@ -94,10 +94,11 @@ impl Server {
         )
     }
 
-    /// The id of the server's clock, if it is known and names a server.
-    pub(crate) fn name(&self) -> Option<ClockId> {
+    /// What names the server, if its clock is known. Of two backends of one server, one may have seen more
+    /// steps of its clock.
+    pub(crate) fn name(&self) -> Option<u64> {
         let clock = (*lock(&self.clock))?;
-        (clock.id.get() >= FIRST_NAME).then_some(clock.id)
+        Some(clock.id.server()).filter(|name| *name >= FIRST_NAME)
     }
 
     /// How long the server's grants don't count yet.

@@ -125,7 +125,7 @@ impl fmt::Display for FireTime {
 ///
 /// It changes when the backend reaches another server. For Redis it stands for the server's
 /// `run_id`. If the client library reconnects without notice, the backend starts a new id when
-/// stamps and local time disagree. For a database it stands for the running server, such as the
+/// stamps and local time disagree, with [`after_steps`](Self::after_steps). For a database it stands for the running server, such as the
 /// time at which the server started: not for a connection, and not for a table. A store that has the
 /// clock of its machine has a constant id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -141,7 +141,23 @@ impl ClockId {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// The id of a clock of the same server after this many steps. It may be another clock: a step is a
+    /// disagreement between stamps and local time.
+    #[must_use]
+    pub const fn after_steps(self, steps: u64) -> Self {
+        Self(self.0.wrapping_add(steps << SERVER_BITS))
+    }
+
+    /// The part of the number that names the server: the lower 48 bits. Steps don't change it, because each
+    /// backend counts its own.
+    pub const fn server(self) -> u64 {
+        self.0 & ((1 << SERVER_BITS) - 1)
+    }
 }
+
+/// How many bits of a [`ClockId`] name the server.
+const SERVER_BITS: u32 = 48;
 
 /// The time of a step on the backend's clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

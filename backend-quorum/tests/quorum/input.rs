@@ -135,12 +135,21 @@ impl LockBackend for Minimal {
     }
 }
 
-/// Two of the names lead to the same server. Its vote would count twice.
+/// Two of the names lead to the same server. Its vote would count twice. One of its backends may have seen
+/// more steps of its clock.
 #[tokio::test(start_paused = true)]
 async fn same_server_twice_is_refused() {
+    for steps in [0, 1] {
+        refuses_the_same_server_twice(steps).await;
+    }
+}
+
+async fn refuses_the_same_server_twice(steps: u64) {
     let servers = Servers::start(56);
     let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
-    let quorum = Quorum::new([named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)]);
+    let mut again = named(1, 1 << 17);
+    again.1 = again.1.after_steps(steps);
+    let quorum = Quorum::new([named(0, 1 << 16), named(1, 1 << 17), again]);
     let quorum = Arc::new(quorum.expect("three backends"));
     let client = LockClient::new(Arc::clone(&quorum));
     let outcome = client.mutex("k").expect("a valid key").try_lock().await;

@@ -59,7 +59,7 @@ impl ClockWatch {
 
     /// The clock id of the last stamp.
     pub(crate) const fn current(&self) -> ClockId {
-        ClockId::new(self.server.get().wrapping_add(self.steps))
+        self.server.after_steps(self.steps)
     }
 }
 
@@ -134,6 +134,7 @@ mod tests {
             let stepped = stamp((1_100 + step).unsigned_abs());
             let id = watch.observe(at(100), at(101), stepped);
             assert_ne!(id, SERVER, "step of {step} ms");
+            assert_eq!(id.server(), SERVER.server(), "it is the same server");
             let later = stamp((1_200 + step).unsigned_abs());
             assert_eq!(watch.observe(at(200), at(201), later), id);
         }
