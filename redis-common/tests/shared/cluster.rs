@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{
-    Acquire, BackendError, Error, Guard, LockClient, LockSpec, Mode, Mutex, MutexGuard, Outcome,
-    Poll, Release, Wait, bounds,
+    Acquire, AcquireReply, BackendError, Error, Guard, LockClient, LockSpec, Mode, Mutex,
+    MutexGuard, Outcome, Poll, Release, Renew, RenewReply, Wait, bounds,
 };
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
@@ -121,6 +121,45 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
     tokio::time::sleep(LEASE * 2).await;
     assert!(guard.is_valid(), "{:?}", guard.loss_reason());
     guard.release().await.expect("released");
+}
+
+/// The elements of a key are one call, also when it is redirected to a node that doesn't know the scripts.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
+    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let backend = connect(&cluster.url()).await.expect("connected");
+    let (key, stored, before) = (key("read"), stored("read"), soon(&backend).await);
+    let readers = || (1..=128).map(|sequence| operation(session(1), sequence));
+    let acquires = readers().map(|reader| {
+        let (spec, mode) = (LockSpec::rw_lock(), Mode::Shared);
+        let request = Acquire::new(key.clone(), spec, mode, reader, LONG_LEASE, before);
+        request.expect("a good request")
+    });
+    let acquires: Vec<_> = acquires.collect();
+    for answer in backend.acquire(&acquires).await {
+        let reply = answer.expect("an answer").reply;
+        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+    }
+    let renewals = readers().map(|reader| Renew::new(key.clone(), reader, LONG_LEASE));
+    let renewals: Vec<_> = renewals.map(|it| it.expect("a good request")).collect();
+    let expect_renewed = async || {
+        let answers = backend.renew(&renewals).await;
+        assert_eq!(answers.len(), renewals.len());
+        for answer in answers {
+            let reply = answer.expect("an answer").reply;
+            assert!(matches!(reply, RenewReply::Renewed { .. }), "{reply:?}");
+        }
+    };
+    expect_renewed().await;
+    let to = block_in_place(|| {
+        let to = (cluster.primary_of(&stored) + 1) % 3;
+        cluster.begin_migration(&stored, to);
+        cluster.move_key(&stored, to);
+        to
+    });
+    expect_renewed().await;
+    block_in_place(|| cluster.end_migration(&stored, to));
+    expect_renewed().await;
 }
 
 /// A queue behind readers is a hash, anything smaller a string. While a slot migrates, the server refuses to
