@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join4};
+use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join5};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
@@ -55,16 +55,30 @@ const UPDATE: &str = "UPDATE leasehold.locks SET version = $2, state = $3, keep_
         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6
         RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// Replaces a row, and sends the messages.
-const UPDATE_AND_NOTIFY: &str = "WITH written AS (
+/// Replaces a row if these listeners hold their advisory locks, as [`REACH`] tells, and sends the messages. Returns
+/// the clock if it has written, and how many of them don't listen.
+const UPDATE_AND_NOTIFY: &str = "WITH silent AS (
+        SELECT count(*) AS number FROM unnest($10::bigint[]) AS lock
+        WHERE pg_try_advisory_xact_lock(lock)),
+    written AS (
         UPDATE leasehold.locks SET version = $2, state = $3, keep_until = $4
         WHERE key = $1 AND version = $7
         AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint >= $5
-        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6 RETURNING 1)
-    SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint, (
+        AND (extract(epoch FROM clock_timestamp()) * 1000000)::bigint < $6
+        AND (SELECT number FROM silent) = 0
+        RETURNING (extract(epoch FROM clock_timestamp()) * 1000000)::bigint AS at)
+    SELECT at, number, (
         SELECT count(pg_notify(channel, payload)) FROM unnest($8::text[], $9::text[])
-        AS message (channel, payload))
-    FROM written";
+        AS message (channel, payload) WHERE at IS NOT NULL)
+    FROM silent LEFT JOIN written ON true";
+
+/// Tells which listeners hold their advisory locks. A lock that can be taken has no listener. To look for
+/// them in `pg_locks` takes the server 0.2 ms, and copies the locks of all its sessions. Two clients that ask
+/// at the same instant about a listener that is gone may keep each other from seeing it. A grant to it lasts until
+/// its offer ends.
+const REACH: &str = "SELECT coalesce(
+        array_agg(NOT pg_try_advisory_xact_lock(number) ORDER BY place), ARRAY[]::boolean[])
+    FROM unnest($1::bigint[]) WITH ORDINALITY AS lock (number, place)";
 
 /// What all connections of a backend share.
 #[derive(Debug)]
@@ -173,6 +187,7 @@ pub(crate) struct Statements {
     pub(crate) insert: Statement,
     pub(crate) update: Statement,
     pub(crate) update_and_notify: Statement,
+    pub(crate) reach: Statement,
 }
 
 impl fmt::Debug for Session {
@@ -198,16 +213,17 @@ impl Session {
     pub(crate) async fn prepare(client: Client, shared: &Shared) -> Result<Self, BackendError> {
         let (address, began) = (shared.address(), shared.runtime.now());
         let statements = async {
-            let all = (
+            let statements = try_join5(
                 client.prepare(READ),
                 client.prepare(INSERT),
                 client.prepare(UPDATE),
                 client.prepare(UPDATE_AND_NOTIFY),
+                client.prepare(REACH),
             );
-            let statements = try_join4(all.0, all.1, all.2, all.3).await;
+            let statements = statements.await;
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
-        let (clock, (read, insert, update, update_and_notify)) =
+        let (clock, (read, insert, update, update_and_notify, reach)) =
             try_join(set_up(&client, shared), statements).await?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
@@ -222,6 +238,7 @@ impl Session {
                 insert,
                 update,
                 update_and_notify,
+                reach,
             },
             doubtful: AtomicBool::new(false),
         })

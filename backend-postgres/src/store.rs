@@ -22,12 +22,6 @@ use crate::row_key::{beginning_of_rows, key_of, row_key};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
 
-/// The advisory locks that listeners hold, among the given ones.
-const LISTENING: &str = "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks
-    WHERE locktype = 'advisory' AND objsubid = 1 AND granted
-    AND database = (SELECT oid FROM pg_database WHERE datname = current_database())
-    AND (classid::bigint << 32) | objid::bigint = ANY ($1)";
-
 /// Keys from a text on, behind another one. The comparison of `bytea` is that of their bytes.
 const LIST: &str =
     "SELECT key FROM leasehold.locks WHERE key >= $1 AND key > $2 ORDER BY key LIMIT $3";
@@ -96,6 +90,11 @@ impl PostgresStore {
         let call = session.client.query_one(statement, parameters);
         session.call(&self.connection.shared.runtime, call).await
     }
+}
+
+/// The number of the advisory lock of a listener.
+fn lock_of(session: &SessionId) -> i64 {
+    Channel::of(session).lock
 }
 
 fn stamp(session: &Session, micros: i64) -> Stamp {
@@ -171,6 +170,7 @@ impl Store for PostgresStore {
         let (key, version) = (self.key(write.key), signed(write.version.get()));
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
+        let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
         let (step, expected) = (
             micros(write.stamp.at),
             write.expected.map(|version| signed(version.get())),
@@ -180,15 +180,21 @@ impl Store for PostgresStore {
         let statements = &session.statements;
         // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
         // hears of it by its next poll.
+        if expected.is_none() && !listening.is_empty() {
+            let reach = self.reach(write.listening).await.map_err(not_sent)?;
+            if reach.contains(&Reach::Nobody) {
+                return Ok(Written::NotListening);
+            }
+        }
         let mut statement = &statements.insert;
         if let Some(expected) = &expected {
             parameters.push(expected);
             statement = &statements.update;
         }
         let call = async {
-            if expected.is_some() && !write.messages.is_empty() {
+            if expected.is_some() && !(channels.is_empty() && listening.is_empty()) {
                 let mut notifying = parameters.clone();
-                notifying.extend([&channels as &(dyn ToSql + Sync), &payloads]);
+                notifying.extend([&channels as &(dyn ToSql + Sync), &payloads, &listening]);
                 let notify = &statements.update_and_notify;
                 match session.client.query_opt(notify, &notifying).await {
                     // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
@@ -200,10 +206,16 @@ impl Store for PostgresStore {
             session.client.query_opt(statement, &parameters).await
         };
         let row = session.call(&self.connection.shared.runtime, call).await?;
-        match row.map(|row| row.try_get(0)).transpose() {
-            Ok(Some(at)) => Ok(Written::AppliedAt(stamp(&session, at))),
-            Ok(None) => Ok(Written::NotApplied),
-            Err(error) => Err(BackendError::outcome_unknown("no result").with_source(error)),
+        let Some(row) = row else {
+            return Ok(Written::NotApplied);
+        };
+        let unknown = |error| BackendError::outcome_unknown("no result").with_source(error);
+        if let Some(at) = row.try_get(0).map_err(unknown)? {
+            return Ok(Written::AppliedAt(stamp(&session, at)));
+        }
+        match row.try_get::<_, i64>(1).map_err(unknown)? {
+            0 => Ok(Written::NotApplied),
+            _ => Ok(Written::NotListening),
         }
     }
 
@@ -217,6 +229,10 @@ impl Store for PostgresStore {
     }
 
     fn can_tell_reach(&self) -> bool {
+        true
+    }
+
+    fn compares_reach(&self) -> bool {
         true
     }
 
@@ -257,18 +273,17 @@ impl Store for PostgresStore {
     }
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
-        let locks: Vec<i64> = sessions.iter().map(|it| Channel::of(it).lock).collect();
+        let locks: Vec<i64> = sessions.iter().map(lock_of).collect();
         let session = self.connection.session().await?;
-        let parameters: [&(dyn ToSql + Sync); 1] = [&locks];
-        let call = session.client.query(LISTENING, &parameters);
-        let rows = session.call(&self.connection.shared.runtime, call).await?;
-        let held: Result<Vec<i64>, _> = rows.iter().map(|row| column(row, 0)).collect();
-        let held = held?;
-        let reach = |lock| match held.contains(lock) {
+        let row = self
+            .query(&session, &session.statements.reach, &[&locks])
+            .await?;
+        let listening: Vec<bool> = column(&row, 0)?;
+        let reach = |listening| match listening {
             true => Reach::Listening,
             false => Reach::Nobody,
         };
-        Ok(locks.iter().map(reach).collect())
+        Ok(listening.into_iter().map(reach).collect())
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {

@@ -28,10 +28,12 @@ struct Step {
     is_early: bool,
     /// Whether the write has a message. A store may have another statement for those.
     has_message: bool,
+    /// Whether a session must listen that doesn't.
+    needs_listener: bool,
 }
 
 /// Checks that a store compares the version and the deadline of a write, and keeps the row. If it says that it
-/// compares the time of the step ([`Written::AppliedAt`]), checks that too.
+/// compares the time of the step ([`Written::AppliedAt`]) or who listens ([`Store::compares_reach`]), checks that too.
 ///
 /// The key must have no row. It has one afterwards, which may be removed after 20 s.
 pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), BackendError> {
@@ -49,6 +51,7 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         is_late: false,
         is_early: false,
         has_message: false,
+        needs_listener: false,
     };
     let replace = Step {
         what: "replaces the right version in time",
@@ -89,6 +92,18 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         refuse("replaces a missing row", of_other(create)),
     )
     .await?;
+    if store.compares_reach() {
+        let alone = Step {
+            needs_listener: true,
+            ..create
+        };
+        check_write(
+            store,
+            key,
+            refuse("creates a row for a session that doesn't listen", alone),
+        )
+        .await?;
+    }
     let created = check_write(store, key, create).await?;
     check_write(store, key, refuse("creates a row that exists", again)).await?;
     for step in [
@@ -119,6 +134,15 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         check_write(store, key, early).await?;
         check_write(store, key, with_message(early)).await?;
     }
+    if store.compares_reach() {
+        let alone = Step {
+            needs_listener: true,
+            ..next
+        };
+        let alone = refuse("replaces a row for a session that doesn't listen", alone);
+        check_write(store, key, alone).await?;
+        check_write(store, key, with_message(alone)).await?;
+    }
     check_write(store, key, with_message(next)).await?;
     store.remove_expired().await?;
     match version_of(&store.read(key).await?) {
@@ -145,9 +169,10 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
         false => version_of(&before),
     };
     let told = match written {
-        Written::Applied | Written::NotApplied => true,
+        Written::Applied | Written::NotApplied | Written::NotListening => true,
         Written::AppliedAt(at) => at.at >= before.stamp.at && at.at <= after.stamp.at,
     };
+    let told = told && (written != Written::NotListening || step.needs_listener);
     if told && written.is_applied() == step.is_applied && version_of(&after) == wanted {
         return Ok(written);
     }
@@ -172,8 +197,9 @@ async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, Bac
         false => ServerTime::from_micros(now.as_micros().saturating_sub(BEFORE.as_micros() as u64)),
     };
     let in_time = now.saturating_add(2 * IN_TIME);
+    let nobody = nobody(store);
     let message = Message {
-        to: nobody(store),
+        to: nobody,
         payload: Payload::WakeUp { sequence: 1 },
     };
     let write = Write {
@@ -185,6 +211,11 @@ async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, Bac
         deadline: if step.is_late { now } else { in_time },
         messages: if step.has_message {
             from_ref(&message)
+        } else {
+            &[]
+        },
+        listening: if step.needs_listener {
+            from_ref(&nobody)
         } else {
             &[]
         },

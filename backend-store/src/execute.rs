@@ -22,8 +22,8 @@ use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
 /// conflicts it is 4, 16 and at last this many times as long. So the pauses grow with a store's load, and
-/// its clients make room for each other. They don't grow for a write that releases a holder or gives the lock
-/// to a waiter: all the others wait for it.
+/// its clients make room for each other. For a write that releases a holder or gives the lock to a waiter, there is
+/// none at first, and later ones don't grow: all the others wait for it.
 const LONGEST_PAUSE: u32 = 64;
 /// An attempt counts as this long if it took less.
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
@@ -59,6 +59,8 @@ struct Stepped {
     /// The new state, unless nothing changes.
     state: Option<State>,
     messages: Vec<Message>,
+    /// The sessions that count as listening, and of which the store compares that in the write.
+    listening: Vec<SessionId>,
 }
 
 /// How commands on a remembered row have ended.
@@ -73,10 +75,12 @@ enum Tried {
 enum Attempted {
     /// The calls are answered, but for those that must be executed again without others that were given up.
     Finished,
-    /// The row had another version. All calls must be executed again.
+    /// The write was refused. All calls must be executed again.
     Conflict {
         /// Whether the write would have given the lock to a waiter.
         hands_over: bool,
+        /// Whether a waiter that was to get the lock doesn't listen. Then the store is asked who does.
+        asks: bool,
     },
 }
 
@@ -124,14 +128,15 @@ impl<S: Store> Executor<S> {
         match within(
             &*self.runtime,
             limit,
-            self.try_once(key, calls, ends, in_turn),
+            self.try_once(key, calls, ends, in_turn, pauses.asks),
         )
         .await
         {
             Some(Ok(Attempted::Finished)) => *pauses = Pauses::default(),
-            Some(Ok(Attempted::Conflict { hands_over })) => {
+            Some(Ok(Attempted::Conflict { hands_over, asks })) => {
+                pauses.asks |= asks;
                 let now = self.runtime.now();
-                let longest = pauses.next(now.saturating_since(sent), hands_over);
+                let longest = pauses.next(now.saturating_since(sent), hands_over)?;
                 // The calls that come meanwhile don't wait longer than these.
                 return Some(self.up_to(longest).min(ends.saturating_since(now)));
             }
@@ -152,6 +157,7 @@ impl<S: Store> Executor<S> {
         calls: &mut Vec<Call>,
         ends: Moment,
         in_turn: bool,
+        asks: bool,
     ) -> Result<Attempted, BackendError> {
         // A call whose write was refused needs a read: perhaps it was applied.
         if in_turn && calls.iter().all(|call| call.refused.is_none()) {
@@ -168,7 +174,7 @@ impl<S: Store> Executor<S> {
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
-        let stepped = self.step(read, calls).await?;
+        let stepped = self.step(read, calls, asks).await?;
         self.write(key, calls, found, stepped, ends.saturating_since(sent))
             .await
     }
@@ -203,11 +209,12 @@ impl<S: Store> Executor<S> {
                 stepped.answer(calls);
                 Ok(Attempted::Finished)
             }
-            Written::NotApplied => {
+            refused @ (Written::NotApplied | Written::NotListening) => {
                 self.memory.forget(key);
                 let (hands_over, version) = (stepped.hands_over(), write.version);
                 stepped.note_refused(calls, version);
-                Ok(Attempted::Conflict { hands_over })
+                let asks = refused == Written::NotListening;
+                Ok(Attempted::Conflict { hands_over, asks })
             }
         }
     }
@@ -262,7 +269,7 @@ impl<S: Store> Executor<S> {
                 self.memory.forget(key);
                 Err(BackendError::outcome_unknown("a write without a time"))
             }
-            Written::NotApplied => {
+            Written::NotApplied | Written::NotListening => {
                 // The write may have been refused because the estimate of the clock is wrong.
                 self.memory.forget_clock();
                 let version = write.version;
@@ -289,6 +296,7 @@ impl<S: Store> Executor<S> {
             keep_until: state.stored_end().saturating_add(KEEP_LONGER),
             deadline,
             messages: &stepped.messages,
+            listening: &stepped.listening,
             stamp: stepped.stamp,
         }
     }
@@ -306,17 +314,21 @@ impl<S: Store> Executor<S> {
         Duration::from_micros(self.runtime.random_u64() % micros)
     }
 
-    /// Executes the commands on a state in memory. If that depends on who listens, asks the store, and
-    /// executes them again.
-    async fn step(&self, read: Read, calls: &[Call]) -> Result<Stepped, BackendError> {
+    /// Executes the commands on a state in memory. If that depends on who listens, the store compares it in the
+    /// write, or it is asked, and they are executed again.
+    async fn step(&self, read: Read, calls: &[Call], asks: bool) -> Result<Stepped, BackendError> {
         let before = match &read.row {
             Some(row) => State::from_bytes(&row.bytes)?,
             None => State::default(),
         };
         let mut known = BTreeMap::new();
         loop {
-            let (stepped, unknown) = step_all(&before, read.stamp, calls, &known);
+            let (mut stepped, unknown) = step_all(&before, read.stamp, calls, &known);
             if unknown.is_empty() || !self.store.can_tell_reach() {
+                return Ok(stepped);
+            }
+            if !asks && self.store.compares_reach() && stepped.state.is_some() {
+                stepped.listening = unknown;
                 return Ok(stepped);
             }
             let reach = self.store.reach(&unknown).await;
@@ -373,6 +385,7 @@ fn step_all(
         replies,
         state: (!keeps).then_some(state),
         messages,
+        listening: Vec::new(),
     };
     let unknown = unknown.into_inner().unwrap_or_else(PoisonError::into_inner);
     (stepped, unknown.into_iter().collect())
@@ -483,23 +496,35 @@ fn nothing_written(error: BackendError) -> BackendError {
     }
 }
 
-/// The pauses after conflicts.
+/// The pauses after conflicts, and what else changes for the next attempt.
 #[derive(Debug)]
 struct Pauses {
     factor: u32,
+    /// Whether a write was tried again without a pause.
+    retried: bool,
+    /// Whether the store is asked who listens, before the next write.
+    asks: bool,
 }
 
 impl Default for Pauses {
     fn default() -> Self {
-        Self { factor: 1 }
+        Self {
+            factor: 1,
+            retried: false,
+            asks: false,
+        }
     }
 }
 
 impl Pauses {
-    /// The longest pause after an attempt that took this long.
-    fn next(&mut self, took: Duration, hands_over: bool) -> Duration {
+    /// The longest pause after an attempt that took this long. `None` if there is no pause.
+    fn next(&mut self, took: Duration, hands_over: bool) -> Option<Duration> {
+        // Everybody waits for it, and it has probably met the acquire of the holder before it, which is over.
+        if hands_over && !std::mem::replace(&mut self.retried, true) {
+            return None;
+        }
         let longest = took.max(SHORTEST_ATTEMPT) * if hands_over { 1 } else { self.factor };
         self.factor = (self.factor * 4).min(LONGEST_PAUSE);
-        longest
+        Some(longest)
     }
 }

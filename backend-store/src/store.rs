@@ -72,6 +72,9 @@ pub struct Write<'a> {
     pub deadline: ServerTime,
     /// The messages to deliver if the write is applied, in order.
     pub messages: &'a [Message],
+    /// The sessions that must listen. If one of them doesn't, the answer is [`Written::NotListening`]. Empty unless
+    /// the store [compares it](Store::compares_reach).
+    pub listening: &'a [SessionId],
     /// The time of the step, which the messages carry. After [`Written::AppliedAt`], it may be an estimate of the
     /// store's clock for the next writes.
     pub stamp: Stamp,
@@ -97,6 +100,7 @@ impl fmt::Debug for Write<'_> {
             .field("keep_until", &self.keep_until)
             .field("deadline", &self.deadline)
             .field("messages", &self.messages)
+            .field("listening", &self.listening.len())
             .field("stamp", &self.stamp)
             .finish()
     }
@@ -116,6 +120,8 @@ pub enum Written {
     /// Nothing was written, and nothing will be: the row had another version, the deadline had passed, or the
     /// time of [`Write::stamp`] was after the store's clock.
     NotApplied,
+    /// Nothing was written, and nothing will be: a session in [`Write::listening`] doesn't listen.
+    NotListening,
 }
 
 impl Written {
@@ -217,6 +223,17 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// - [`Reach::Unknown`] counts as listening. An error has the same meaning.
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         Ok(vec![Reach::Unknown; sessions.len()])
+    }
+
+    /// Whether [`write`](Self::write) compares who listens. The default is `false`. If it is `true`, a release that
+    /// gives the lock to a waiter needs no call of [`reach`](Self::reach), unless the waiter doesn't listen.
+    ///
+    /// - Used only with [`can_tell_reach`](Self::can_tell_reach).
+    /// - The store applies no write if a session in [`Write::listening`] doesn't listen, and answers
+    ///   [`Written::NotListening`]. It compares it in every write, with messages or without, in the step that writes
+    ///   or just before it.
+    fn compares_reach(&self) -> bool {
+        false
     }
 
     /// Whether [`list`](Self::list) works. The default is `false`.

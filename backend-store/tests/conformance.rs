@@ -64,6 +64,10 @@ impl Harness for Memory {
             copied: 10,
             ..Faults::default()
         });
+        // Each case runs with one of the two ways to learn who listens.
+        if seed.is_multiple_of(2) {
+            server.compare_reach();
+        }
         Ok(Arc::new(MemoryEnvironment { server }))
     }
 }

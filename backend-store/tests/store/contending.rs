@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use leasehold_api::LockClient;
+use futures_util::future::join;
+use leasehold_api::{AcquireReply, LockClient, Wait};
 use leasehold_store::Written;
 
+use crate::steps::{LEASE, ask, enter, operation, release, send};
 use crate::support::{Faults, Server, block_on};
 
 const CLIENTS: u32 = 32;
@@ -42,6 +44,31 @@ fn clients_of_a_busy_store_make_room_for_each_other() {
         assert!(acquired > 200, "{acquired}");
         assert!(refused < 6.0, "{refused}");
     });
+}
+
+/// Everybody waits for a release. After its first conflict it is sent again without a pause: six statements of
+/// 2 ms, the other client's among them.
+#[test]
+fn release_is_sent_again_at_once() {
+    for seed in 0..10 {
+        block_on(async {
+            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
+            let (client, other) = (server.client(), server.client());
+            enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+            // Until the client reads before it writes.
+            tokio::time::sleep(Duration::from_secs(11)).await;
+            let begun = tokio::time::Instant::now();
+            let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
+            let releasing = async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                release(&client, operation(1, 1)).await;
+                begun.elapsed()
+            };
+            let (reply, took) = join(send(&other, waits), releasing).await;
+            assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
+            assert_eq!(took, Duration::from_millis(12), "seed {seed}");
+        });
+    }
 }
 
 /// The calls of a client on one key share their turns, and so their pauses after conflicts. With 64 times an

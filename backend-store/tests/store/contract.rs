@@ -12,6 +12,7 @@ fn problem(faults: Faults) -> Option<BackendError> {
     block_on(async {
         let server = Server::new(1, Duration::from_millis(1));
         server.set_faults(faults);
+        server.compare_reach();
         server.client().self_check(&key()).await.err()
     })
 }
@@ -60,6 +61,13 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
                 ..none
             },
             "replaces a row after its deadline must not be applied",
+        ),
+        (
+            Faults {
+                silence_is_fine: true,
+                ..none
+            },
+            "for a session that doesn't listen must not be applied",
         ),
         (
             Faults {

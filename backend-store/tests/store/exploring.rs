@@ -83,6 +83,9 @@ fn explore(seed: u64, faults: Faults) -> Run {
     block_on(async {
         let server = Server::new(seed, Duration::from_millis(3));
         server.set_faults(faults);
+        if seed.is_multiple_of(2) {
+            server.compare_reach();
+        }
         let resource = Arc::new(Resource::default());
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| tokio::spawn(work(Arc::clone(&server), Arc::clone(&resource))))

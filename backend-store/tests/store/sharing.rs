@@ -106,6 +106,38 @@ fn store_is_asked_who_listens_before_a_grant() {
     });
 }
 
+/// A waiter that listens gets the lock in one read and one write. If it doesn't, the write is refused, and the
+/// store is asked.
+#[test]
+fn store_compares_who_listens_in_the_write() {
+    block_on(async {
+        let server = Server::new(1, LATENCY);
+        server.compare_reach();
+        let client = server.client();
+        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+        for number in 2..=4 {
+            send(&client, waiting(&server, operation(number, 1)))
+                .await
+                .expect("a reply");
+        }
+        let _second = client.listen(session(2)).await.expect("a stream");
+        let before = (server.reads(), server.arrived().len());
+        release(&client, operation(1, 1)).await;
+        let after = (server.reads(), server.arrived().len());
+        assert_eq!(after, (before.0 + 1, before.1 + 1));
+        assert!(server.asked().is_empty(), "{:?}", server.asked());
+        let _fourth = client.listen(session(4)).await.expect("a stream");
+        release(&client, operation(2, 1)).await;
+        let writes = server.arrived();
+        let refused = writes.iter().filter(|it| it.1 == Written::NotListening);
+        assert_eq!(refused.count(), 1, "{writes:?}");
+        assert_eq!(server.asked(), [session(3), session(4)]);
+        let inspection = client.inspect(&key()).await.expect("a reply").reply;
+        assert_eq!((inspection.holder_count, inspection.waiter_count), (1, 1));
+        assert!(inspection.waiters[0].unreachable);
+    });
+}
+
 /// A renewal does not wait for a command whose write hangs.
 #[test]
 fn renewals_pass_a_command() {

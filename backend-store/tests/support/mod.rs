@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -46,6 +46,8 @@ pub(crate) struct Faults {
     pub(crate) echoes: bool,
     /// Every write with a message is applied to the right version.
     pub(crate) messages_are_fine: bool,
+    /// Every write is applied, even if a session that must listen doesn't.
+    pub(crate) silence_is_fine: bool,
     /// A write that creates a row is answered without a time.
     pub(crate) created_without_time: bool,
 }
@@ -59,6 +61,7 @@ pub(crate) struct Sent {
     pub(crate) keep_until: ServerTime,
     pub(crate) deadline: ServerTime,
     messages: Vec<Message>,
+    listening: Vec<SessionId>,
     pub(crate) stamp: Stamp,
 }
 
@@ -71,6 +74,7 @@ impl Sent {
             keep_until: write.keep_until,
             deadline: write.deadline,
             messages: write.messages.to_vec(),
+            listening: write.listening.to_vec(),
             stamp: write.stamp,
         }
     }
@@ -105,6 +109,7 @@ pub(crate) struct Server {
     inner: Mutex<Inner>,
     started: Instant,
     next_random: AtomicU64,
+    compares_reach: AtomicBool,
     /// How much the clock was stepped back, in µs.
     stepped_back: AtomicU64,
     /// The longest time of one way of a message.
@@ -131,6 +136,7 @@ impl Server {
             inner: Mutex::new(inner),
             started: Instant::now(),
             next_random: AtomicU64::new(seed << 32 | 1),
+            compares_reach: AtomicBool::new(false),
             stepped_back: AtomicU64::new(0),
             latency,
             work,
@@ -172,6 +178,11 @@ impl Server {
 
     pub(crate) fn set_faults(&self, faults: Faults) {
         self.lock().faults = faults;
+    }
+
+    /// Compares who listens in each write.
+    pub(crate) fn compare_reach(&self) {
+        self.compares_reach.store(true, Ordering::Relaxed);
     }
 
     pub(crate) fn set_stopped(&self, stopped: bool) {
@@ -261,12 +272,14 @@ impl Server {
         let in_past = sent.stamp.at <= now || faults.future_is_fine;
         let fits = (in_time && in_past) || (faults.messages_are_fine && !sent.messages.is_empty());
         let applies = found == sent.expected && fits;
-        let written = match applies {
-            true => Written::Applied,
-            false => Written::NotApplied,
+        let listen = sent.listening.iter().all(|it| inner.listens(it)) || faults.silence_is_fine;
+        let written = match (applies, listen) {
+            (true, true) => Written::Applied,
+            (true, false) => Written::NotListening,
+            (false, _) => Written::NotApplied,
         };
         inner.arrived.push((sent.clone(), written));
-        if applies {
+        if written.is_applied() {
             let kept = Kept {
                 row: sent.row.clone(),
                 keep_until: sent.keep_until,
@@ -299,6 +312,11 @@ impl Server {
 }
 
 impl Inner {
+    fn listens(&self, session: &SessionId) -> bool {
+        let senders = self.listeners.get(session);
+        senders.is_some_and(|all| all.iter().any(|sender| !sender.is_closed()))
+    }
+
     fn deliver(&mut self, messages: &[Message], stamp: Stamp) {
         for message in messages {
             for sender in self.listeners.get(&message.to).into_iter().flatten() {
@@ -477,14 +495,15 @@ impl Store for MemoryStore {
         self.travel().await;
         let mut inner = self.server.lock();
         inner.asked.extend(sessions);
-        let listens = |session| {
-            let senders = inner.listeners.get(session);
-            match senders.is_some_and(|all| all.iter().any(|sender| !sender.is_closed())) {
-                true => Reach::Listening,
-                false => Reach::Nobody,
-            }
+        let reach = |session| match inner.listens(session) {
+            true => Reach::Listening,
+            false => Reach::Nobody,
         };
-        Ok(sessions.iter().map(listens).collect())
+        Ok(sessions.iter().map(reach).collect())
+    }
+
+    fn compares_reach(&self) -> bool {
+        self.server.compares_reach.load(Ordering::Relaxed)
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {

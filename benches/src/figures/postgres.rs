@@ -25,7 +25,7 @@ const KEY: i64 = 42;
 
 /// The statements that tried to write a row, and the rows that were written.
 const WRITES: &str = "SELECT (SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
-        WHERE query ~ '^(INSERT INTO|UPDATE) leasehold.locks|^WITH written')
+        WHERE query ~ '^(INSERT INTO|UPDATE) leasehold.locks|^WITH silent')
     || ' ' || (SELECT n_tup_ins + n_tup_upd FROM pg_stat_user_tables WHERE relname = 'locks')";
 
 /// A free lock, contended ones, and a free lock on a server that flushes each commit to disk, as servers
