@@ -626,6 +626,67 @@ async fn clock_that_is_set_forward_makes_nobody_miss_it() {
     assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
 }
 
+/// The same between two occurrences of a loop.
+#[tokio::test(start_paused = true)]
+async fn clock_that_is_set_forward_delays_no_loop() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let day = 24 * HOUR;
+    let mut each = once(&a).every(day);
+    let first = each.run_next(async |_job| Ok::<_, &str>(())).await;
+    assert_eq!(first.expect("answered"), JobOutcome::Done(()));
+    let sets = async {
+        server.advance(secs(60)).await;
+        server.step_clock_forward(3 * HOUR);
+    };
+    let late = Cell::new(Duration::MAX);
+    let next = each.run_next(async |job| {
+        let now = server.server_time().as_micros();
+        late.set(Duration::from_micros(
+            now - job.fire_time().as_millis() * 1_000,
+        ));
+        Ok::<_, &str>(())
+    });
+    let (next, ()) = tokio::join!(next, sets);
+    assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+    assert!(late.get() < secs(60), "{:?}", late.get());
+}
+
+/// The service answers again when the window is over, but the lock is still good.
+#[tokio::test(start_paused = true)]
+async fn body_does_not_begin_after_its_window() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    for _ in 0..15 {
+        network.inject_into(Call::Note, Fault::LoseReply);
+    }
+    let (fire, runs) = (now(&server), Cell::new(0));
+    let job = once(&a).at(fire).start_before(secs(10));
+    let ran = count(&job, &runs).await.expect("answered");
+    assert!(matches!(ran, JobOutcome::Missed { .. }), "{ran:?}");
+    assert_eq!(runs.get(), 0);
+}
+
+/// The service goes away after a failure, and stays away until it is too late.
+#[tokio::test(start_paused = true)]
+async fn outage_does_not_hide_a_failure_of_the_body() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let job = once(&a).at(now(&server)).start_before(secs(100));
+    let begun = server.elapsed();
+    let ran = job.run(async |_job| {
+        server.stop();
+        Err::<(), _>("disk full")
+    });
+    let missed = JobOutcome::Missed {
+        last_done: None,
+        error: Some("disk full"),
+    };
+    assert_eq!(ran.await.expect("told"), missed);
+    let took = server.elapsed() - begun;
+    assert!(took > secs(99) && took < secs(120), "{took:?}");
+}
+
 /// The attempt is noted, but its hold is gone when the server says so.
 #[tokio::test(start_paused = true)]
 async fn body_does_not_begin_without_the_lock() {

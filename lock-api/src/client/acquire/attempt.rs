@@ -333,7 +333,7 @@ impl<'a> Attempt<'a> {
             let target: Weak<HolderCell> = Arc::downgrade(&holder);
             self.session
                 .router
-                .set_held(self.operation.sequence, target, answer.stamp);
+                .set_held(self.operation.sequence, target);
         }
         self.inbox = None;
         let origin = match self.ask.owner {

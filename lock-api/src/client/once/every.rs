@@ -75,8 +75,10 @@ impl Every {
             if self.last != Some(current) {
                 break current;
             }
-            let next = Duration::from_micros(period - now % period);
-            self.once.sleep(next).await?;
+            let next = ServerTime::from_micros(now - now % period + period);
+            self.once
+                .sleep_until(next, ServerTime::from_micros(now))
+                .await?;
         };
         let occurrence = self.once.at(fire).start_before(self.period);
         let outcome = occurrence.run(body).await?;
@@ -86,7 +88,7 @@ impl Every {
 
     /// Runs each occurrence, until an error that waiting can't fix. Ignores what the occurrences return: to
     /// see that, call [`run_next`](Self::run_next). While the record of the job is ahead of the server's clock, it asks
-    /// once in a period whether it still is.
+    /// once in a period whether it still is: watch [`Once::status`], and [reset](Once::reset) the job if that time is far ahead.
     ///
     /// # Errors
     /// The permanent errors of [`Occurrence::run`](crate::Occurrence::run). [`Error::Closed`] after a shutdown.

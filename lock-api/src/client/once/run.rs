@@ -16,6 +16,7 @@ use crate::client::outcome::Outcome;
 use crate::client::state::backoff::Backoff;
 use crate::id::{Key, Label};
 use crate::reply::{NoteReply, NoteView};
+use crate::runtime::Moment;
 use crate::sync::Arc;
 use crate::time::{FireTime, ServerTime};
 
@@ -92,17 +93,28 @@ impl Occurrence {
         let mut last_error = None;
         let mut wish = None;
         loop {
-            let mut seen = self.look_through_outages().await?;
+            let until = wish.unwrap_or(self.wish).until;
+            let mut seen = match self.look_through_outages(until).await {
+                // It is too late for another attempt.
+                Err(error) if error.is_transient() && last_error.is_some() => {
+                    let (last_done, error) = (None, last_error);
+                    return Ok(JobOutcome::Missed { last_done, error });
+                }
+                seen => seen?,
+            };
             let wish = *wish.get_or_insert_with(|| self.wish.of_a_call(&seen.record, seen.at));
             let mut decision = wish.decide_without_the_lock(&seen);
             if let Decision::Start { .. } = decision {
                 // Zero would not wait at all.
                 let left = wish.until.map(|until| until.saturating_since(seen.at));
                 let limit = left.unwrap_or_default().max(Duration::from_millis(1));
-                let Outcome::Acquired(guard) = self.once.mutex.try_lock_for(limit).await? else {
-                    continue;
+                let guard = match self.once.mutex.try_lock_for(limit).await {
+                    Ok(Outcome::Acquired(guard)) => guard,
+                    Ok(Outcome::Contended(_)) => continue,
+                    Err(error) if error.is_transient() => continue,
+                    Err(error) => return Err(error),
                 };
-                match self.attempt(guard, wish, Patience::Lease, &mut body).await {
+                match self.attempt(guard, wish, Waits(true), &mut body).await {
                     Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
                     Ok(Attempted::Unrecorded(output)) => {
                         return Ok(JobOutcome::RanUnrecorded(output));
@@ -176,10 +188,7 @@ impl Occurrence {
                         return Ok(JobOutcome::Running { by });
                     }
                 };
-                match self
-                    .attempt(guard, wish, Patience::Calls, &mut body)
-                    .await?
-                {
+                match self.attempt(guard, wish, Waits(false), &mut body).await? {
                     Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
                     Attempted::Unrecorded(output) => {
                         return Ok(JobOutcome::RanUnrecorded(output));
@@ -211,20 +220,24 @@ impl Occurrence {
         }
     }
 
-    /// Asks the lock service for the record, through outages: as long as the occurrence may start, as far as this
-    /// client knows, and at least for its window.
-    async fn look_through_outages(&self) -> Result<Seen, Error> {
+    /// Asks the lock service for the record, through outages: until this time if it is known, and as long as the
+    /// window if this client doesn't know the server's time.
+    async fn look_through_outages(&self, until: Option<ServerTime>) -> Result<Seen, Error> {
         let once = &self.once;
         let core = &once.mutex.lock.client;
-        let until = core.now().saturating_add(self.wish.window);
+        let until = match self.wish.when {
+            When::At(fire) => Some(fire.after(self.wish.window)),
+            When::NotWithin => until,
+        };
+        let window_ends = core.now().saturating_add(self.wish.window);
         let mut backoff = Backoff::background();
-        let may_start = || match (self.wish.when, once.server_now()) {
-            (When::At(fire), Some(now)) => now < fire.after(self.wish.window),
-            _ => false,
+        let may_start = || match (until, once.server_now()) {
+            (Some(until), Some(now)) => now < until,
+            _ => core.now() < window_ends,
         };
         loop {
             match once.look().await {
-                Err(error) if error.is_transient() && (core.now() < until || may_start()) => {
+                Err(error) if error.is_transient() && may_start() => {
                     once.sleep(core.jittered(backoff.next())).await?;
                 }
                 seen => return seen,
@@ -260,11 +273,11 @@ impl Occurrence {
         &self,
         guard: MutexGuard,
         wish: Wish,
-        patience: Patience,
+        waits: Waits,
         body: impl FnMut(Job) -> F,
     ) -> Result<Attempted<T, E>, Error> {
         let guard = Arc::new(guard);
-        let attempted = self.attempt_with(&guard, wish, patience, body).await;
+        let attempted = self.attempt_with(&guard, wish, waits, body).await;
         // A release without an answer goes on in the background.
         drop(guard.release().await);
         attempted
@@ -274,7 +287,7 @@ impl Occurrence {
         &self,
         guard: &Arc<MutexGuard>,
         wish: Wish,
-        patience: Patience,
+        waits: Waits,
         mut body: impl FnMut(Job) -> F,
     ) -> Result<Attempted<T, E>, Error> {
         // Nobody else changes the record while this guard is valid.
@@ -289,7 +302,7 @@ impl Occurrence {
             attempts: attempt,
             ..seen.record
         };
-        if !write(guard, BEGUN, begun, KEEP, patience).await?.0 {
+        if !self.begin(guard, wish, waits, begun).await? {
             return Ok(Attempted::Again);
         }
         let job = Job {
@@ -312,7 +325,10 @@ impl Occurrence {
                 ..begun
             },
         };
-        let noted = write(guard, ENDED, ended, KEEP, Patience::Copies).await;
+        // Beyond the lease: the answer to a copy tells whether an earlier one was in time.
+        let timeout = guard.hold.client.settings.call_timeout;
+        let until = guard.hold.valid_until().saturating_add(timeout);
+        let noted = write(guard, ENDED, ended, KEEP, until).await;
         Ok(match (result, noted) {
             (Ok(output), Ok((true, _))) => Attempted::Recorded(output),
             (Ok(output), Ok((false, stands))) if stands.done >= Some(fire) => {
@@ -328,6 +344,25 @@ impl Occurrence {
                 },
             ),
         })
+    }
+
+    /// Notes that an attempt begins. Returns whether its body may run.
+    async fn begin(
+        &self,
+        guard: &MutexGuard,
+        wish: Wish,
+        waits: Waits,
+        begun: Record,
+    ) -> Result<bool, Error> {
+        let core = &guard.hold.client;
+        let until = core.now().saturating_add(match (waits, wish.until) {
+            (Waits(true), Some(until)) => until.saturating_since(begun.tried_at),
+            // Nothing has happened yet, so the caller needn't wait for it.
+            _ => core.settings.call_timeout * 3,
+        });
+        let until = until.min(guard.hold.valid_until());
+        let (stands, _) = write(guard, BEGUN, begun, KEEP, until).await?;
+        Ok(stands)
     }
 }
 
@@ -356,33 +391,21 @@ impl Wish {
     }
 }
 
-/// How long a note is repeated that gets no answer.
+/// Whether the call waits through outages, as [`Occurrence::run`] does.
 #[derive(Clone, Copy, Debug)]
-enum Patience {
-    /// For a few calls, because nothing has happened yet, and the caller doesn't wait.
-    Calls,
-    /// As long as the lock is good.
-    Lease,
-    /// Beyond the lease: the answer to a copy tells whether an earlier one was in time.
-    Copies,
-}
+struct Waits(bool);
 
-/// Notes a record. Returns whether it stands, and the record that does.
+/// Notes a record, and repeats that until there is an answer or this moment has come. Returns whether it stands, and the
+/// record that does.
 async fn write(
     guard: &MutexGuard,
     version: u32,
     record: Record,
     keep: Duration,
-    patience: Patience,
+    until: Moment,
 ) -> Result<(bool, Record), Error> {
     let (hold, bytes) = (&guard.hold, record.to_bytes());
     let token = hold.token();
-    let timeout = hold.client.settings.call_timeout;
-    let until = match patience {
-        Patience::Calls => hold.client.now().saturating_add(timeout * 3),
-        Patience::Lease => hold.valid_until(),
-        Patience::Copies => hold.valid_until().saturating_add(timeout),
-    };
     let answer = hold.note(version, &bytes, keep, until).await?;
     let stands = match answer.reply {
         NoteReply::Noted(note) => Some(note),
@@ -495,7 +518,9 @@ impl Once {
         };
         // The empty record ends with its epoch, which this hold is: it replaces the old one, and nothing is left of it later.
         let record = Record::default();
-        let written = write(&guard, RESET, record, Duration::ZERO, Patience::Calls).await;
+        let core = &guard.hold.client;
+        let until = core.now().saturating_add(core.settings.call_timeout * 3);
+        let written = write(&guard, RESET, record, Duration::ZERO, until).await;
         drop(guard.release().await);
         match written? {
             (true, _) => Ok(JobReset::Reset),
@@ -524,7 +549,11 @@ impl Once {
 
     /// Sleeps until about `until` on the server's clock, which showed `now` a moment ago. A long sleep ends
     /// halfway, at the latest after an hour: somebody may have set that clock meanwhile.
-    async fn sleep_until(&self, until: ServerTime, now: ServerTime) -> Result<(), Error> {
+    pub(super) async fn sleep_until(
+        &self,
+        until: ServerTime,
+        now: ServerTime,
+    ) -> Result<(), Error> {
         let left = until.saturating_since(now).max(SHORTEST_SLEEP);
         let asks_again = left > FINAL_SLEEP;
         self.sleep(if asks_again {

@@ -168,7 +168,9 @@ impl Renewals {
                 asked: false,
                 due: None,
             });
-            entry.renew = renew.or(entry.renew);
+            // What was asked for stays.
+            let asked = entry.renew.filter(|_| entry.asked);
+            entry.renew = asked.into_iter().chain(renew).min().or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
             let is_sooner = by.is_some_and(|by| state.check_by(holder.id, by));
             is_sooner || state.has_overslept(now)

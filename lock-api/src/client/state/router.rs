@@ -89,8 +89,8 @@ pub(crate) trait LossTarget: fmt::Debug + Send + Sync {
 enum Entry {
     Waiting {
         inbox: Arc<Inbox>,
-        /// When the operation was released by force. The reply with its grant may be on its way.
-        revoked: Option<Stamp>,
+        /// Whether the operation was released by force. The reply with its grant may be on its way.
+        revoked: bool,
     },
     Held(Weak<dyn LossTarget>),
     /// A release was decided and is not acknowledged yet.
@@ -115,27 +115,20 @@ impl NotificationRouter {
         let inbox = Arc::new(Inbox::default());
         let entry = Entry::Waiting {
             inbox: Arc::clone(&inbox),
-            revoked: None,
+            revoked: false,
         };
         self.entries.lock().insert(sequence, entry);
         inbox
     }
 
-    /// Routes the forced release of an operation to its holder, also one that came before. `granted` is
-    /// when the server reported the grant.
-    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>, granted: Stamp) {
+    /// Routes the forced release of an operation to its holder, also one that came before. A reply that is
+    /// later doesn't undo it: a hold that is revoked stays at the server until it ends.
+    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>) {
         let target = holder.upgrade();
         let before = self.entries.lock().insert(sequence, Entry::Held(holder));
-        let Some(Entry::Waiting {
-            revoked: Some(revoked),
-            ..
-        }) = before
-        else {
-            return;
-        };
-        // An acquire that was repeated may have got the lock again since.
-        let granted_later = granted.clock == revoked.clock && granted.at > revoked.at;
-        if !granted_later && let Some(target) = target {
+        if let Some(Entry::Waiting { revoked: true, .. }) = before
+            && let Some(target) = target
+        {
             target.lose_hold(sequence, Loss::Forced);
         }
     }
@@ -200,17 +193,17 @@ impl NotificationRouter {
                     inbox.update(|contents| contents.poll_now = true);
                 }
             }
-            Notification::Revoked { sequence, stamp } => self.revoke(sequence, stamp),
+            Notification::Revoked { sequence, .. } => self.revoke(sequence),
             Notification::Missed { listening } => self.set_listening(listening),
         }
     }
 
     /// Marks the holder of an operation as lost, or keeps the forced release for the holder to come.
-    fn revoke(&self, sequence: u64, at: Stamp) {
+    fn revoke(&self, sequence: u64) {
         let holder = match self.entries.lock().get_mut(&sequence) {
             Some(Entry::Held(holder)) => holder.upgrade(),
             Some(Entry::Waiting { revoked, .. }) => {
-                *revoked = Some(at);
+                *revoked = true;
                 None
             }
             Some(Entry::Releasing) | None => None,
@@ -281,7 +274,7 @@ mod tests {
         let inbox = router.register(1);
         let holder = Arc::new(Holder::default());
         let target: Weak<Holder> = Arc::downgrade(&holder);
-        router.set_held(2, target, STAMP);
+        router.set_held(2, target);
         let forced = |sequence| Notification::Revoked {
             sequence,
             stamp: STAMP,
@@ -305,43 +298,23 @@ mod tests {
 
     #[test]
     fn forced_release_that_overtakes_its_grant_loses_the_guard() {
-        let granted_at = |clock, at| Stamp {
-            clock: ClockId::new(clock),
-            at: ServerTime::from_micros(at),
+        let router = NotificationRouter::default();
+        let _inboxes = [router.register(1), router.register(2)];
+        let revoked = Notification::Revoked {
+            sequence: 1,
+            stamp: STAMP,
         };
-        // When the revoked hold was granted, and whether the guard is lost. The forced release is at 1.
-        let table = [
-            (granted_at(1, 0), true),
-            (STAMP, true),
-            // Its acquire was repeated and granted again.
-            (granted_at(1, 2), false),
-            // The times of two servers can't be compared.
-            (granted_at(2, 2), true),
-        ];
-        for (granted, is_lost) in table {
-            let router = NotificationRouter::default();
-            let _inboxes = [router.register(1), router.register(2)];
-            let revoked = Notification::Revoked {
-                sequence: 1,
-                stamp: STAMP,
-            };
-            deliver(&router, revoked);
-            let holders = [1, 2].map(|sequence| {
-                let holder = Arc::new(Holder::default());
-                let target: Weak<Holder> = Arc::downgrade(&holder);
-                router.set_held(sequence, target, granted);
-                holder
-            });
-            let losses: &[u64] = if is_lost { &[1] } else { &[] };
-            assert_eq!(*holders[0].0.lock(), losses, "{granted:?}");
-            assert!(holders[1].0.lock().is_empty(), "another operation");
-            deliver(&router, revoked);
-            assert_eq!(
-                holders[0].0.lock().len(),
-                losses.len() + 1,
-                "it is held now"
-            );
-        }
+        deliver(&router, revoked);
+        let holders = [1, 2].map(|sequence| {
+            let holder = Arc::new(Holder::default());
+            let target: Weak<Holder> = Arc::downgrade(&holder);
+            router.set_held(sequence, target);
+            holder
+        });
+        assert_eq!(*holders[0].0.lock(), [1]);
+        assert!(holders[1].0.lock().is_empty(), "another operation");
+        deliver(&router, revoked);
+        assert_eq!(*holders[0].0.lock(), [1, 1], "it is held now");
     }
 
     #[test]
