@@ -14,8 +14,8 @@ const OWN_STYLE: &str = "h2 { font-size: 16px; margin: 28px 0 6px; } h3 { font-s
     a { color: var(--note); } figure { margin: 14px 0; overflow-x: auto; }\n\
     .table { overflow-x: auto; } table { border-collapse: collapse; } th { text-align: left; }\n\
     th, td { padding: 3px 10px 3px 0; border-bottom: 1px solid var(--line); vertical-align: top; }\n\
-    td strong { color: var(--fault); } summary { cursor: pointer; margin: 0 0 10px; }\n\
-    details > div { overflow-x: auto; } .none { position: absolute; }\n";
+    td strong { color: var(--fault); } td:nth-last-child(-n+3) { white-space: nowrap; } summary { cursor: pointer; margin: 0 0 10px; }\n\
+    details > div { overflow-x: auto; margin: 0 0 14px; } .none { position: absolute; }\n";
 
 /// The page with this title and this content.
 pub(crate) fn page(title: &str, markdown: &str) -> String {
