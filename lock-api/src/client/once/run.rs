@@ -31,6 +31,8 @@ const SHORTEST_SLEEP: Duration = Duration::from_millis(10);
 const LONGEST_SLEEP: Duration = Duration::from_secs(60 * 60);
 /// What is left at most when a sleep goes to its end.
 const FINAL_SLEEP: Duration = Duration::from_secs(60);
+/// For how long a call that is too late asks what became of its occurrence.
+const SHORTEST_PATIENCE: Duration = Duration::from_secs(60);
 /// How long the record of an occurrence is kept: longer than any window, because another machine may have a longer one
 /// than this.
 const KEEP: Duration = MAX_NOTE_KEEP;
@@ -73,7 +75,7 @@ impl Occurrence {
     ///   the window: that clock was wrong. See [`Once::reset`]. Also if the fire time is more than 366 days ahead.
     /// - [`Error::ForeignValue`] if the key has the note of something else.
     /// - [`Error::Unavailable`] or [`Error::OutcomeUnknown`] if the service gave no answer until it was too late to
-    ///   start, or for as long as the window if this client doesn't know the server's time.
+    ///   start, and for at least a minute, or for as long as the window if this client doesn't know the server's time.
     /// - The permanent errors of [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Panics
@@ -220,8 +222,9 @@ impl Occurrence {
         }
     }
 
-    /// Asks the lock service for the record, through outages: until this time if it is known, and as long as the
-    /// window if this client doesn't know the server's time.
+    /// Asks the lock service for the record, through outages: until this time if it is known, at least for a minute,
+    /// because the answer tells whether another machine has run it, and as long as the window if this client doesn't know
+    /// the server's time.
     async fn look_through_outages(&self, until: Option<ServerTime>) -> Result<Seen, Error> {
         let once = &self.once;
         let core = &once.mutex.lock.client;
@@ -229,11 +232,13 @@ impl Occurrence {
             When::At(fire) => Some(fire.after(self.wish.window)),
             When::NotWithin => until,
         };
-        let window_ends = core.now().saturating_add(self.wish.window);
+        let began = core.now();
         let mut backoff = Backoff::background();
         let may_start = || match (until, once.server_now()) {
-            (Some(until), Some(now)) => now < until,
-            _ => core.now() < window_ends,
+            (Some(until), Some(now)) => {
+                now < until || core.now() < began.saturating_add(SHORTEST_PATIENCE)
+            }
+            _ => core.now() < began.saturating_add(self.wish.window),
         };
         loop {
             match once.look().await {
