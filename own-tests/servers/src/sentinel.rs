@@ -110,6 +110,14 @@ impl SentinelServers {
         named.expect("a sentinel that names a server")
     }
 
+    /// The numbers of the servers that are primaries in their own eyes: two, from the promotion of a replica until
+    /// the old primary follows it.
+    #[must_use]
+    pub fn primaries(&self) -> Vec<usize> {
+        let is_primary = |number: &usize| self.says(*number, "role:master");
+        (0..SERVERS).filter(is_primary).collect()
+    }
+
     /// The server with this number: 0 to 2.
     #[must_use]
     pub fn server(&self, number: usize) -> &RedisServer {

@@ -26,9 +26,9 @@ pub(crate) struct Cut {
     pub(crate) refused: bool,
 }
 
-/// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it
-/// is healed, as TCP does it: up to as long again as it has waited, because TCP doubles its pauses before it sends again.
-/// A new connection may be faster.
+/// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it is
+/// healed, as TCP does it: up to as long again as it has waited, because TCP doubles its pauses before it sends
+/// again. A new connection may be faster.
 #[derive(Debug)]
 pub(crate) struct Link {
     address: SocketAddr,

@@ -8,11 +8,12 @@ use rustix::process::Signal;
 
 use crate::checker::{STALL, STOPPED, SUSPENDED};
 use crate::client::Target;
+use crate::history::Assumption;
 use crate::link::{Cut, Link};
 use crate::random::Random;
 use crate::record::Record;
 use crate::run::is_chosen;
-use crate::topology::{Kind, Servers, within};
+use crate::topology::{Kind, Servers, outside, within};
 
 /// Both nemeses pause between two faults.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(2_000)];
@@ -173,8 +174,8 @@ impl Nemesis<'_> {
         self.record.fault(within(kind).delays(), Some(client), from);
     }
 
-    /// Cuts a client, or all, off from all servers. After some time, what is under way is lost, and connections are refused
-    /// at once, as by a firewall that restarts. So calls are in doubt first, and then fail fast.
+    /// Cuts a client, or all, off from all servers. After some time, what is under way is lost, and connections
+    /// are refused at once, as by a firewall that restarts. So calls are in doubt first, and then fail fast.
     fn refuse(&self, client: Option<usize>, links: &[Vec<Link>], random: &mut Random) {
         let set = |cut| links.iter().flatten().for_each(|it| it.set(cut));
         let cut = random.between(Duration::ZERO, self.lease / 2);
@@ -204,8 +205,10 @@ impl Nemesis<'_> {
         kinds: &[(usize, Kind)],
         random: &mut Random,
     ) {
+        let mut looked = self.record.now();
         while self.goes_on() {
             self.pause(random);
+            looked = note_failovers(self.record, servers, looked);
             if kinds.is_empty() {
                 continue;
             }
@@ -213,6 +216,7 @@ impl Nemesis<'_> {
             let from = self.record.now();
             servers.inject(number, random);
             self.record.fault(kind, None, from);
+            looked = note_failovers(self.record, servers, looked);
         }
     }
 
@@ -228,6 +232,17 @@ impl Nemesis<'_> {
             }
         }
     }
+}
+
+/// Notes that the servers have promoted a replica on their own since the last look. The last writes may not have
+/// reached it. Returns the time of this look.
+pub(crate) fn note_failovers(record: &Record, servers: &mut dyn Servers, looked: u64) -> u64 {
+    const KIND: Kind = outside("failover that nobody asked for", Assumption::A1).delays();
+    let now = record.now();
+    if servers.have_failed_over() {
+        record.fault(KIND, None, looked);
+    }
+    now
 }
 
 fn micros(time: Duration) -> i64 {

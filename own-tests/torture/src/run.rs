@@ -13,7 +13,7 @@ use crate::Failure;
 use crate::client::{Client, Target};
 use crate::history::{About, History};
 use crate::link::Link;
-use crate::nemesis::Nemesis;
+use crate::nemesis::{Nemesis, note_failovers};
 use crate::protocol::{Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::Record;
@@ -103,12 +103,13 @@ impl Plan<'_> {
             only: self.only,
         };
         let log = File::create(self.log)?;
+        let tormented = &mut *servers;
         // Fails early if a client can't be started at all.
         drop(Client::start(
             &mut self.program(&urls[0], &log)?,
             &targets[0],
         )?);
-        std::thread::scope(|scope| {
+        let lasted = std::thread::scope(|scope| {
             let workers: Vec<_> = (0..self.clients)
                 .map(|number| {
                     let worker = self.worker(number, record, &targets[number], random.fork());
@@ -128,7 +129,7 @@ impl Plan<'_> {
                 scope.spawn(move || {
                     nemesis.torment_clients(targets, links, clocks, &mut of_clients);
                 }),
-                scope.spawn(move || nemesis.torment_servers(servers, &kinds, &mut of_servers)),
+                scope.spawn(move || nemesis.torment_servers(tormented, &kinds, &mut of_servers)),
             ];
             scope.spawn(|| nemesis.watch_for_stalls());
             self.wait(record, &nemeses);
@@ -145,12 +146,13 @@ impl Plan<'_> {
             if record.holds() == 0 {
                 return Err(format!("no client started: {failures:?}").into());
             }
-            Ok(lasted)
-        })
+            Ok::<_, Failure>(lasted)
+        })?;
+        note_failovers(record, servers, lasted - micros(AFTERWARDS));
+        Ok(lasted)
     }
 
     fn wait(&self, record: &Record, nemeses: &[ScopedJoinHandle<'_, ()>]) {
-        let micros = |time: Duration| u64::try_from(time.as_micros()).expect("a short time");
         let mut next = micros(PROGRESS);
         while record.now() < micros(self.time) && !nemeses.iter().any(|it| it.is_finished()) {
             record.sleep(Duration::from_millis(50));
@@ -182,9 +184,10 @@ impl Plan<'_> {
         self.skews().into_iter().zip(0..).map(clock).collect()
     }
 
-    /// How much too fast the clock of each client is, in millionths: from too slow to too fast, evenly. None, if the
-    /// documentation of the subject doesn't say what another rate, a stepped clock or a suspended machine does to it. The
-    /// report shows the largest. All run evenly where the preloaded library can't change rates.
+    /// How much too fast the clock of each client is, in millionths: from too slow to too fast, evenly. None,
+    /// if the documentation of the subject doesn't say what another rate, a stepped clock or a suspended
+    /// machine does to it. The report shows the largest. All run evenly where the preloaded library can't
+    /// change rates.
     fn skews(&self) -> Vec<i64> {
         let most = match cfg!(target_arch = "x86_64") {
             true => self.topology.most_skew_ppm(),
@@ -290,6 +293,10 @@ fn left_in_the_end(servers: &dyn Servers) -> Vec<String> {
 /// Whether a fault of this name may be injected.
 pub(crate) fn is_chosen(only: &[String], name: &str) -> bool {
     only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
+}
+
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).expect("a short time")
 }
 
 fn millis(time: Duration) -> u64 {

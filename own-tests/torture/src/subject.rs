@@ -195,8 +195,8 @@ const WITHOUT_QUEUE: &[Promise] = &[
     Promise::Progress,
     Promise::Cleanup,
 ];
-/// Whether locks are granted soon is not judged: a killed attempt may be the last one for 30 s. That another one follows
-/// belongs to `Once`. Nor is their order judged.
+/// Whether locks are granted soon is not judged: a killed attempt may be the last one for 30 s. That another
+/// one follows belongs to `Once`. Nor is their order judged.
 const OF_A_JOB: &[Promise] = &[
     Promise::Once,
     Promise::Exclusion,

@@ -1,7 +1,7 @@
 //! The report as one self-contained HTML page, from its Markdown.
 //!
-//! It knows as much of Markdown as the report uses: headings, paragraphs, lists, tables, code, bold text and links. A line
-//! that begins with `<` is HTML.
+//! It knows as much of Markdown as the report uses: headings, paragraphs, lists, tables, code, bold text and
+//! links. A line that begins with `<` is HTML.
 
 use std::fmt::Write;
 

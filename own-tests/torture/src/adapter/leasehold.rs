@@ -137,8 +137,8 @@ impl Leasehold {
         })
     }
 
-    /// Takes two other locks meanwhile, if the backend is a quorum. What several tasks of a process ask for at once goes to
-    /// its servers together, and may outlive the call of one of them.
+    /// Takes two other locks meanwhile, if the backend is a quorum. What several tasks of a process ask for at
+    /// once goes to its servers together, and may outlive the call of one of them.
     fn take_others(&self, lease: Duration, wait: Duration) -> Result<(), Error> {
         for number in 0..self.others {
             let name = format!("beside-{}-{number}", std::process::id());

@@ -36,8 +36,8 @@ pub(crate) const STALL: &str = "stall of the machine";
 pub(crate) enum Promise {
     /// Holders never overlap (S1).
     Exclusion,
-    /// An occurrence of a job that is done doesn't run again, and none is tried more than three times. If an attempt dies,
-    /// another one follows.
+    /// An occurrence of a job that is done doesn't run again, and none is tried more than three times. If an
+    /// attempt dies, another one follows.
     Once,
     /// A later holder has a higher token (S4).
     Tokens,

@@ -51,7 +51,8 @@ fn went_back(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) 
     violation([before, hold], what, &[], &faults)
 }
 
-/// A reader joined other readers and shares their token (their epoch), which began before the higher token was granted. That grant must have been lost.
+/// A reader joined other readers and shares their token (their epoch), which began before the higher token was
+/// granted. That grant must have been lost.
 fn joined(history: &History, before: &Hold<'_>, [other, hold]: [&Hold<'_>; 2]) -> Violation {
     let lost = first(history, hold.from, |it| it != Assumption::A3);
     let faults: Vec<_> = lost.into_iter().collect();

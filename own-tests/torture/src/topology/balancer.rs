@@ -1,5 +1,5 @@
-//! A primary and its replica behind one address, as a load balancer does it: after a failover, new connections lead to the
-//! new primary, and old ones stay where they are.
+//! A primary and its replica behind one address, as a load balancer does it: after a failover, new connections
+//! lead to the new primary, and old ones stay where they are.
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};

@@ -23,7 +23,7 @@ const FAULTS: Faults<Cluster> = &[
     (within("graceful failover").delays(), |it, random| {
         let primary = it.primary(random);
         it.all.fail_over_to(it.all.replica_of(primary));
-        it.wait_until_in_sync();
+        it.has_promoted();
     }),
     (within("move slot").delays(), |it, random| {
         let key = it.key(random);
@@ -46,7 +46,7 @@ const FAULTS: Faults<Cluster> = &[
             it.all.kill(primary);
             until("another primary", || it.all.find_primary_of(&key).is_some());
             it.all.start_again(primary);
-            it.wait_until_in_sync();
+            it.has_promoted();
         },
     ),
     (
@@ -74,13 +74,18 @@ const FAULTS: Faults<Cluster> = &[
 
 pub(super) struct Cluster {
     all: RedisCluster,
+    /// Those that are primaries, as far as the nemesis knows.
+    primaries: Vec<usize>,
 }
 
 impl Cluster {
     pub(super) fn start() -> Self {
-        Self {
+        let mut it = Self {
             all: RedisCluster::start(),
-        }
+            primaries: Vec::new(),
+        };
+        it.primaries = it.primaries();
+        it
     }
 
     /// The name of a lock on the servers.
@@ -95,6 +100,11 @@ impl Cluster {
 
     fn info(&self, node: usize) -> String {
         self.all.nodes()[node].run(&["INFO", "replication"])
+    }
+
+    fn has_promoted(&mut self) {
+        self.wait_until_in_sync();
+        self.primaries = self.primaries();
     }
 
     fn primaries(&self) -> Vec<usize> {
@@ -142,10 +152,32 @@ impl Servers for Cluster {
         FAULTS[kind].1(self, random);
     }
 
+    fn have_failed_over(&mut self) -> bool {
+        let primaries = self.primaries();
+        let before = std::mem::replace(&mut self.primaries, primaries);
+        before != self.primaries
+    }
+
     fn left(&self) -> Vec<String> {
         let primaries = self.primaries().into_iter();
         primaries
             .flat_map(|node| left_on(&self.all.nodes()[node]))
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failover_that_no_fault_asked_for_is_noticed_once() {
+        let (mut it, mut random) = (Cluster::start(), Random::new(1));
+        it.inject(0, &mut random);
+        assert!(!it.have_failed_over(), "the fault has noted it");
+        let primary = it.primary(&mut random);
+        it.all.fail_over_to(it.all.replica_of(primary));
+        assert!(it.have_failed_over());
+        assert!(!it.have_failed_over());
     }
 }

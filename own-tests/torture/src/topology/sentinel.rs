@@ -22,7 +22,7 @@ const FAULTS: Faults<Sentinel> = &[
         outside("sentinel failover", Assumption::A1).delays(),
         |it, _| {
             it.all.fail_over();
-            it.all.wait_until_in_sync();
+            it.has_promoted();
         },
     ),
     (outside("kill primary", Assumption::A1).delays(), |it, _| {
@@ -30,7 +30,7 @@ const FAULTS: Faults<Sentinel> = &[
         it.all.server_mut(old).kill();
         it.all.wait_for_another_primary(old);
         it.all.server_mut(old).start_again();
-        it.all.wait_until_in_sync();
+        it.has_promoted();
     }),
     (
         outside("isolate primary", Assumption::A1).delays(),
@@ -39,7 +39,7 @@ const FAULTS: Faults<Sentinel> = &[
             it.all.isolate(old);
             it.all.wait_for_another_primary(old);
             it.all.rejoin(old);
-            it.all.wait_until_in_sync();
+            it.has_promoted();
         },
     ),
     (
@@ -67,13 +67,20 @@ const FAULTS: Faults<Sentinel> = &[
 
 pub(super) struct Sentinel {
     all: SentinelServers,
+    /// Those that are primaries, as far as the nemesis knows.
+    primaries: Vec<usize>,
 }
 
 impl Sentinel {
     pub(super) fn start() -> Self {
-        Self {
-            all: SentinelServers::start(DOWN_AFTER),
-        }
+        let all = SentinelServers::start(DOWN_AFTER);
+        let primaries = all.primaries();
+        Self { all, primaries }
+    }
+
+    fn has_promoted(&mut self) {
+        self.all.wait_until_in_sync();
+        self.primaries = self.all.primaries();
     }
 }
 
@@ -98,7 +105,29 @@ impl Servers for Sentinel {
         FAULTS[kind].1(self, random);
     }
 
+    fn have_failed_over(&mut self) -> bool {
+        let before = std::mem::replace(&mut self.primaries, self.all.primaries());
+        before != self.primaries
+    }
+
     fn left(&self) -> Vec<String> {
         left_on(self.all.server(self.all.primary()))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failover_that_no_fault_asked_for_is_noticed_once() {
+        let mut it = Sentinel::start();
+        it.inject(0, &mut Random::new(1));
+        assert!(!it.have_failed_over(), "the fault has noted it");
+        it.all.fail_over();
+        assert!(it.have_failed_over());
+        it.all.wait_until_in_sync();
+        it.have_failed_over();
+        assert!(!it.have_failed_over());
     }
 }
