@@ -1,10 +1,10 @@
 //! Finds a concurrency bug by running code thousands of times with different faults.
 //!
 //! Two workers add to a balance in a database, and both take the lock. A worker may be paused for longer than
-//! its lease while its write is in flight, and the database may roll a claim back. Then three versions of the worker lose
-//! an addition now and then: one that ignores the fencing token, one that sends it only with the write, and one
-//! that claims the row before it reads but doesn't check at the write that its claim still stands. The fourth does both.
-//! It loses none.
+//! its lease while its write is in flight, and the database may roll a claim back. Then three versions of the
+//! worker lose an addition now and then: one that ignores the fencing token, one that sends it only with the
+//! write, and one that claims the row before it reads but doesn't check at the write that its claim still
+//! stands. The fourth does both. It loses none.
 //!
 //! ```sh
 //! cargo run --example explore_with_sim     # prints runs that lose an addition

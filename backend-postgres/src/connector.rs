@@ -93,8 +93,8 @@ pub(crate) fn address(config: &Config) -> String {
     all.join(", ")
 }
 
-/// Reads a URL. Refuses a host that contains an `@`: the client library ends the password at the first `@`, so the rest of
-/// it would be a part of the host, which errors show.
+/// Reads a URL. Refuses a host that contains an `@`: the client library ends the password at the first `@`, so
+/// the rest of it would be a part of the host, which errors show.
 pub(crate) fn config_of(url: &str) -> Result<Config, ConnectError> {
     let config: Config = url.parse().map_err(ConnectError::Url)?;
     let mut hosts = config.get_hosts().iter();

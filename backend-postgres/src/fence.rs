@@ -200,16 +200,17 @@ impl Fence {
     /// Claims a key: from now on, no transaction with a lower token begins. Waits for the transactions with this
     /// key that have begun.
     ///
-    /// Call it once for each token, before you read what the lock protects, and outside of a transaction. After an upgrade
-    /// or a downgrade, the guard has a new token: claim again. It takes one round trip and one commit.
+    /// Call it once for each token, before you read what the lock protects, and outside of a transaction. After
+    /// an upgrade or a downgrade, the guard has a new token: claim again. It takes one round trip and one
+    /// commit.
     ///
     /// **What you have read before counts no more**, also if you have claimed before with the same token.
     ///
     /// # Errors
     /// - [`FenceError::Stale`] if a later holder has claimed the key.
     /// - [`FenceError::Busy`] if another transaction with the key doesn't end in time.
-    /// - [`FenceError::Invalid`], before any I/O, for a key or a prefix that contains a NUL character, which is no text in
-    ///   Postgres; for [`FencingToken::NONE`]; and for a token or a time that is out of range.
+    /// - [`FenceError::Invalid`], before any I/O, for a key or a prefix that contains a NUL character, which is
+    ///   no text in Postgres; for [`FencingToken::NONE`]; and for a token or a time that is out of range.
     /// - [`FenceError::Database`] if the database fails.
     ///
     /// # Cancel safety
@@ -313,7 +314,8 @@ impl Claim {
         })
     }
 
-    /// Begins a transaction, if the claim still stands. Waits for other transactions that were begun with the same keys.
+    /// Begins a transaction, if the claim still stands. Waits for other transactions that were begun with the
+    /// same keys.
     ///
     /// The transaction keeps the keys locked until it ends. It takes one round trip more than a transaction that
     /// is not fenced.

@@ -9,8 +9,8 @@
 //! count as ended, except those that are remembered as elected or have a ballot under way. That is always safe: the
 //! client goes on with a new operation, which has a higher sequence.
 //!
-//! What was elected has a bound of its own, because it is needed for as long as the lock is held, and a lock may be held
-//! through any number of other outcomes: to know the token of its guard, and to repair it.
+//! What was elected has a bound of its own, because it is needed for as long as the lock is held, and a lock
+//! may be held through any number of other outcomes: to know the token of its guard, and to repair it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};
@@ -22,8 +22,8 @@ use crate::server::lock;
 
 /// The operations that are remembered to have ended, for each session.
 const MAX_ENDED: usize = 256;
-/// The operations that are remembered as elected, for each session. The one that was renewed least recently makes room: a
-/// guard may end without a release.
+/// The operations that are remembered as elected, for each session. The one that was renewed least recently
+/// makes room: a guard may end without a release.
 const MAX_ELECTED: usize = 10_000;
 /// A session that has been silent for so long is forgotten. Its client tries an attempt again within
 /// seconds.
@@ -103,8 +103,8 @@ impl Fates {
         })
     }
 
-    /// Returns what a quorum granted to an operation, unless that has ended or is forgotten. A hold that is asked for is
-    /// in use: neither it nor its session is forgotten soon.
+    /// Returns what a quorum granted to an operation, unless that has ended or is forgotten. A hold that is
+    /// asked for is in use: neither it nor its session is forgotten soon.
     pub(crate) fn hold(&self, operation: Operation, now: Moment) -> Option<Arc<Hold>> {
         let mut sessions = lock(&self.0);
         let session = sessions.get_mut(&operation.session)?;

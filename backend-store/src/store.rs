@@ -210,9 +210,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
         Err(BackendError::unsupported("listen"))
     }
 
-    /// Whether [`reach`](Self::reach) can tell who listens. The default is `false`: every session counts
-    /// as listening, and a waiter that is gone may be granted the key, which then stays taken until the offer ends: the time that
-    /// a waiter has to confirm its grant.
+    /// Whether [`reach`](Self::reach) can tell who listens. The default is `false`: every session counts as
+    /// listening, and a waiter that is gone may be granted the key, which then stays taken until the offer
+    /// ends: the time that a waiter has to confirm its grant.
     fn can_tell_reach(&self) -> bool {
         false
     }

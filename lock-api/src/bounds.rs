@@ -39,9 +39,9 @@ pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
 /// Longest poll interval. It is a third of the waiter lease, and at most this. `poll_after` in a reply
 /// says when the waiter polls (rule 3).
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// An offer, a grant to a waiter that has not confirmed it yet, lasts for the lease that the waiter asked for, and at least this many poll intervals, but
-/// never longer than the waiter would have (rule 10). A waiter that misses the notification learns of
-/// the offer by its next poll, and needs time to confirm it then.
+/// An offer, a grant to a waiter that has not confirmed it yet, lasts for the lease that the waiter asked for,
+/// and at least this many poll intervals, but never longer than the waiter would have (rule 10). A waiter that
+/// misses the notification learns of the offer by its next poll, and needs time to confirm it then.
 pub const OFFER_POLLS: u32 = 2;
 
 /// Default timeout of one call to a backend, and the time in which a backend must answer.

@@ -123,11 +123,11 @@ impl fmt::Display for FireTime {
 
 /// An opaque id of the clock that a stamp was read from.
 ///
-/// It changes when the backend reaches another server. For Redis it stands for the server's
-/// `run_id`. If the client library reconnects without notice, the backend starts a new id when
-/// stamps and local time disagree, with [`after_steps`](Self::after_steps). For a database it stands for the running server, such as the
-/// time at which the server started: not for a connection, and not for a table. A store that has the
-/// clock of its machine has a constant id.
+/// It changes when the backend reaches another server. For Redis it stands for the server's `run_id`. If the
+/// client library reconnects without notice, the backend starts a new id when stamps and local time disagree,
+/// with [`after_steps`](Self::after_steps). For a database it stands for the running server, such as the time
+/// at which the server started: not for a connection, and not for a table. A store that has the clock of its
+/// machine has a constant id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ClockId(u64);
 

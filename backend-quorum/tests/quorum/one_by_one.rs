@@ -50,8 +50,8 @@ async fn rivals_get_it(
     false
 }
 
-/// One run: a server misses the acquire, and perhaps a renewal gets lost. Then one clock jumps. Returns whether two held
-/// the lock at once.
+/// One run: a server misses the acquire, and perhaps a renewal gets lost. Then one clock jumps. Returns whether
+/// two held the lock at once.
 async fn one_jump(seed: u64, jump: Jump) -> bool {
     let random = Random::new(seed);
     let servers = Servers::start(3_000 + seed);

@@ -240,9 +240,10 @@ async fn server_that_gets_the_hold_after_its_release_keeps_nothing() {
     }
 }
 
-/// An earlier call of the attempt reached one server only, with a lower floor, and its caller is gone. So that server
-/// has the hold under a lower token. It is no vote for a renewal, and nothing gives it the hold's token, so the hold bears
-/// the loss of no other server. Nobody else gets the lock meanwhile, and tokens grow (decision 0060).
+/// An earlier call of the attempt reached one server only, with a lower floor, and its caller is gone. So that
+/// server has the hold under a lower token. It is no vote for a renewal, and nothing gives it the hold's token,
+/// so the hold bears the loss of no other server. Nobody else gets the lock meanwhile, and tokens grow
+/// (decision 0060).
 #[tokio::test(start_paused = true)]
 async fn server_with_a_lower_token_is_one_vote_less() {
     let servers = Servers::start(19);

@@ -17,12 +17,12 @@ impl SimServer {
     /// commands that are on their way to it, as
     /// [`Unavailable`](leasehold_api::BackendError::Unavailable).
     ///
-    /// Most clients lose their connection and use the new primary. The clients in `staying` don't
-    /// notice, as behind a load balancer or with an old map of a cluster. Their commands go to the
-    /// new primary, but their subscriptions stay at the old server. It relays the messages of the
-    /// new primary, so they may arrive [later](Self::set_replication_lag). The new primary doesn't count these subscriptions, so it
-    /// takes the sessions for [unreachable](leasehold_api::machine::Reach::Nobody). This lasts
-    /// until [`SimBackend::follow_primary`], or until the connection is lost for another reason.
+    /// Most clients lose their connection and use the new primary. The clients in `staying` don't notice, as
+    /// behind a load balancer or with an old map of a cluster. Their commands go to the new primary, but their
+    /// subscriptions stay at the old server. It relays the messages of the new primary, so they may arrive
+    /// [later](Self::set_replication_lag). The new primary doesn't count these subscriptions, so it takes the
+    /// sessions for [unreachable](leasehold_api::machine::Reach::Nobody). This lasts until
+    /// [`SimBackend::follow_primary`], or until the connection is lost for another reason.
     ///
     /// The new primary's clock is `ahead` of a clock that was never stepped. So each server has its
     /// own clock, as the nodes of a cluster do. While a lock is held, the guarantees cover a clock

@@ -16,10 +16,10 @@
 //! | watermarks | count `u32`, then each: session (16), sequence `u64`, end, reason: 0, `E`, `F`, `R`, `U` |
 //! | note | token `u64`, version `u32`, end, length `u8`, bytes |
 //!
-//! A watermark is the highest sequence of a session. A mode is `X`, `S`, or `P` and the number of permits as `u32`. A label is its length as `u8` and
-//! its text. Flags of a holder: 1 revoked, 2 upgraded. Flags of a waiter: 1 listening, 2 unreachable,
-//! 4 has a floor, 8 has a deadline. The other bits are reserved. A set reserved bit is refused: its
-//! writer knows a rule that this version would break.
+//! A watermark is the highest sequence of a session. A mode is `X`, `S`, or `P` and the number of permits as
+//! `u32`. A label is its length as `u8` and its text. Flags of a holder: 1 revoked, 2 upgraded. Flags of a
+//! waiter: 1 listening, 2 unreachable, 4 has a floor, 8 has a deadline. The other bits are reserved. A set
+//! reserved bit is refused: its writer knows a rule that this version would break.
 
 use std::time::Duration;
 

@@ -198,7 +198,9 @@ pub enum Payload {
 }
 
 impl Payload {
-    /// As its session gets it, from the service that executed the command at this time.
+    /// The notification that the session gets. `stamp` is the time at which the command was executed, and the
+    /// clock. A backend calls this for each message of a [`step`], or
+    /// does the same in its store.
     #[must_use]
     pub const fn stamped(self, stamp: Stamp) -> Notification {
         match self {

@@ -37,8 +37,8 @@ impl SteppedClock {
     /// passes is this many millionths too much: 10,000 is 1 % too fast, -10,000 too slow. Its wall clock has the
     /// machine's rate, `CLOCK_BOOTTIME` the clock's.
     ///
-    /// A program with another rate than the machine's ends at once, unless this is x86_64 and the kernel lets a process write
-    /// its own code through `/proc/self/mem`.
+    /// A program with another rate than the machine's ends at once, unless this is x86_64 and the kernel lets a
+    /// process write its own code through `/proc/self/mem`.
     ///
     /// # Panics
     /// As [`new`](Self::new), and for a clock that would go backwards.

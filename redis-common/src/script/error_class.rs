@@ -31,10 +31,10 @@ impl ErrorClass {
 
 /// Classifies an error reply by its first word (`code`) and the text after it.
 ///
-/// Only for replies to this crate's scripts. The general part raises errors before its first write only. A
-/// fast path may write several times, and its later writes could in principle raise too; no command there is
-/// known to fail after the first one has succeeded. An unknown word is [`ErrorClass::OutcomeUnknown`]: it may come from a proxy that has forwarded the
-/// command.
+/// Only for replies to this crate's scripts. The general part raises errors before its first write only. A fast
+/// path may write several times, and its later writes could in principle raise too; no command there is known
+/// to fail after the first one has succeeded. An unknown word is [`ErrorClass::OutcomeUnknown`]: it may come
+/// from a proxy that has forwarded the command.
 pub fn classify(code: &str, message: &str) -> ErrorClass {
     match code {
         "NOSCRIPT" => ErrorClass::NoScript,

@@ -1,9 +1,8 @@
 //! The Lua scripts, and the encoding of their keys, arguments and replies.
 //!
-//! A backend gets a [`Call`] from [`Protocol`], addresses it to a server, and sends it with
-//! `EVALSHA`. If the server answers `NOSCRIPT`, it sends `EVAL` with the source. A decoder in [`reply`] reads the answer, which is a
-//! bulk string. [`classify`] reads an error reply. The scripts are a port of
-//! [`leasehold_api::machine`].
+//! A backend gets a [`Call`] from [`Protocol`], addresses it to a server, and sends it with `EVALSHA`. If the
+//! server answers `NOSCRIPT`, it sends `EVAL` with the source. A decoder in [`reply`] reads the answer, which
+//! is a bulk string. [`classify`] reads an error reply. The scripts are a port of [`leasehold_api::machine`].
 //!
 //! # Encoding
 //! - Each lock is one Redis key, `PREFIX{ENCODED}`; see [`Protocol::key`].
@@ -14,8 +13,8 @@
 //! - Each session has a channel for its notifications; see [`Protocol::channel`]. A message carries
 //!   the server's time, the id of its clock, and one or more notifications; see [`decode_notification`].
 //!
-//! Numbers are little-endian. The id of a clock is an integer of 64 bits. Times, tokens and sequences are IEEE doubles, like all numbers in
-//! Lua. They are integers below 2^53.
+//! Numbers are little-endian. The id of a clock is an integer of 64 bits. Times, tokens and sequences are IEEE
+//! doubles, like all numbers in Lua. They are integers below 2^53.
 
 mod call;
 mod encoding;

@@ -1,9 +1,9 @@
 //! Conversions of a hold: read to write, and write to read.
 //!
-//! A conversion names the token that the client expects, and acts only in the epoch that it numbers: one writer,
-//! or the readers that overlap. So a second delivery changes nothing. After `WrongEpoch`, the client asks again with the current token, even
-//! if an earlier attempt got no answer. If that attempt acted, the hold already has the target
-//! mode, and the server answers `Converted`.
+//! A conversion names the token that the client expects, and acts only in the epoch that it numbers: one
+//! writer, or the readers that overlap. So a second delivery changes nothing. After `WrongEpoch`, the client
+//! asks again with the current token, even if an earlier attempt got no answer. If that attempt acted, the hold
+//! already has the target mode, and the server answers `Converted`.
 //!
 //! An answer with a lower token comes from a server that doesn't know the client's epoch: an old copy of the
 //! data, or a server that has lost it. Nothing can be decided by it, so the guard is lost. In particular,

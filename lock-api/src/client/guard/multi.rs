@@ -16,9 +16,9 @@ use crate::id::{FencingToken, Key};
 /// [`MultiLock::lock`](crate::MultiLock::lock) returns it. The guard holds the locks until it is
 /// released, dropped or lost.
 ///
-/// Each key has a separate fencing token. Before you read, claim each resource with the token of the key that protects it,
-/// and send the token with each write; see [`FencingToken`]. Renewal, deadlines and dropping work as described for [`Guard`](crate::Guard). The
-/// keys of one client share renewal batches.
+/// Each key has a separate fencing token. Before you read, claim each resource with the token of the key that
+/// protects it, and send the token with each write; see [`FencingToken`]. Renewal, deadlines and dropping work
+/// as described for [`Guard`](crate::Guard). The keys of one client share renewal batches.
 ///
 /// After a loss, the other keys stay locked until you drop or release the guard. That gives you
 /// time to stop your work before another owner gets them.

@@ -86,9 +86,10 @@ impl Every {
         Ok(outcome)
     }
 
-    /// Runs each occurrence, until an error that waiting can't fix. Ignores what the occurrences return: to
-    /// see that, call [`run_next`](Self::run_next). While the record of the job is ahead of the server's clock, it asks
-    /// once in a period whether it still is: watch [`Once::status`], and [reset](Once::reset) the job if that time is far ahead.
+    /// Runs each occurrence, until an error that waiting can't fix. Ignores what the occurrences return: to see
+    /// that, call [`run_next`](Self::run_next). While the record of the job is ahead of the server's clock, it
+    /// asks once in a period whether it still is: watch [`Once::status`], and [reset](Once::reset) the job if
+    /// that time is far ahead.
     ///
     /// # Errors
     /// The permanent errors of [`Occurrence::run`](crate::Occurrence::run). [`Error::Closed`] after a shutdown.

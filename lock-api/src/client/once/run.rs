@@ -50,7 +50,7 @@ struct Seen {
 enum Attempted<T, E> {
     Recorded(T),
     Unrecorded(T),
-    /// With what follows from the record that it has left.
+    /// `Seen` has the record that the attempt left.
     Failed(E, Seen),
     /// It isn't due, as the record says that was found under the lock.
     NotDue(Seen),
@@ -82,8 +82,9 @@ impl Occurrence {
     /// If the body panics. The lock is released, and the attempt counts.
     ///
     /// # Cancel safety
-    /// If you drop the future, the body is dropped at its current await point, and the lock is released in
-    /// the background. The attempt counts. [`LockClient::shutdown`](crate::LockClient::shutdown) doesn't wait for the body.
+    /// If you drop the future, the body is dropped at its current await point, and the lock is released in the
+    /// background. The attempt counts. [`LockClient::shutdown`](crate::LockClient::shutdown) doesn't wait for
+    /// the body.
     ///
     /// # Examples
     /// See [`Once`].
@@ -222,9 +223,9 @@ impl Occurrence {
         }
     }
 
-    /// Asks the lock service for the record, through outages: until this time if it is known, at least for a minute,
-    /// because the answer tells whether another machine has run it, and as long as the window if this client doesn't know
-    /// the server's time.
+    /// Asks the lock service for the record, through outages: until this time if it is known, at least for a
+    /// minute, because the answer tells whether another machine has run it, and as long as the window if this
+    /// client doesn't know the server's time.
     async fn look_through_outages(&self, until: Option<ServerTime>) -> Result<Seen, Error> {
         let once = &self.once;
         let core = &once.mutex.lock.client;
@@ -366,8 +367,8 @@ impl Occurrence {
             _ => core.settings.call_timeout * 3,
         });
         let until = until.min(guard.hold.valid_until());
-        let (stands, _) = write(guard, BEGUN, begun, KEEP, until).await?;
-        Ok(stands)
+        let written = write(guard, BEGUN, begun, KEEP, until).await;
+        written.map(|(stands, _)| stands)
     }
 }
 
@@ -400,8 +401,8 @@ impl Wish {
 #[derive(Clone, Copy, Debug)]
 struct Waits(bool);
 
-/// Notes a record, and repeats that until there is an answer or this moment has come. Returns whether it stands, and the
-/// record that does.
+/// Notes a record, and repeats that until there is an answer or this moment has come. Returns whether it
+/// stands, and the record that does.
 async fn write(
     guard: &MutexGuard,
     version: u32,

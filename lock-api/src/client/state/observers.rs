@@ -46,8 +46,8 @@ struct Shared {
 }
 
 impl Observers {
-    /// If the caller must ask now, returns when to ask again. The caller then calls [`end`](Self::end). If it is dropped
-    /// before, another stream asks a second later.
+    /// If the caller must ask now, returns when to ask again. The caller then calls [`end`](Self::end). If it
+    /// is dropped before, another stream asks a second later.
     pub(crate) fn begin(&self, now: Moment) -> Option<Moment> {
         let mut shared = self.shared.lock();
         if shared.due > now {

@@ -212,8 +212,8 @@ macro_rules! option_setters {
         /// Sets the class of the handle: the value of the label `class` in the metrics of its calls and guards. Empty
         /// by default.
         ///
-        /// Name what you lock, such as `"invoice"` for the keys `invoice:1`, `invoice:2` and so on. It is a part of your
-        /// program's text, so that there are few classes.
+        /// Name what you lock, such as `"invoice"` for the keys `invoice:1`, `invoice:2` and so on. It is a
+        /// part of your program's text, so that there are few classes.
         #[must_use]
         pub const fn class(mut self, class: &'static str) -> Self {
             self.$($options).+.class = class;

@@ -1,5 +1,5 @@
-//! A quorum without the rule that an operation has one fate: each call for an attempt decides about it anew, by the votes
-//! that it sees, even after another one has taken it back.
+//! A quorum without the rule that an operation has one fate: each call for an attempt decides about it anew, by
+//! the votes that it sees, even after another one has taken it back.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
