@@ -347,4 +347,12 @@ mod tests {
         renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
         assert!(takes_renewal(&renewals, 160));
     }
+
+    #[test]
+    fn another_hold_does_not_postpone_a_renewal_that_was_asked_for() {
+        let (renewals, holder, _) = renewing();
+        renewals.renew_now(at(110));
+        renewals.schedule(&holder, at(112), at(440));
+        assert!(takes_renewal(&renewals, 120));
+    }
 }
