@@ -97,7 +97,7 @@ fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
     let names = Promise::ALL.map(Promise::name).join(" | ");
     writeln!(
         page,
-        "| lock | servers | {names} | lost without a fence | first answer, ms | first lock, ms |"
+        "| lock | servers | {names} | lost without a fence | first success, ms | first lock, ms |"
     )?;
     writeln!(
         page,

@@ -59,7 +59,8 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
     plan.subject.program(plan.lease_ms(), &[])?;
     let mut servers = plan.topology.start(plan.lease);
     let link = |to| Link::start(runtime.handle(), to);
-    let links = (0..plan.clients)
+    // The last one is the probe's.
+    let links = (0..=plan.clients)
         .map(|_| servers.linked().into_iter().map(link).collect())
         .collect::<std::io::Result<Vec<Vec<Link>>>>()?;
     let mut about = About {
@@ -93,7 +94,9 @@ impl Plan<'_> {
     ) -> Result<u64, Failure> {
         let urls: Vec<_> = links.iter().map(|it| self.urls(servers, it)).collect();
         let kinds = self.kinds(servers);
-        let targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
+        let all_targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
+        // The nemesis spares the probe.
+        let (targets, links) = (&all_targets[..self.clients], &links[..self.clients]);
         let clocks = &self.clocks();
         let (calm, mut random) = (&AtomicBool::new(false), Random::new(self.seed));
         let nemesis = &Nemesis {
@@ -107,12 +110,12 @@ impl Plan<'_> {
         // Fails early if a client can't be started at all.
         drop(Client::start(
             &mut self.program(&urls[0], &log)?,
-            &targets[0],
+            &all_targets[0],
         )?);
         let lasted = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..self.clients)
+            let workers: Vec<_> = (0..=self.clients)
                 .map(|number| {
-                    let worker = self.worker(number, record, &targets[number], random.fork());
+                    let worker = self.worker(number, record, &all_targets[number], random.fork());
                     let (urls, log) = (&urls[number], &log);
                     let program = move || {
                         let mut program = self.program(urls, log).expect("as for the first one");
@@ -124,7 +127,6 @@ impl Plan<'_> {
                 })
                 .collect();
             let (mut of_clients, mut of_servers) = (random.fork(), random.fork());
-            let targets = &targets;
             let nemeses = [
                 scope.spawn(move || {
                     nemesis.torment_clients(targets, links, clocks, &mut of_clients);
@@ -225,6 +227,7 @@ impl Plan<'_> {
             } else {
                 self.long
             },
+            probes: number == self.clients,
             random,
         }
     }

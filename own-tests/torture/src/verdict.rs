@@ -131,7 +131,7 @@ pub(crate) fn print(history: &History) -> Judged {
         about.lasted_us / 1_000_000,
     );
     let shown = [
-        ("answered again", &figures.answers_ms),
+        ("the probe got its lock again", &figures.answers_ms),
         ("locks were granted again", &figures.recoveries_ms),
     ];
     for (what, took) in shown {

@@ -17,6 +17,8 @@ pub(crate) const KEYS: [&str; 4] = [MUTEXES[0], MUTEXES[1], READERS_AND_WRITERS,
 const READERS_AND_WRITERS: &str = "book";
 const PERMITS: &str = "seats";
 const SEATS: u32 = 2;
+/// The lock that only the probe takes.
+pub(crate) const PROBE: &str = "probe";
 
 /// How long a client pauses between two locks.
 const PAUSE: Duration = Duration::from_millis(20);
@@ -37,6 +39,9 @@ pub(crate) struct Worker<'a> {
     pub(crate) runs_jobs: bool,
     /// How many of a hundred holders need a few renewals.
     pub(crate) long: usize,
+    /// Whether it only tries a lock of its own, so that the first success after a fault shows when the servers could be
+    /// used again. The others may wait for a holder that is still at work.
+    pub(crate) probes: bool,
     pub(crate) random: Random,
 }
 
@@ -97,6 +102,7 @@ impl Worker<'_> {
     fn round(&mut self, client: &mut Client<'_>) -> Result<(), Gone> {
         let (key, mode) = self.choose();
         let wait = match self.random.below(5) {
+            _ if self.probes => Duration::ZERO,
             0 => Duration::ZERO,
             _ => self.random.between(self.lease / 2, self.lease * 3),
         };
@@ -112,6 +118,7 @@ impl Worker<'_> {
         let begun = self.begin(self.record.next_hold(), &key, acquire);
         let like = begun.clone();
         match self.ask(client, &command, begun)? {
+            Answer::Held { .. } if self.probes => self.release(client, &like),
             Answer::Held { token } => self.work(client, &like, mode, token),
             Answer::Error(_) => {
                 self.record.sleep(AFTER_FAILURE);
@@ -122,6 +129,9 @@ impl Worker<'_> {
     }
 
     fn choose(&mut self) -> (String, Mode) {
+        if self.probes {
+            return (PROBE.into(), Mode::Mutex);
+        }
         let (key, mode) = match self.random.below(10) {
             0 if self.all_modes => (READERS_AND_WRITERS, Mode::Write),
             1 | 2 if self.all_modes => (READERS_AND_WRITERS, Mode::Read),
@@ -170,9 +180,12 @@ impl Worker<'_> {
             self.pass(client, hold, Call::PlainWrite { value: plain + 1 })?;
         }
         // Also after a loss: a late release must not touch the next holder.
+        self.release(client, hold)
+    }
+
+    fn release(&self, client: &mut Client<'_>, hold: &Begun) -> Result<(), Gone> {
         let begun = self.begin(hold.hold, &hold.key, Call::Release);
-        self.ask(client, &Command::Release, begun)?;
-        Ok(())
+        self.ask(client, &Command::Release, begun).map(drop)
     }
 
     /// Some holders need a few renewals. The others are quick.

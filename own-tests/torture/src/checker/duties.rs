@@ -2,6 +2,7 @@
 
 use super::{Hold, Promise, STALL, STOPPED, SUSPENDED, Violation, broken, seconds};
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
+use crate::workload::PROBE;
 
 /// How long it may take until a signal reaches all threads of a process.
 const SIGNAL_US: u64 = 100_000;
@@ -111,15 +112,14 @@ fn faults_of_servers(history: &History) -> Vec<(&Fault, u64)> {
     faults.into_iter().zip(ends).collect()
 }
 
-/// How long it took after each fault of the servers until a client got an answer from them, in ms. A lock may
-/// be held at that time, so the first new holder comes later.
-pub(super) fn first_answers(history: &History) -> Vec<u64> {
-    let answered = |it: &&Operation| match it.call {
-        Call::Acquire { wait_ms: 0, .. } => matches!(it.answer, Answer::Held { .. } | Answer::Free),
-        Call::Acquire { .. } | Call::Release => matches!(it.answer, Answer::Held { .. }),
-        _ => false,
+/// How long it took after each fault of the servers until the probe got its lock, in ms. Others may wait for a holder
+/// that is still at work. A history without a probe has no such times.
+pub(super) fn first_successes(history: &History) -> Vec<u64> {
+    let is_success = |it: &&Operation| {
+        let acquires = matches!(it.call, Call::Acquire { .. });
+        it.key == PROBE && acquires && matches!(it.answer, Answer::Held { .. })
     };
-    let operations = history.operations().filter(answered);
+    let operations = history.operations().filter(is_success);
     let mut answers: Vec<u64> = operations.filter_map(|it| it.completed).collect();
     answers.sort_unstable();
     let mut took = Vec::new();

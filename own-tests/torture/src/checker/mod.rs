@@ -22,6 +22,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::history::{Answer, Assumption, Call, Entry, Fault, History, Operation};
 use crate::protocol::Mode;
+use crate::workload::PROBE;
 
 /// The kind of a fault that stops a client's process.
 pub(crate) const STOPPED: &str = "stop client";
@@ -125,7 +126,8 @@ pub(crate) struct Figures {
     pub(crate) errors: BTreeMap<String, usize>,
     /// The times from the end of a fault of the servers to the first success, in ms, in order.
     pub(crate) recoveries_ms: Vec<u64>,
-    /// The times from the end of a fault of the servers to their first answer, in ms, in order.
+    /// The times from the end of a fault of the servers to the first lock of the probe, in ms, in order. In summaries of
+    /// older runs, which had no probe: to the first answer to any client.
     #[serde(default)]
     pub(crate) answers_ms: Vec<u64>,
     pub(crate) fenced_writes: usize,
@@ -138,7 +140,9 @@ pub(crate) struct Figures {
 
 /// Checks a history.
 pub(crate) fn check(history: &History) -> Verdict {
-    let holds = Hold::all(history);
+    let mut holds = Hold::all(history);
+    // It shows when the servers can be used again, and takes nobody's turn.
+    holds.retain(|hold| hold.key != PROBE);
     let mut verdict = Verdict {
         figures: count(history, &holds),
         ..Verdict::default()
@@ -156,7 +160,7 @@ pub(crate) fn check(history: &History) -> Verdict {
     let (stuck, recoveries) = duties::progress(history, &holds);
     found.extend(stuck);
     verdict.figures.recoveries_ms = recoveries;
-    verdict.figures.answers_ms = duties::first_answers(history);
+    verdict.figures.answers_ms = duties::first_successes(history);
     for violation in found {
         add_circumstances(history, violation);
     }

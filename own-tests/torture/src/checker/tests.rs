@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::history::About;
+use crate::workload::PROBE;
 
 /// Times are in ms here.
 const MS: u64 = 1_000;
@@ -525,6 +526,29 @@ fn silence_is_too_long() {
 }
 
 #[test]
+fn probe_shows_when_the_servers_can_be_used_again() {
+    let mut story = Story::new()
+        .suffers("kill server", None, (100, 200), None)
+        .acquires(BOB, (190, 250), 31)
+        .lasts(1_000);
+    let figures = check(&story.0).figures;
+    assert_eq!(
+        (figures.answers_ms, figures.recoveries_ms),
+        (vec![], vec![50])
+    );
+    if let Some(Entry::Operation(acquire)) = story.0.entries.last_mut() {
+        acquire.key = PROBE.into();
+    }
+    let figures = check(&story.0).figures;
+    assert_eq!(
+        (figures.answers_ms, figures.recoveries_ms),
+        (vec![50], vec![])
+    );
+    // Its locks don't show that others get theirs.
+    story.lasts(10_000).breaks_only(Promise::Progress);
+}
+
+#[test]
 fn healed_servers_serve_again() {
     let story = |granted, lasts| {
         Story::new()
@@ -534,16 +558,6 @@ fn healed_servers_serve_again() {
     };
     story(300, 10_000).keeps_everything();
     assert_eq!(check(&story(300, 10_000).0).figures.recoveries_ms, [100]);
-    // The server says that another client has the lock.
-    let mode = Mode::Mutex;
-    let refused = Call::Acquire { mode, wait_ms: 0 };
-    let refused = story(300, 10_000).operation(BOB, refused, (190, 250), Answer::Free);
-    assert_eq!(check(&refused.0).figures.answers_ms, [50]);
-    // He may have given up by himself.
-    let wait_ms = 10;
-    let gave_up = Call::Acquire { mode, wait_ms };
-    let gave_up = story(300, 10_000).operation(BOB, gave_up, (190, 250), Answer::Free);
-    assert_eq!(check(&gave_up.0).figures.answers_ms, [100]);
     // Nobody can tell whether it would have gone on.
     Story::new()
         .suffers("kill server", None, (100, 200), None)
