@@ -104,7 +104,7 @@ impl Options {
     /// Sets the maximum time in which a connection is made, 10 ms to 5 s, including TLS and the login. The
     /// default is 1 s. A time out of range is refused when you create the backend.
     ///
-    /// A call that gives up sooner, after its [`call_timeout`](Self::call_timeout), doesn't end the attempt. A
+    /// A call that gives up sooner, after its [`call_timeout`](Self::call_timeout), doesn't stop the connecting. A
     /// later call uses the connection.
     ///
     /// # Examples

@@ -220,7 +220,7 @@ fn largest(groups: &[Vec<Grant>]) -> usize {
     groups.iter().map(Vec::len).max().unwrap_or(0)
 }
 
-/// The reason that all these answers give.
+/// The reason that all these answers give. `Unknown` if they differ, or there is none.
 fn common(reasons: &[EndReason]) -> EndReason {
     let first = reasons.first().copied().unwrap_or(EndReason::Unknown);
     let agree = reasons.iter().all(|reason| *reason == first);

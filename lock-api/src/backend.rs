@@ -438,9 +438,9 @@ fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>
 /// Writes [`LockBackend`] methods that forward to the same method of another backend.
 ///
 /// The first line, `|wrapper| inner`, names the backend to call. `inner` may be a block; it runs at
-/// each call. The second line lists the methods to forward, or is `all`. `clock` stands for
-/// [`clock_address`](LockBackend::clock_address) too, and `read_clock` for
-/// [`self_check`](LockBackend::self_check).
+/// each call. The second line lists the methods to forward, or is `all`. `clock` also forwards
+/// [`clock_address`](LockBackend::clock_address), and `read_clock` also forwards
+/// [`self_check`](LockBackend::self_check): these two have no name of their own in the list.
 ///
 /// The methods return the inner backend's futures as they are. An `async fn` would box each of
 /// them once more.

@@ -9,7 +9,7 @@ use crate::error::InvalidInput;
 
 /// The name of a lock: 1 to 256 bytes of UTF-8, any characters.
 ///
-/// A key is cheap to clone. Backends encode it and never use it as a pattern or a hash tag.
+/// A key is cheap to clone. Backends encode it, so no character of it acts as a pattern or ends a hash tag.
 ///
 /// ```
 /// use leasehold_api::{InvalidInput, Key};

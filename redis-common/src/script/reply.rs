@@ -25,7 +25,7 @@ pub(super) const REFUSED: u8 = b'E';
 pub(super) const BROKEN: u8 = b'U';
 
 /// Why an operation is gone. A watermark, which remembers the last operation of a session, stores `FORCED`,
-/// `RELEASED` or `NO_REASON`.
+/// `RELEASED` or `NO_REASON`. These are not the letters that [`machine::bytes`](leasehold_api::machine) stores.
 pub(super) const EXPIRED: u8 = b'X';
 /// See [`EXPIRED`].
 pub(super) const FORCED: u8 = b'F';

@@ -107,7 +107,7 @@ struct WaitLoop<'a> {
 /// Why the last answer was no grant.
 #[derive(Default)]
 struct Obstacle {
-    /// `None` while this one is in the queue: that answer names no holder.
+    /// `None` while this attempt is in the queue: the answer `Queued` names no holder.
     holder: Option<Label>,
     /// When a lease may end; in the queue, when the next poll is due.
     changes_at: Option<Moment>,

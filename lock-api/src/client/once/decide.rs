@@ -115,7 +115,7 @@ impl Wish {
         recorded.or(asked.filter(beyond(MAX_FIRE_AHEAD)))
     }
 
-    /// The occurrence that is wanted, unless it is done.
+    /// The occurrence that is wanted. If it is done, the decision that says so.
     fn occurrence(&self, record: &Record, now: ServerTime) -> Result<FireTime, Decision> {
         let done_at = record.done_at.unwrap_or_default();
         match self.when {

@@ -1,7 +1,7 @@
 //! Jobs that run once: the handle, and what it returns.
 //!
-//! The state of a job is the note of its key ([`record`]). [`decide`] says what follows from it, and [`run`]
-//! does it: it takes the lock, notes the attempt, runs the body, and notes that it is done.
+//! The state of a job is the note of its key ([`record`]). [`decide`] turns it into a decision. [`run`] carries
+//! that out: it takes the lock, notes the attempt, runs the body, and notes that it is done.
 
 mod decide;
 mod every;

@@ -401,8 +401,8 @@ impl Wish {
 #[derive(Clone, Copy, Debug)]
 struct Waits(bool);
 
-/// Notes a record, and repeats that until there is an answer or this moment has come. Returns whether it
-/// stands, and the record that does.
+/// Notes a record, again and again until there is an answer, at most until `until`. Returns whether this
+/// record stands, and the one that does.
 async fn write(
     guard: &MutexGuard,
     version: u32,

@@ -25,7 +25,7 @@ use crate::request::Release;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
-/// Maximum number of calls in flight in each lane.
+/// Maximum number of calls in flight: for new releases, and for retries.
 const MAX_CALLS: usize = 8;
 
 /// An operation that is to be released.
@@ -109,7 +109,7 @@ struct Queue {
     last_number: u64,
     /// How many releases of each key are queued or in flight.
     keys: BTreeMap<Key, usize>,
-    /// Calls of the task in flight, by lane.
+    /// Calls of the task in flight: for new releases, then for retries.
     calls: [usize; 2],
     /// Work that may still queue a release.
     busy: usize,

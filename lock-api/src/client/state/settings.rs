@@ -126,8 +126,7 @@ fn check_waiter_lease(lease: Duration) -> Result<(), InvalidInput> {
     InvalidInput::check_waiter_lease(lease, bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE)
 }
 
-/// The setters that all handles share. They check nothing; the acquisition checks the options
-/// before any I/O.
+/// The setters that all handles share. They check nothing: see the top of this file.
 macro_rules! option_setters {
     () => {
         option_setters!(lock.options);

@@ -14,7 +14,7 @@ local clock_id = ARGV[#KEYS + 1]
 -- The fast path handles the most frequent cases without calling a Lua function; each file says which.
 -- Its result is the same as the general part's. It leaves all other cases to the general part, a failed
 -- first write included.
--- flush_packed() defines the positions in a stored string.
+-- The head of general/core.lua lists the positions in stored strings.
 -- Lua hashes every byte of every string that it creates. With ten waiters, that costs as much as
 -- everything else. So a fast path rebuilds a long string only if parts of it move. Otherwise it
 -- overwrites bytes with SETRANGE.

@@ -19,6 +19,21 @@
 --             fields, however long the queue is. A small hash without waiters becomes a string again.
 --   note      A state with a note is a hash, whatever its size. The field `n` has the note. The head begins
 --             with another format version, so no fast path serves it, and earlier releases refuse it.
+--
+-- Positions in these strings, from 1 (SETRANGE counts from 0). The fast path uses them as numbers.
+--   string    1 format version, 4 kind, 5 policy, 6 capacity, 10 waiter lease, 18 token, 26 stored end,
+--             34 earliest, 42 last scan, 50 holders, 51 waiters, 52 watermarks, 53 length of the gap,
+--             55 the first holder
+--   `head`    1 to 17 as in a string, 18 last scan, 26 ticks, 27 cursor, 35 used capacity, 39 holders,
+--             43 unreachable waiters, 47 waiters, 51 token, 59 stored end, 67 earliest, 75 next ticket,
+--             83 first ticket, 91 end of the first waiter, 99 the waiters' earliest end, 107 the holder
+--   holder    1 session, 17 owner (of permits: the sequence), 25 end, 33 flags, 34 label, then holds of
+--             9 bytes; in `h`, the slot stands in place of session and owner
+--   waiter    1 session, 17 sequence, 25 owner, 33 mode, 34 permits, 38 floor, 46 lease, 54 end,
+--             62 wait-until, 70 flags, 71 marks, 72 label
+--   watermark 1 session, 17 sequence, 25 end, 33 reason; in `m`, without the session
+--   argument  1 session, 17 sequence, 25 owner, if the command names an operation
+--
 -- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
 -- demand, and step() writes the changes.
 --
@@ -30,7 +45,8 @@
 --   unknown".
 --
 -- Numbers
---   Every time, token, ticket and sequence is a double that holds an integer below 2^53.
+--   Every time, token, ticket and sequence is a double that holds an integer below 2^53. `raw` is a
+--   sequence as it is packed: 8 bytes, compared as text.
 --
 -- Times
 --   A holder, a waiter and a watermark expire when their time `ends` has come. (The state machine

@@ -75,7 +75,7 @@
       S:refuse_foreign(S.stored or '', 'hash')
     end
     local _, bytes, scanned, tick, swept_to, weights, holders, unreachable, waiting, token,
-      stored_end, early, next_ticket, first, first_end, bound, at =
+      stored_end, earliest, next_ticket, first, first_end, waiters_end, at =
       struct.unpack('<c3c14dBdI4I4I4I4ddddddd', S.stored)
     if stored_end <= S.now then
       S.old_hash = true
@@ -83,7 +83,7 @@
     end
     S.form = 'hash'
     S:set_spec(bytes)
-    S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, early, scanned
+    S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, earliest, scanned
     S.used, S.holder_count, S.waiter_count = weights, holders, waiting
     S:start_hash(tick, swept_to, holders)
     if magic == @NOTE_MAGIC@ then
@@ -93,7 +93,7 @@
     S.waiters = {
       by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
       next_ticket = next_ticket, first = first, first_end = first_end, unreachable = unreachable,
-      earliest = bound,
+      earliest = waiters_end,
     }
     if holders == 1 then
       local holder_id = string.sub(S.stored, at, at + 23)
