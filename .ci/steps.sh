@@ -389,20 +389,24 @@ torments() {
 
 # Each lock that is broken on purpose must be convicted within a minute on a real server.
 torture_convicts() {
-    local subject broken only
+    local broken
     tormentor
     mapfile -t broken < <("$CARGO_TARGET_DIR/debug/torture" --list | grep ^broken-)
     [ ${#broken[@]} -ge 4 ]
-    for subject in "${broken[@]}"; do
-        local status=0
-        # Only a client that is suspended while it holds a lock shows this one.
-        only=()
-        [ "$subject" = broken-forgets-suspend ] && only=(--only suspend --long 50)
-        # It must be cut off for longer than its lease.
-        [ "$subject" = broken-has-a-slow-clock ] && only=(--only "cut off" --long 50)
-        torments 1 "$subject" standalone >"$TMPDIR/torture.log" || status=$?
-        was_convicted "$subject" "$status" || return 1
-    done
+    side_by_side "${broken[@]/#/convicts }"
+}
+
+# convicts SUBJECT: on one server.
+convicts() {
+    local status=0 only=()
+    case $1 in
+    # Only a client that is suspended while it holds a lock shows this one.
+    broken-forgets-suspend) only=(--only suspend --long 50) ;;
+    # It must be cut off for longer than its lease.
+    broken-has-a-slow-clock) only=(--only "cut off" --long 50) ;;
+    esac
+    torments 1 "$1" standalone >"$TMPDIR/$1.log" || status=$?
+    was_convicted "$1" "$status"
 }
 
 # Without the mend of a fault that real servers have shown, leasehold must be convicted within ten minutes.
@@ -414,16 +418,16 @@ torture_convicts_without_mends() {
         only=(--only graceful)
         [ "$run" = "unmended-quorum quorum" ] && only=(--only refuse --long 60)
         # shellcheck disable=SC2086
-        torments 10 $run >"$TMPDIR/torture.log" || status=$?
-        was_convicted "$run" "$status" || return 1
+        torments 10 $run >"$TMPDIR/${run% *}.log" || status=$?
+        was_convicted "${run% *}" "$status" || return 1
     done
 }
 
 # was_convicted SUBJECT STATUS: shows why, from the log of the run.
 was_convicted() {
-    grep -A1 CONVICTED "$TMPDIR/torture.log" || {
+    grep -A1 CONVICTED "$TMPDIR/$1.log" || {
         echo "$1 was not convicted (status $2)" >&2
-        cat "$TMPDIR/torture.log" >&2
+        cat "$TMPDIR/$1.log" >&2
         return 1
     }
 }
