@@ -3,12 +3,14 @@
 use std::cell::{Cell, RefCell};
 use std::pin::pin;
 
-use futures_util::{FutureExt as _, StreamExt as _};
+use futures_util::future::join_all;
+use futures_util::{FutureExt as _, StreamExt};
 use leasehold_api::machine::Command;
 use leasehold_api::{Election, Error, LockClient, Loss};
 use leasehold_sim::Data;
 
 use crate::support::{client, ms, secs, server};
+use crate::wrapped::Wrapped;
 
 fn election(locks: &LockClient, info: &str) -> Election {
     let election = locks.election("leader").expect("valid").lease(secs(9));
@@ -158,6 +160,34 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
     assert_eq!(quiet.await, Some(None));
     b.shutdown().await.expect("nothing held");
     assert_eq!(streams[1].next().await.flatten(), None);
+}
+
+/// A second stream asks while the answer for the first one is on its way, and that one while the second one's is.
+#[tokio::test(start_paused = true)]
+async fn observers_see_the_leader_also_if_each_answer_takes_longer_than_a_second() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let slow = Wrapped {
+        inspections_take: ms(1_600),
+        ..Wrapped::new(server.client("b"))
+    };
+    let b = LockClient::builder(slow).call_timeout(secs(5)).build();
+    let b = b.expect("valid");
+    let mut streams: Vec<_> = (0..3)
+        .map(|_| Box::pin(election(&b, "").observe()))
+        .collect();
+    let term = election(&a, "a:80").campaign().await.expect("free");
+    let all = join_all(streams.iter_mut().map(|stream| async {
+        let leader = stream.next().await.expect("open").expect("leads");
+        assert_eq!(leader.term, term.number());
+    }));
+    tokio::time::timeout(secs(5), all)
+        .await
+        .expect("seen by all");
+    term.resign().await.expect("answered");
+    let all = join_all(streams.iter_mut().map(StreamExt::next));
+    let all = tokio::time::timeout(secs(5), all).await;
+    assert_eq!(all.expect("seen by all"), [const { Some(None) }; 3]);
 }
 
 #[tokio::test(start_paused = true)]

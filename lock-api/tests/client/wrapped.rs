@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, Key, LockBackend, Moment,
-    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
-    Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, InspectReply, Key, LockBackend,
+    Moment, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    SessionId, Stamped, forward_lock_backend,
 };
 use leasehold_sim::SimBackend;
 
@@ -36,6 +36,8 @@ pub(crate) struct Wrapped {
     pub(crate) stuck: Option<(Key, Duration)>,
     /// A key that is never answered. Neither is a poll or a renewal in the same batch.
     pub(crate) silent: Option<Key>,
+    /// For how long the answer to an inspection is under way.
+    pub(crate) inspections_take: Duration,
 }
 
 impl Wrapped {
@@ -53,6 +55,7 @@ impl Wrapped {
             releases: Arc::default(),
             stuck: None,
             silent: None,
+            inspections_take: Duration::ZERO,
         }
     }
 
@@ -67,7 +70,7 @@ impl Wrapped {
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Wrapped {
-    forward_lock_backend!(|it| it.inner; hello clock read_clock convert inspect force_release list write_note close);
+    forward_lock_backend!(|it| it.inner; hello clock read_clock convert force_release list write_note close);
     fn capabilities(&self) -> Capabilities {
         self.capabilities
     }
@@ -77,6 +80,11 @@ impl LockBackend for Wrapped {
             id: Arc::clone(&self.process),
             suspended: Arc::clone(&self.suspended),
         })
+    }
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        let answer = self.inner.inspect(key).await;
+        self.inner.runtime().sleep(self.inspections_take).await;
+        answer
     }
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let refused = self

@@ -42,6 +42,8 @@ pub(crate) struct Observers {
 #[derive(Debug, Default)]
 struct Shared {
     due: Moment,
+    /// Which inspection has given `latest`: when the next one was due.
+    answered: Moment,
     latest: Option<Arc<InspectReply>>,
 }
 
@@ -53,25 +55,27 @@ impl Observers {
         if shared.due > now {
             return None;
         }
-        let due = now.saturating_add(EVERY);
-        *shared = Shared { due, latest: None };
-        Some(due)
+        shared.due = now.saturating_add(EVERY);
+        shared.latest = None;
+        Some(shared.due)
     }
 
-    /// Keeps the answer for the other streams, or `None` if there was none. An answer that took longer than a second is
-    /// older than the next one.
+    /// Keeps the answer for the other streams, or `None` if there was none, unless a later inspection was answered
+    /// before. If only the latest inspection counted, streams would learn nothing from answers that take longer than a
+    /// second: another stream asks meanwhile.
     pub(crate) fn end(&self, due: Moment, answer: Option<InspectReply>) {
         {
             let mut shared = self.shared.lock();
-            if shared.due != due {
+            if due <= shared.answered {
                 return;
             }
+            shared.answered = due;
             shared.latest = answer.map(Arc::new);
         }
         self.answered.notify();
     }
 
-    /// The answer to the last inspection, once it has come. It is at most a second old.
+    /// The answer to the last inspection, once it has come, or until then one that came after that was begun.
     pub(crate) fn latest(&self) -> Option<Arc<InspectReply>> {
         self.shared.lock().latest.clone()
     }
@@ -104,11 +108,18 @@ mod tests {
         // The first one was dropped while it asked, and the next one has no old answer.
         assert_eq!(first.begin(at(6)), Some(at(7)));
         assert_eq!((second.begin(at(6)), second.latest()), (None, None));
-        // Its answer comes after all, but too late.
+        // Its answer comes after all, when the second one has asked.
         assert_eq!(second.begin(at(7)), Some(at(8)));
         first.end(at(7), Some(InspectReply::default()));
-        assert_eq!((first.latest(), first.due()), (None, at(8)));
+        assert!(second.latest().is_some());
+        assert_eq!(first.due(), at(8));
         second.end(at(8), None);
+        assert_eq!(first.latest(), None);
+        // An answer that a later one has overtaken is too late.
+        assert_eq!(first.begin(at(8)), Some(at(9)));
+        assert_eq!(second.begin(at(9)), Some(at(10)));
+        second.end(at(10), None);
+        first.end(at(9), Some(InspectReply::default()));
         assert_eq!(first.latest(), None);
     }
 
