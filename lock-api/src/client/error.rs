@@ -123,7 +123,7 @@ pub enum Error {
     },
     /// A time in the record of the job is further ahead of the server's clock than the window of the job, because the
     /// clock was wrong. [`Once::reset`](crate::Once::reset) forgets the record. Or the fire time that was asked for
-    /// is more than 366 days ahead.
+    /// is more than 366 days ahead, or in a loop, more than a period: the clock was set back.
     #[error("key {key:?}: the fire time {fire} is {} ahead of the server's clock", Rounded(*ahead))]
     #[non_exhaustive]
     FireTimeAhead {

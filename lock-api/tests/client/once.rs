@@ -499,6 +499,47 @@ async fn loop_goes_on_after_the_clock_was_stepped_back() {
     assert!(runs_after >= 2, "{runs_after}");
 }
 
+/// The loop waits for another attempt when the clock is set back by hours, and somebody has reset the job.
+#[tokio::test(start_paused = true)]
+async fn loop_does_not_wait_for_an_occurrence_that_is_no_longer_due() {
+    let server = server();
+    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let runs = Cell::new(0);
+    let each = once(&a).every(secs(60)).run(async |_job| {
+        runs.set(runs.get() + 1);
+        Err::<(), _>("broken")
+    });
+    let steps = async {
+        server.advance(secs(10)).await;
+        server.step_clock_back(HOUR);
+        once(&b).reset().await.expect("answered");
+        let before = runs.get();
+        server.advance(secs(300)).await;
+        runs.get() - before
+    };
+    let runs_after = tokio::select! {
+        ended = each => panic!("{ended:?}"),
+        runs = steps => runs,
+    };
+    assert!(runs_after >= 2, "{runs_after}");
+}
+
+/// One lost connection ends no loop of a program that returns the errors of `run_next`.
+#[tokio::test(start_paused = true)]
+async fn next_of_a_loop_waits_through_an_outage() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let mut each = once(&a).every(secs(60));
+    server.stop();
+    let start = async {
+        server.advance(secs(20)).await;
+        server.start(Data::Kept);
+    };
+    let next = each.run_next(async |_job| Ok::<_, &str>(()));
+    let (next, ()) = tokio::join!(next, start);
+    assert_eq!(next.expect("answered"), JobOutcome::Done(()));
+}
+
 /// A job whose body takes longer than its window, and fails or kills its machine.
 #[tokio::test(start_paused = true)]
 async fn call_begins_no_second_occurrence() {

@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use crate::bounds::MAX_FIRE_AHEAD;
 use crate::client::once::record::Record;
 use crate::time::{FireTime, ServerTime};
 
 /// The pause before the second attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
 const FIRST_PAUSE: Duration = Duration::from_secs(30);
 const LONGEST_PAUSE: Duration = Duration::from_secs(15 * 60);
+/// By how much the clocks of servers may differ that a lock can move between, with a large margin.
+const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 /// Which occurrence a caller wants to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -25,6 +26,8 @@ pub(super) struct Wish {
     pub(super) when: When,
     /// From a fire time until the last moment to start its occurrence.
     pub(super) window: Duration,
+    /// How far ahead of the server's clock the fire time may be.
+    pub(super) max_ahead: Duration,
     pub(super) max_attempts: u32,
     /// The last moment to start in this call: the end of the window of the occurrence that it met first. Else a body
     /// that takes longer than the window of [`When::NotWithin`] would begin one occurrence after the other, each time
@@ -87,8 +90,10 @@ impl Wish {
         }
         let pause = pause_after(attempts);
         let next = record.tried_at.saturating_add(pause);
-        // A clock that was stepped back must not keep the job waiting longer than the pause.
-        if attempts > 0 && now < next && record.tried_at <= now {
+        // A clock that was stepped back must not keep the job waiting longer than the pause. But the server after a failover
+        // may be a little behind the one before.
+        let stepped_back = record.tried_at > now.saturating_add(CLOCKS_DIFFER);
+        if attempts > 0 && now < next && !stepped_back {
             return Decision::Wait(next.min(end));
         }
         let attempt = attempts + 1;
@@ -112,7 +117,7 @@ impl Wish {
             .flatten()
             .max();
         let recorded = recorded.filter(beyond(self.window));
-        recorded.or(asked.filter(beyond(MAX_FIRE_AHEAD)))
+        recorded.or(asked.filter(beyond(self.max_ahead)))
     }
 
     /// The occurrence that is wanted. If it is done, the decision that says so.
@@ -151,6 +156,7 @@ fn pause_after(attempts: u32) -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::MAX_FIRE_AHEAD;
 
     const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -166,6 +172,7 @@ mod tests {
         Wish {
             when,
             window: HOUR,
+            max_ahead: MAX_FIRE_AHEAD,
             max_attempts: 3,
             until: None,
         }
@@ -249,6 +256,7 @@ mod tests {
             let wish = Wish {
                 when,
                 window: Duration::from_secs(10),
+                max_ahead: MAX_FIRE_AHEAD,
                 max_attempts: 3,
                 until: None,
             };
@@ -290,6 +298,19 @@ mod tests {
         let (fire, attempt) = (fire(11_000), 2);
         let decided = wish(When::NotWithin).decide(&record, at(10_000));
         assert_eq!(decided, Decision::Start { fire, attempt });
+    }
+
+    /// Without this, the next attempt would follow a failover at once.
+    #[test]
+    fn pause_bears_a_server_that_is_a_little_behind() {
+        let record = Record {
+            tried: Some(fire(10_000)),
+            tried_at: at(10_001).saturating_add(Duration::from_millis(10)),
+            attempts: 1,
+            ..Record::default()
+        };
+        let decided = wish(When::At(fire(10_000))).decide(&record, at(10_001));
+        assert!(matches!(decided, Decision::Wait(_)), "{decided:?}");
     }
 
     #[test]

@@ -63,13 +63,12 @@ impl Every {
         body: impl FnMut(Job) -> F,
     ) -> Result<JobOutcome<T, E>, Error> {
         // Refuses a period outside its limits before it divides by it.
-        self.once
-            .at(FireTime::default())
-            .start_before(self.period)
-            .check()?;
+        let any = self.once.at(FireTime::default()).start_before(self.period);
+        any.check()?;
         let period = micros(self.period);
         let fire = loop {
-            let now = self.once.server_time().await?.as_micros();
+            // Through outages: one lost connection must not end a loop of `run_next(…).await?`.
+            let now = any.server_time().await?.as_micros();
             let current = FireTime::of(ServerTime::from_micros(now - now % period));
             // Also if the clock was stepped back: the record of the job tells what follows.
             if self.last != Some(current) {
@@ -80,7 +79,9 @@ impl Every {
                 .sleep_until(next, ServerTime::from_micros(now))
                 .await?;
         };
-        let occurrence = self.once.at(fire).start_before(self.period);
+        let mut occurrence = self.once.at(fire).start_before(self.period);
+        // It was due a moment ago. If it isn't any more, the clock was set back, and waiting for it would silence the loop.
+        occurrence.wish.max_ahead = self.period;
         let outcome = occurrence.run(body).await?;
         self.last = Some(fire);
         Ok(outcome)

@@ -10,7 +10,7 @@ mod run;
 
 use std::time::Duration;
 
-use crate::bounds::{DEFAULT_START_WINDOW, MAX_START_WINDOW, MIN_START_WINDOW};
+use crate::bounds::{DEFAULT_START_WINDOW, MAX_FIRE_AHEAD, MAX_START_WINDOW, MIN_START_WINDOW};
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
@@ -193,6 +193,7 @@ impl Once {
             wish: Wish {
                 when,
                 window,
+                max_ahead: MAX_FIRE_AHEAD,
                 max_attempts: self.max_attempts,
                 until: None,
             },

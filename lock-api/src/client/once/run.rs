@@ -251,6 +251,11 @@ impl Occurrence {
         }
     }
 
+    /// The server's time, from an answer that has just come. Waits for it through outages, as [`run`](Self::run) does.
+    pub(super) async fn server_time(&self) -> Result<ServerTime, Error> {
+        self.look_through_outages(None).await.map(|seen| seen.at)
+    }
+
     fn final_outcome<T, E>(
         &self,
         decision: Decision,
@@ -579,10 +584,5 @@ impl Once {
             Either::Left(_) => Ok(()),
             Either::Right(_) => Err(Error::Closed),
         }
-    }
-
-    /// The server's time, from an answer that has just come.
-    pub(super) async fn server_time(&self) -> Result<ServerTime, Error> {
-        self.look().await.map(|seen| seen.at)
     }
 }
