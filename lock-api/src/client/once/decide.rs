@@ -90,8 +90,8 @@ impl Wish {
         }
         let pause = pause_after(attempts);
         let next = record.tried_at.saturating_add(pause);
-        // A clock that was stepped back must not keep the job waiting longer than the pause. But the server after a failover
-        // may be a little behind the one before.
+        // A clock that was stepped back must not keep the job waiting longer than the pause. But the server after
+        // a failover may be a little behind the one before.
         let stepped_back = record.tried_at > now.saturating_add(CLOCKS_DIFFER);
         if attempts > 0 && now < next && !stepped_back {
             return Decision::Wait(next.min(end));

@@ -80,7 +80,8 @@ impl Every {
                 .await?;
         };
         let mut occurrence = self.once.at(fire).start_before(self.period);
-        // It was due a moment ago. If it isn't any more, the clock was set back, and waiting for it would silence the loop.
+        // It was due a moment ago. If it isn't any more, the clock was set back, and waiting for it would silence
+        // the loop.
         occurrence.wish.max_ahead = self.period;
         let outcome = occurrence.run(body).await?;
         self.last = Some(fire);

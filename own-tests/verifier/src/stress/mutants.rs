@@ -119,6 +119,22 @@ const ELSEWHERE: &[&str] = &[
     "failed-job-is-noted-as-done",
     "done-ahead-of-the-clock-silences",
     "leader-by-a-remembered-flag",
+    "failed-job-is-tried-again-at-once",
+    "failed-job-waits-until-it-is-too-late",
+    "failed-not-within-begins-anew",
+    "not-within-counts-from-the-beginning",
+    "done-counts-longer-than-its-window",
+    "job-begins-before-its-fire-time",
+    "try-run-is-busy-with-itself",
+    "every-leaves-out-the-next",
+    "every-names-an-occurrence-by-the-present",
+    "every-ends-with-a-lost-connection",
+    "every-ends-with-a-wrong-clock",
+    "every-waits-for-a-time-that-is-far-ahead",
+    "reset-writes-nothing",
+    "reset-passes-over-a-running-job",
+    "leader-goes-on-after-its-term",
+    "lost-leader-stands-no-more",
 ];
 
 /// The mutants of the state machine that break no promise to a user, but a field of a reply, a

@@ -1,66 +1,124 @@
-//! Candidates that lead for a while, resign, and stand again.
+//! Candidates that lead for a while and stand again, and followers that look who leads.
 
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+mod follow;
+mod office;
+
+use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{FencingToken, LockClient, Term};
-use leasehold_sim::{SimBackend, SimServer};
+use futures_util::future::select;
+use leasehold_api::{Election, LockClient, Term};
+use leasehold_sim::{Data, SimBackend, SimServer};
+
+use office::Office;
 
 const TERMS: u32 = 3;
+const LEASE: Duration = Duration::from_secs(5);
 
-/// The terms that are in use, of all machines.
-type Terms = Arc<Mutex<Vec<Weak<Term>>>>;
-
-fn leaders(terms: &Terms) -> Vec<FencingToken> {
-    let mut terms = terms.lock().unwrap_or_else(PoisonError::into_inner);
-    terms.retain(|term| term.strong_count() > 0);
-    let live = terms.iter().filter_map(Weak::upgrade);
-    live.filter(|term| term.is_leader())
-        .map(|term| term.number())
-        .collect()
+struct Candidate {
+    number: usize,
+    backend: SimBackend,
+    office: Arc<Office>,
 }
 
-async fn stand(sim: SimServer, backend: SimBackend, terms: Terms) -> Result<(), String> {
-    let locks = LockClient::new(backend.clone());
-    let lease = Duration::from_secs(5);
-    let election = locks.election("leader").expect("valid").lease(lease);
-    let election = election.info("here").expect("short");
-    let mut last = FencingToken::NONE;
-    for _ in 0..TERMS {
-        let term = backend.run(election.campaign()).await;
-        let term = Arc::new(term.map_err(|error| error.to_string())?);
-        if term.number() <= last {
-            return Err(format!("term {} follows {last}", term.number()));
-        }
-        last = term.number();
-        terms
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(Arc::downgrade(&term));
-        let until = sim.elapsed() + Duration::from_millis(sim.draw(12_000).into());
-        while sim.elapsed() < until {
-            let found = leaders(&terms);
-            if found.len() > 1 {
-                return Err(format!("leaders of the terms {found:?} at once"));
+impl Candidate {
+    /// Dies at this time, if there is one.
+    async fn run(self, dies: Option<Duration>) {
+        let locks = LockClient::new(self.backend.clone());
+        let election = locks.election("leader").expect("valid").lease(LEASE);
+        let election = election.info("here").expect("short");
+        let work = self.backend.run(async {
+            for _ in 0..TERMS {
+                match self.office.sim.draw(2) {
+                    0 => self.campaign(&election).await,
+                    _ => self.stand(&election).await,
+                }
             }
-            sim.sleep(Duration::from_millis(200)).await;
-        }
-        drop(term);
+        });
+        let Some(dies) = dies else {
+            return work.await;
+        };
+        let death = async {
+            self.office.sim.sleep(dies).await;
+            self.backend.kill();
+        };
+        select(pin!(work), pin!(death)).await;
     }
-    Ok(())
+
+    /// Leads for one term, which may be over before it resigns.
+    async fn campaign(&self, election: &Election) {
+        let term = match election.campaign().await {
+            Ok(term) => Arc::new(term),
+            Err(error) => return self.office.problem(format!("a campaign ends: {error}")),
+        };
+        let _leading = self.office.begin(self.number, Arc::clone(&term));
+        let until = self.until();
+        while self.office.sim.elapsed() < until {
+            self.office.check_alone();
+            self.office.sim.sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    /// Stands until a body has led to its end.
+    async fn stand(&self, election: &Election) {
+        if let Err(error) = election.run(|term| self.lead(term)).await {
+            let text = format!("a candidate doesn't stand again: {error}");
+            self.office.problem(text);
+        }
+    }
+
+    async fn lead(&self, term: Arc<Term>) {
+        let _leading = self.office.begin(self.number, Arc::clone(&term));
+        let until = self.until();
+        while self.office.sim.elapsed() < until {
+            self.office.check_alone();
+            if !term.is_leader() {
+                let text = format!("the leader acts after its term {}", term.number());
+                self.office.problem(text);
+            }
+            self.office.sim.sleep(Duration::from_millis(200)).await;
+        }
+    }
+
+    fn until(&self) -> Duration {
+        let time = self.office.sim.draw(12_000);
+        self.office.sim.elapsed() + Duration::from_millis(time.into())
+    }
+}
+
+/// Loses data. A clock that is set back would end the election: see `Error` about the highest fencing token.
+async fn lose_data(sim: SimServer) {
+    for _ in 0..=sim.draw(2) {
+        let time = Duration::from_millis(sim.draw(20_000).into());
+        sim.sleep(time).await;
+        sim.restart(Data::Lost);
+    }
 }
 
 pub(crate) async fn scenario(sim: SimServer) -> Result<(), String> {
-    let terms = Terms::default();
-    let tasks: Vec<_> = ["ann", "bob", "eve"]
-        .into_iter()
-        .map(|name| {
-            let backend = sim.client(name);
-            sim.spawn(stand(sim.clone(), backend, Arc::clone(&terms)))
-        })
-        .collect();
-    for task in tasks {
-        task.await?;
+    let within = sim.draw(4) != 3;
+    let office = Arc::new(Office::new(sim.clone(), within));
+    let dies = (sim.draw(4) == 1).then(|| Duration::from_millis(sim.draw(40_000).into()));
+    let mut tasks = Vec::new();
+    for (number, name) in ["ann", "bob", "eve"].into_iter().enumerate() {
+        let candidate = Candidate {
+            number,
+            backend: sim.client(name),
+            office: Arc::clone(&office),
+        };
+        tasks.push(sim.spawn(candidate.run(dies.filter(|_| number == 2))));
     }
-    Ok(())
+    if !within {
+        tasks.push(sim.spawn(lose_data(sim.clone())));
+    }
+    let follows = sim.draw(4) == 1;
+    let followers = follows.then(|| follow::Followers::begin(&office));
+    for task in tasks {
+        task.await;
+    }
+    if let Some(followers) = followers {
+        followers.end().await;
+    }
+    office.verdict()
 }
