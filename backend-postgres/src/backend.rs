@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -16,7 +15,7 @@ use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
-use crate::connection::{Managed, Session, Shared};
+use crate::connection::{Managed, Newest, Session, Shared};
 use crate::connector::{Connector, With, config_of};
 use crate::error::During;
 use crate::options::{ConnectError, Options};
@@ -213,7 +212,7 @@ impl PostgresBackend {
             options,
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
-            newest: AtomicU64::new(0),
+            newest: Newest::default(),
         })
     }
 
@@ -269,11 +268,11 @@ async fn open_two(
     let address = shared.address();
     let limit = shared.options.connect_timeout;
     let first = shared.within(limit, shared.connect(commands, None)).await;
-    let first = first.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+    let (first, attempt) = first.unwrap_or_else(|| Err(shared.too_late("connection")))?;
     let second = async {
-        let second = shared.connect(renewals, None).await?;
+        let (second, attempt) = shared.connect(renewals, None).await?;
         pooler::check(&first, &second, During::Connect(&address)).await?;
-        Session::prepare(second, shared).await
+        Session::prepare(second, attempt, shared).await
     };
     let second = shared.within(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
@@ -281,7 +280,9 @@ async fn open_two(
              in the CONNECTION LIMIT of the role and the database, and in the pool";
         Err(BackendError::unavailable(format!("{address}: {problem}")))
     })?;
-    let first = shared.within(limit, Session::prepare(first, shared)).await;
+    let first = shared
+        .within(limit, Session::prepare(first, attempt, shared))
+        .await;
     let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
     Ok((first, second))
 }

@@ -88,8 +88,37 @@ pub(crate) struct Shared {
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     pub(crate) closed: tokio::sync::watch::Sender<bool>,
-    /// The clock of the server that the newest connection has reached.
-    pub(crate) newest: AtomicU64,
+    pub(crate) newest: Newest,
+}
+
+/// Which server the newest connection has reached.
+#[derive(Debug, Default)]
+pub(crate) struct Newest {
+    attempts: AtomicU64,
+    /// The latest attempt to connect that has reached a server, and its clock.
+    reached: Mutex<(u64, Option<ClockId>)>,
+}
+
+impl Newest {
+    /// The number of an attempt that begins now.
+    fn begin(&self) -> u64 {
+        self.attempts.fetch_add(1, Ordering::Relaxed) + 1
+    }
+
+    /// Notes that an attempt has reached the server with this clock. Returns `false` if one that began later has
+    /// reached another server: the address led there already.
+    fn reach(&self, attempt: u64, clock: ClockId) -> bool {
+        let mut reached = self.reached();
+        let is_latest = attempt >= reached.0;
+        if is_latest {
+            *reached = (attempt, Some(clock));
+        }
+        is_latest || reached.1 == Some(clock)
+    }
+
+    fn reached(&self) -> MutexGuard<'_, (u64, Option<ClockId>)> {
+        self.reached.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Shared {
@@ -114,7 +143,7 @@ impl Shared {
     /// another server now. The old one may be a former primary that is cut off from its standbys and still
     /// answers, so its connections are not used any more.
     pub(crate) fn is_newest(&self, clock: ClockId) -> bool {
-        self.newest.load(Ordering::Relaxed) == clock.get()
+        self.newest.reached().1 == Some(clock)
     }
 
     /// Where the server is, for errors.
@@ -126,15 +155,16 @@ impl Shared {
         BackendError::unavailable(format!("{}: no {what} in time", self.address()))
     }
 
-    /// Opens a connection without any settings.
+    /// Opens a connection without any settings. Returns the number of the attempt too, for [`set_up`].
     pub(crate) async fn connect(
         &self,
         handle: &Handle,
         payloads: Option<UnboundedSender<String>>,
-    ) -> Result<Client, BackendError> {
+    ) -> Result<(Client, u64), BackendError> {
         if self.is_closed() {
             return Err(BackendError::Closed);
         }
+        let attempt = self.newest.begin();
         let (opening, driver) = (
             self.connector.open(self.config.clone(), payloads),
             handle.clone(),
@@ -148,12 +178,17 @@ impl Shared {
         let _abort = Abort(opening.abort_handle());
         let client = opening.await;
         let client = client.map_err(|_| BackendError::unavailable("the runtime has ended"))?;
-        client.map_err(|error| classify(error, During::Connect(&self.address())))
+        let client = client.map_err(|error| classify(error, During::Connect(&self.address())));
+        Ok((client?, attempt))
     }
 }
 
 /// Sets a new connection up. Returns the id of the server's clock.
-pub(crate) async fn set_up(client: &Client, shared: &Shared) -> Result<ClockId, BackendError> {
+pub(crate) async fn set_up(
+    client: &Client,
+    attempt: u64,
+    shared: &Shared,
+) -> Result<ClockId, BackendError> {
     let address = &shared.address();
     // Both are sent at once, to save a round trip.
     let settings = client.batch_execute(SETTINGS);
@@ -168,8 +203,12 @@ pub(crate) async fn set_up(client: &Client, shared: &Shared) -> Result<ClockId, 
         return Err(BackendError::unavailable("the server is a standby"));
     }
     let clock = ClockId::new(u64::from_ne_bytes(started.to_ne_bytes()));
-    shared.newest.store(clock.get(), Ordering::Relaxed);
-    Ok(clock)
+    match shared.newest.reach(attempt, clock) {
+        true => Ok(clock),
+        false => Err(BackendError::unavailable(
+            "a connection that began later has reached another server",
+        )),
+    }
 }
 
 /// An open connection for commands. The server ends it when the value is dropped.
@@ -202,15 +241,19 @@ impl Session {
     /// Opens a connection within the connect timeout. Its task runs on `handle`.
     pub(crate) async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
         let opening = async {
-            let client = shared.connect(handle, None).await?;
-            Self::prepare(client, shared).await
+            let (client, attempt) = shared.connect(handle, None).await?;
+            Self::prepare(client, attempt, shared).await
         };
         let opened = shared.within(shared.options.connect_timeout, opening).await;
         opened.unwrap_or_else(|| Err(shared.too_late("connection")))
     }
 
     /// Makes a session of a new connection.
-    pub(crate) async fn prepare(client: Client, shared: &Shared) -> Result<Self, BackendError> {
+    pub(crate) async fn prepare(
+        client: Client,
+        attempt: u64,
+        shared: &Shared,
+    ) -> Result<Self, BackendError> {
         let (address, began) = (shared.address(), shared.runtime.now());
         let statements = async {
             let statements = try_join5(
@@ -224,7 +267,7 @@ impl Session {
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
         let (clock, (read, insert, update, update_and_notify, reach)) =
-            try_join(set_up(&client, shared), statements).await?;
+            try_join(set_up(&client, attempt, shared), statements).await?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
         let took = shared.runtime.now().saturating_since(began);
@@ -391,5 +434,23 @@ impl Managed {
 
     fn current(&self) -> MutexGuard<'_, Current> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn attempt_that_began_earlier_leads_nowhere_else() {
+        let (old, new) = (ClockId::new(1), ClockId::new(2));
+        let newest = Newest::default();
+        let [slow, fast, late] = [(); 3].map(|()| newest.begin());
+        assert!(newest.reach(fast, new));
+        assert!(!newest.reach(slow, old), "it began before the other");
+        assert!(newest.reach(slow, new), "it has reached the same server");
+        assert_eq!(newest.reached().1, Some(new));
+        assert!(newest.reach(late, old), "the address leads there again");
+        assert_eq!(newest.reached().1, Some(old));
     }
 }

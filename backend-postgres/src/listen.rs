@@ -65,8 +65,8 @@ impl Subscription {
         let address = shared.address();
         let limit = shared.options.connect_timeout;
         let connecting = async {
-            let client = shared.connect(handle, Some(sender)).await?;
-            let clock = set_up(&client, shared).await?;
+            let (client, attempt) = shared.connect(handle, Some(sender)).await?;
+            let clock = set_up(&client, attempt, shared).await?;
             Ok((client, clock))
         };
         let connected = shared.within(limit, connecting).await;

@@ -59,8 +59,8 @@ impl PostgresStore {
     async fn remove(&self) -> Result<(), BackendError> {
         let (shared, handle) = (&self.connection.shared, &self.connection.handle);
         let opening = async {
-            let client = shared.connect(handle, None).await?;
-            set_up(&client, shared).await?;
+            let (client, attempt) = shared.connect(handle, None).await?;
+            set_up(&client, attempt, shared).await?;
             Ok(client)
         };
         let limit = shared.options.connect_timeout;

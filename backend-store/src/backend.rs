@@ -59,8 +59,8 @@ const CHECK_WITHIN: Duration = Duration::from_secs(10);
 /// not polled for a while holds nobody up.
 ///
 /// # The check of the store
-/// [`self_check`](LockBackend::self_check) finds a store that doesn't compare the version or the deadline of
-/// a write, or removes a row too early. The conformance suite calls it. It leaves rows behind, which may be
+/// [`self_check`](LockBackend::self_check) finds a store that doesn't compare the version, the deadline, the
+/// time of the step or who listens, as far as it says that it does, answers with a wrong time, or removes a row too early. The conformance suite calls it. It leaves rows behind, which may be
 /// removed after 20 s.
 pub struct StoreBackend<S> {
     store: Arc<S>,

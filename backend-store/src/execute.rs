@@ -132,7 +132,7 @@ impl<S: Store> Executor<S> {
         )
         .await
         {
-            Some(Ok(Attempted::Finished)) => *pauses = Pauses::default(),
+            Some(Ok(Attempted::Finished)) => {}
             Some(Ok(Attempted::Conflict { hands_over, asks })) => {
                 pauses.asks |= asks;
                 let now = self.runtime.now();
@@ -148,6 +148,7 @@ impl<S: Store> Executor<S> {
             // By now, none of the callers waits any longer.
             None => calls.clear(),
         }
+        *pauses = Pauses::default();
         None
     }
 

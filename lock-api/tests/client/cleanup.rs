@@ -159,19 +159,24 @@ async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
 /// The shutdown ended the guard while it was in use, and others may have had the key since.
 #[tokio::test(start_paused = true)]
 async fn release_after_a_shutdown_reports_the_loss() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    a.shutdown().await.expect("acknowledged");
-    let released = guard.release().await;
-    let lost = matches!(
-        released,
-        Err(Error::Lost {
-            reason: Loss::ClientClosed,
-            ..
-        })
-    );
-    assert!(lost, "{released:?}");
+    for reply_is_lost in [false, true] {
+        let server = server();
+        let (a, network) = client(&server, "a");
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        if reply_is_lost {
+            network.inject_into(Call::Release, Fault::LoseReply);
+        }
+        a.shutdown().await.expect("acknowledged");
+        let released = guard.release().await;
+        let lost = matches!(
+            released,
+            Err(Error::Lost {
+                reason: Loss::ClientClosed,
+                ..
+            })
+        );
+        assert!(lost, "{released:?}");
+    }
 }
 
 /// The request of the new lock overtakes the release of the dropped guard, on its way or because

@@ -96,6 +96,14 @@ struct SlotMap<C: Connector> {
     primaries: Vec<Option<Arc<ClusterNode<C>>>>,
 }
 
+impl<C: Connector> SlotMap<C> {
+    /// Adds a node, which another reading of the slots may have dropped meanwhile. Every primary must be one of the nodes.
+    /// Returns the one that the map has at this address.
+    fn keep(&mut self, node: Arc<ClusterNode<C>>) -> Arc<ClusterNode<C>> {
+        Arc::clone(self.nodes.entry(node.address.clone()).or_insert(node))
+    }
+}
+
 impl<C: Connector> Cluster<C> {
     /// Creates a cluster whose slots are not known yet. `shared` connects to the first node of the
     /// URL.
@@ -419,7 +427,12 @@ impl<C: Connector> Cluster<C> {
     /// Notes that a slot is on another node.
     fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
         let node = self.node_at(address)?;
-        let before = self.map().primaries[usize::from(slot)].replace(Arc::clone(&node));
+        let (node, before) = {
+            let mut map = self.map();
+            let node = map.keep(node);
+            let before = map.primaries[usize::from(slot)].replace(Arc::clone(&node));
+            (node, before)
+        };
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, &node)) {
             // After a failover, the other slots have moved too. One report is enough for all.
             before.subscriber.forget(|_| true);
@@ -504,7 +517,8 @@ impl<C: Connector> Cluster<C> {
         nodes
     }
 
-    /// The primaries that are known. Before the slots were read, the nodes of the URL.
+    /// The nodes that are known: the primaries, and any that a redirect has just named. Before the slots were read, the
+    /// nodes of the URL.
     fn listeners(&self) -> Vec<Arc<ClusterNode<C>>> {
         let known: Vec<_> = self.map().nodes.values().cloned().collect();
         if known.is_empty() {
@@ -513,9 +527,14 @@ impl<C: Connector> Cluster<C> {
         known
     }
 
-    /// Whether a node is known to be in the cluster, and this is open.
-    pub(super) fn has_node(&self, address: &NodeAddress) -> bool {
-        !self.closed.load(Ordering::Acquire) && self.map().nodes.contains_key(address)
+    /// Whether this is the subscriber of a node that is known to be in the cluster, and this is open.
+    pub(super) fn has_subscriber(&self, of: &NodeAddress, subscriber: &Arc<Subscriber<C>>) -> bool {
+        let map = self.map();
+        let node = map
+            .nodes
+            .get(of)
+            .filter(|_| !self.closed.load(Ordering::Acquire));
+        node.is_some_and(|node| Arc::ptr_eq(&node.subscriber, subscriber))
     }
 
     async fn read_slots(&self, node: &ClusterNode<C>, lane: Lane) -> Slots {
@@ -535,16 +554,23 @@ impl<C: Connector> Cluster<C> {
 
     /// Replaces the slots by those that a node has told. Nodes without slots are forgotten.
     fn install(&self, asked: &NodeAddress, ranges: &[SlotRange]) -> Result<(), BackendError> {
-        let mut primaries: Vec<_> = (0..SLOTS).map(|_| None).collect();
+        let mut told = Vec::with_capacity(ranges.len());
         for range in ranges {
             let address = NodeAddress::told(&range.host, range.port, asked);
-            let node = self.node_at(address)?;
+            told.push((range, self.node_at(address)?));
+        }
+        let candidates = self.candidates(&Order::Any);
+        let mut map = self.map();
+        if self.closed.load(Ordering::Acquire) {
+            return Err(BackendError::Closed);
+        }
+        let mut primaries: Vec<_> = (0..SLOTS).map(|_| None).collect();
+        for (range, node) in told {
+            let node = map.keep(node);
             for slot in range.first..=range.last.min(SLOTS - 1) {
                 primaries[usize::from(slot)] = Some(Arc::clone(&node));
             }
         }
-        let candidates = self.candidates(&Order::Any);
-        let mut map = self.map();
         let before = std::mem::replace(&mut map.primaries, primaries);
         let SlotMap { nodes, primaries } = &mut *map;
         let is_other = |(before, now): (&Option<Arc<_>>, &Option<Arc<_>>)| match (before, now) {

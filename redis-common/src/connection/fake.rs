@@ -19,7 +19,8 @@ use crate::options::Options;
 use crate::script::AddressedCall;
 
 pub(crate) const URL: &str = "redis-cluster://127.0.0.1:7000";
-const INFO: &str = "redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef\r\n";
+const INFO: &str =
+    "redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef\r\nrole:master\r\n";
 const HOST: &str = "127.0.0.1";
 /// The port of the URL.
 pub(crate) const PORT: u16 = 7_000;
@@ -40,8 +41,8 @@ pub(crate) struct Node {
     pub(crate) lost: AtomicBool,
     /// Whether it leaves questions without an answer.
     pub(crate) silent: AtomicBool,
-    /// How long the slots take that it has told.
-    pub(crate) slots_take: Mutex<Duration>,
+    /// How long the answer takes that names the primary, or the slots.
+    pub(crate) answers_take: Mutex<Duration>,
     /// The number of scripts that it has run.
     pub(crate) scripts: AtomicUsize,
     /// The channels that were unsubscribed.
@@ -56,7 +57,7 @@ impl Default for Node {
             listeners: Mutex::default(),
             lost: AtomicBool::default(),
             silent: AtomicBool::default(),
-            slots_take: Mutex::default(),
+            answers_take: Mutex::default(),
             scripts: AtomicUsize::default(),
             left: Mutex::default(),
         }
@@ -69,6 +70,11 @@ impl Node {
             true => pending().await,
             false => Ok(answer),
         }
+    }
+
+    async fn take(&self) {
+        let take = *self.answers_take.lock().expect("no panic");
+        sleep(take).await;
     }
 
     pub(crate) fn report(&self, event: ConnectionEvent) {
@@ -113,6 +119,11 @@ impl ToNode {
 pub(crate) fn address(port: u16) -> NodeAddress {
     let host = HOST.into();
     NodeAddress { host, port }
+}
+
+pub(crate) fn tcp(port: u16) -> Address {
+    let (host, tls) = (HOST.into(), false);
+    Address::Tcp { host, port, tls }
 }
 
 /// What the connections share, each of whose questions has this limit.
@@ -193,7 +204,9 @@ impl Connection for ToNode {
     }
 
     async fn primary_of(&self, _: &str) -> Result<Option<(String, u16)>, Failure> {
-        Ok(None)
+        let port = self.node.primary.load(Ordering::SeqCst);
+        self.node.take().await;
+        self.node.answer(Some((HOST.into(), port))).await
     }
 
     async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
@@ -203,8 +216,7 @@ impl Connection for ToNode {
             host: HOST.into(),
             port: self.node.primary.load(Ordering::SeqCst),
         };
-        let take = *self.node.slots_take.lock().expect("no panic");
-        sleep(take).await;
+        self.node.take().await;
         self.node.answer(vec![all]).await
     }
 

@@ -159,19 +159,23 @@ impl<C: Connector> SentinelSource<C> {
     pub(crate) async fn watch(&self, shared: &Arc<Shared<C>>) {
         loop {
             shared.runtime.sleep(ASK_EVERY).await;
+            // Before the question. Its answers say nothing about a move that comes meanwhile.
+            let Some(known) = self.primary() else {
+                continue;
+            };
             let asking = self.sentinels.iter().map(|it| self.ask(shared, it));
             let mut votes = Votes::default();
             for address in join_all(asking).await.into_iter().flatten() {
                 votes.add(&address);
             }
-            let (Some(address), Some(current)) = (votes.most(), self.primary()) else {
-                continue;
-            };
-            if *address != current && votes.choose(address, Some(&current), 0) {
+            if let Some(address) = votes.most()
+                && *address != known
+                && votes.choose(address, Some(&known), 0)
+            {
                 let opening = self.open_at(shared, address, false);
                 if let Some(Ok(new)) = shared.within(shared.connect_limit(), opening).await {
                     // If another connection has moved meanwhile, the next question decides.
-                    let _ = self.reached(shared, Some(&current), address, new);
+                    let _ = self.reached(shared, Some(&known), address, new);
                 }
             }
         }
@@ -445,6 +449,12 @@ fn reason(error: &BackendError) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::pin::pin;
+    use std::sync::atomic::Ordering;
+
+    use futures_util::future::select;
+    use tokio::time::sleep;
+
     use super::super::fake::{self, Node, ToNode};
     use super::super::server::{ServerInfo, ServerMode};
     use super::*;
@@ -483,24 +493,32 @@ mod tests {
         }
     }
 
+    /// One sentinel.
+    fn source(node: &Arc<Node>) -> SentinelSource<ToNode> {
+        let url = "redis-sentinel://a:1?sentinelServiceName=s";
+        let url = ServerUrl::parse(url, false).expect("a URL");
+        let sentinels = url.sentinels.as_ref().expect("sentinels");
+        SentinelSource::new(&ToNode::new(node), &url, sentinels).expect("valid")
+    }
+
+    fn connected() -> Connected<()> {
+        let info = "redis_version:7.0.15\r\nrole:master\r\n";
+        Connected {
+            connection: (),
+            info: ServerInfo::parse(info, ServerMode::Standalone).expect("usable"),
+            events: None,
+            moves: 0,
+        }
+    }
+
     #[tokio::test]
     async fn attempt_that_began_before_a_move_moves_nothing_back() {
         let node = Arc::new(Node::default());
         let shared = fake::shared(&node, fake::LIMIT);
-        let url = "redis-sentinel://a:1?sentinelServiceName=s";
-        let url = ServerUrl::parse(url, false).expect("a URL");
-        let sentinels = url.sentinels.as_ref().expect("sentinels");
-        let source = SentinelSource::new(&ToNode::new(&node), &url, sentinels).expect("valid");
+        let source = source(&node);
         let (old, new) = (address(1), address(2));
         let reached = |known: Option<&Address>, address: &Address| {
-            let info = "redis_version:7.0.15\r\nrole:master\r\n";
-            let connected = Connected {
-                connection: (),
-                info: ServerInfo::parse(info, ServerMode::Standalone).expect("usable"),
-                events: None,
-                moves: 0,
-            };
-            let reached = source.reached(&shared, known, address, connected);
+            let reached = source.reached(&shared, known, address, connected());
             reached
                 .map(|connected| connected.moves)
                 .map_err(|error| error.is_transient())
@@ -514,6 +532,26 @@ mod tests {
         assert_eq!(source.primary().as_ref(), Some(&new));
         assert_eq!(reached(Some(&old), &new), Ok(1), "others follow");
         assert_eq!(reached(Some(&new), &old), Ok(2), "it is named again");
+    }
+
+    #[tokio::test]
+    async fn sentinel_that_answers_late_moves_nothing_back() {
+        let node = Arc::new(Node::default());
+        *node.answers_take.lock().expect("no panic") = ASK_EVERY;
+        let shared = fake::shared(&node, fake::LIMIT);
+        let source = source(&node);
+        let [old, new] = [fake::PORT, fake::PORT + 1].map(fake::tcp);
+        let reached = |known, address| source.reached(&shared, known, address, connected());
+        reached(None, &old).expect("the first one");
+        let moving = async {
+            // The sentinel has been asked, and names the old one.
+            sleep(ASK_EVERY * 3 / 2).await;
+            node.primary.store(fake::PORT + 1, Ordering::SeqCst);
+            reached(Some(&old), &new).expect("named by others");
+            sleep(ASK_EVERY * 4).await;
+        };
+        select(pin!(source.watch(&shared)), pin!(moving)).await;
+        assert_eq!(shared.moves(), 1);
     }
 
     #[test]

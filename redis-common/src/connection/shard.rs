@@ -188,7 +188,7 @@ impl<C: Connector> Subscriber<C> {
         if self.is_subscribed(&channel) {
             return Ok(true);
         }
-        let serves = |cluster: Arc<Cluster<C>>| cluster.has_node(&self.node);
+        let serves = |cluster: Arc<Cluster<C>>| cluster.has_subscriber(&self.node, self);
         if !cluster.upgrade().is_some_and(serves) || self.channels().len() >= MAX_CHANNELS {
             return Ok(false);
         }

@@ -329,20 +329,19 @@ impl Hold {
         } = await_release(&self.client, &self.release_result)
             .await
             .map_err(|error| error.on(&self.holder.key))?;
+        // A shutdown may have released it while the guard was in use.
+        let kept = |holds_left| self.check_lost().map_or(Ok(holds_left), Err);
         match reply {
-            // A shutdown released it while the guard was in use.
-            ReleaseReply::Released { holds_left, .. } => {
-                self.check_lost().map_or(Ok(holds_left), Err)
-            }
+            ReleaseReply::Released { holds_left, .. } => kept(holds_left),
             // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
             // lost before, that attempt may have found nothing to release.
-            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => Ok(0),
+            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => kept(0),
             // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
             // have forgotten it by now, if another task of this client asked for the key.
             ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
                 if in_doubt && !was_lost =>
             {
-                Ok(0)
+                kept(0)
             }
             ReleaseReply::NotHeld(reason) => Err(self.loss_error(reason.into())),
             // Only a waiter was left: the server had lost the grant.

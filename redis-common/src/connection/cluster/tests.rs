@@ -39,7 +39,7 @@ async fn revocations_come_from_a_node_of_the_cluster() {
 async fn slots_that_were_asked_for_before_are_no_answer() {
     let node = Arc::new(Node::default());
     let cluster = fake::cluster(&node, LIMIT).await;
-    *node.slots_take.lock().expect("no panic") = Duration::from_millis(300);
+    *node.answers_take.lock().expect("no panic") = Duration::from_millis(300);
     let refresh = || cluster.refresh(Lane::Commands, Duration::ZERO, Order::Any);
     let moving = async {
         sleep(Duration::from_millis(100)).await;
