@@ -910,6 +910,9 @@ async fn bad_input_is_refused_before_any_io() {
         assert!(matches!(refused, Err(Error::InvalidInput { .. })));
         assert_eq!(server.elapsed(), begun);
     }
+    let never = once(&a).attempts(0).at(now(&server));
+    let refused = count(&never, &runs).await;
+    assert!(matches!(refused, Err(Error::InvalidInput { .. })));
     assert!(a.once("").is_err());
 }
 

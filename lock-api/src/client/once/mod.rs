@@ -99,7 +99,7 @@ impl LockClient {
 }
 
 impl Once {
-    /// Sets how often an occurrence is tried, 3 by default. With 0, it never runs.
+    /// Sets how often an occurrence is tried, 3 by default. With 0, each call is refused as invalid input.
     ///
     /// # Examples
     /// `once.attempts(1)`
@@ -226,17 +226,15 @@ impl Occurrence {
     /// Checks the settings.
     fn check(&self) -> Result<(), Error> {
         let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
-        if limits.contains(&self.wish.window) {
-            return Ok(());
+        let what = "the window or period of a job";
+        let mut checked = InvalidInput::check_time(what, self.wish.window, limits);
+        if self.wish.max_attempts == 0 {
+            checked = Err(InvalidInput::Setting {
+                what: "the attempts of a job",
+                problem: "there must be at least one".to_owned(),
+            });
         }
-        let problem = InvalidInput::Setting {
-            what: "the window or period of a job",
-            problem: format!(
-                "{:?} is outside the limits ({:?} to {:?})",
-                self.wish.window, MIN_START_WINDOW, MAX_START_WINDOW
-            ),
-        };
-        Err(problem.on(&self.once.mutex.lock.key))
+        checked.map_err(|problem| problem.on(&self.once.mutex.lock.key))
     }
 }
 

@@ -70,7 +70,7 @@ impl Occurrence {
     /// body returns. Nothing is recorded before the fire time, so you can drop the call until then.
     ///
     /// # Errors
-    /// - [`Error::InvalidInput`] for a window outside its limits, before any I/O.
+    /// - [`Error::InvalidInput`] for a window outside its limits, or no attempts, before any I/O.
     /// - [`Error::FireTimeAhead`] if a time in the record of the job is further ahead of the server's clock than
     ///   the window: that clock was wrong. See [`Once::reset`]. Also if the fire time is more than 366 days ahead.
     /// - [`Error::ForeignValue`] if the key has the note of something else.

@@ -96,8 +96,7 @@ const UNUSUAL: &[MutantInfo] = &[
 ];
 
 /// The mutants that other tests find. They need threads (loom), several keys held together, a
-/// count of subscriptions, a hand-off, a job or an election, which stress runs don't have.
-/// `tests/jobs` explores the last two.
+/// count of subscriptions or a hand-off, which stress runs don't have.
 const ELSEWHERE: &[&str] = &[
     "cancel-before-schedule-race-of-the-watchdog",
     "batch-that-nobody-sends",
@@ -114,6 +113,10 @@ const ELSEWHERE: &[&str] = &[
     "sender-ends-handoff",
     "subscribes-for-each-waiter",
     "two-takers-of-one-pushed-grant",
+];
+
+/// The mutants of jobs and elections, which `tests/jobs` explores.
+const OF_JOBS: &[&str] = &[
     "job-is-decided-without-its-record",
     "attempt-of-a-job-is-not-noted",
     "failed-job-is-noted-as-done",
@@ -166,13 +169,20 @@ impl MutantInfo {
     /// Returns how stress runs find the mutant with this name; `None` if other tests find it.
     pub fn of(name: &'static str) -> Option<Self> {
         let unusual = UNUSUAL.iter().find(|mutant| mutant.name == name).copied();
-        let elsewhere = ELSEWHERE.contains(&name) || IN_A_REPLY.contains(&name);
+        let elsewhere = [ELSEWHERE, OF_JOBS, IN_A_REPLY];
+        let elsewhere = elsewhere.iter().any(|names| names.contains(&name));
         unusual.or_else(|| (!elsewhere).then_some(within(name, BUDGET)))
+    }
+
+    /// The names of the mutants of jobs and elections. `tests/jobs` must find each of them.
+    pub fn of_jobs() -> &'static [&'static str] {
+        OF_JOBS
     }
 
     /// The names that this file lists. Each must be the name of a mutant.
     pub fn listed() -> impl Iterator<Item = &'static str> {
         let unusual = UNUSUAL.iter().map(|mutant| mutant.name);
-        unusual.chain(ELSEWHERE.iter().chain(IN_A_REPLY).copied())
+        let others = [ELSEWHERE, OF_JOBS, IN_A_REPLY];
+        unusual.chain(others.into_iter().flatten().copied())
     }
 }

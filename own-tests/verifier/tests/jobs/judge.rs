@@ -249,7 +249,7 @@ impl Log {
         let awake = elapsed <= call.ends + SLACK;
         if undisturbed && awake && !later && self.running.is_empty() {
             let idle = due.max(call.began).max(self.last_end);
-            self.check_tried(fire, idle, call.ends);
+            self.check_tried(fire, idle, call.ends.min(elapsed));
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Each mutant of a job, an election or a note is found within its budget.
 
 use leasehold_api::mutants;
+use leasehold_verifier::MutantInfo;
 
 use crate::plan::{self, Model};
 use crate::{elections, explorations, number};
@@ -106,6 +107,9 @@ const MUTANTS: &[(&str, Scenario, &str, u64)] = &[
 #[test]
 fn each_mutant_is_found_within_its_budget() {
     let trials = number("LEASEHOLD_TRIALS", 1);
+    for name in MutantInfo::of_jobs() {
+        assert!(MUTANTS.iter().any(|(mutant, ..)| mutant == name), "{name} has no budget");
+    }
     for &(mutant, scenario, problem, budget) in MUTANTS {
         assert!(mutants::plant(mutant), "no mutant {mutant:?}");
         let mut found = Vec::new();
