@@ -39,7 +39,7 @@ pub(crate) fn chart(folder: &Path) -> Result<String, Failure> {
 /// What a page is written as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// With links to the timelines.
+    /// With links to the timelines of the other form.
     Markdown,
     /// The same, with the chart and the timelines themselves. Those are HTML.
     Whole,
@@ -183,10 +183,10 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str, form: Form) -> std::
                 if broken.convicts && !shown.contains(&broken.promise) {
                     shown.push(broken.promise);
                     let title = format!("{name}, {topology}: {}", broken.promise.name());
-                    let file = format!("{link}/{run}.violation-{number}");
-                    finding(page, &title, broken, &file, form)?;
+                    let name = format!("{run}.violation-{number}");
+                    finding(page, &title, broken, (link, &name), form)?;
                     if form == Form::Whole {
-                        drawing(page, summary, broken)?;
+                        drawing(page, summary, broken, &name)?;
                     }
                 }
             }
@@ -206,17 +206,17 @@ fn finding(
     page: &mut String,
     title: &str,
     broken: &Broken,
-    file: &str,
+    (link, name): (&str, &str),
     form: Form,
 ) -> std::fmt::Result {
     writeln!(page, "\n### {title}\n")?;
     let timeline = match form {
-        Form::Markdown => format!(", [the timeline]({file}.html)"),
+        Form::Markdown => format!(", [the timeline]({link}.html#{name})"),
         Form::Whole => String::new(),
     };
     writeln!(
         page,
-        "{}. Seen {} times. [The history]({file}.jsonl){timeline}. From and until in ms:\n",
+        "{}. Seen {} times. [The history]({link}/{name}.jsonl){timeline}. From and until in ms:\n",
         in_one_line(&broken.text),
         broken.count
     )?;
@@ -234,13 +234,16 @@ fn in_one_line(text: &str) -> String {
 }
 
 /// The timeline, folded. Each line of it is HTML.
-fn drawing(page: &mut String, summary: &Summary, broken: &Broken) -> std::fmt::Result {
+fn drawing(page: &mut String, summary: &Summary, broken: &Broken, name: &str) -> std::fmt::Result {
     let history = History {
         about: summary.about.clone(),
         entries: broken.evidence.clone(),
     };
     let drawing = timeline::drawing(&history);
-    writeln!(page, "<details><summary>Timeline</summary><div>")?;
+    writeln!(
+        page,
+        "<details id=\"{name}\"><summary>Timeline</summary><div>"
+    )?;
     writeln!(page, "{drawing}</div></details>")
 }
 
@@ -337,7 +340,13 @@ mod tests {
     #[test]
     fn whole_page_has_each_conviction_and_loads_nothing() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/torture"));
+        let markdown = super::page(folder, "torture").expect("a page");
         let page = whole_page(folder, "torture").expect("a page");
+        let links: Vec<_> = markdown.split("(torture.html#").skip(1).collect();
+        for link in &links {
+            let name = link.split(')').next().unwrap_or_default();
+            assert!(page.contains(&format!("id=\"{name}\"")), "no {name}");
+        }
         let summaries = summaries(folder).expect("saved runs");
         let all = summaries.iter().flat_map(|(_, it)| {
             let of = it.broken.iter().filter(|broken| broken.convicts);
@@ -354,10 +363,11 @@ mod tests {
         titles.sort_unstable();
         titles.dedup();
         assert!(!titles.is_empty());
+        assert_eq!(links.len(), titles.len());
         for title in &titles {
             assert!(page.contains(&format!("<h3>{title}</h3>")), "no {title}");
         }
-        assert_eq!(page.matches("<details>").count(), titles.len());
+        assert_eq!(page.matches("<details id=").count(), titles.len());
         assert_eq!(page.matches("class=\"scroll\"").count(), titles.len());
         for loads in [
             "<script", "<link", "<img", "<iframe", "<object", "<use", "src=", "@import", "url(h",
