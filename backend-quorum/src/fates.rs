@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::{Acquire, FencingToken, Moment, Operation, SessionId, bounds};
+use lru::LruCache;
 
 use crate::server::lock;
 
@@ -33,12 +34,12 @@ const FORGOTTEN_AFTER: Duration = bounds::MAX_LEASE;
 #[derive(Debug, Default)]
 pub(crate) struct Fates(Mutex<BTreeMap<SessionId, Session>>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Session {
     /// The sequences that a ballot is under way for, and what is decided about them. Nothing is forgotten here.
     open: BTreeMap<u64, Option<Fate>>,
-    /// What was elected and has not ended, and when that was last asked for.
-    elected: BTreeMap<u64, (Arc<Hold>, Moment)>,
+    /// What was elected and has not ended, by when it was last asked for.
+    elected: LruCache<u64, Arc<Hold>>,
     ended: BTreeSet<u64>,
     /// Every sequence up to this one has ended, unless it is in one of the maps. See `fate`.
     ended_up_to: Option<u64>,
@@ -108,15 +109,15 @@ impl Fates {
     pub(crate) fn hold(&self, operation: Operation, now: Moment) -> Option<Arc<Hold>> {
         let mut sessions = lock(&self.0);
         let session = sessions.get_mut(&operation.session)?;
-        let (hold, last_used) = session.elected.get_mut(&operation.sequence)?;
-        (*last_used, session.last_used) = (now, now);
+        let hold = session.elected.get(&operation.sequence)?;
+        session.last_used = now;
         Some(Arc::clone(hold))
     }
 
     /// Notes that an operation is released.
     pub(crate) fn end(&self, operation: Operation, now: Moment) {
         self.with(operation.session, now, |session| {
-            session.decide(operation.sequence, Fate::Ended, now);
+            session.decide(operation.sequence, Fate::Ended);
         });
     }
 
@@ -135,45 +136,55 @@ impl Fates {
                 !session.open.is_empty() || silent < FORGOTTEN_AFTER
             });
         }
-        let session = sessions.entry(id).or_default();
+        let session = sessions.entry(id).or_insert_with(Session::new);
         session.last_used = now;
         act(session)
     }
 }
 
 impl Session {
+    fn new() -> Self {
+        Self {
+            open: BTreeMap::new(),
+            // A cache with a bound would allocate it at once.
+            elected: LruCache::unbounded(),
+            ended: BTreeSet::new(),
+            ended_up_to: None,
+            last_used: Moment::default(),
+        }
+    }
+
     /// What is decided about an operation whose ballot is to begin. What is remembered goes before the mark. Once the
     /// ballot has begun, its entry in `open` decides, whatever is forgotten meanwhile.
     fn fate(&self, sequence: u64) -> Option<Fate> {
-        if let Some((hold, _)) = self.elected.get(&sequence) {
+        if let Some(hold) = self.elected.peek(&sequence) {
             return Some(Fate::Elected(Arc::clone(hold)));
         }
         let forgotten = self.ended_up_to.is_some_and(|last| sequence <= last);
         (forgotten || self.ended.contains(&sequence)).then_some(Fate::Ended)
     }
 
-    fn decide(&mut self, sequence: u64, fate: Fate, now: Moment) {
+    fn decide(&mut self, sequence: u64, fate: Fate) {
         if let Some(open) = self.open.get_mut(&sequence) {
             *open = Some(fate.clone());
         }
         match fate {
-            Fate::Elected(hold) => self.elect(sequence, hold, now),
+            Fate::Elected(hold) => self.elect(sequence, hold),
             Fate::Ended => self.end(sequence),
         }
     }
 
-    fn elect(&mut self, sequence: u64, hold: Arc<Hold>, now: Moment) {
-        self.elected.insert(sequence, (hold, now));
-        if self.elected.len() > MAX_ELECTED {
-            let unused = self.elected.iter().min_by_key(|(_, (_, last))| *last);
-            if let Some(unused) = unused.map(|(sequence, _)| *sequence) {
-                self.end(unused);
-            }
+    fn elect(&mut self, sequence: u64, hold: Arc<Hold>) {
+        self.elected.put(sequence, hold);
+        if self.elected.len() > MAX_ELECTED
+            && let Some((unused, _)) = self.elected.pop_lru()
+        {
+            self.end(unused);
         }
     }
 
     fn end(&mut self, sequence: u64) {
-        self.elected.remove(&sequence);
+        self.elected.pop(&sequence);
         self.ended.insert(sequence);
         if self.ended.len() > MAX_ENDED {
             let oldest = self.ended.pop_first();
@@ -202,11 +213,11 @@ impl OpenBallot<'_> {
                 (Some(Fate::Elected(_)), _) => Verdict::Stands,
                 (Some(Fate::Ended), Some(_)) => Verdict::Released,
                 (None, Some(hold)) => {
-                    session.decide(sequence, Fate::Elected(Arc::new(hold)), now);
+                    session.decide(sequence, Fate::Elected(Arc::new(hold)));
                     Verdict::Stands
                 }
                 (None | Some(Fate::Ended), None) if in_doubt => {
-                    session.decide(sequence, Fate::Ended, now);
+                    session.decide(sequence, Fate::Ended);
                     Verdict::TakeBack
                 }
                 (None | Some(Fate::Ended), None) => Verdict::Stands,
@@ -270,13 +281,7 @@ mod tests {
     /// Elects so many operations that one which is not renewed is forgotten.
     fn forget_elected(fates: &Fates) {
         for sequence in 2_000..2_000 + MAX_ELECTED as u64 {
-            let ballot = fates.begin(
-                operation(sequence),
-                NOW.saturating_add(Duration::from_secs(1)),
-            );
-            let ballot = ballot.expect("no fate yet");
-            let later = NOW.saturating_add(Duration::from_secs(1));
-            ballot.decide(Some(hold(sequence)), true, later);
+            decide(fates, sequence, true);
         }
     }
 
@@ -386,10 +391,11 @@ mod tests {
         let fates = Fates::default();
         decide(&fates, 1, true);
         decide(&fates, 2, true);
-        let later = NOW.saturating_add(Duration::from_secs(2));
-        assert!(held(&fates, 1, later), "renewed");
-        forget_elected(&fates);
-        assert!(held(&fates, 1, later) && !held(&fates, 2, later));
+        assert!(held(&fates, 1, NOW), "renewed");
+        for sequence in 3..=MAX_ELECTED as u64 + 1 {
+            decide(&fates, sequence, true);
+        }
+        assert!(held(&fates, 1, NOW) && !held(&fates, 2, NOW));
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
         let sessions = lock(&fates.0);
         let kept = sessions.values().map(|session| session.elected.len());

@@ -1,55 +1,41 @@
 //! The floors of keys whose last acquire was not elected.
 
-use std::collections::BTreeMap;
-
 use leasehold_api::Key;
+use lru::LruCache;
 
 /// The maximum number of keys whose floor is remembered until their next grant.
 const MAX_FLOORS: usize = 1_024;
 
 /// The highest tokens of grants that were not elected, by key.
-#[derive(Debug, Default)]
-pub(crate) struct Floors {
-    floors: BTreeMap<Key, Floor>,
-    /// The number of floors that were noted.
-    noted: u64,
-}
-
 #[derive(Debug)]
-struct Floor {
-    token: u64,
-    /// When it was last noted.
-    noted: u64,
+pub(crate) struct Floors(LruCache<Key, u64>);
+
+impl Default for Floors {
+    fn default() -> Self {
+        // A cache with a bound would allocate it at once.
+        Self(LruCache::unbounded())
+    }
 }
 
 impl Floors {
     /// The floor of a key.
     pub(crate) fn get(&self, key: &Key) -> Option<u64> {
-        self.floors.get(key).map(|floor| floor.token)
+        self.0.peek(key).copied()
     }
 
-    /// Notes a token of a key. If there are too many keys, the one that was noted first is forgotten: a
+    /// Notes a token of a key. If there are too many keys, the one that was noted longest ago is forgotten: a
     /// client that still wants its key has noted it again.
     pub(crate) fn note(&mut self, key: &Key, token: u64) {
-        self.noted += 1;
-        let noted = self.noted;
-        if let Some(floor) = self.floors.get_mut(key) {
-            floor.token = floor.token.max(token);
-            floor.noted = noted;
-            return;
+        let floor = self.0.get_or_insert_mut_ref(key, || token);
+        *floor = token.max(*floor);
+        if self.0.len() > MAX_FLOORS {
+            self.0.pop_lru();
         }
-        if self.floors.len() >= MAX_FLOORS {
-            let oldest = self.floors.iter().min_by_key(|(_, floor)| floor.noted);
-            if let Some(oldest) = oldest.map(|(key, _)| key.clone()) {
-                self.floors.remove(&oldest);
-            }
-        }
-        self.floors.insert(key.clone(), Floor { token, noted });
     }
 
     /// Forgets a key that was granted.
     pub(crate) fn forget(&mut self, key: &Key) {
-        self.floors.remove(key);
+        self.0.pop(key);
     }
 }
 
@@ -85,7 +71,7 @@ mod tests {
             floors.note(&key("a"), 7);
             floors.note(&key("z"), 7);
         }
-        assert_eq!(floors.floors.len(), MAX_FLOORS);
+        assert_eq!(floors.0.len(), MAX_FLOORS);
         assert_eq!(floors.get(&key("m")), None);
         assert_eq!(floors.get(&key("a")), Some(9));
         assert_eq!(floors.get(&key("z")), Some(9));

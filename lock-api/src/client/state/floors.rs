@@ -3,7 +3,7 @@
 //! With a floor, tokens keep increasing even if the server has lost the stored one (rule 15). The
 //! memory is a least-recently-used cache: a new key replaces the key that was updated longest ago.
 
-use std::collections::BTreeMap;
+use lru::LruCache;
 
 use crate::id::{FencingToken, Key};
 use crate::sync::Mutex;
@@ -11,45 +11,29 @@ use crate::sync::Mutex;
 /// How many keys are remembered.
 const MAX_KEYS: usize = 1_024;
 
-#[derive(Debug, Default)]
-pub(crate) struct Floors(Mutex<State>);
+#[derive(Debug)]
+pub(crate) struct Floors(Mutex<LruCache<Key, FencingToken>>);
 
-#[derive(Debug, Default)]
-struct State {
-    by_key: BTreeMap<Key, Seen>,
-    by_use: BTreeMap<u64, Key>,
-    uses: u64,
-}
-
-#[derive(Clone, Copy, Debug)]
-struct Seen {
-    token: FencingToken,
-    used: u64,
+impl Default for Floors {
+    fn default() -> Self {
+        // A cache with a bound would allocate it at once, for each client.
+        Self(Mutex::new(LruCache::unbounded()))
+    }
 }
 
 impl Floors {
     /// Notes a token of the key.
     pub(crate) fn saw(&self, key: &Key, token: FencingToken) {
-        let mut state = self.0.lock();
-        state.uses += 1;
-        let used = state.uses;
-        let seen = state
-            .by_key
-            .entry(key.clone())
-            .or_insert(Seen { token, used: 0 });
-        let before = std::mem::replace(&mut seen.used, used);
-        seen.token = seen.token.max(token);
-        state.by_use.remove(&before);
-        state.by_use.insert(used, key.clone());
-        if state.by_use.len() > MAX_KEYS
-            && let Some((_, oldest)) = state.by_use.pop_first()
-        {
-            state.by_key.remove(&oldest);
+        let mut floors = self.0.lock();
+        let floor = floors.get_or_insert_mut_ref(key, || token);
+        *floor = token.max(*floor);
+        if floors.len() > MAX_KEYS {
+            floors.pop_lru();
         }
     }
 
     pub(crate) fn get(&self, key: &Key) -> Option<FencingToken> {
-        self.0.lock().by_key.get(key).map(|seen| seen.token)
+        self.0.lock().peek(key).copied()
     }
 }
 
@@ -80,7 +64,6 @@ mod tests {
         }
         assert!(floors.get(&key("kept")).is_some());
         assert!(floors.get(&key("k0")).is_none());
-        assert_eq!(floors.0.lock().by_key.len(), MAX_KEYS);
-        assert_eq!(floors.0.lock().by_use.len(), MAX_KEYS);
+        assert_eq!(floors.0.lock().len(), MAX_KEYS);
     }
 }
