@@ -36,7 +36,14 @@ impl Bank {
         Self(Mutex::new(ACCOUNTS.map(|name| (name, account)).into()))
     }
 
-    fn transfer(&self, from: &str, to: &str, amount: i64, guard: &MultiGuard) -> Option<bool> {
+    /// Returns `false` if a token is too old. An account that `guard` doesn't lock is an error.
+    fn transfer(
+        &self,
+        from: &str,
+        to: &str,
+        amount: i64,
+        guard: &MultiGuard,
+    ) -> Result<bool, Error> {
         let mut rows = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let late = |name: &str, token: FencingToken| {
             let account = rows.get(name);
@@ -44,7 +51,7 @@ impl Bank {
         };
         let (token_from, token_to) = (guard.fencing_token(from)?, guard.fencing_token(to)?);
         if late(from, token_from) || late(to, token_to) {
-            return Some(false);
+            return Ok(false);
         }
         for (name, change, token) in [(from, -amount, token_from), (to, amount, token_to)] {
             if let Some(account) = rows.get_mut(name) {
@@ -52,7 +59,7 @@ impl Bank {
                 account.fence = token;
             }
         }
-        Some(true)
+        Ok(true)
     }
 
     fn total(&self) -> i64 {
@@ -72,7 +79,7 @@ async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, 
             sleep(Duration::from_millis(20)).await; // checks the transfer
             bank.transfer(from, to, 5, guard)
         });
-        done += u32::from(written.await?.expect("both accounts are locked"));
+        done += u32::from(written.await??);
     }
     locks.shutdown().await?;
     Ok(done)

@@ -65,7 +65,7 @@ async fn wait_for(locks: &LockClient, timeout: Option<Duration>) -> Result<bool,
 }
 
 async fn outer(locks: &LockClient) -> Result<u32, Error> {
-    let tree = locks.mutex("tree")?.reentrant();
+    let tree = locks.mutex("tree")?.reentrant()?;
     let guard = tree.lock().await?;
     let left = inner(&tree).await?; // does not wait for `guard`
     guard.release().await?;
@@ -118,7 +118,7 @@ async fn from_rslock(locks: &LockClient) -> Result<u32, Error> {
 
 async fn from_redisson(locks: &LockClient) -> Result<bool, Error> {
     // if (lock.tryLock(100, 10, TimeUnit.SECONDS)) try { … } finally { lock.unlock(); }
-    let lock = locks.mutex("job")?.reentrant();
+    let lock = locks.mutex("job")?.reentrant()?;
     let lock = lock.lease(Duration::from_secs(10)).fixed_lease();
     let Some(guard) = lock
         .try_lock_for(Duration::from_secs(100))

@@ -4,11 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{BackendError, InvalidInput, LockBackend, LockClient};
-#[cfg(all(feature = "fred", not(feature = "redis-rs")))]
-use leasehold_fred::ConnectError as RedisError;
-#[cfg(feature = "redis-rs")]
-use leasehold_redis_rs::ConnectError as RedisError;
+use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockClient};
 
 /// Connects to the lock service at `url`, with the default settings.
 ///
@@ -65,12 +61,7 @@ macro_rules! with_settings {
         if let Some(limit) = settings.initial_connect_timeout {
             options = options.initial_connect_timeout(limit);
         }
-        if let Some(pem) = settings.root_certificates {
-            options = options.root_certificates(pem);
-        }
-        if let Some((chain, key)) = settings.client_certificate {
-            options = options.client_certificate(chain, key);
-        }
+        options.certificates = settings.certificates;
         options
     }};
 }
@@ -105,80 +96,14 @@ pub enum RedisLibrary {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct ConnectOptions {
     redis_library: Option<RedisLibrary>,
     key_prefix: Option<String>,
     call_timeout: Option<Duration>,
     connect_timeout: Option<Duration>,
     initial_connect_timeout: Option<Duration>,
-    root_certificates: Option<Vec<u8>>,
-    client_certificate: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Shows which certificates are set, not their contents.
-impl fmt::Debug for ConnectOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ConnectOptions")
-            .field("redis_library", &self.redis_library)
-            .field("key_prefix", &self.key_prefix)
-            .field("call_timeout", &self.call_timeout)
-            .field("connect_timeout", &self.connect_timeout)
-            .field("initial_connect_timeout", &self.initial_connect_timeout)
-            .field("root_certificates", &self.root_certificates.is_some())
-            .field("client_certificate", &self.client_certificate.is_some())
-            .finish()
-    }
-}
-
-/// Why a lock service can't be used.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The URL or a setting can't be used. Nothing was sent. The message contains no password.
-    #[error(transparent)]
-    Invalid(#[from] InvalidInput),
-    /// No enabled feature has a backend for the URL. Nothing was sent.
-    #[error("`{scheme}` URLs need the feature {feature} of the crate `leasehold`")]
-    MissingFeature {
-        /// The scheme of the URL.
-        scheme: String,
-        /// The feature, or the features of which one is enough.
-        feature: &'static str,
-    },
-    /// Two enabled features have a backend for the URL. Nothing was sent.
-    #[error(
-        "the features `redis-rs` and `fred` of the crate `leasehold` are both on: choose one with \
-         ConnectOptions::redis_library"
-    )]
-    ChooseLibrary,
-    /// The server can't be reached, or doesn't accept this client.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-}
-
-#[cfg(any(feature = "redis-rs", feature = "fred"))]
-impl From<RedisError> for ConnectError {
-    fn from(error: RedisError) -> Self {
-        match error {
-            RedisError::Invalid(error) => Self::Invalid(error),
-            RedisError::Backend(error) => Self::Backend(error),
-            other => unusable(&other),
-        }
-    }
-}
-
-#[cfg(feature = "postgres")]
-impl From<leasehold_postgres::ConnectError> for ConnectError {
-    fn from(error: leasehold_postgres::ConnectError) -> Self {
-        use leasehold_postgres::ConnectError as Postgres;
-
-        match error {
-            Postgres::Invalid(error) => Self::Invalid(error),
-            Postgres::Failed(error) => Self::Backend(error),
-            other => unusable(&other),
-        }
-    }
+    certificates: Certificates,
 }
 
 impl ConnectOptions {
@@ -272,7 +197,7 @@ impl ConnectOptions {
     /// ```
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.root_certificates = Some(pem.into());
+        self.certificates = self.certificates.root_certificates(pem);
         self
     }
 
@@ -294,16 +219,15 @@ impl ConnectOptions {
         chain: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.client_certificate = Some((chain.into(), key.into()));
+        self.certificates = self.certificates.client_certificate(chain, key);
         self
     }
 
     /// Connects to the lock service at `url`. [`connect`] has the table of URLs.
     ///
     /// # Errors
-    /// - [`ConnectError::Invalid`] if the URL or a setting can't be used.
-    /// - [`ConnectError::MissingFeature`] or [`ConnectError::ChooseLibrary`] if it isn't clear which
-    ///   backend to use.
+    /// - [`ConnectError::Invalid`] if the URL or a setting can't be used, if no enabled feature has a backend for
+    ///   the URL, or if two have one. The message says what to do.
     /// - [`ConnectError::Backend`] if the server can't be reached in time, or refuses this client.
     ///
     /// # Panics
@@ -366,7 +290,10 @@ impl ConnectOptions {
             (Some(library), _, _) => Ok(library),
             (None, true, false) => Ok(RedisLibrary::RedisRs),
             (None, false, true) => Ok(RedisLibrary::Fred),
-            (None, true, true) => Err(ConnectError::ChooseLibrary),
+            (None, true, true) => Err(unusable(
+                "the features `redis-rs` and `fred` of the crate `leasehold` are both on: choose one with \
+                 ConnectOptions::redis_library",
+            )),
             (None, false, false) => Err(missing(url, "`redis-rs` or `fred`")),
         }
     }
@@ -431,7 +358,7 @@ impl Service {
             Ok(Self::Redis)
         } else {
             Err(unusable(
-                &"it begins with neither redis, valkey nor postgres",
+                "it begins with neither redis, valkey nor postgres",
             ))
         }
     }
@@ -451,14 +378,13 @@ fn scheme_of(url: &str) -> String {
 
 /// The error for a URL that can't be used. It has no source, which might quote the URL and so the
 /// password.
-fn unusable(problem: &impl fmt::Display) -> ConnectError {
-    ConnectError::Invalid(InvalidInput::Setting {
-        what: "URL",
-        problem: problem.to_string(),
-    })
+fn unusable(problem: impl fmt::Display) -> ConnectError {
+    InvalidInput::setting("URL", problem).into()
 }
 
-fn missing(url: &str, feature: &'static str) -> ConnectError {
+fn missing(url: &str, feature: &str) -> ConnectError {
     let scheme = scheme_of(url);
-    ConnectError::MissingFeature { scheme, feature }
+    unusable(format!(
+        "`{scheme}` URLs need the feature {feature} of the crate `leasehold`"
+    ))
 }

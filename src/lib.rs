@@ -66,7 +66,7 @@
 //! | feature | backend | for |
 //! |---|---|---|
 //! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, or Valkey, with the `redis` crate |
-//! | `fred` | `fred::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
+//! | `fred` | `fred_rs::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
 //! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
@@ -88,21 +88,21 @@
 
 mod connect;
 
-pub use connect::{ConnectError, ConnectOptions, RedisLibrary, connect};
+pub use connect::{ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, Capabilities, Cause, Contention, Election, Error, Every, FencingToken, FireTime,
-    ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView, Inspection, InvalidInput,
-    Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockBackend,
-    LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock,
-    MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once, Outcome,
-    PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WaiterView,
-    WriteGuard, guard_kind,
+    BackendError, Capabilities, Cause, ConnectError, Contention, Election, Error, Every,
+    FencingToken, FireTime, ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView,
+    Inspection, InvalidInput, Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader,
+    Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
+    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence,
+    Once, Outcome, PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade,
+    WaiterView, WriteGuard, guard_kind,
 };
 
 /// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]
-pub use leasehold_fred as fred;
+pub use leasehold_fred as fred_rs;
 /// The PostgreSQL backend.
 #[cfg(feature = "postgres")]
 pub use leasehold_postgres as postgres;

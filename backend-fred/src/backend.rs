@@ -4,8 +4,8 @@ use std::fmt;
 
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
-use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::{ConnectError, ServerUrl};
+use leasehold_api::{ConnectError, LockBackend, forward_lock_backend};
+use leasehold_redis_common::connection::ServerUrl;
 use leasehold_redis_common::{Backend, Options};
 
 use crate::connection::FredConnector;

@@ -12,10 +12,10 @@ use fred::types::{
     Builder, ClusterHash, ConnectHandle, CustomCommand, Message, MessageKind, RespVersion, Value,
 };
 use futures_util::future::{Either, select};
-use leasehold_api::ServerTime;
+use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
-    Address, ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
-    SlotRange, UnboundedSender,
+    Address, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl, SlotRange,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion as Resp};
@@ -63,11 +63,12 @@ impl FredConnector {
             matches!(config.server, ServerConfig::Unix { .. }) || library_has_tls()
         };
         if !builder.get_config().is_none_or(tells_tls) {
-            return Err(ConnectError::unusable(
+            return Err(InvalidInput::setting(
                 "configuration of fred",
-                &"fred is built without TLS and reads rediss:// as redis://; enable the feature \
-                  tls-rustls, or pass the URL to FredBackend::connect",
-            ));
+                "fred is built without TLS and reads rediss:// as redis://; enable the feature \
+                 tls-rustls, or pass the URL to FredBackend::connect",
+            )
+            .into());
         }
         Self::new(builder, options)
     }
@@ -78,7 +79,7 @@ impl FredConnector {
     fn new(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let Some(config) = builder.get_config() else {
             let error = Error::new(ErrorKind::Config, "it has no client configuration");
-            return Err(ConnectError::unusable("builder", &error));
+            return Err(InvalidInput::setting("builder", error).into());
         };
         // A new builder, because a reconnect policy can't be removed.
         let mut own = Builder::from_config(config.clone());
@@ -141,9 +142,9 @@ fn server_at(host: String, port: u16) -> Server {
 #[cfg(feature = "tls-rustls")]
 fn tls(options: &Options) -> Result<fred::types::config::TlsConfig, ConnectError> {
     use fred::types::config::TlsConnector;
-    use leasehold_redis_common::connection::client_config;
 
-    Ok(TlsConnector::from(client_config(&options.tls)?).into())
+    let config = options.certificates.client_config(true)?;
+    Ok(TlsConnector::from(config).into())
 }
 
 impl Connector for FredConnector {

@@ -117,7 +117,7 @@ mod connection;
 mod error;
 
 pub use backend::FredBackend;
-pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{
-    ClientCertificate, Options, RespVersion, ServerChecks, TlsOptions,
-};
+/// The client library.
+pub use fred;
+pub use leasehold_api::{Certificates, ConnectError};
+pub use leasehold_redis_common::{Options, RespVersion, ServerChecks};

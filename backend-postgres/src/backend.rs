@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    BackendError, InvalidInput, LockBackend, Runtime, TokioRuntime, forward_lock_backend,
+    BackendError, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime,
+    forward_lock_backend,
 };
 use leasehold_store::StoreBackend;
 use tokio::runtime::Handle;
@@ -18,7 +19,7 @@ use tokio_postgres::{Config, NoTls, Socket};
 use crate::connection::{Managed, Newest, Session, Shared};
 use crate::connector::{Connector, With, config_of};
 use crate::error::During;
-use crate::options::{ConnectError, Options};
+use crate::options::Options;
 use crate::pooler;
 use crate::store::PostgresStore;
 
@@ -82,10 +83,10 @@ impl PostgresBackend {
     /// [TLS](crate#tls) for the values of `sslmode`.
     ///
     /// # Errors
-    /// - [`ConnectError::Url`] if the URL cannot be read.
-    /// - [`ConnectError::Invalid`] if an option is out of range, a certificate cannot be used, or the URL
-    ///   asks for TLS and the feature `tls-rustls` is off.
-    /// - [`ConnectError::Failed`] if the server cannot be reached, refuses the user, has a certificate that
+    /// - [`ConnectError::Invalid`] if the URL cannot be read, an option is out of range, a certificate cannot be
+    ///   used, or the URL requires TLS and the feature `tls-rustls` is off or this machine has no root
+    ///   certificates.
+    /// - [`ConnectError::Backend`] if the server cannot be reached, refuses the user, has a certificate that
     ///   is not valid, or lacks the [`SCHEMA`](crate::SCHEMA), or if a
     ///   [connection pooler](crate#connection-poolers) shares its connections.
     ///
@@ -158,7 +159,9 @@ impl PostgresBackend {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         options.check()?;
-        options.check_no_certificates("give them to the maker of TLS streams")?;
+        options
+            .certificates
+            .check_unused("give them to the maker of TLS streams")?;
         Self::start(config, Box::new(With(tls)), options).await
     }
 
@@ -170,7 +173,7 @@ impl PostgresBackend {
     /// former two, and a pooler that shares connections is not noticed.
     ///
     /// # Errors
-    /// [`ConnectError::Url`] and [`ConnectError::Invalid`], as [`connect_with`](Self::connect_with).
+    /// [`ConnectError::Invalid`], as [`connect_with`](Self::connect_with).
     ///
     /// # Panics
     /// Outside a tokio runtime.
@@ -267,21 +270,25 @@ async fn open_two(
 ) -> Result<(Session, Session), BackendError> {
     let address = shared.address();
     let limit = shared.options.connect_timeout;
-    let first = shared.within(limit, shared.connect(commands, None)).await;
+    let first = shared
+        .runtime
+        .timeout(limit, shared.connect(commands, None))
+        .await;
     let (first, attempt) = first.unwrap_or_else(|| Err(shared.too_late("connection")))?;
     let second = async {
         let (second, attempt) = shared.connect(renewals, None).await?;
         pooler::check(&first, &second, During::Connect(&address)).await?;
         Session::prepare(second, attempt, shared).await
     };
-    let second = shared.within(limit, second).await.unwrap_or_else(|| {
+    let second = shared.runtime.timeout(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
         let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
              in the CONNECTION LIMIT of the role and the database, and in the pool";
         Err(BackendError::unavailable(format!("{address}: {problem}")))
     })?;
     let first = shared
-        .within(limit, Session::prepare(first, attempt, shared))
+        .runtime
+        .timeout(limit, Session::prepare(first, attempt, shared))
         .await;
     let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
     Ok((first, second))
@@ -290,22 +297,24 @@ async fn open_two(
 /// The connector for a URL: with TLS, unless no server of the URL can have it.
 fn connector(config: &Config, options: &Options) -> Result<Box<dyn Connector>, InvalidInput> {
     let (mode, negotiation) = (config.get_ssl_mode(), config.get_ssl_negotiation());
-    let setting = |what, problem: &str| {
-        let problem = problem.to_owned();
-        Err(InvalidInput::Setting { what, problem })
-    };
     if mode != SslMode::Require {
-        options.check_no_certificates("they need sslmode=require in the URL")?;
+        options
+            .certificates
+            .check_unused("they need sslmode=require in the URL")?;
     }
     if mode == SslMode::Prefer && negotiation == SslNegotiation::Direct {
-        return setting("sslnegotiation", "direct needs sslmode=require");
+        let problem = "direct needs sslmode=require";
+        return Err(InvalidInput::setting("sslnegotiation", problem));
     }
     #[cfg(feature = "tls-rustls")]
     if mode != SslMode::Disable {
-        return Ok(Box::new(With(crate::tls::Tls::new(&options.certificates)?)));
+        let requires_tls = mode == SslMode::Require;
+        let tls = crate::tls::Tls::new(&options.certificates, requires_tls)?;
+        return Ok(Box::new(With(tls)));
     }
     if mode == SslMode::Require {
-        return setting("sslmode", "`require` needs the feature tls-rustls");
+        let problem = "`require` needs the feature tls-rustls";
+        return Err(InvalidInput::setting("sslmode", problem));
     }
     Ok(Box::new(With(NoTls)))
 }

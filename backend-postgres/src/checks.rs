@@ -64,7 +64,7 @@ impl PostgresBackend {
         let session = Session::open(shared, &Handle::current()).await?;
         let call = session.call(&shared.runtime, session.client.query(DANGERS, &[]));
         let limit = shared.options.connect_timeout;
-        let rows = shared.within(limit, call).await;
+        let rows = shared.runtime.timeout(limit, call).await;
         let rows = rows.unwrap_or_else(|| Err(shared.too_late("answer")))?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }

@@ -122,19 +122,6 @@ impl Newest {
 }
 
 impl Shared {
-    /// Runs a future for at most `limit`.
-    pub(crate) async fn within<T>(
-        &self,
-        limit: Duration,
-        future: impl Future<Output = T>,
-    ) -> Option<T> {
-        let timer = pin!(self.runtime.timer(limit));
-        match select(pin!(future), timer).await {
-            Either::Left((result, _)) => Some(result),
-            Either::Right(_) => None,
-        }
-    }
-
     pub(crate) fn is_closed(&self) -> bool {
         *self.closed.borrow()
     }
@@ -244,7 +231,10 @@ impl Session {
             let (client, attempt) = shared.connect(handle, None).await?;
             Self::prepare(client, attempt, shared).await
         };
-        let opened = shared.within(shared.options.connect_timeout, opening).await;
+        let opened = shared
+            .runtime
+            .timeout(shared.options.connect_timeout, opening)
+            .await;
         opened.unwrap_or_else(|| Err(shared.too_late("connection")))
     }
 

@@ -12,8 +12,6 @@ use tokio_postgres::config::Host;
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
-use crate::options::ConnectError;
-
 /// The port of a configuration that names none.
 const DEFAULT_PORT: u16 = 5432;
 
@@ -95,16 +93,23 @@ pub(crate) fn address(config: &Config) -> String {
 
 /// Reads a URL. Refuses a host that contains an `@`: the client library ends the password at the first `@`, so
 /// the rest of it would be a part of the host, which errors show.
-pub(crate) fn config_of(url: &str) -> Result<Config, ConnectError> {
-    let config: Config = url.parse().map_err(ConnectError::Url)?;
+pub(crate) fn config_of(url: &str) -> Result<Config, InvalidInput> {
+    let config: Config = url.parse().map_err(|error| unreadable(&error))?;
     let mut hosts = config.get_hosts().iter();
     if hosts.any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
-        return Err(ConnectError::Invalid(InvalidInput::Setting {
-            what: "URL",
-            problem: "a host contains an @; percent-encode the password, with %40 for @".into(),
-        }));
+        let problem = "a host contains an @; percent-encode the password, with %40 for @";
+        return Err(InvalidInput::setting("URL", problem));
     }
     Ok(config)
+}
+
+/// Shows no part of a URL, which has a password: the library repeats an option that it doesn't know, and that may
+/// be the end of a password.
+fn unreadable(error: &Error) -> InvalidInput {
+    let problem = error.source().map(ToString::to_string);
+    let shown = problem.filter(|problem| problem.starts_with("invalid value for option"));
+    let problem = shown.unwrap_or_else(|| "it is not one of a Postgres server".into());
+    InvalidInput::setting("URL", problem)
 }
 
 /// Says what to check after a failed attempt to connect. `None` if a later attempt may succeed.
@@ -138,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn at_sign_in_a_password_is_not_shown() {
+    fn password_in_a_bad_url_is_not_shown() {
         for url in [
             "postgres://u:hunt@er2@a/shop",
             "postgres://u:hunt@er2@a:1,b:2/shop",
@@ -148,6 +153,19 @@ mod tests {
             let shown = format!("{error:?} {error}");
             assert!(!shown.contains("er2"), "{shown}");
             assert!(shown.contains("%40"), "{shown}");
+        }
+        for (url, shown) in [
+            (
+                "postgres://u:hunt?er2=1@a/shop",
+                "not one of a Postgres server",
+            ),
+            (
+                "postgres://u:hunter2@a/shop?sslmode=verify-full",
+                "`sslmode`",
+            ),
+        ] {
+            let error = config_of(url).expect_err("not valid").to_string();
+            assert!(error.contains(shown) && !error.contains("er2"), "{error}");
         }
         let config = config_of("postgres://u:hunt%40er2@a/shop").expect("valid");
         assert_eq!(address(&config), "a:5432");

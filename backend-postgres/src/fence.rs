@@ -294,13 +294,13 @@ impl Claim {
         let keys = tokens.into_iter().map(|(key, token)| (key.clone(), token));
         let keys: Vec<_> = keys.collect();
         if keys.is_empty() {
-            return Err(invalid("keys", "there are none to claim"));
+            return Err(InvalidInput::setting("keys", "there are none to claim"));
         }
         for (key, token) in &keys {
             check_text("key", key.as_str())?;
             if !(1..1 << 53).contains(&token.get()) {
                 let problem = format!("{token} is none of a backend: those are 1 to 2^53 - 1");
-                return Err(invalid("fencing token", &problem));
+                return Err(InvalidInput::setting("fencing token", &problem));
             }
         }
         let names = keys.iter().map(|(key, _)| key.as_str().to_owned());
@@ -373,14 +373,10 @@ impl Claim {
 
 fn check_text(what: &'static str, text: &str) -> Result<(), InvalidInput> {
     if text.contains('\0') {
-        return Err(invalid(what, "Postgres has no text with a NUL character"));
+        return Err(InvalidInput::setting(
+            what,
+            "Postgres has no text with a NUL character",
+        ));
     }
     Ok(())
-}
-
-fn invalid(what: &'static str, problem: &str) -> InvalidInput {
-    InvalidInput::Setting {
-        what,
-        problem: problem.to_owned(),
-    }
 }

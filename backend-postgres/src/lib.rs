@@ -110,7 +110,8 @@ mod tls;
 
 pub use backend::PostgresBackend;
 pub use fence::{Claim, Fence, FenceError};
-pub use options::{ConnectError, Options};
+pub use leasehold_api::{Certificates, ConnectError};
+pub use options::Options;
 pub use row_key::row_key;
 /// The client library, whose transactions [`Fence`] begins.
 pub use tokio_postgres;

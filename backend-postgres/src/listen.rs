@@ -69,7 +69,7 @@ impl Subscription {
             let clock = set_up(&client, attempt, shared).await?;
             Ok((client, clock))
         };
-        let connected = shared.within(limit, connecting).await;
+        let connected = shared.runtime.timeout(limit, connecting).await;
         let (client, clock) = connected.unwrap_or_else(|| Err(shared.too_late("connection")))?;
         // The server executes them in this order: the lock announces the subscription.
         let listen = format!("LISTEN {}", channel.name);
@@ -78,7 +78,7 @@ impl Subscription {
             client.batch_execute(&listen),
             client.batch_execute(&announce),
         );
-        match shared.within(limit, subscribing).await {
+        match shared.runtime.timeout(limit, subscribing).await {
             Some(Ok(_)) => Ok(Self {
                 client,
                 clock,
@@ -92,7 +92,7 @@ impl Subscription {
     async fn is_alive(&self, shared: &Shared) -> bool {
         let ping = self.client.batch_execute("");
         let limit = shared.options.call_timeout;
-        matches!(shared.within(limit, ping).await, Some(Ok(())))
+        matches!(shared.runtime.timeout(limit, ping).await, Some(Ok(())))
     }
 }
 
@@ -127,7 +127,7 @@ impl Task {
     async fn forward(&self, subscription: &mut Subscription) {
         while self.shared.is_newest(subscription.clock) {
             let next = subscription.payloads.recv();
-            match self.shared.within(PING_EVERY, next).await {
+            match self.shared.runtime.timeout(PING_EVERY, next).await {
                 Some(Some(payload)) => self.deliver(&payload, subscription.clock),
                 None if subscription.is_alive(&self.shared).await => {}
                 Some(None) | None => return,

@@ -1,9 +1,8 @@
 //! Options of a backend.
 
-use std::fmt;
 use std::time::Duration;
 
-use leasehold_api::{BackendError, InvalidInput, bounds};
+use leasehold_api::{Certificates, InvalidInput, bounds};
 
 /// Several attempts, or the start of a server.
 const DEFAULT_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
@@ -18,32 +17,21 @@ const MAX_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 ///
 /// let options = Options::new().key_prefix("billing:").call_timeout(Duration::from_secs(2));
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Options {
-    pub(crate) key_prefix: String,
-    pub(crate) call_timeout: Duration,
-    pub(crate) connect_timeout: Duration,
-    pub(crate) initial_connect_timeout: Duration,
-    pub(crate) certificates: Certificates,
-}
-
-/// Certificates for connections with TLS, as PEM.
-#[derive(Clone, Default)]
-pub(crate) struct Certificates {
-    /// Of the authorities that may issue the server's certificate. If `None`, those of the machine.
-    pub(crate) roots: Option<Vec<u8>>,
-    /// The client's chain and private key.
-    pub(crate) client: Option<(Vec<u8>, Vec<u8>)>,
-}
-
-/// Shows which certificates are set, not their contents.
-impl fmt::Debug for Certificates {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Certificates")
-            .field("roots", &self.roots.is_some())
-            .field("client", &self.client.is_some())
-            .finish()
-    }
+    /// The prefix of every key; see [`key_prefix`](Self::key_prefix()).
+    pub key_prefix: String,
+    /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
+    pub call_timeout: Duration,
+    /// The time limit of an attempt to connect; see [`connect_timeout`](Self::connect_timeout()).
+    pub connect_timeout: Duration,
+    /// How long a constructor tries to connect; see
+    /// [`initial_connect_timeout`](Self::initial_connect_timeout()).
+    pub initial_connect_timeout: Duration,
+    /// The certificates for TLS; see [`root_certificates`](Self::root_certificates) and
+    /// [`client_certificate`](Self::client_certificate).
+    pub certificates: Certificates,
 }
 
 impl Options {
@@ -60,10 +48,7 @@ impl Options {
             call_timeout: bounds::CALL_TIMEOUT,
             connect_timeout: bounds::CALL_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
-            certificates: Certificates {
-                roots: None,
-                client: None,
-            },
+            certificates: Certificates::new(),
         }
     }
 
@@ -104,7 +89,7 @@ impl Options {
     /// Sets the maximum time in which a connection is made, 10 ms to 5 s, including TLS and the login. The
     /// default is 1 s. A time out of range is refused when you create the backend.
     ///
-    /// A call that gives up sooner, after its [`call_timeout`](Self::call_timeout), doesn't stop the connecting. A
+    /// A call that gives up sooner, after its [`call_timeout`](Self::call_timeout()), doesn't stop the connecting. A
     /// later call uses the connection.
     ///
     /// # Examples
@@ -160,7 +145,7 @@ impl Options {
     /// ```
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.certificates.roots = Some(pem.into());
+        self.certificates = self.certificates.root_certificates(pem);
         self
     }
 
@@ -190,7 +175,7 @@ impl Options {
         chain: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.certificates.client = Some((chain.into(), key.into()));
+        self.certificates = self.certificates.client_certificate(chain, key);
         self
     }
 
@@ -201,36 +186,10 @@ impl Options {
         let limit = self.initial_connect_timeout;
         InvalidInput::check_time("initial_connect_timeout", limit, limits)
     }
-
-    /// Checks that no certificates are set where they would have no effect.
-    pub(crate) fn check_no_certificates(&self, problem: &str) -> Result<(), InvalidInput> {
-        if self.certificates.roots.is_none() && self.certificates.client.is_none() {
-            return Ok(());
-        }
-        Err(InvalidInput::Setting {
-            what: "TLS certificates",
-            problem: problem.into(),
-        })
-    }
 }
 
 impl Default for Options {
     fn default() -> Self {
         Self::new()
     }
-}
-
-/// Why a backend could not be created.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// The URL is not one of a Postgres server. The message doesn't contain it.
-    #[error("the URL of the Postgres server cannot be read")]
-    Url(#[source] tokio_postgres::Error),
-    /// An option is out of range.
-    #[error(transparent)]
-    Invalid(#[from] InvalidInput),
-    /// The server cannot be reached, or refuses the connection.
-    #[error(transparent)]
-    Failed(#[from] BackendError),
 }

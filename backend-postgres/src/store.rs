@@ -64,7 +64,7 @@ impl PostgresStore {
             Ok(client)
         };
         let limit = shared.options.connect_timeout;
-        let client = shared.within(limit, opening).await;
+        let client = shared.runtime.timeout(limit, opening).await;
         let client = client.unwrap_or_else(|| Err(shared.too_late("connection")))?;
         let began = shared.runtime.now();
         loop {

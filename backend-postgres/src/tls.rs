@@ -7,21 +7,15 @@ use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use futures_util::future::BoxFuture;
-use leasehold_api::InvalidInput;
+use leasehold_api::{Certificates, InvalidInput};
 use sha2::{Digest, Sha256, Sha384, Sha512};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio_postgres::Socket;
 use tokio_postgres::tls::{ChannelBinding, MakeTlsConnect, TlsConnect};
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
-use tokio_rustls::rustls::crypto::{CryptoProvider, ring};
-use tokio_rustls::rustls::pki_types::pem::PemObject;
-use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use tokio_rustls::rustls::{
-    AlertDescription, CertificateError, ClientConfig, Error, RootCertStore,
-};
-
-use crate::options::Certificates;
+use tokio_rustls::rustls::pki_types::ServerName;
+use tokio_rustls::rustls::{AlertDescription, CertificateError, ClientConfig, Error};
 
 /// The protocol's name in ALPN, which `sslnegotiation=direct` requires.
 const ALPN: &[u8] = b"postgresql";
@@ -31,66 +25,14 @@ const ALPN: &[u8] = b"postgresql";
 pub(crate) struct Tls(Arc<ClientConfig>);
 
 impl Tls {
-    /// Reads the certificates.
-    pub(crate) fn new(certificates: &Certificates) -> Result<Self, InvalidInput> {
-        let roots = match &certificates.roots {
-            Some(pem) => given_roots(pem)?,
-            None => system_roots(),
-        };
-        let provider = CryptoProvider::get_default().map(Arc::clone);
-        let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("TLS", &error))?
-            .with_root_certificates(roots);
-        let mut config = match &certificates.client {
-            None => config.with_no_client_auth(),
-            Some((chain, key)) => {
-                let chain = read("client certificate", chain)?;
-                // The library's error could show a part of the key.
-                let key = PrivateKeyDer::from_pem_slice(key).map_err(|_| {
-                    unusable("key of the client certificate", &"it is not a key in PEM")
-                })?;
-                config
-                    .with_client_auth_cert(chain, key)
-                    .map_err(|error| unusable("client certificate", &error))?
-            }
-        };
+    /// Reads the certificates. `requires_tls` is that of [`Certificates::client_config`].
+    pub(crate) fn new(
+        certificates: &Certificates,
+        requires_tls: bool,
+    ) -> Result<Self, InvalidInput> {
+        let mut config = certificates.client_config(requires_tls)?;
         config.alpn_protocols = vec![ALPN.to_vec()];
         Ok(Self(Arc::new(config)))
-    }
-}
-
-fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
-    let mut roots = RootCertStore::empty();
-    for certificate in read("root certificates", pem)? {
-        roots
-            .add(certificate)
-            .map_err(|error| unusable("root certificates", &error))?;
-    }
-    Ok(roots)
-}
-
-/// A machine may have none. Without TLS on the server, none are needed.
-fn system_roots() -> RootCertStore {
-    let mut roots = RootCertStore::empty();
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    roots
-}
-
-fn read(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, InvalidInput> {
-    let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-    match all {
-        Ok(all) if !all.is_empty() => Ok(all),
-        Ok(_) => Err(unusable(what, &"there is no certificate in the PEM text")),
-        Err(error) => Err(unusable(what, &error)),
-    }
-}
-
-fn unusable(what: &'static str, problem: &impl ToString) -> InvalidInput {
-    InvalidInput::Setting {
-        what,
-        problem: problem.to_string(),
     }
 }
 

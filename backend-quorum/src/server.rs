@@ -3,11 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, ClockId, Key, LockBackend, Moment, Operation, Release,
     ReleaseReply, Renew, RenewReply, Runtime, ServerTime, Stamp, Stamped, bounds,
@@ -194,10 +192,7 @@ impl Server {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = T>) -> Option<T> {
-        match select(pin!(call), self.runtime.sleep(self.call_timeout)).await {
-            Either::Left((result, _)) => Some(result),
-            Either::Right(_) => None,
-        }
+        self.runtime.timeout(self.call_timeout, call).await
     }
 
     /// Sends a release until it is answered, or nothing of the operation can be left.

@@ -3,8 +3,8 @@
 use std::fmt;
 use std::sync::Arc;
 
-use leasehold_api::{LockBackend, forward_lock_backend};
-use leasehold_redis_common::connection::{ConnectError, ServerUrl};
+use leasehold_api::{ConnectError, LockBackend, forward_lock_backend};
+use leasehold_redis_common::connection::ServerUrl;
 use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
 

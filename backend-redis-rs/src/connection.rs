@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
-use leasehold_api::ServerTime;
+use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
-    ConnectError, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
-    SlotRange, UnboundedSender,
+    Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl, SlotRange,
+    UnboundedSender,
 };
 use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion};
@@ -59,7 +59,7 @@ impl Connector for RedisConnector {
     fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
         match self {
             Self::Own(source, resp) => Ok(Self::Own(source.at(url, *resp)?, *resp)),
-            Self::User(_) => Err(ConnectError::unusable("connection", &"it is the user's")),
+            Self::User(_) => Err(InvalidInput::setting("connection", "it is the user's").into()),
         }
     }
 

@@ -130,7 +130,7 @@ mod error;
 mod source;
 
 pub use backend::RedisBackend;
-pub use leasehold_redis_common::connection::ConnectError;
-pub use leasehold_redis_common::{
-    ClientCertificate, Options, RespVersion, ServerChecks, TlsOptions,
-};
+pub use leasehold_api::{Certificates, ConnectError};
+pub use leasehold_redis_common::{Options, RespVersion, ServerChecks};
+/// The client library.
+pub use redis;

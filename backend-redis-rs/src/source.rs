@@ -1,6 +1,7 @@
 //! Where connections come from: a client of the library, or our own stream with TLS.
 
-use leasehold_redis_common::connection::{Address, ConnectError, ServerUrl};
+use leasehold_api::{ConnectError, InvalidInput};
+use leasehold_redis_common::connection::{Address, ServerUrl};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{
@@ -39,7 +40,7 @@ impl Source {
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
         #[cfg(feature = "tls-rustls")]
         if url.uses_tls() {
-            let connector = tls::connector(&options.tls)?;
+            let connector = tls::connector(&options.certificates)?;
             return Self::with(url, options.resp, Some(connector));
         }
         Self::with(url, options.resp, None)
@@ -86,7 +87,7 @@ impl Source {
                 let tcp = info.tcp_settings().clone().set_nodelay(true);
                 Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
             })
-            .map_err(|error: RedisError| ConnectError::unusable("URL", &error))?;
+            .map_err(|error: RedisError| InvalidInput::setting("URL", error))?;
         Ok(Self::Client(Box::new(client)))
     }
 
@@ -95,7 +96,7 @@ impl Source {
         let info = client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(protocol(resp));
         let client = Client::open(info.set_redis_settings(settings))
-            .map_err(|error| ConnectError::unusable("client", &error))?;
+            .map_err(|error| InvalidInput::setting("client", error))?;
         Ok(Self::Client(Box::new(client)))
     }
 
@@ -155,8 +156,7 @@ mod tls {
     use std::io;
     use std::sync::Arc;
 
-    use leasehold_redis_common::TlsOptions;
-    use leasehold_redis_common::connection::{ConnectError, client_config};
+    use leasehold_api::{Certificates, ConnectError, InvalidInput};
     use redis::RedisConnectionInfo;
     use tokio::net::TcpStream;
     pub(crate) use tokio_rustls::TlsConnector;
@@ -172,8 +172,9 @@ mod tls {
         pub(crate) settings: RedisConnectionInfo,
     }
 
-    pub(crate) fn connector(options: &TlsOptions) -> Result<TlsConnector, ConnectError> {
-        Ok(TlsConnector::from(Arc::new(client_config(options)?)))
+    pub(crate) fn connector(certificates: &Certificates) -> Result<TlsConnector, ConnectError> {
+        let config = certificates.client_config(true)?;
+        Ok(TlsConnector::from(Arc::new(config)))
     }
 
     impl TlsSource {
@@ -184,7 +185,7 @@ mod tls {
             connector: TlsConnector,
         ) -> Result<Self, ConnectError> {
             let name = ServerName::try_from(host.clone())
-                .map_err(|error| ConnectError::unusable("URL", &error))?;
+                .map_err(|error| InvalidInput::setting("URL", error))?;
             Ok(Self {
                 host,
                 port,

@@ -18,7 +18,7 @@ use leasehold_api::{
 
 use crate::call::{Answer, Call};
 use crate::check::check_writes;
-use crate::execute::{Executor, within};
+use crate::execute::Executor;
 use crate::local::Local;
 use crate::memory::Memory;
 use crate::store::Store;
@@ -177,7 +177,7 @@ impl<S: Store> StoreBackend<S> {
         let (store, limits) = (Arc::clone(&self.store), Arc::clone(runtime));
         runtime.spawn(Box::pin(async move {
             // If this fails, a later removal finds the same rows.
-            let _ = within(&*limits, REMOVE_WITHIN, store.remove_expired()).await;
+            let _ = limits.timeout(REMOVE_WITHIN, store.remove_expired()).await;
         }));
     }
 
@@ -277,7 +277,8 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             return Err(BackendError::Closed);
         }
         let runtime = self.store.runtime();
-        let stamp = within(&*runtime, self.call_timeout, self.store.time())
+        let stamp = runtime
+            .timeout(self.call_timeout, self.store.time())
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?;
         self.memory.note_clock(stamp, runtime.now());
@@ -305,7 +306,9 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             let key = Key::new(format!("{key} {name}"))
                 .map_err(|error| BackendError::rejected(error.to_string()))?;
             let checking = check_writes(&**store, &key);
-            within(&*store.runtime(), CHECK_WITHIN, checking)
+            store
+                .runtime()
+                .timeout(CHECK_WITHIN, checking)
                 .await
                 .unwrap_or_else(|| Err(BackendError::unavailable("not checked in time")))?;
         }
@@ -320,7 +323,8 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         // It may take a new connection, and no caller waits for it: a short call timeout does not apply.
         let limit = self.call_timeout.max(bounds::CALL_TIMEOUT);
         let stream = match self.store.can_listen() {
-            true => within(&*runtime, limit, self.store.listen(session))
+            true => runtime
+                .timeout(limit, self.store.listen(session))
                 .await
                 .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?,
             // Grants that this backend makes reach their waiters, if these are its own.
@@ -381,7 +385,8 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             return Err(BackendError::unsupported("list"));
         }
         let runtime = self.store.runtime();
-        within(&*runtime, self.call_timeout, self.store.list(request))
+        runtime
+            .timeout(self.call_timeout, self.store.list(request))
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
     }
@@ -405,7 +410,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         let runtime = self.store.runtime();
         let stores = [Some(&self.store), self.renewals.as_ref()];
         let closing = stores.into_iter().flatten().map(|store| store.close());
-        let closed = within(&*runtime, self.call_timeout, join_all(closing)).await;
+        let closed = runtime.timeout(self.call_timeout, join_all(closing)).await;
         let late = || vec![Err(BackendError::unavailable("not closed in time"))];
         closed.unwrap_or_else(late).into_iter().collect()
     }

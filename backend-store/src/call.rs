@@ -7,7 +7,6 @@ use futures_channel::oneshot;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{BackendError, Moment, Runtime, Stamped};
 
-use crate::execute::within;
 use crate::store::Version;
 
 /// The replies to the commands of a call, all executed at the same time.
@@ -116,7 +115,7 @@ impl Caller {
     /// # Cancel safety
     /// If you drop the future, the call may or may not be executed.
     pub(crate) async fn wait(self, runtime: &dyn Runtime, limit: Duration) -> Answer {
-        match within(runtime, limit, self.answer).await {
+        match runtime.timeout(limit, self.answer).await {
             Some(Ok(answer)) => answer,
             // Out of time, or the executor has ended.
             Some(Err(_)) | None => Err(abandon(&self.shared)),

@@ -2,12 +2,11 @@
 //! this client remembers needs no read.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::pin::pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{Either, select};
+use futures_util::future::select;
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
     AcquireReply, BackendError, Key, Moment, ReleaseReply, Runtime, ServerTime, SessionId, Stamp,
@@ -29,18 +28,6 @@ const LONGEST_PAUSE: u32 = 64;
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
 /// How long a row is kept past the end of its state (rule 14).
 const KEEP_LONGER: Duration = Duration::from_secs(1);
-
-/// Runs `future` for at most `limit`. Returns `None` if it takes longer.
-pub(crate) async fn within<T>(
-    runtime: &dyn Runtime,
-    limit: Duration,
-    future: impl Future<Output = T>,
-) -> Option<T> {
-    match select(pin!(future), runtime.sleep(limit)).await {
-        Either::Left((result, _)) => Some(result),
-        Either::Right(_) => None,
-    }
-}
 
 /// Executes calls on a store.
 #[derive(Debug)]
@@ -125,13 +112,8 @@ impl<S: Store> Executor<S> {
         let sent = self.runtime.now();
         let ends = calls.iter().map(|call| call.ends).max().unwrap_or(sent);
         let limit = ends.saturating_since(sent);
-        match within(
-            &*self.runtime,
-            limit,
-            self.try_once(key, calls, ends, in_turn, pauses.asks),
-        )
-        .await
-        {
+        let once = self.try_once(key, calls, ends, in_turn, pauses.asks);
+        match self.runtime.timeout(limit, once).await {
             Some(Ok(Attempted::Finished)) => {}
             Some(Ok(Attempted::Conflict { hands_over, asks })) => {
                 pauses.asks |= asks;

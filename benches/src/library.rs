@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use leasehold::fred::FredBackend;
+use leasehold::fred_rs::FredBackend;
 use leasehold::redis_rs::{Options, RedisBackend};
 use leasehold::{LockBackend, LockClient, Mutex};
 

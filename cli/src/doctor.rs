@@ -60,9 +60,7 @@ pub(crate) fn doctor(options: &Doctor) -> Ending {
 /// Asks the server for its settings. Also for the rights of this user, without which Postgres refuses to connect.
 async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(), Failed> {
     if url.starts_with("postgres") {
-        let backend = PostgresBackend::connect(url)
-            .await
-            .map_err(ConnectError::from)?;
+        let backend = PostgresBackend::connect(url).await?;
         let dangers = backend
             .dangerous_settings()
             .await
@@ -84,10 +82,10 @@ async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(
     }
     match redis_rs::RedisBackend::connect_with(url, options).await {
         Ok(_) => report.good("settings", "persistence, eviction, replicas and rights"),
-        Err(redis_rs::ConnectError::Backend(BackendError::Rejected { reason, .. })) => {
+        Err(ConnectError::Backend(BackendError::Rejected { reason, .. })) => {
             report.problem("settings", &reason);
         }
-        Err(error) => return Err(ConnectError::from(error).into()),
+        Err(error) => return Err(error.into()),
     }
     Ok(())
 }

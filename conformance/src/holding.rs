@@ -73,7 +73,7 @@ pub(crate) fn busy<G: Debug>(
 ) -> Result<Contention, Failure> {
     Ok(want!(
         outcome?,
-        Outcome::Contended(held) => held,
+        Outcome::Contended(held) if !held.timed_out => held,
         rule,
         "contention is a value that says when to try again"
     ))

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use leasehold::LockBackend;
-use leasehold::fred::FredBackend;
+use leasehold::fred_rs::FredBackend;
 use leasehold::redis_rs::RedisBackend;
 use leasehold::sim::SimServer;
 
@@ -54,7 +54,7 @@ impl Connect for OnServer {
                 Arc::new(RedisBackend::connect_with(&self.url, options).await?)
             }
             Client::Fred => {
-                let options = leasehold::fred::Options::new().key_prefix(&self.prefix);
+                let options = leasehold::fred_rs::Options::new().key_prefix(&self.prefix);
                 Arc::new(FredBackend::connect_with(&self.url, options).await?)
             }
         })

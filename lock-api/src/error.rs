@@ -108,6 +108,12 @@ pub enum InvalidInput {
         /// The key.
         key: Key,
     },
+    /// The key is not one of the guard's keys.
+    #[error("the guard does not hold the key {key:?}")]
+    OtherKey {
+        /// The key.
+        key: Key,
+    },
     /// The text is not a hand-off, or has an unknown version. The error does not contain the text,
     /// because a hand-off is secret.
     #[error("not a hand-off: {problem}")]
@@ -183,10 +189,25 @@ impl InvalidInput {
         if limits.contains(&asked) {
             return Ok(());
         }
-        Err(Self::Setting {
+        let limits = display(&limits);
+        let problem = format!("{asked:?} is outside the limits ({limits})");
+        Err(Self::setting(what, problem))
+    }
+
+    /// Returns the error of a setting, or of a URL, that can't be used.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::InvalidInput;
+    ///
+    /// let error = InvalidInput::setting("URL", "it has no host");
+    /// assert_eq!(error.to_string(), "URL: it has no host");
+    /// ```
+    pub fn setting(what: &'static str, problem: impl fmt::Display) -> Self {
+        Self::Setting {
             what,
-            problem: format!("{asked:?} is outside the limits ({})", display(&limits)),
-        })
+            problem: problem.to_string(),
+        }
     }
 
     pub(crate) fn check_lease(
@@ -380,4 +401,30 @@ impl BackendError {
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
     }
+}
+
+/// Why a lock service can't be used: the error of the constructors of all backends.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::{BackendError, ConnectError};
+///
+/// fn advice(error: &ConnectError) -> &'static str {
+///     match error {
+///         ConnectError::Backend(error) if error.is_transient() => "try again later",
+///         ConnectError::Backend(_) => "look at the server and its users",
+///         _ => "look at the URL and the options",
+///     }
+/// }
+/// # assert_eq!(advice(&BackendError::unavailable("no connection").into()), "try again later");
+/// ```
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConnectError {
+    /// A URL or a setting can't be used. Nothing was sent. The message contains no password.
+    #[error(transparent)]
+    Invalid(#[from] InvalidInput),
+    /// The server can't be reached, or doesn't accept this client.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
 }

@@ -16,6 +16,7 @@ pub mod bounds;
 pub mod machine;
 
 mod backend;
+mod certificates;
 mod client;
 mod error;
 mod id;
@@ -28,6 +29,7 @@ mod time;
 mod tokio_runtime;
 
 pub use backend::{Capabilities, LockBackend, Notification, Notifications};
+pub use certificates::Certificates;
 pub use client::guard_kind;
 pub use client::{
     Contention, Election, Error, Every, Guard, Handoff, HandoffFailed, Inspection, Job, JobOutcome,
@@ -35,7 +37,7 @@ pub use client::{
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
     Outcome, PermitGuard, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
-pub use error::{BackendError, Cause, InvalidInput};
+pub use error::{BackendError, Cause, ConnectError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{
     AcquireReply, Acquired, Contended, ConvertReply, EndReason, ForceReply, HolderStatus,

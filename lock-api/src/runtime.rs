@@ -2,8 +2,10 @@
 
 use std::fmt;
 use std::future::Future;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::time::Duration;
+
+use futures_util::future::{Either, select};
 
 /// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -93,5 +95,43 @@ pub trait Runtime: Send + Sync + fmt::Debug {
         let mut bytes = [0; 8];
         self.fill_random(&mut bytes);
         u64::from_le_bytes(bytes)
+    }
+}
+
+impl dyn Runtime + '_ {
+    /// Awaits `future` for at most `limit` of running time, from now on. Returns `None` if it doesn't complete in
+    /// time, and drops it.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe if `future` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::LockClient;
+    /// # async fn example(locks: LockClient, work: impl Future<Output = ()>) {
+    /// // On the simulator, the limit is virtual time.
+    /// if locks.runtime().timeout(Duration::from_secs(1), work).await.is_none() {
+    ///     println!("the work took longer than 1 s");
+    /// }
+    /// # }
+    /// ```
+    pub fn timeout<F: Future>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> impl Future<Output = Option<F::Output>> + use<F> {
+        before(self.sleep(limit), future)
+    }
+}
+
+/// The output of `future`, or `None` if `timer` completes first.
+pub(crate) async fn before<F: Future>(
+    timer: impl Future<Output = ()>,
+    future: F,
+) -> Option<F::Output> {
+    match select(pin!(future), pin!(timer)).await {
+        Either::Left((output, _)) => Some(output),
+        Either::Right(_) => None,
     }
 }

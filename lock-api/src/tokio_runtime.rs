@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bounds::MAX_LABEL_BYTES;
-use crate::runtime::{BoxFuture, Moment, Runtime};
+use crate::runtime::{BoxFuture, Moment, Runtime, before};
 
 /// The [`Runtime`] of backends that do real I/O.
 ///
@@ -83,6 +83,22 @@ impl TokioRuntime {
         let renewal_thread = Self::renewal_thread();
         let _inside = renewal_thread.as_ref().unwrap_or(&self.handle).enter();
         tokio::time::sleep(duration)
+    }
+
+    /// Awaits `future` for at most `limit`, like [`dyn Runtime::timeout`](trait.Runtime.html#method.timeout), without
+    /// boxing the timer.
+    ///
+    /// # Cancel safety
+    /// This method is cancel safe if `future` is.
+    ///
+    /// # Panics
+    /// As [`timer`](Self::timer).
+    pub fn timeout<F: Future>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> impl Future<Output = Option<F::Output>> + use<F> {
+        before(self.timer(limit), future)
     }
 
     /// Whether the caller runs in this runtime. If so, the runtime is alive.

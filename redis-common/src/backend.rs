@@ -10,17 +10,17 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use futures_util::future::{join_all, select};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply, Cursor,
-    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
-    Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId,
-    Stamp, Stamped, TokioRuntime,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, ConnectError, Convert,
+    ConvertReply, Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend,
+    Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, SessionId, Stamp, Stamped, TokioRuntime,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::connection::{
-    self, Address, Checks, Cluster, ConnectError, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane,
-    Node, OnlyServer, SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
+    self, Address, Checks, Cluster, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane, Node, OnlyServer,
+    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
 use crate::options::{Options, RespVersion};
 use crate::script::reply::{self, Answer};
@@ -84,7 +84,7 @@ impl<C: Connector> Backend<C> {
     /// Panics if called outside a tokio runtime.
     pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
         let problem = "they have no effect here; set them in your client";
-        options.tls.check_unused(problem)?;
+        options.certificates.check_unused(problem)?;
         Self::with(connector, None, options)
     }
 
@@ -128,7 +128,7 @@ impl<C: Connector> Backend<C> {
     ) -> Result<Self, ConnectError> {
         if !url.uses_tls() {
             options
-                .tls
+                .certificates
                 .check_unused("the URL has no TLS; write rediss:// or rediss-cluster://")?;
         }
         let limit = options.initial_connect_timeout;
@@ -144,7 +144,7 @@ impl<C: Connector> Backend<C> {
         };
         let mut last = None;
         let connecting = backend.connect_first(url, &mut last);
-        match backend.shared.within(limit, connecting).await {
+        match backend.shared.runtime.timeout(limit, connecting).await {
             Some(connected) => connected?,
             None => {
                 return Err(last
@@ -205,7 +205,7 @@ impl<C: Connector> Backend<C> {
         };
         let asking = connection::mismatch(host, *port, *tls);
         let limit = self.shared.options.connect_timeout;
-        let problem = self.shared.within(limit, asking).await??;
+        let problem = self.shared.runtime.timeout(limit, asking).await??;
         let error = match url.sentinels {
             Some(_) => BackendError::rejected(format!("sentinel {}: {problem}", url.address)),
             None => BackendError::rejected(problem),
@@ -220,7 +220,7 @@ impl<C: Connector> Backend<C> {
     ) -> Result<T, BackendError> {
         let limit = self.shared.options.call_timeout;
         let late = || Err(BackendError::unavailable("no node answered in time"));
-        let answer = self.shared.within(limit, call).await;
+        let answer = self.shared.runtime.timeout(limit, call).await;
         answer.unwrap_or_else(late)
     }
 
@@ -524,7 +524,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         let rest = self.shared.options.call_timeout.saturating_sub(took);
         let again = self.renew_over(Lane::Commands, batch);
         let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
-        let answered = self.shared.within(rest, again).await;
+        let answered = self.shared.runtime.timeout(rest, again).await;
         answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
     }
 

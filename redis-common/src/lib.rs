@@ -19,4 +19,4 @@ pub mod script;
 
 #[cfg(feature = "connection")]
 pub use backend::Backend;
-pub use options::{ClientCertificate, Options, RespVersion, ServerChecks, TlsOptions};
+pub use options::{Options, RespVersion, ServerChecks};

@@ -1,9 +1,8 @@
 //! Settings of both Redis backends.
 
-use std::fmt;
 use std::time::Duration;
 
-use leasehold_api::{InvalidInput, bounds};
+use leasehold_api::{Certificates, InvalidInput, bounds};
 
 /// The version of the Redis protocol.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -60,60 +59,7 @@ pub struct Options {
     /// The certificates for TLS; see
     /// [`root_certificates`](Self::root_certificates) and
     /// [`client_certificate`](Self::client_certificate).
-    pub tls: TlsOptions,
-}
-
-/// Certificates for connections with TLS.
-#[derive(Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct TlsOptions {
-    /// The certificates of the authorities that may issue the server's certificate, as PEM. If
-    /// `None`, those of the machine.
-    pub root_certificates: Option<Vec<u8>>,
-    /// The certificate that the backend shows to the server.
-    pub client_certificate: Option<ClientCertificate>,
-}
-
-/// A certificate of this client, and its private key.
-#[derive(Clone, PartialEq, Eq)]
-pub struct ClientCertificate {
-    /// The certificate, and the certificates between it and the authority's, as PEM.
-    pub chain: Vec<u8>,
-    /// The private key, as PEM.
-    pub key: Vec<u8>,
-}
-
-impl TlsOptions {
-    /// Checks that no certificates are set where they would have no effect.
-    ///
-    /// # Errors
-    /// [`InvalidInput::Setting`] with this problem.
-    pub fn check_unused(&self, problem: &str) -> Result<(), InvalidInput> {
-        if *self == Self::default() {
-            return Ok(());
-        }
-        Err(InvalidInput::Setting {
-            what: "TLS certificates",
-            problem: problem.into(),
-        })
-    }
-}
-
-/// Shows which certificates are set, not their contents.
-impl fmt::Debug for TlsOptions {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TlsOptions")
-            .field("root_certificates", &self.root_certificates.is_some())
-            .field("client_certificate", &self.client_certificate.is_some())
-            .finish()
-    }
-}
-
-/// Doesn't show the private key.
-impl fmt::Debug for ClientCertificate {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ClientCertificate").finish_non_exhaustive()
-    }
+    pub certificates: Certificates,
 }
 
 /// Half of the default call timeout: a call that has to connect first still has time for an answer.
@@ -131,7 +77,7 @@ impl Default for Options {
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
             server_checks: ServerChecks::default(),
-            tls: TlsOptions::default(),
+            certificates: Certificates::new(),
         }
     }
 }
@@ -292,7 +238,7 @@ impl Options {
     /// ```
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
-        self.tls.root_certificates = Some(pem.into());
+        self.certificates = self.certificates.root_certificates(pem);
         self
     }
 
@@ -322,10 +268,7 @@ impl Options {
         chain: impl Into<Vec<u8>>,
         key: impl Into<Vec<u8>>,
     ) -> Self {
-        self.tls.client_certificate = Some(ClientCertificate {
-            chain: chain.into(),
-            key: key.into(),
-        });
+        self.certificates = self.certificates.client_certificate(chain, key);
         self
     }
 

@@ -1,8 +1,9 @@
 //! `leasehold::connect` chooses the backend by the scheme of the URL.
 
+use std::process::Command;
 use std::time::Duration;
 
-use leasehold::{ConnectError, ConnectOptions, LockClient, RedisLibrary};
+use leasehold::{ConnectError, ConnectOptions, InvalidInput, LockClient, RedisLibrary};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 
@@ -48,7 +49,50 @@ async fn malformed_url_is_refused_without_its_password() {
 #[tokio::test]
 async fn with_two_redis_libraries_the_program_chooses() {
     let error = error_at("redis://127.0.0.1:1").await;
-    assert!(matches!(error, ConnectError::ChooseLibrary), "{error:?}");
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
+    let text = error.to_string();
+    assert!(text.contains("ConnectOptions::redis_library"), "{text}");
+}
+
+/// In a process whose machine has no authorities, with URLs at which nobody listens.
+#[tokio::test]
+#[ignore = "tls_without_authorities_is_refused runs it in a process of its own"]
+async fn without_authorities() {
+    let limit = Duration::from_millis(100);
+    for (url, is_refused) in [
+        ("rediss://127.0.0.1:1", true),
+        ("rediss-cluster://127.0.0.1:1", true),
+        ("postgres://127.0.0.1:1/db?sslmode=require", true),
+        // The server may have no TLS.
+        ("postgres://127.0.0.1:1/db?sslmode=prefer", false),
+    ] {
+        for library in [RedisLibrary::RedisRs, RedisLibrary::Fred] {
+            let options = ConnectOptions::new()
+                .redis_library(library)
+                .initial_connect_timeout(limit);
+            let error = options.connect(url).await.expect_err(url);
+            match &error {
+                ConnectError::Invalid(InvalidInput::Setting { what, .. }) if is_refused => {
+                    assert_eq!(*what, "root certificates", "{error}");
+                }
+                ConnectError::Backend(_) if !is_refused => {}
+                other => panic!("{url}: {other:?}"),
+            }
+        }
+    }
+}
+
+#[test]
+fn tls_without_authorities_is_refused() {
+    let tests = std::env::current_exe().expect("a path");
+    let run = Command::new(tests)
+        .args(["--ignored", "--exact", "connect::without_authorities"])
+        .env("SSL_CERT_FILE", "/nowhere")
+        .env("SSL_CERT_DIR", "/nowhere")
+        .output()
+        .expect("started");
+    let text = String::from_utf8_lossy(&run.stdout);
+    assert!(run.status.success() && text.contains("1 passed"), "{text}");
 }
 
 /// The lock of one client excludes the others.

@@ -88,7 +88,11 @@ async fn an_inspection() {
     held.release().await.expect("held");
     drop(waiting.await.expect("no panic").expect("granted"));
 
-    let tree = ann.rw_lock("tree").expect("a key").reentrant();
+    let tree = ann
+        .rw_lock("tree")
+        .expect("a key")
+        .reentrant()
+        .expect("supported");
     let nested = [
         tree.read().await.expect("free"),
         tree.read().await.expect("nested"),

@@ -22,7 +22,7 @@ async fn refused(url: &str) -> String {
     let error = PostgresBackend::connect_with(url, options()).await;
     let error = error.expect_err("a pool that shares its connections");
     assert!(
-        matches!(&error, ConnectError::Failed(BackendError::Rejected { .. })),
+        matches!(&error, ConnectError::Backend(BackendError::Rejected { .. })),
         "{error:?}"
     );
     error.to_string()
@@ -181,7 +181,7 @@ async fn own_configuration_makes_every_connection() {
     let error = PostgresBackend::from_config(config, NoTls, options()).await;
     let error = error.expect_err("no TLS");
     assert!(
-        matches!(&error, ConnectError::Failed(BackendError::Rejected { .. })),
+        matches!(&error, ConnectError::Backend(BackendError::Rejected { .. })),
         "{error:?}"
     );
 }

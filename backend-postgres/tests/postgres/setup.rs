@@ -11,7 +11,7 @@ use crate::support::{Server, connect_to};
 
 async fn refused(url: &str) -> BackendError {
     match PostgresBackend::connect(url).await {
-        Err(ConnectError::Failed(error)) => error,
+        Err(ConnectError::Backend(error)) => error,
         other => panic!("{other:?}"),
     }
 }
@@ -87,7 +87,7 @@ async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     assert!(
         matches!(
             &error,
-            ConnectError::Failed(BackendError::Unavailable { .. })
+            ConnectError::Backend(BackendError::Unavailable { .. })
         ),
         "{error}"
     );
@@ -95,7 +95,7 @@ async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     let error = PostgresBackend::connect("postgres://a:hunter2@[")
         .await
         .expect_err("no URL");
-    assert!(matches!(error, ConnectError::Url(_)), "{error}");
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error}");
     assert!(!format!("{error:?} {error}").contains("hunter2"));
 }
 

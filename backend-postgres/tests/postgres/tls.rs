@@ -49,7 +49,7 @@ async fn refused(server: &Server, mode: &str, options: Options, check: &str) {
     let error = PostgresBackend::connect_with(&url, options).await;
     let error = error.expect_err(check);
     assert!(
-        matches!(&error, ConnectError::Failed(BackendError::Rejected { .. })),
+        matches!(&error, ConnectError::Backend(BackendError::Rejected { .. })),
         "{error:?}"
     );
     let text = error.to_string();

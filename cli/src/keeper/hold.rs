@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, FencingToken, Loss, MultiGuard};
+use leasehold::{Error, Loss, MultiGuard};
 
 use crate::keeper::job::Attempt;
 
@@ -33,10 +33,11 @@ impl Hold {
 
     pub(super) fn token(&self, key: &str) -> u64 {
         let token = match self {
-            Self::Lock(guard) => guard.fencing_token(key),
-            Self::Job(attempt) => Some(attempt.job.fencing_token()),
+            // KEY is the guard's only key.
+            Self::Lock(guard) => guard.fencing_token(key).unwrap_or_default(),
+            Self::Job(attempt) => attempt.job.fencing_token(),
         };
-        token.map_or(0, FencingToken::get)
+        token.get()
     }
 
     /// The fire time of a job, and the number of its attempt.

@@ -5,7 +5,6 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
 use futures_util::{FutureExt, StreamExt};
 use leasehold_api::machine::{Message, Payload};
 use leasehold_api::{
@@ -77,11 +76,11 @@ impl Subscriber {
         let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
-        let timeout = backend.runtime().sleep(TIMEOUT);
-        let received = match select(notifications.next(), timeout).await {
-            Either::Left((Some(received), _)) => received,
-            Either::Left((None, _)) => return Err("the notifications ended".to_owned()),
-            Either::Right(_) => return Err(format!("expected {message:?}, received nothing")),
+        let runtime = backend.runtime();
+        let received = match runtime.timeout(TIMEOUT, notifications.next()).await {
+            Some(Some(received)) => received,
+            Some(None) => return Err("the notifications ended".to_owned()),
+            None => return Err(format!("expected {message:?}, received nothing")),
         };
         if same(&received, message.payload, at) {
             return Ok(());
@@ -112,14 +111,12 @@ impl Subscriber {
         let Some(notifications) = &mut self.notifications else {
             return Ok(());
         };
-        let timeout = backend.runtime().sleep(TIMEOUT);
-        match select(notifications.next(), timeout).await {
-            Either::Left((Some(Notification::Granted { sequence, .. }), _))
+        let runtime = backend.runtime();
+        match runtime.timeout(TIMEOUT, notifications.next()).await {
+            Some(Some(Notification::Granted { sequence, .. }))
                 if sequence == waiter.operation.sequence => {}
-            Either::Left((received, _)) => {
-                return Err(format!("received {received:?} unexpectedly"));
-            }
-            Either::Right(_) => return Err("a grant was not pushed".to_owned()),
+            Some(received) => return Err(format!("received {received:?} unexpectedly")),
+            None => return Err("a grant was not pushed".to_owned()),
         }
         self.finish(backend, waiter).await
     }

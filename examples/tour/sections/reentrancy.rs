@@ -9,7 +9,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:tree";
 
-    let mutex = ann.locks.mutex(key)?.reentrant();
+    let mutex = ann.locks.mutex(key)?.reentrant()?;
     let outer = mutex.lock().await?;
     let middle = mutex.lock().await?;
     let inner = mutex.lock().await?;

@@ -185,7 +185,7 @@ impl Error {
             | Self::HandoffSpent { key, .. }
             | Self::FireTimeAhead { key, .. }
             | Self::InvalidInput {
-                problem: InvalidInput::RepeatedKey { key },
+                problem: InvalidInput::RepeatedKey { key } | InvalidInput::OtherKey { key },
                 ..
             } => Some(key),
             Self::InvalidInput { key, .. } => key.as_ref(),

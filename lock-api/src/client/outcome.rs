@@ -81,7 +81,7 @@ impl<G> Outcome<G> {
 
 /// Why you don't have the lock: another owner has it, or others wait for it.
 ///
-/// What the client knows comes from the last reply of the server.
+/// What the client knows comes from the server's replies to this call.
 ///
 /// # Examples
 /// ```no_run
@@ -99,9 +99,15 @@ impl<G> Outcome<G> {
 pub struct Contention {
     /// The key that was not free. If you asked for several, the first that the call could not lock.
     pub key: Key,
-    /// Label of the holder whose lease ends first. `None` if the server didn't say: after a wait in
-    /// the queue, or if the key is free for the waiters before you, or if it has very many holders.
+    /// `true` if you waited until your time was over; `false` if you asked not to wait, and the key is
+    /// not free now.
+    pub timed_out: bool,
+    /// Label of the holder whose lease ends first. `None` if the server didn't say: if the key is free for
+    /// the waiters before you, or if it has very many holders.
     /// [`LockClient::inspect`](crate::LockClient::inspect) lists all holders.
+    ///
+    /// After a wait in the queue, this is the holder that a reply named before the wait, and mostly `None`: the
+    /// server names no holder to a waiter.
     pub holder: Option<Label>,
     /// When to try again: a lease may end then. A release may free the key sooner.
     ///
@@ -121,7 +127,12 @@ impl fmt::Display for Contention {
             Some(label) => write!(f, "held by {label:?}")?,
             None => f.write_str("not free")?,
         }
-        write!(f, "; waited {}", Rounded(self.waited))?;
+        let waited = if self.timed_out {
+            "timed out after"
+        } else {
+            "waited"
+        };
+        write!(f, "; {waited} {}", Rounded(self.waited))?;
         match self.ahead {
             Some(1) => f.write_str(", 1 waiter ahead"),
             Some(ahead) => write!(f, ", {ahead} waiters ahead"),
@@ -136,9 +147,10 @@ mod tests {
 
     #[test]
     fn contention_says_who_and_how_long() {
-        let seen = |holder: Option<&str>, waited, ahead| {
+        let seen = |timed_out, holder: Option<&str>, waited, ahead| {
             let contention = Contention {
                 key: Key::new("invoice:42").expect("valid"),
+                timed_out,
                 holder: holder.map(|label| Label::new(label).expect("valid")),
                 retry_after: Duration::ZERO,
                 waited: Duration::from_micros(waited),
@@ -146,15 +158,18 @@ mod tests {
             };
             contention.to_string()
         };
-        let held = "key \"invoice:42\" is held by \"worker-3\"; waited ";
+        let held = "key \"invoice:42\" is held by \"worker-3\"; ";
         assert_eq!(
-            seen(Some("worker-3"), 5_000_000, Some(2)),
-            format!("{held}5 s, 2 waiters ahead")
+            seen(true, Some("worker-3"), 5_000_000, Some(2)),
+            format!("{held}timed out after 5 s, 2 waiters ahead")
         );
-        assert_eq!(seen(Some("worker-3"), 2_345, None), format!("{held}2.3 ms"));
         assert_eq!(
-            seen(None, 61_500_000, Some(1)),
-            "key \"invoice:42\" is not free; waited 62 s, 1 waiter ahead"
+            seen(false, Some("worker-3"), 2_345, None),
+            format!("{held}waited 2.3 ms")
+        );
+        assert_eq!(
+            seen(true, None, 61_500_000, Some(1)),
+            "key \"invoice:42\" is not free; timed out after 62 s, 1 waiter ahead"
         );
     }
 }

@@ -76,7 +76,7 @@ async fn nested_holds_share_a_holder_and_are_released_in_any_order() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let mutex = a.mutex("k").expect("valid").reentrant();
+    let mutex = a.mutex("k").expect("valid").reentrant().expect("supported");
     let outer = mutex.lock().await.expect("free");
     let inner = held(mutex.try_lock().await);
     assert_eq!(outer.fencing_token(), inner.fencing_token());

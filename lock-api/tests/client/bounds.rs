@@ -241,7 +241,11 @@ async fn public_types_are_sync_and_futures_are_send() {
     let (locks, _) = client(&server, "a");
     shared(&locks);
     let mutex = locks.mutex("m").expect("valid");
-    let rw = locks.rw_lock("r").expect("valid").reentrant();
+    let rw = locks
+        .rw_lock("r")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let semaphore = locks.semaphore("s", 1).expect("valid");
     shared(&mutex);
     shared(&rw);

@@ -290,7 +290,11 @@ async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
     let backend = Wrapped::new(server.client("a"));
     let process = backend.process.clone();
     let locks = LockClient::new(backend);
-    let mutex = locks.mutex("k").expect("valid").reentrant();
+    let mutex = locks
+        .mutex("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let guard = mutex.lock().await.expect("free");
     process.store(2, Ordering::SeqCst);
     // The child's copy of the handle is another owner. Dropping its copy of the guard releases

@@ -383,7 +383,7 @@ async fn refused_handoff<K: guard_kind::Transferable>(guard: Guard<K>, expected:
 async fn refused_guard_is_returned_and_the_error_names_its_kind() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let reentrant = a.mutex("r").expect("valid").reentrant();
+    let reentrant = a.mutex("r").expect("valid").reentrant().expect("supported");
     let guard = reentrant.lock().await.expect("free");
     let calls = server.messages().len();
     let guard = refused_handoff(guard, "a guard of a reentrant handle").await;

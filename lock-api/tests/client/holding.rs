@@ -154,7 +154,12 @@ async fn only_manual_renewals_extend_a_fixed_lease() {
 async fn nested_fixed_lease_shares_the_end_of_its_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let renewed = a.mutex("k").expect("valid").reentrant().lease(secs(9));
+    let renewed = a
+        .mutex("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported")
+        .lease(secs(9));
     let fixed = renewed.clone().lease(secs(1)).fixed_lease();
     let outer = renewed.lock().await.expect("free");
     let inner = fixed.lock().await.expect("nested");
@@ -188,7 +193,12 @@ async fn nested_fixed_lease_shares_the_end_of_its_holder() {
 async fn nested_fixed_leases_end_together() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").reentrant().lease(secs(10));
+    let mutex = a
+        .mutex("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported")
+        .lease(secs(10));
     let mutex = mutex.fixed_lease();
     let outer = mutex.lock().await.expect("free");
     let taken = server.elapsed();
@@ -232,7 +242,12 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
     let acquires = Arc::clone(&backend.acquires);
     let a = LockClient::new(backend);
     let (b, _) = client(&server, "b");
-    let mutex = a.mutex("k").expect("valid").reentrant().lease(secs(9));
+    let mutex = a
+        .mutex("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported")
+        .lease(secs(9));
     let mutex = mutex.fixed_lease();
     let revoked = mutex.lock().await.expect("free");
     // The server granted it 1 ms ago.
@@ -483,7 +498,11 @@ async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
 async fn tokens_increase_past_one_from_a_downgrade_by_release() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let rw = a.rw_lock("k").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let outer = rw.write().await.expect("free");
     let inner = rw.read().await.expect("nested");
     let first = inner.fencing_token();

@@ -25,7 +25,11 @@ async fn inspection_shows_holders_and_waiters() {
         .read()
         .await
         .expect("free");
-    let nested = b.rw_lock("pages").expect("valid").reentrant();
+    let nested = b
+        .rw_lock("pages")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let _two = nested.read().await.expect("shared");
     let _three = nested.read().await.expect("nested");
     let writer = a.rw_lock("pages").expect("valid");

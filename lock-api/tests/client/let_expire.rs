@@ -178,7 +178,7 @@ async fn nested_guards_share_the_end() {
     let server = server();
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let lock = mutex(&a, "k").reentrant();
+    let lock = mutex(&a, "k").reentrant().expect("supported");
     let outer = lock.lock().await.expect("free");
     let inner = lock.lock().await.expect("nested");
     inner.let_expire().await.expect("held");

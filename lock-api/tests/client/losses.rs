@@ -225,7 +225,12 @@ async fn guard_dropped_after_its_deadline_is_lost() {
 async fn hook_is_called_for_each_nested_guard() {
     let server = server();
     let (a, network, calls) = client(&server, "a");
-    let lock = a.rw_lock("k").expect("valid").reentrant().lease(secs(10));
+    let lock = a
+        .rw_lock("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported")
+        .lease(secs(10));
     let writing = lock.write().await.expect("free");
     let reading = lock.read().await.expect("nested");
     let short = lock.clone().max_hold(secs(3)).read().await.expect("nested");

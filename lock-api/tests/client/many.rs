@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::MAX_KEYS_AT_ONCE;
 use leasehold_api::{
-    Error, ForceMode, InvalidInput, LockClient, Loss, MultiGuard, MultiLock, Outcome, Policy,
+    Error, ForceMode, InvalidInput, Key, LockClient, Loss, MultiGuard, MultiLock, Outcome, Policy,
     Refused,
 };
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
@@ -53,8 +53,17 @@ async fn keys_are_acquired_in_order_and_released_in_one_batch() {
             .await,
     ));
     let tokens: Vec<_> = guard.fencing_tokens().map(|(_, token)| token).collect();
-    assert_eq!(guard.fencing_token("c").expect("tokens"), tokens[2]);
-    assert_eq!(guard.fencing_token("e"), None);
+    assert_eq!(guard.fencing_token("c").expect("its key"), tokens[2]);
+    let other = guard.fencing_token("e").expect_err("not its key");
+    assert_eq!(other.key().map(Key::as_str), Some("e"), "{other:?}");
+    assert_eq!(other.to_string(), "the guard does not hold the key \"e\"");
+    assert!(matches!(
+        guard.fencing_token(""),
+        Err(Error::InvalidInput {
+            problem: InvalidInput::KeyLength { .. },
+            ..
+        })
+    ));
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed in the background");
 
@@ -159,7 +168,7 @@ async fn try_names_the_held_key_and_keeps_nothing() {
     let began = server.elapsed();
     match mutexes(&a, &["a", "m", "z"]).try_lock().await {
         Ok(Outcome::Contended(held)) => {
-            assert_eq!(held.key.as_str(), "m");
+            assert_eq!((held.key.as_str(), held.timed_out), ("m", false));
             assert_eq!(held.holder.expect("a label").as_str(), "b");
         }
         other => panic!("{other:?}"),
@@ -184,7 +193,7 @@ async fn one_deadline_applies_to_all_keys() {
     let (outcome, ()) = tokio::join!(many.try_lock_for(secs(3)), releases);
     match outcome {
         Ok(Outcome::Contended(timed_out)) => {
-            assert_eq!(timed_out.key.as_str(), "b");
+            assert_eq!((timed_out.key.as_str(), timed_out.timed_out), ("b", true));
             assert_eq!(timed_out.ahead, Some(0));
             assert!(timed_out.retry_after < secs(1), "{timed_out:?}");
             assert_eq!(timed_out.waited, secs(3));
@@ -196,7 +205,9 @@ async fn one_deadline_applies_to_all_keys() {
     let view = b.inspect("b").await.expect("answered");
     assert_eq!(view.waiter_count(), 0, "{view}");
     let none = many.try_lock_for(Duration::ZERO).await;
-    assert!(matches!(none, Ok(Outcome::Contended(none)) if none.key.as_str() == "b"));
+    assert!(
+        matches!(none, Ok(Outcome::Contended(none)) if none.key.as_str() == "b" && !none.timed_out)
+    );
 }
 
 #[tokio::test(start_paused = true)]
@@ -259,7 +270,7 @@ async fn loss_during_the_wait_starts_over() {
     let (outcome, stolen) = tokio::join!(many.try_lock_for(secs(100)), meanwhile);
     let guard = outcome.expect("answered").into_guard().expect("all keys");
     assert!(guard.is_valid());
-    assert!(guard.fencing_token("a").expect("tokens") > stolen);
+    assert!(guard.fencing_token("a").expect("its key") > stolen);
 }
 
 /// The news of the forced release is lost, as over a connection of its own. The grant of the last key comes
@@ -283,7 +294,7 @@ async fn key_that_was_removed_during_the_wait_is_not_in_the_guard() {
         };
         let (guard, removed) = tokio::join!(many.lock(), meanwhile);
         let guard = guard.expect("all keys");
-        assert!(guard.fencing_token("a").expect("tokens") > removed);
+        assert!(guard.fencing_token("a").expect("its key") > removed);
         contended(&b.mutex("a").expect("valid").try_lock().await);
         guard.release().await.expect("answered");
     }

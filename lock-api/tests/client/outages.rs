@@ -14,7 +14,7 @@ async fn acquire_with_a_lost_reply_holds_once() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let mutex = a.mutex("k").expect("valid").reentrant();
+    let mutex = a.mutex("k").expect("valid").reentrant().expect("supported");
     network.inject_into(Call::Acquire, Fault::LoseReply);
     let guard = mutex.lock().await.expect("free");
     assert_eq!(guard.release().await.expect("answered"), 0);
@@ -25,7 +25,7 @@ async fn acquire_with_a_lost_reply_holds_once() {
 async fn duplicate_operation_takes_effect_once() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").reentrant();
+    let mutex = a.mutex("k").expect("valid").reentrant().expect("supported");
     network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let guard = mutex.lock().await.expect("free");
     server.advance(ms(200)).await;
@@ -272,10 +272,7 @@ async fn missing_capability_is_reported_before_any_call() {
         locks.semaphore("k", 1),
         Err(Error::Unsupported { .. })
     ));
-    assert!(matches!(
-        mutex.reentrant().lock().await,
-        Err(Error::Unsupported { .. })
-    ));
+    assert!(matches!(mutex.reentrant(), Err(Error::Unsupported { .. })));
     assert!(server.messages().is_empty(), "{}", server.timeline());
 }
 
@@ -310,7 +307,8 @@ async fn missing_fencing_tokens_must_be_allowed() {
     let guard: MutexGuard = locks.adopt(handoff).await.expect("adopted");
     guard.release().await.expect("answered");
     let all = locks.lock_all(["k"]).await.expect("free");
-    assert_eq!(all.fencing_token("k"), Some(FencingToken::NONE));
+    let token = all.fencing_token("k").expect("its key");
+    assert_eq!(token, FencingToken::NONE);
 }
 
 #[tokio::test(start_paused = true)]
@@ -341,7 +339,11 @@ async fn nested_downgrade_without_a_reply_converts_its_hold() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.rw_lock("k").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let outer = rw.write().await.expect("free");
     let inner = rw.write().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseReply);
@@ -359,7 +361,11 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.rw_lock("k").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let one = rw.read().await.expect("free");
     let two = rw.read().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseRequest);

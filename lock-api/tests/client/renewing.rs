@@ -132,7 +132,11 @@ async fn hold_nested_during_the_last_release_shares_the_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.rw_lock("k").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("k")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let writer = rw.write().await.expect("free");
     let written = writer.fencing_token();
     network.inject_into(Call::Release, Fault::DelayRequest(ms(100)));

@@ -31,13 +31,14 @@ pub(crate) fn held<K>(outcome: Result<Outcome<Guard<K>>, Error>) -> Guard<K> {
 
 #[track_caller]
 pub(crate) fn contended<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
-    assert!(matches!(outcome, Ok(Outcome::Contended(_))), "{outcome:?}");
+    let is_held = matches!(outcome, Ok(Outcome::Contended(held)) if !held.timed_out);
+    assert!(is_held, "{outcome:?}");
 }
 
 #[track_caller]
 pub(crate) fn timed_out<K>(outcome: &Result<Outcome<Guard<K>>, Error>, time: Duration) {
     let waited = match outcome {
-        Ok(Outcome::Contended(contention)) => contention.waited,
+        Ok(Outcome::Contended(contention)) if contention.timed_out => contention.waited,
         other => panic!("not timed out: {other:?}"),
     };
     assert!(waited >= time, "{outcome:?}");

@@ -224,7 +224,7 @@ async fn other_attempts_of_a_granted_owner_become_nested_holds() {
     let (a, _) = client(&server, "a");
     let (b, _) = client(&server, "b");
     let guard = b.mutex("k").expect("valid").lock().await.expect("free");
-    let shared = a.mutex("k").expect("valid").reentrant();
+    let shared = a.mutex("k").expect("valid").reentrant().expect("supported");
     let waiting: Vec<_> = (0..3)
         .map(|_| {
             let mutex = shared.clone();
@@ -269,7 +269,11 @@ async fn refusal_is_an_error_with_its_reason() {
         );
         assert!(mismatch, "{result:?}");
     }
-    let rw = a.rw_lock("r").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("r")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     let _read = rw.read().await.expect("free");
     let deadlock = rw.write().await;
     assert!(
@@ -290,7 +294,11 @@ async fn refusal_is_an_error_with_its_reason() {
 async fn owner_may_write_after_dropping_its_last_read_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let rw = a.rw_lock("r").expect("valid").reentrant();
+    let rw = a
+        .rw_lock("r")
+        .expect("valid")
+        .reentrant()
+        .expect("supported");
     for fault in [None, Some(Fault::LoseRequest), Some(Fault::LoseReply)] {
         let reading = rw.read().await.expect("free");
         if let Some(fault) = fault {

@@ -492,7 +492,12 @@ async fn run_everything(
         panic!("two clients")
     };
     show(shown, a);
-    let mutex = a.mutex("m").expect("valid").reentrant().lease(secs(9));
+    let mutex = a
+        .mutex("m")
+        .expect("valid")
+        .reentrant()
+        .expect("supported")
+        .lease(secs(9));
     let outer = mutex.lock().await.expect("free");
     let inner = mutex.try_lock().await;
     show(shown, &(&mutex, &outer, &inner));

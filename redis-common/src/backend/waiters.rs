@@ -147,7 +147,7 @@ impl<C: Connector> Backend<C> {
                     PollReply::Acquired(_) | PollReply::Gone(_) => queued.poll_after = SOON,
                 }
             });
-        self.shared.within(limit, join_all(waiters)).await;
+        self.shared.runtime.timeout(limit, join_all(waiters)).await;
     }
 
     /// Polls, after subscribing the sessions that listen, both within the call timeout. If a slot has
@@ -168,7 +168,7 @@ impl<C: Connector> Backend<C> {
             keys.map(|key| cluster.node_of_key(&key)).collect()
         };
         let before = nodes();
-        let Some(polled) = self.shared.within(limit, polling()).await else {
+        let Some(polled) = self.shared.runtime.timeout(limit, polling()).await else {
             let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
             return batch.iter().map(|_| unknown()).collect();
         };
@@ -180,7 +180,7 @@ impl<C: Connector> Backend<C> {
             return polled;
         }
         let left = limit.saturating_sub(self.shared.runtime.now().saturating_since(began));
-        let again = self.shared.within(left, polling()).await;
+        let again = self.shared.runtime.timeout(left, polling()).await;
         again.unwrap_or(polled)
     }
 

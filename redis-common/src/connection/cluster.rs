@@ -20,11 +20,12 @@ use std::time::Duration;
 
 use futures_util::future::ready;
 use futures_util::stream::{FuturesUnordered, StreamExt, once, select};
-use leasehold_api::{BackendError, ClockId, Moment, Notifications, Runtime, SessionId, Stamp};
+use leasehold_api::{
+    BackendError, ClockId, ConnectError, Moment, Notifications, Runtime, SessionId, Stamp,
+};
 use tokio::sync::watch;
 
 use super::connector::Connector;
-use super::failure::ConnectError;
 use super::managed::{Answer, CallError};
 use super::node::{Lane, Node};
 use super::server::{UNKNOWN, address_clock};
@@ -167,7 +168,11 @@ impl<C: Connector> Cluster<C> {
         if limit.is_zero() {
             return Err(BackendError::unavailable("no time is left for the call"));
         }
-        let answer = self.shared.within(limit, self.route(lane, call)).await;
+        let answer = self
+            .shared
+            .runtime
+            .timeout(limit, self.route(lane, call))
+            .await;
         answer.unwrap_or_else(|| Err(BackendError::outcome_unknown("no answer in time")))
     }
 
@@ -366,7 +371,7 @@ impl<C: Connector> Cluster<C> {
             return false;
         };
         let subscribing = primary.subscriber.subscribe(self, session, channel);
-        match self.shared.within(limit, subscribing).await {
+        match self.shared.runtime.timeout(limit, subscribing).await {
             Some(Ok(is_subscribed)) => is_subscribed,
             _ => {
                 // The slot may have moved.
@@ -448,7 +453,7 @@ impl<C: Connector> Cluster<C> {
             return;
         };
         let reading = self.refresh(Lane::Commands, Duration::ZERO, Order::First(node));
-        self.shared.within(BACKGROUND_LIMIT, reading).await;
+        self.shared.runtime.timeout(BACKGROUND_LIMIT, reading).await;
     }
 
     /// Reads the slots in the background.
@@ -460,7 +465,7 @@ impl<C: Connector> Cluster<C> {
         let handle = node.node.connection(lane).handle().clone();
         handle.spawn(async move {
             let reading = this.refresh(lane, pause, order);
-            this.shared.within(BACKGROUND_LIMIT, reading).await;
+            this.shared.runtime.timeout(BACKGROUND_LIMIT, reading).await;
         });
     }
 
@@ -542,7 +547,7 @@ impl<C: Connector> Cluster<C> {
         connection.warm_up().await?;
         let limit = self.shared.options.connect_timeout;
         let unavailable = |problem: &str| Err(BackendError::unavailable(problem));
-        let answer = match self.shared.within(limit, connection.slots()).await {
+        let answer = match self.shared.runtime.timeout(limit, connection.slots()).await {
             Some(Ok((_, ranges))) if ranges.is_empty() => {
                 unavailable("the node knows no node that has slots")
             }

@@ -2,10 +2,10 @@
 
 use std::future::Future;
 
-use leasehold_api::ServerTime;
+use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
 
-use super::failure::{ConnectError, Failure, FailureKind};
+use super::failure::{Failure, FailureKind};
 use super::slots::SlotRange;
 use super::url::ServerUrl;
 use crate::options::Options;

@@ -3,33 +3,11 @@
 use std::error::Error;
 use std::fmt;
 
-use leasehold_api::{BackendError, InvalidInput};
+use leasehold_api::BackendError;
 
 use super::access::missing_access;
 use super::{cause, tls};
 use crate::script::{ErrorClass, classify, without_arguments};
-
-/// The error of a constructor of a Redis backend.
-#[derive(Clone, Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum ConnectError {
-    /// A setting or a URL can't be used. Nothing was sent.
-    #[error(transparent)]
-    Invalid(#[from] InvalidInput),
-    /// The server can't be reached, or doesn't accept this client.
-    #[error(transparent)]
-    Backend(#[from] BackendError),
-}
-
-impl ConnectError {
-    /// Returns the error for a URL or client that the client library can't use.
-    pub fn unusable(what: &'static str, problem: &impl fmt::Display) -> Self {
-        Self::Invalid(InvalidInput::Setting {
-            what,
-            problem: problem.to_string(),
-        })
-    }
-}
 
 /// An exchange that failed.
 #[derive(Debug)]

@@ -5,14 +5,14 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_api::ServerTime;
+use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
 use super::slots::NodeAddress;
 use super::{
-    Address, Cluster, ConnectError, Connection, ConnectionEvent, Connector, Failure, ServerMode,
-    ServerUrl, Shared, SlotRange,
+    Address, Cluster, Connection, ConnectionEvent, Connector, Failure, ServerMode, ServerUrl,
+    Shared, SlotRange,
 };
 use crate::backend::new_shared;
 use crate::options::Options;

@@ -216,7 +216,7 @@ impl<C: Connector> ManagedConnection<C> {
         let (live, sent) = match self.current()? {
             Some(live) => (live, began),
             None => {
-                let opened = self.shared.within(limit, pin!(self.live())).await;
+                let opened = self.shared.runtime.timeout(limit, pin!(self.live())).await;
                 let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
                 (live, self.shared.now())
             }
@@ -240,7 +240,12 @@ impl<C: Connector> ManagedConnection<C> {
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
         let unsuspected = self.shared.silence().min(*left);
-        if let Some(result) = self.shared.within(unsuspected, answer.as_mut()).await {
+        if let Some(result) = self
+            .shared
+            .runtime
+            .timeout(unsuspected, answer.as_mut())
+            .await
+        {
             return self.note_answer(live, result);
         }
         if self.shared.connector.is_own() {
@@ -251,7 +256,7 @@ impl<C: Connector> ManagedConnection<C> {
         self.suspect(live);
         let given_up = pin!(live.until_given_up());
         let rest = select(answer, given_up);
-        match self.shared.within(*left - unsuspected, rest).await {
+        match self.shared.runtime.timeout(*left - unsuspected, rest).await {
             Some(Either::Left((result, _))) => self.note_answer(live, result),
             Some(Either::Right(_)) => Err(Failure::lost("the connection was replaced")),
             None => {

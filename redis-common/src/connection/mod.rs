@@ -26,7 +26,7 @@ mod url;
 pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
 pub use connector::{Connection, ConnectionEvent, Connector};
-pub use failure::{ConnectError, Failure, FailureKind};
+pub use failure::{Failure, FailureKind};
 pub(crate) use managed::Answer;
 pub(crate) use node::{Lane, Node};
 pub(crate) use sentinel::SentinelSource;
@@ -34,8 +34,6 @@ pub(crate) use server::{ServerMode, WATCHED};
 pub(crate) use shared::Shared;
 pub use slots::SlotRange;
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, OnlyServer, listen};
-#[cfg(feature = "tls-rustls")]
-pub use tls::client_config;
 pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;

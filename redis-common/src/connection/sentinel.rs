@@ -17,11 +17,11 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_api::{BackendError, BoxFuture, Runtime, TokioRuntime};
+use leasehold_api::{BackendError, BoxFuture, ConnectError, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 
 use super::connector::{Connection, Connector};
-use super::failure::{ConnectError, Failure};
+use super::failure::Failure;
 use super::shared::{Connected, Shared, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
 use crate::options::Options;
@@ -173,7 +173,11 @@ impl<C: Connector> SentinelSource<C> {
                 && votes.choose(address, Some(&known), 0)
             {
                 let opening = self.open_at(shared, address, false);
-                if let Some(Ok(new)) = shared.within(shared.connect_limit(), opening).await {
+                if let Some(Ok(new)) = shared
+                    .runtime
+                    .timeout(shared.connect_limit(), opening)
+                    .await
+                {
                     // If another connection has moved meanwhile, the next question decides.
                     let _ = self.reached(shared, Some(&known), address, new);
                 }
@@ -205,7 +209,7 @@ impl<C: Connector> SentinelSource<C> {
         // In a task, so that it finishes if another sentinel is faster: its connection is kept.
         let asking = self.handle.spawn(async move {
             let asking = asked.primary_of(&service, &shared.options);
-            let answer = shared.within(limit, asking).await;
+            let answer = shared.runtime.timeout(limit, asking).await;
             if answer.is_none() {
                 asked.kept.lock().await.take();
             }

@@ -221,7 +221,7 @@ impl<C: Connector> Subscriber<C> {
         };
         let limit = self.shared.options.connect_timeout;
         let subscribing = connection.subscribe_shard(&channel);
-        let failure = match self.shared.within(limit, subscribing).await {
+        let failure = match self.shared.runtime.timeout(limit, subscribing).await {
             Some(Ok(())) => return Ok(adding.confirm()),
             Some(Err(failure)) => failure,
             None => Failure::lost("SSUBSCRIBE was not answered"),
@@ -370,7 +370,10 @@ impl<C: Connector> Subscriber<C> {
         let limit = self.shared.options.call_timeout;
         let channels: Vec<String> = self.channels().keys().cloned().collect();
         let checking = connection.check_subscriptions(&channels);
-        matches!(self.shared.within(limit, checking).await, Some(Ok(())))
+        matches!(
+            self.shared.runtime.timeout(limit, checking).await,
+            Some(Ok(()))
+        )
     }
 
     /// Drops the channels of a session.
@@ -400,7 +403,7 @@ impl<C: Connector> Subscriber<C> {
             };
             // If this fails, the connection has ended, or the server has dropped the channel.
             let leaving = connection.unsubscribe_shard(&channel);
-            if self.shared.within(limit, leaving).await.is_none() {
+            if self.shared.runtime.timeout(limit, leaving).await.is_none() {
                 return; // The next check of the connection gives it up.
             }
         }

@@ -1,12 +1,10 @@
 //! What the connections of a backend share, and how each of them is opened.
 
-use std::future::Future;
-use std::pin::pin;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::{Either, join, select};
+use futures_util::future::join;
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -87,14 +85,6 @@ impl<C: Connector> Shared<C> {
         self.runtime.now()
     }
 
-    /// Runs `future` for at most `limit`. Returns `None` if the time is up.
-    pub(crate) async fn within<F: Future>(&self, limit: Duration, future: F) -> Option<F::Output> {
-        match select(pin!(future), pin!(self.runtime.timer(limit))).await {
-            Either::Left((output, _)) => Some(output),
-            Either::Right(_) => None,
-        }
-    }
-
     /// Opens a connection and checks the server, within the connect timeout. If it `listens`, it
     /// reports its events.
     ///
@@ -112,7 +102,7 @@ impl<C: Connector> Shared<C> {
                     None => shared.open_with(&shared.connector, listens).await,
                 }
             };
-            shared.within(limit, opening).await
+            shared.runtime.timeout(limit, opening).await
         });
         let connected = match task.await {
             Ok(Some(connected)) => connected,

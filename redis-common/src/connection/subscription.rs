@@ -80,7 +80,8 @@ pub(crate) async fn listen<C: Connector>(
     let shared = publishers.pick();
     let limit = shared.options.call_timeout;
     let subscription = shared
-        .within(limit, Subscription::open(&shared, &channel))
+        .runtime
+        .timeout(limit, Subscription::open(&shared, &channel))
         .await
         .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
     let (notifications, stream) = mpsc::unbounded_channel();
@@ -111,7 +112,8 @@ impl<C: Connector> Subscription<C> {
         let connected = shared.connect(true).await?;
         let connection = connected.connection;
         match shared
-            .within(
+            .runtime
+            .timeout(
                 shared.options.connect_timeout,
                 connection.subscribe(channel),
             )
@@ -187,7 +189,8 @@ impl<C: Connector> SubscriptionTask<C> {
             let moved = pin!(until_moved(&mut subscription.moved, moves));
             match self
                 .shared
-                .within(left, select(select(event, moved), dropped))
+                .runtime
+                .timeout(left, select(select(event, moved), dropped))
                 .await
             {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
@@ -216,7 +219,7 @@ impl<C: Connector> SubscriptionTask<C> {
         let asking = async {
             connection.check_subscriptions(&[]).await.is_ok() && self.is_primary(connection).await
         };
-        self.shared.within(limit, asking).await == Some(true)
+        self.shared.runtime.timeout(limit, asking).await == Some(true)
     }
 
     async fn is_primary(&self, connection: &C::Connection) -> bool {

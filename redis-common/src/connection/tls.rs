@@ -1,10 +1,7 @@
-//! TLS: the client's configuration, and what a failed handshake means.
+//! TLS: what a failed handshake means.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
-
-#[cfg(feature = "tls-rustls")]
-pub use config::client_config;
 
 const WITHOUT_TLS: &str = "the server doesn't use TLS on this port; \
                            write redis instead of rediss, or use another port";
@@ -94,87 +91,6 @@ pub(crate) async fn mismatch(host: &str, port: u16, tls: bool) -> Option<&'stati
         b'+' | b'-' if tls => Some(WITHOUT_TLS),
         ALERT | HANDSHAKE if !tls => Some(WITH_TLS),
         _ => None,
-    }
-}
-
-#[cfg(feature = "tls-rustls")]
-mod config {
-    use std::sync::Arc;
-
-    use leasehold_api::InvalidInput;
-    use rustls::crypto::{CryptoProvider, ring};
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ClientConfig, RootCertStore};
-
-    use crate::options::TlsOptions;
-
-    /// Returns the configuration of a TLS client.
-    ///
-    /// # Errors
-    /// [`InvalidInput::Setting`] that names the certificate or key that can't be used.
-    pub fn client_config(options: &TlsOptions) -> Result<ClientConfig, InvalidInput> {
-        let roots = match &options.root_certificates {
-            Some(pem) => given_roots(pem)?,
-            None => system_roots()?,
-        };
-        let provider = CryptoProvider::get_default().map(Arc::clone);
-        let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|error| unusable("TLS", &error))?
-            .with_root_certificates(roots);
-        let Some(client) = &options.client_certificate else {
-            return Ok(config.with_no_client_auth());
-        };
-        let chain = certificates("client certificate", &client.chain)?;
-        // The library's error could show a part of the key.
-        let key = PrivateKeyDer::from_pem_slice(&client.key)
-            .map_err(|_| unusable("key of the client certificate", &"it is not a key in PEM"))?;
-        config
-            .with_client_auth_cert(chain, key)
-            .map_err(|error| unusable("client certificate", &error))
-    }
-
-    fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates("root certificates", pem)? {
-            roots
-                .add(certificate)
-                .map_err(|error| unusable("root certificates", &error))?;
-        }
-        Ok(roots)
-    }
-
-    fn system_roots() -> Result<RootCertStore, InvalidInput> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if roots.is_empty() {
-            return Err(unusable(
-                "root certificates",
-                &"this machine has none; set them with Options::root_certificates",
-            ));
-        }
-        Ok(roots)
-    }
-
-    fn certificates(
-        what: &'static str,
-        pem: &[u8],
-    ) -> Result<Vec<CertificateDer<'static>>, InvalidInput> {
-        let all: Result<Vec<_>, _> = CertificateDer::pem_slice_iter(pem).collect();
-        match all {
-            Ok(all) if !all.is_empty() => Ok(all),
-            Ok(_) => Err(unusable(what, &"there is no certificate in the PEM text")),
-            Err(error) => Err(unusable(what, &error)),
-        }
-    }
-
-    fn unusable(what: &'static str, problem: &impl ToString) -> InvalidInput {
-        InvalidInput::Setting {
-            what,
-            problem: problem.to_string(),
-        }
     }
 }
 

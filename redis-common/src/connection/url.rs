@@ -332,10 +332,7 @@ fn unknown_parameter(url: &Url, name: &str) -> InvalidInput {
 }
 
 fn unusable(problem: impl Into<String>) -> InvalidInput {
-    InvalidInput::Setting {
-        what: "URL",
-        problem: problem.into(),
-    }
+    InvalidInput::setting("URL", problem.into())
 }
 
 #[cfg(test)]

@@ -17,10 +17,8 @@ impl Names {
     /// part of a key before its first brace as the prefix.
     pub(crate) fn new(prefix: &str) -> Result<Self, InvalidInput> {
         if prefix.contains(['{', '}']) {
-            return Err(InvalidInput::Setting {
-                what: "key prefix",
-                problem: "must not contain braces".into(),
-            });
+            let problem = "must not contain braces";
+            return Err(InvalidInput::setting("key prefix", problem));
         }
         Ok(Self {
             prefix: prefix.into(),

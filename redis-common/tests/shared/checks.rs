@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::BackendError;
-use leasehold_redis_common::connection::ConnectError;
+use leasehold_api::ConnectError;
 use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 

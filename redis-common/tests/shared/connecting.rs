@@ -3,8 +3,8 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
+use leasehold_api::ConnectError;
 use leasehold_api::{BackendError, ClockId, Notification, Release, Renew, Wait};
-use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 

@@ -7,11 +7,11 @@ use std::slice::from_ref;
 use std::task::Poll;
 use std::time::Duration;
 
+use leasehold_api::ConnectError;
 use leasehold_api::{
     AcquireReply, BackendError, Key, Release, ReleaseReply, Renew, RenewReply, SessionId,
 };
 use leasehold_redis_common::Options;
-use leasehold_redis_common::connection::ConnectError;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::support::{

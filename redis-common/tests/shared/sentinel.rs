@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use leasehold_api::ConnectError;
 use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome, bounds};
-use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, SentinelServers, ServerOptions};
 use tokio::task::block_in_place;

@@ -3,8 +3,8 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold_api::ConnectError;
 use leasehold_api::{BackendError, BoxFuture};
-use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 
 use crate::client;

@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use leasehold_api::ConnectError;
 use leasehold_api::{BackendError, LockClient, MutexGuard, bounds};
-use leasehold_redis_common::connection::ConnectError;
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{
     Authority, Identity, RedisCluster, RedisServer, SentinelServers, ServerOptions,

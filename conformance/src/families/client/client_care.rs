@@ -222,9 +222,9 @@ fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict
 async fn making_handles_does_no_io(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     drop(a.mutex("k")?.lease(Duration::from_secs(1)).fixed_lease());
-    drop(a.mutex("k")?.reentrant());
+    drop(a.mutex("k")?.reentrant()?);
     drop(a.rw_lock("k")?.policy(Policy::WriterPreference));
-    drop(a.rw_lock("k")?.reentrant());
+    drop(a.rw_lock("k")?.reentrant()?);
     a.semaphore("k", 5)?;
     // A future that isn't polled does nothing.
     drop(a.mutex("k")?.lock());
@@ -348,7 +348,7 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
         without_tokens.election("k").map(drop),
         a.rw_lock("k").map(|_| ()),
         a.semaphore("k", 2).map(|_| ()),
-        a.mutex("k")?.reentrant().lock().await.map(drop),
+        a.mutex("k")?.reentrant().map(drop),
         LockClient::builder(Untouchable {
             runtime: world.backend().await?.runtime(),
             capabilities: Capabilities::minimal(),

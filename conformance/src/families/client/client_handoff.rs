@@ -280,7 +280,7 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
 async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
     let (a, proxy) = world.client_on_proxy().await?;
     let guard = if world.capabilities().reentrancy {
-        a.mutex("k")?.reentrant().lock().await?
+        a.mutex("k")?.reentrant()?.lock().await?
     } else {
         a.mutex("k")?.lock().await?
     };

@@ -104,7 +104,7 @@ async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
 
 async fn reentrant_guards_are_counted(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    let mutex = a.mutex("k")?.reentrant();
+    let mutex = a.mutex("k")?.reentrant()?;
     let outer = mutex.lock().await?;
     let inner = got(mutex.try_lock().await, "rule 5")?;
     let third = mutex.clone().lock().await?;
@@ -123,7 +123,7 @@ async fn reentrant_guards_are_counted(world: &World) -> Verdict {
 
 async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
     let a = world.client().await?;
-    let mutex = a.mutex("k")?.reentrant().lease(world.units(100));
+    let mutex = a.mutex("k")?.reentrant()?.lease(world.units(100));
     let outer = mutex.lock().await?;
     world.pass(3).await;
     let inner = mutex.lock().await?;
@@ -153,16 +153,16 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
 
 async fn handles_are_owners(world: &World) -> Verdict {
     let a = world.client().await?;
-    let guard = a.mutex("k")?.reentrant().lock().await?;
+    let guard = a.mutex("k")?.reentrant()?.lock().await?;
     // Another handle of the same client is another owner.
-    busy(a.mutex("k")?.reentrant().try_lock().await, "rule 5")?;
+    busy(a.mutex("k")?.reentrant()?.try_lock().await, "rule 5")?;
     busy(a.mutex("k")?.try_lock().await, "rule 5")?;
     released(&guard, "S3").await
 }
 
 async fn writing_over_reading_is_refused(world: &World) -> Verdict {
     let a = world.client().await?;
-    let lock = a.rw_lock("k")?.reentrant();
+    let lock = a.rw_lock("k")?.reentrant()?;
     let reader = lock.read().await?;
     for result in [
         lock.try_write().await,
@@ -192,7 +192,7 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
 
 async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
-    let lock = a.rw_lock("k")?.reentrant();
+    let lock = a.rw_lock("k")?.reentrant()?;
     let writer = lock.write().await?;
     let before = writer.fencing_token();
     let reader = lock.read().await?;

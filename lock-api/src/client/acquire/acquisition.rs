@@ -63,7 +63,7 @@ impl<'a> Acquisition<'a> {
     pub(crate) fn finish(mut self, result: &Result<Outcome<Hold>, Error>) {
         match result {
             Ok(Outcome::Acquired(hold)) => self.report("acquired", Some(hold), None),
-            Ok(Outcome::Contended(_)) if self.limit.waits() => self.report("timed_out", None, None),
+            Ok(Outcome::Contended(late)) if late.timed_out => self.report("timed_out", None, None),
             Ok(Outcome::Contended(_)) => self.report("contended", None, None),
             Err(error @ Error::Refused { .. }) => self.report("refused", None, Some(error)),
             Err(error) => self.report("failed", None, Some(error)),

@@ -107,7 +107,7 @@ struct WaitLoop<'a> {
 /// Why the last answer was no grant.
 #[derive(Default)]
 struct Obstacle {
-    /// `None` while this attempt is in the queue: the answer `Queued` names no holder.
+    /// The holder that the last answer named, if it may: the answer `Queued` names none.
     holder: Option<Label>,
     /// When a lease may end; in the queue, when the next poll is due.
     changes_at: Option<Moment>,
@@ -197,6 +197,7 @@ impl<'a> WaitLoop<'a> {
         } = std::mem::take(&mut self.obstacle);
         Outcome::Contended(Contention {
             key: self.ask.key.clone(),
+            timed_out: self.limit.waits(),
             holder,
             retry_after: changes_at.map_or(Duration::ZERO, |at| at.saturating_since(now)),
             waited: now.saturating_since(self.began),
@@ -371,7 +372,7 @@ impl<'a> WaitLoop<'a> {
     fn note_queued(&mut self, queued: &Queued) {
         let now = self.ask.client.now();
         self.obstacle = Obstacle {
-            holder: None,
+            holder: self.obstacle.holder.take(),
             changes_at: Some(now.saturating_add(queued.poll_after)),
             ahead: Some(queued.ahead),
         };

@@ -9,10 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
-use std::pin::pin;
 use std::time::Duration;
-
-use futures_util::future::{Either, select};
 
 use crate::client::core::Core;
 use crate::client::error::Error;
@@ -115,13 +112,11 @@ impl Core {
         limit: Duration,
         call: impl Future<Output = Result<T, BackendError>>,
     ) -> Result<T, BackendError> {
-        match select(pin!(call), self.runtime.sleep(limit)).await {
-            Either::Left((result, _)) => result,
-            Either::Right(_) => Err(BackendError::outcome_unknown(format!(
-                "no answer within {}",
-                Rounded(limit)
-            ))),
-        }
+        let answer = self.runtime.timeout(limit, call).await;
+        answer.unwrap_or_else(|| {
+            let reason = format!("no answer within {}", Rounded(limit));
+            Err(BackendError::outcome_unknown(reason))
+        })
     }
 
     fn answer<T>(&self, sent: Moment, stamped: Stamped<T>) -> Answer<T> {

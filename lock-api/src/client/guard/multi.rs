@@ -9,6 +9,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::hold::{
     Hold, first_expiring, first_lost, leave_all, release_all, renew_all, run_until_lost,
 };
+use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 
 /// A guard of several locks. **The loss of one lock is the loss of all.**
@@ -70,27 +71,30 @@ impl MultiGuard {
         self.holds.iter().map(|hold| &hold.holder.key)
     }
 
-    /// Returns the fencing token of `key`, or `None` if the guard does not hold `key`. Send the token
-    /// with every write to the resource that `key` protects.
+    /// Returns the fencing token of `key`. Send the token with every write to the resource that `key` protects.
     ///
     /// See [`Guard::fencing_token`](crate::Guard::fencing_token).
+    ///
+    /// # Errors
+    /// [`InvalidInput::OtherKey`] if `key` is not one of the guard's keys.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// if let Some(token) = guard.fencing_token("account:3") {
-    ///     println!("write account 3 with token {token}");
-    /// }
+    /// let token = guard.fencing_token("account:3")?;
+    /// println!("write account 3 with token {token}");
     /// # Ok(())
     /// # }
     /// ```
-    pub fn fencing_token(&self, key: impl AsRef<str>) -> Option<FencingToken> {
-        let name = key.as_ref();
+    pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
+        let key = Key::new(key.as_ref())?;
         let mut holds = self.holds.iter();
-        let hold = holds.find(|hold| hold.holder.key.as_str() == name)?;
-        Some(hold.fencing_token())
+        match holds.find(|hold| hold.holder.key == key) {
+            Some(hold) => Ok(hold.fencing_token()),
+            None => Err(InvalidInput::OtherKey { key }.into()),
+        }
     }
 
     /// Returns each key with its fencing token, in the order in which the keys were locked.

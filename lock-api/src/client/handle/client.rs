@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
-
 use crate::backend::LockBackend;
 use crate::bounds::SHUTDOWN_TIMEOUT;
 use crate::client::core::{ClientHandle, Core};
@@ -371,21 +369,19 @@ impl LockClient {
     pub async fn shutdown(&self) -> Result<(), Error> {
         let core = &self.client;
         core.close();
-        let drained = Box::pin(async {
+        let drained = async {
             // Twice, because an attempt in flight may have become a hold in the meantime.
             for _ in 0..2 {
                 core.release_all_holds();
                 core.releases.drained().await;
             }
-        });
-        match select(drained, core.runtime.sleep(SHUTDOWN_TIMEOUT)).await {
-            Either::Left(_) => Ok(()),
-            Either::Right(_) => {
-                let reason = "the server did not acknowledge all releases; \
-                              the remaining locks expire with their leases";
-                Err(Error::outcome_unknown(reason))
-            }
-        }
+        };
+        let drained = core.runtime.timeout(SHUTDOWN_TIMEOUT, drained).await;
+        drained.ok_or_else(|| {
+            let reason = "the server did not acknowledge all releases; \
+                          the remaining locks expire with their leases";
+            Error::outcome_unknown(reason)
+        })
     }
 }
 

@@ -54,12 +54,17 @@ impl Lock {
     }
 
     /// Gives the handle and its clones one owner.
-    pub(crate) fn reentrant(mut self) -> Self {
+    pub(crate) fn reentrant(mut self) -> Result<Self, Error> {
+        if !self.client.capabilities.reentrancy {
+            return Err(Error::Unsupported {
+                what: "reentrant locks",
+            });
+        }
         if matches!(self.owner, Owner::Fresh) {
             let id = OwnerId::from_u64(self.client.runtime.random_u64());
             self.owner = Owner::reentrant(id);
         }
-        self
+        Ok(self)
     }
 
     pub(crate) const fn permits(&self) -> u32 {
@@ -78,12 +83,6 @@ impl Lock {
 
     /// Checks the input and returns the request.
     pub(crate) fn ask<'a>(&'a self, mode: Mode, options: &'a Options) -> Result<Ask<'a>, Error> {
-        let reentrant = matches!(self.owner, Owner::Reentrant(_));
-        if reentrant && !self.client.capabilities.reentrancy {
-            return Err(Error::Unsupported {
-                what: "reentrant locks",
-            });
-        }
         let spec = self.spec(options)?;
         let max_lease = self.client.capabilities.max_lease;
         InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease)

@@ -59,7 +59,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let transfer = locks.multi().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
 /// let guard = transfer.lock().await?;
-/// println!("write account 7 with token {:?}", guard.fencing_token("account:7"));
+/// println!("write account 7 with token {}", guard.fencing_token("account:7")?);
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -386,6 +386,7 @@ impl<'a> MultiAcquire<'a> {
     fn timed_out(&self, key: &Key) -> Outcome<MultiGuard> {
         Outcome::Contended(Contention {
             key: key.clone(),
+            timed_out: self.limit.waits(),
             holder: None,
             retry_after: Duration::ZERO,
             waited: self.waited(),

@@ -68,14 +68,15 @@ impl Mutex {
     /// reentrant or not, and an owner never spans processes. On a handle that is already reentrant,
     /// this changes nothing.
     ///
-    /// If the backend does not support reentrancy, the acquisition fails with
-    /// [`Error::Unsupported`] before any I/O.
+    /// # Errors
+    /// [`Error::Unsupported`] if the backend does not support reentrancy, as
+    /// [`Capabilities::reentrancy`](crate::Capabilities::reentrancy) says.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let mutex = locks.mutex("invoice:42")?.reentrant();
+    /// let mutex = locks.mutex("invoice:42")?.reentrant()?;
     /// let outer = mutex.lock().await?;
     /// let inner = mutex.lock().await?;
     /// inner.release().await?; // `outer` still holds the lock
@@ -83,9 +84,8 @@ impl Mutex {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
-    pub fn reentrant(self) -> Self {
-        Self::new(self.lock.reentrant())
+    pub fn reentrant(self) -> Result<Self, Error> {
+        Ok(Self::new(self.lock.reentrant()?))
     }
 
     /// Locks the mutex. Waits without a time limit, also through outages of the lock service.

@@ -60,14 +60,15 @@ impl RwLock {
     /// reentrant or not, and an owner never spans processes. On a handle that is already reentrant,
     /// this changes nothing.
     ///
-    /// If the backend does not support reentrancy, the acquisition fails with
-    /// [`Error::Unsupported`] before any I/O.
+    /// # Errors
+    /// [`Error::Unsupported`] if the backend does not support reentrancy, as
+    /// [`Capabilities::reentrancy`](crate::Capabilities::reentrancy) says.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let tree = locks.rw_lock("tree")?.reentrant();
+    /// let tree = locks.rw_lock("tree")?.reentrant()?;
     /// let outer = tree.write().await?;
     /// let inner = tree.read().await?;
     /// inner.release().await?;
@@ -75,9 +76,8 @@ impl RwLock {
     /// # Ok(())
     /// # }
     /// ```
-    #[must_use]
-    pub fn reentrant(self) -> Self {
-        Self::new(self.lock.reentrant())
+    pub fn reentrant(self) -> Result<Self, Error> {
+        Ok(Self::new(self.lock.reentrant()?))
     }
 
     /// Takes the lock for reading. Waits without a time limit, also through outages of the lock

@@ -229,10 +229,8 @@ impl Occurrence {
         let what = "the window or period of a job";
         let mut checked = InvalidInput::check_time(what, self.wish.window, limits);
         if self.wish.max_attempts == 0 {
-            checked = Err(InvalidInput::Setting {
-                what: "the attempts of a job",
-                problem: "there must be at least one".to_owned(),
-            });
+            let (what, problem) = ("the attempts of a job", "there must be at least one");
+            checked = Err(InvalidInput::setting(what, problem));
         }
         checked.map_err(|problem| problem.on(&self.once.mutex.lock.key))
     }

@@ -47,10 +47,8 @@ impl ClientSettings {
         InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
         let limits = self.limits;
         if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
-            return Err(InvalidInput::Setting {
-                what: "limits",
-                problem: "a limit of 0 would refuse everything".into(),
-            });
+            let problem = "a limit of 0 would refuse everything";
+            return Err(InvalidInput::setting("limits", problem));
         }
         Ok(())
     }
@@ -94,10 +92,8 @@ impl Options {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
         if self.max_hold.is_some_and(|max| max.is_zero()) {
-            return Err(InvalidInput::Setting {
-                what: "max_hold",
-                problem: "it must be more than zero".into(),
-            });
+            let problem = "it must be more than zero";
+            return Err(InvalidInput::setting("max_hold", problem));
         }
         let spec = match kind {
             Kind::Mutex => LockSpec::mutex(),

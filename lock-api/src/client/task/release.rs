@@ -9,9 +9,6 @@
 //! A caller that awaits a release waits for a few calls at most. After that the outcome is unknown,
 //! and the task goes on.
 
-use std::pin::pin;
-
-use futures_util::future::{Either, select};
 use futures_util::stream::FuturesUnordered;
 use smallvec::{SmallVec, smallvec};
 
@@ -165,11 +162,9 @@ pub(crate) async fn await_release(
         return result;
     }
     let limit = core.settings.call_timeout * 2;
-    match select(pin!(done.wait()), core.runtime.sleep(limit)).await {
-        Either::Left((result, _)) => result,
-        Either::Right(_) => {
-            let reason = "the release is not acknowledged yet; the client retries it";
-            Err(BackendError::outcome_unknown(reason))
-        }
-    }
+    let result = core.runtime.timeout(limit, done.wait()).await;
+    result.unwrap_or_else(|| {
+        let reason = "the release is not acknowledged yet; the client retries it";
+        Err(BackendError::outcome_unknown(reason))
+    })
 }

@@ -62,10 +62,10 @@ impl Handle {
         }
         Ok(match (terms.kind, terms.reentrant) {
             (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Self::Mutex),
-            (Kind::Mutex, true) => with_terms!(locks.mutex(key)?.reentrant(), Self::Mutex),
+            (Kind::Mutex, true) => with_terms!(locks.mutex(key)?.reentrant()?, Self::Mutex),
             (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, Self::RwLock),
             (Kind::RwLock, true) => {
-                with_terms!(locks.rw_lock(key)?.reentrant(), Self::RwLock)
+                with_terms!(locks.rw_lock(key)?.reentrant()?, Self::RwLock)
             }
             (Kind::Semaphore, _) => {
                 with_terms!(locks.semaphore(key, terms.capacity)?, Self::Semaphore)

@@ -214,7 +214,7 @@ async fn polls_of_one_batch_keep_their_answers() {
 async fn nested_holds_are_renewed_together() {
     let server = SimServer::new(1);
     let (_, locks) = client(&server, "a");
-    let mutex = locks.mutex("job").expect("a valid key").reentrant();
+    let mutex = locks.mutex("job").expect("a valid key").reentrant().expect("supported");
     let outer = mutex.lock().await.expect("free");
     let mut inner = Vec::new();
     for _ in 0..4 {
