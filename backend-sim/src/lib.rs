@@ -123,13 +123,13 @@ mod simulation;
 pub use engine::choices::{Divergence, Scheduling};
 pub use engine::tape::{Draw, Site, Tape, TapeError};
 pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
-pub use explore::{Exploration, Failure, FaultMix, Verdict};
+pub use explore::{Exploration, FailedRun, FaultMix, Verdict};
 pub use handle::{JoinHandle, SimBackend, SimServer};
 pub use history::History;
 pub use network::observer::{Execution, Observer};
 pub use network::options::{Latency, SimOptions};
 pub use record::{
-    Answer, Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, Reads,
+    Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, Reads, ServerAnswer,
     ServerEvent, Tail,
 };
 pub use server::replay;

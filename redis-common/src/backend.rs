@@ -23,7 +23,7 @@ use crate::connection::{
     SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
 use crate::options::{Options, RespVersion};
-use crate::script::reply::{self, Answer};
+use crate::script::reply::{self, Decoded};
 use crate::script::{Call, Protocol, ScriptSettings};
 use waiters::Keyed;
 
@@ -239,8 +239,8 @@ impl<C: Connector> Backend<C> {
     async fn run<T>(
         &self,
         call: Call,
-        decode: impl FnOnce(&[u8], ClockId) -> Answer<T>,
-    ) -> Answer<T> {
+        decode: impl FnOnce(&[u8], ClockId) -> Decoded<T>,
+    ) -> Decoded<T> {
         let answer = match &self.servers {
             Servers::One(node) => node.commands.script(&call).await?,
             Servers::Cluster(cluster) => {
@@ -257,8 +257,8 @@ impl<C: Connector> Backend<C> {
         lane: Lane,
         batch: &[E],
         encode: impl Fn(&Protocol, &[E]) -> Call + Sync,
-        decode: impl Fn(&[u8], usize, ClockId) -> Vec<Answer<T>> + Sync,
-    ) -> Vec<Answer<T>> {
+        decode: impl Fn(&[u8], usize, ClockId) -> Vec<Decoded<T>> + Sync,
+    ) -> Vec<Decoded<T>> {
         if batch.is_empty() {
             return Vec::new();
         }
@@ -348,12 +348,12 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    async fn poll_once(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
+    async fn poll_once(&self, batch: &[Poll]) -> Vec<Decoded<PollReply>> {
         self.run_batch(Lane::Commands, batch, Protocol::poll, reply::polls)
             .await
     }
 
-    async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
+    async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Decoded<RenewReply>> {
         self.run_batch(lane, batch, Protocol::renew, reply::renewals)
             .await
     }
@@ -481,7 +481,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         connection::listen(Arc::new(OnlyServer(shared)), channel, closed).await
     }
 
-    async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Decoded<AcquireReply>> {
         let began = self.shared.runtime.now();
         let mut answers = self
             .run_batch(Lane::Commands, batch, Protocol::acquire, reply::acquires)
@@ -501,7 +501,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         answers
     }
 
-    async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
+    async fn poll(&self, batch: &[Poll]) -> Vec<Decoded<PollReply>> {
         if let Servers::Cluster(cluster) = &self.servers {
             return self.poll_in_cluster(cluster, batch).await;
         }
@@ -510,7 +510,7 @@ impl<C: Connector> LockBackend for Backend<C> {
 
     /// Uses the connection for commands if the connection for renewals fails before it sends: a
     /// server or proxy may allow only one connection.
-    async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
+    async fn renew(&self, batch: &[Renew]) -> Vec<Decoded<RenewReply>> {
         let began = self.shared.runtime.now();
         let replies = self.renew_over(Lane::Renewals, batch).await;
         let Servers::One(node) = &self.servers else {
@@ -528,7 +528,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
     }
 
-    async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Decoded<ReleaseReply>> {
         self.run_batch(Lane::Commands, batch, Protocol::release, reply::releases)
             .await
     }

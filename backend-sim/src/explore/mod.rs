@@ -1,6 +1,6 @@
 //! Many runs of a scenario, each with other choices, until one fails.
 
-mod failure;
+mod failed_run;
 mod fault_mix;
 mod quiet;
 pub(crate) mod shrink;
@@ -23,7 +23,7 @@ use crate::handle::environment::{self, Request};
 use crate::network::options::{Latency, SimOptions};
 use crate::simulation::{Ending, RunReport, Simulation, first_difference};
 
-pub use failure::Failure;
+pub use failed_run::FailedRun;
 pub use fault_mix::FaultMix;
 
 /// Runs a scenario many times and looks for a run that fails.
@@ -39,7 +39,7 @@ pub use fault_mix::FaultMix;
 /// - the run exceeds the [time limit](Self::time_limit) or the
 ///   [step limit](Self::step_limit).
 ///
-/// The exploration simplifies the failing run and reports it as a [`Failure`]: the reason, the
+/// The exploration simplifies the failing run and reports it as a [`FailedRun`]: the reason, the
 /// timeline, and the command that repeats it. The page `docs/simulation.md` of the repository says
 /// more.
 ///
@@ -202,7 +202,7 @@ impl Exploration {
     /// is deterministic.
     ///
     /// # Panics
-    /// Panics at the first run that fails, with the report of a [`Failure`]. Panics if two runs of
+    /// Panics at the first run that fails, with the report of a [`FailedRun`]. Panics if two runs of
     /// the first seed differ, or if an environment variable is invalid.
     #[track_caller]
     pub fn check<F, S>(&self, scenario: S)
@@ -236,7 +236,7 @@ impl Exploration {
     /// assert_eq!(failure.tape.draws[0].value, 90); // the simplest number that fails
     /// ```
     #[track_caller]
-    pub fn find<F, S>(&self, scenario: S) -> Option<Failure>
+    pub fn find<F, S>(&self, scenario: S) -> Option<FailedRun>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
@@ -428,7 +428,7 @@ impl Exploration {
     }
 
     /// Runs one seed twice. If the runs differ, the scenario is not deterministic.
-    fn determinism_check<F, S>(&self, seed: u64, scenario: &S) -> Option<Failure>
+    fn determinism_check<F, S>(&self, seed: u64, scenario: &S) -> Option<FailedRun>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
@@ -453,11 +453,11 @@ impl Exploration {
             "two runs of one seed differ: the scenario does something that the seed doesn't determine \
              (`select!` without `biased;`, the order of a `HashMap`, a real clock, a thread)\n  first:  {a}\n  second: {b}"
         );
-        Some(Failure::new(1, seed, reason, &second, None))
+        Some(FailedRun::new(1, seed, reason, &second, None))
     }
 
     /// Returns the failure for a run that failed once, but not when it was repeated.
-    fn unrepeated<F, S>(&self, runs: u64, seed: u64, reason: &str, scenario: &S) -> Failure
+    fn unrepeated<F, S>(&self, runs: u64, seed: u64, reason: &str, scenario: &S) -> FailedRun
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
@@ -467,10 +467,10 @@ impl Exploration {
             "{reason}\n(but not when it was repeated: the scenario does something that the seed doesn't \
              determine; the timeline is that of the repeated run)"
         );
-        Failure::new(runs, seed, reason, &report, None)
+        FailedRun::new(runs, seed, reason, &report, None)
     }
 
-    fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<Failure>
+    fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<FailedRun>
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
@@ -483,11 +483,17 @@ impl Exploration {
                 "\n(the code or leasehold has changed since the tape was recorded: explore again)",
             );
         }
-        Some(Failure::new(1, seed, reason, &report, None).of_tape(wanted))
+        Some(FailedRun::new(1, seed, reason, &report, None).of_tape(wanted))
     }
 
     /// Simplifies a failing run. The result fails in the same way.
-    fn simplest<F, S>(&self, runs: u64, found: RunReport<()>, reason: &str, scenario: &S) -> Failure
+    fn simplest<F, S>(
+        &self,
+        runs: u64,
+        found: RunReport<()>,
+        reason: &str,
+        scenario: &S,
+    ) -> FailedRun
     where
         S: Fn(SimServer) -> F,
         F: Future<Output: Verdict>,
@@ -514,7 +520,7 @@ impl Exploration {
         let options = self.options(seed);
         let (report, shown) = self.run(options, Scheduling::Replay(tape), scenario);
         let reason = shown.unwrap_or_else(|| format!("{reason}\n(but not when it was repeated)"));
-        Failure::new(runs, seed, reason, &report, Some((draws, tried)))
+        FailedRun::new(runs, seed, reason, &report, Some((draws, tried)))
     }
 }
 

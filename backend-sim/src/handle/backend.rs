@@ -19,9 +19,9 @@ use leasehold_api::{
 use crate::driver::world::World;
 use crate::engine::gate::{Gate, Turnstile};
 use crate::handle::runtime::SimRuntime;
-use crate::network::calls::Outcome;
+use crate::network::calls::CallResult;
 use crate::network::event::{CallId, ClientIndex, Request, Response};
-use crate::record::{Answer, Call, ClientEvent, Event};
+use crate::record::{Call, ClientEvent, Event, ServerAnswer};
 
 /// A client of a [`SimServer`](crate::SimServer): a process with one connection to the server.
 ///
@@ -108,9 +108,9 @@ impl CallFuture<'_> {
 }
 
 impl Future for CallFuture<'_> {
-    type Output = Outcome;
+    type Output = CallResult;
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
         if self.turnstile.poll_open(cx).is_pending() {
             return Poll::Pending;
         }
@@ -237,12 +237,12 @@ impl SimBackend {
 
 fn unwrap_answer<T>(
     stamp: Stamp,
-    answer: Answer,
+    answer: ServerAnswer,
     read: fn(Reply) -> Option<T>,
 ) -> Result<Stamped<T>, BackendError> {
     match answer {
-        Answer::Foreign(found) => Err(BackendError::foreign_value(found)),
-        Answer::Reply(reply) => Ok(Stamped {
+        ServerAnswer::Foreign(found) => Err(BackendError::foreign_value(found)),
+        ServerAnswer::Reply(reply) => Ok(Stamped {
             stamp,
             reply: read(reply).expect("a reply is of its command's kind"),
         }),

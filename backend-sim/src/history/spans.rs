@@ -12,7 +12,9 @@ use leasehold_api::{
 };
 
 use crate::history::data::History;
-use crate::record::{Answer, ClientEvent, Content, Data, Entry, Event, Message, ServerEvent, Tail};
+use crate::record::{
+    ClientEvent, Content, Data, Entry, Event, Message, ServerAnswer, ServerEvent, Tail,
+};
 
 /// An interval in which one operation waited or held.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -147,7 +149,7 @@ impl Spans {
                 Event::Executed {
                     key,
                     command,
-                    answer: Answer::Reply(reply),
+                    answer: ServerAnswer::Reply(reply),
                     ..
                 },
                 Some(client),

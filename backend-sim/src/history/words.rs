@@ -9,7 +9,7 @@ use leasehold_api::{
     Mode, NoteReply, Notification, PollReply, Refused, ReleaseReply, RenewReply,
 };
 
-use crate::record::{Answer, Call, ClientEvent, Data, Event, Fault, Reads, ServerEvent};
+use crate::record::{Call, ClientEvent, Data, Event, Fault, Reads, ServerAnswer, ServerEvent};
 
 /// Formats a time in seconds, with three decimals.
 pub(crate) fn seconds(time: Duration) -> String {
@@ -212,22 +212,22 @@ fn write_acquire(f: &mut fmt::Formatter<'_>, request: &Acquire) -> fmt::Result {
     Ok(())
 }
 
-fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
+fn write_answer(f: &mut fmt::Formatter<'_>, answer: &ServerAnswer) -> fmt::Result {
     match answer {
-        Answer::Foreign(found) => write!(f, "foreign value ({found})"),
-        Answer::Reply(Reply::Acquire(reply)) => write_acquire_reply(f, reply),
-        Answer::Reply(Reply::Poll(reply)) => match reply {
+        ServerAnswer::Foreign(found) => write!(f, "foreign value ({found})"),
+        ServerAnswer::Reply(Reply::Acquire(reply)) => write_acquire_reply(f, reply),
+        ServerAnswer::Reply(Reply::Poll(reply)) => match reply {
             PollReply::Acquired(acquired) => {
                 write_acquire_reply(f, &AcquireReply::Acquired(*acquired))
             }
             PollReply::Queued(queued) => write_acquire_reply(f, &AcquireReply::Queued(*queued)),
             PollReply::Gone(cause) => write!(f, "gone ({})", reason(*cause)),
         },
-        Answer::Reply(Reply::Renew(reply)) => match reply {
+        ServerAnswer::Reply(Reply::Renew(reply)) => match reply {
             RenewReply::Renewed { remaining, .. } => write!(f, "renewed, {remaining:?} left"),
             RenewReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
         },
-        Answer::Reply(Reply::Release(reply)) => match reply {
+        ServerAnswer::Reply(Reply::Release(reply)) => match reply {
             ReleaseReply::Released { holds_left: 0, .. } => write!(f, "released"),
             ReleaseReply::Released { holds_left, .. } => {
                 write!(f, "released, {holds_left} holds left")
@@ -235,7 +235,7 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             ReleaseReply::Left => write!(f, "left the queue"),
             ReleaseReply::NotHeld(cause) => write!(f, "not held ({})", reason(*cause)),
         },
-        Answer::Reply(Reply::Convert(reply)) => match reply {
+        ServerAnswer::Reply(Reply::Convert(reply)) => match reply {
             ConvertReply::Converted { token, remaining } => {
                 write!(f, "converted, token {token}, {remaining:?} left")
             }
@@ -243,7 +243,7 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             ConvertReply::WrongEpoch(holder) => write!(f, "wrong epoch: it is {}", holder.token),
             ConvertReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
         },
-        Answer::Reply(Reply::Inspect(reply)) => {
+        ServerAnswer::Reply(Reply::Inspect(reply)) => {
             let InspectReply {
                 holder_count,
                 waiter_count,
@@ -251,11 +251,11 @@ fn write_answer(f: &mut fmt::Formatter<'_>, answer: &Answer) -> fmt::Result {
             } = reply;
             write!(f, "holders: {holder_count}, waiters: {waiter_count}")
         }
-        Answer::Reply(Reply::ForceRelease(reply)) => match reply {
+        ServerAnswer::Reply(Reply::ForceRelease(reply)) => match reply {
             ForceReply::Forced { holders } => write!(f, "forced, holders: {holders}"),
             ForceReply::WrongEpoch => write!(f, "wrong epoch"),
         },
-        Answer::Reply(Reply::Note(reply)) => match reply {
+        ServerAnswer::Reply(Reply::Note(reply)) => match reply {
             NoteReply::Noted(note) => {
                 let (token, version) = (note.token, note.version);
                 write!(f, "noted: token {token}, version {version}")

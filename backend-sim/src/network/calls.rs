@@ -10,7 +10,7 @@ use crate::engine::ready::{Wakers, Wakeup};
 use crate::network::event::{CallId, ClientIndex, Response};
 
 /// The result of a call.
-pub(crate) type Outcome = Result<Response, BackendError>;
+pub(crate) type CallResult = Result<Response, BackendError>;
 
 #[derive(Debug)]
 struct Pending {
@@ -18,7 +18,7 @@ struct Pending {
     client: ClientIndex,
     /// The timer that ends the call.
     timeout: Option<EventId>,
-    outcome: Option<Outcome>,
+    outcome: Option<CallResult>,
     timed_out: bool,
     waiter: Option<Wakeup>,
 }
@@ -68,7 +68,7 @@ impl Calls {
         id: CallId,
         waker: &Waker,
         wakers: &Wakers,
-    ) -> (Poll<Outcome>, Option<Wakeup>) {
+    ) -> (Poll<CallResult>, Option<Wakeup>) {
         let Some(pending) = self.get(id) else {
             return (Poll::Pending, None);
         };
@@ -86,7 +86,7 @@ impl Calls {
     }
 
     /// Sets the outcome of a call. Returns `false` if the call was dropped or has an outcome.
-    pub(crate) fn finish(&mut self, id: CallId, outcome: Outcome) -> (bool, Option<Wakeup>) {
+    pub(crate) fn finish(&mut self, id: CallId, outcome: CallResult) -> (bool, Option<Wakeup>) {
         match self.get(id) {
             Some(pending) if pending.outcome.is_none() => {
                 pending.outcome = Some(outcome);

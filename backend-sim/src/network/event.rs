@@ -7,7 +7,7 @@ use leasehold_api::{BackendError, Key, List, Listed, Notification, SessionId, St
 
 use crate::engine::event_queue::EventQueue;
 use crate::engine::ready::Wakeup;
-use crate::record::{Answer, Call, Fault};
+use crate::record::{Call, Fault, ServerAnswer};
 
 /// Index of a client in its simulation.
 pub(crate) type ClientIndex = usize;
@@ -28,7 +28,7 @@ pub(crate) enum Request {
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
     pub(crate) stamp: Stamp,
-    pub(crate) answers: Vec<Answer>,
+    pub(crate) answers: Vec<ServerAnswer>,
     /// The answer to a request for a page of keys.
     pub(crate) listed: Listed,
 }

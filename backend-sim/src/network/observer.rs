@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::machine::{Command, Message, State};
 use leasehold_api::{Key, Stamp};
 
-use crate::record::{Answer, Event};
+use crate::record::{Event, ServerAnswer};
 
 /// Observes all events of a simulation as they happen. It costs less than a log.
 ///
@@ -74,7 +74,7 @@ pub struct Execution<'a> {
     /// The time of the server's clock.
     pub stamp: Stamp,
     /// The server's answer.
-    pub answer: &'a Answer,
+    pub answer: &'a ServerAnswer,
     /// The messages to sessions that the command caused.
     pub messages: &'a [Message],
     /// The number of commands in the call, including this one.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{BackendError, Listed};
 
 use crate::network::Network;
-use crate::network::calls::Outcome;
+use crate::network::calls::CallResult;
 use crate::network::event::{Arrival, ClientIndex, Request, Response};
 use crate::network::transport::summary;
 use crate::record::{ClientEvent, Event, Reads, ServerEvent};
@@ -41,7 +41,7 @@ impl Network {
 
     /// The answer of the replica. It executes nothing that writes. If one command of a batch would
     /// write, it refuses the whole batch.
-    pub(crate) fn ask_replica(&mut self, now: Duration, arrival: &Arrival) -> Outcome {
+    pub(crate) fn ask_replica(&mut self, now: Duration, arrival: &Arrival) -> CallResult {
         let refused = BackendError::unavailable("READONLY: the server is a replica");
         let answering = self.servers.replica.as_ref();
         let Some(replica) = answering.filter(|it| it.reads == Reads::Answered) else {

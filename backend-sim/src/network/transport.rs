@@ -12,12 +12,12 @@ use leasehold_api::{
 use crate::engine::ready::Wakeup;
 use crate::engine::tape::Site;
 use crate::network::Network;
-use crate::network::calls::Outcome;
+use crate::network::calls::CallResult;
 use crate::network::event::{
     Arrival, CallId, ClientIndex, Request, Response, SimEvent, ToClient, ToServer,
 };
 use crate::network::observer::Execution;
-use crate::record::{Answer, Call, Content, Event, Fate, Fault};
+use crate::record::{Call, Content, Event, Fate, Fault, ServerAnswer};
 use crate::server::primaries::{Server, Standing};
 
 impl Network {
@@ -235,7 +235,7 @@ impl Network {
         &mut self,
         id: CallId,
         waker: &Waker,
-    ) -> (Poll<Outcome>, Option<Wakeup>) {
+    ) -> (Poll<CallResult>, Option<Wakeup>) {
         let (poll, before) = self.calls.poll(id, waker, &self.wakers);
         let waiter = if poll.is_ready() {
             self.forget(id)
@@ -260,7 +260,7 @@ impl Network {
         message: u64,
         client: ClientIndex,
         id: CallId,
-        result: Outcome,
+        result: CallResult,
     ) {
         let mut fate = Fate::Lost(now);
         if !self.clients[client].isolated {
@@ -354,7 +354,13 @@ impl Network {
         }
     }
 
-    fn reply(&mut self, now: Duration, arrival: &Arrival, late: Option<Duration>, result: Outcome) {
+    fn reply(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival,
+        late: Option<Duration>,
+        result: CallResult,
+    ) {
         let (client, id) = (arrival.client, arrival.id);
         let content = Content::Reply {
             call: arrival.call,
@@ -533,8 +539,8 @@ impl Network {
 }
 
 /// Returns what the hash of a run covers of an answer.
-pub(crate) fn summary(answer: &Answer) -> u64 {
-    let Answer::Reply(reply) = answer else {
+pub(crate) fn summary(answer: &ServerAnswer) -> u64 {
+    let ServerAnswer::Reply(reply) = answer else {
         return 1;
     };
     let time = |time: Duration| time.as_nanos() as u64;

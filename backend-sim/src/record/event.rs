@@ -10,7 +10,7 @@ use crate::record::{Data, Fault, Tail};
 
 /// The server's answer to a command.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum ServerAnswer {
     /// The reply of the state machine.
     Reply(machine::Reply),
     /// The key has a foreign value of this type.
@@ -66,7 +66,7 @@ pub enum Event {
         /// The time of the server's clock.
         stamp: Stamp,
         /// The server's answer.
-        answer: Answer,
+        answer: ServerAnswer,
         /// Whether this was the second delivery of a duplicated request.
         again: bool,
     },

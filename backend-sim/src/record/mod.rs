@@ -7,7 +7,7 @@ mod log;
 mod message;
 
 pub use data::{Data, Tail};
-pub use event::{Answer, Call, ClientEvent, Entry, Event, Reads, ServerEvent};
+pub use event::{Call, ClientEvent, Entry, Event, Reads, ServerAnswer, ServerEvent};
 pub use fault::Fault;
 pub use message::{Content, Fate, Message};
 

@@ -2,7 +2,7 @@
 
 use leasehold_api::machine::Settings;
 
-use crate::record::{Answer, Entry, Event};
+use crate::record::{Entry, Event, ServerAnswer};
 use crate::server::primaries::Servers;
 
 /// Executes the commands of a complete log again, on new servers, and compares the answers.
@@ -29,7 +29,7 @@ use crate::server::primaries::Servers;
 /// # Ok(())
 /// # }
 /// ```
-pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, Answer)>> {
+pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, ServerAnswer)>> {
     let mut servers = Servers::new(settings, usize::MAX);
     for entry in entries {
         match &entry.event {

@@ -8,7 +8,7 @@ use leasehold_api::{
     ClockId, Cursor, InspectReply, Key, List, Listed, ServerTime, SessionId, Stamp,
 };
 
-use crate::record::{Answer, ServerEvent, Tail};
+use crate::record::{ServerAnswer, ServerEvent, Tail};
 
 /// The server's clock at the start of a simulation. It is a round number of microseconds, so that a
 /// token shows the time of its grant: 1000000002500000 is 2.5 s after the start.
@@ -56,7 +56,7 @@ struct Undo {
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) stamp: Stamp,
-    pub(crate) answer: Answer,
+    pub(crate) answer: ServerAnswer,
     pub(crate) messages: Vec<Message>,
 }
 
@@ -131,10 +131,10 @@ impl Store {
             .entry(key.clone())
             .or_insert_with(|| Slot::Lock(Box::default()));
         let (answer, messages) = match slot {
-            Slot::Foreign(found) => (Answer::Foreign(found.clone()), Vec::new()),
+            Slot::Foreign(found) => (ServerAnswer::Foreign(found.clone()), Vec::new()),
             Slot::Lock(state) => {
                 let (reply, messages) = step(state, env, command);
-                (Answer::Reply(reply), messages)
+                (ServerAnswer::Reply(reply), messages)
             }
         };
         if matches!(slot, Slot::Lock(state) if state.stored_end() <= stamp.at) {
@@ -165,7 +165,7 @@ impl Store {
             Some(Slot::Foreign(found)) => {
                 return Some(Executed {
                     stamp,
-                    answer: Answer::Foreign(found.clone()),
+                    answer: ServerAnswer::Foreign(found.clone()),
                     messages: Vec::new(),
                 });
             }
@@ -175,7 +175,7 @@ impl Store {
         let (reply, messages) = step(&mut after, env, command);
         (after == before && messages.is_empty()).then_some(Executed {
             stamp,
-            answer: Answer::Reply(reply),
+            answer: ServerAnswer::Reply(reply),
             messages,
         })
     }

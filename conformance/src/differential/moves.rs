@@ -32,9 +32,9 @@ pub(super) struct Script {
 /// A step of a sequence.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Move {
-    Acquire(Ask),
+    Acquire(AcquireMove),
     /// Two acquires in one batch.
-    Acquires([Ask; 2]),
+    Acquires([AcquireMove; 2]),
     /// A poll of `batch` attempts in one batch, starting with the `which`-th newest.
     Poll {
         which: usize,
@@ -87,7 +87,7 @@ pub(super) enum Move {
 
 /// An acquire.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ask {
+pub(super) struct AcquireMove {
     pub(super) key: usize,
     pub(super) session: usize,
     pub(super) owner: u64,
@@ -143,8 +143,8 @@ pub(super) enum Floor {
 }
 
 /// An acquire that is always in time, does not wait and reaches no limit.
-const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease) -> Ask {
-    Ask {
+const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease) -> AcquireMove {
+    AcquireMove {
         key,
         session,
         owner,
@@ -163,7 +163,7 @@ const fn plain(key: usize, session: usize, owner: u64, weight: u32, lease: Lease
     }
 }
 
-fn asks() -> impl Strategy<Value = Ask> {
+fn asks() -> impl Strategy<Value = AcquireMove> {
     let waiter = (
         prop::bool::weighted(0.8),
         prop::option::weighted(0.2, -1_000..15_000_i64),
@@ -200,7 +200,7 @@ fn asks() -> impl Strategy<Value = Ask> {
             floor,
             limits,
             (other_kind, old),
-        )| Ask {
+        )| AcquireMove {
             wait,
             deliver,
             floor,
@@ -330,7 +330,7 @@ fn twice() -> impl Strategy<Value = Vec<Move>> {
     });
     let late = asks().prop_map(|ask| {
         let deliver = Deliver::In(-1_000);
-        Move::Acquire(Ask { deliver, ..ask })
+        Move::Acquire(AcquireMove { deliver, ..ask })
     });
     let other = (which(), leases()).prop_flat_map(|(which, lease)| about(which, lease));
     let inspect = (0..SHARED_KEYS).prop_map(|key| Move::Inspect { key });
@@ -343,7 +343,7 @@ fn early() -> impl Strategy<Value = Vec<Move>> {
     asks().prop_map(|ask| {
         let deliver = Deliver::Early;
         vec![
-            Move::Acquire(Ask { deliver, ..ask }),
+            Move::Acquire(AcquireMove { deliver, ..ask }),
             Move::SleepUnit,
             Move::Again { back: 0 },
         ]
@@ -415,7 +415,7 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
     let outer = (0..SESSIONS, 0..3_u64, 1..4_u32);
     (outer, asks(), any::<bool>(), 0..2_usize).prop_map(
         |((session, owner, weight), ask, early, which)| {
-            let mut inner = Ask {
+            let mut inner = AcquireMove {
                 key: SCENARIO_KEY,
                 session,
                 owner,
@@ -452,7 +452,7 @@ fn unreachable() -> impl Strategy<Value = Vec<Move>> {
             listening,
             until: None,
         };
-        let waiter = Ask {
+        let waiter = AcquireMove {
             wait: Some(waiter),
             ..plain(SCENARIO_KEY, session, 1, 1, lease)
         };

@@ -13,7 +13,7 @@ use leasehold_api::{
 
 use super::describe::{describe, label};
 use super::estimates::step_as_answered;
-use super::moves::{Ask, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
+use super::moves::{AcquireMove, Deliver, Floor, KEYS, Lease, Move, SESSIONS, Script, mode};
 use super::outcomes::{Counts, Outcome, QUOTA, allow_sooner_polls};
 use super::subscribers::Subscriber;
 
@@ -318,7 +318,7 @@ impl Play<'_> {
         Some(Sent { lock, command })
     }
 
-    fn acquire(&mut self, ask: Ask) -> Sent {
+    fn acquire(&mut self, ask: AcquireMove) -> Sent {
         let lock = self.slots[ask.key];
         let subscriber = &mut self.fixture.subscribers[ask.session];
         let newest = subscriber.next_sequence();

@@ -11,7 +11,7 @@ use leasehold_api::{
 
 use super::Backend;
 use crate::connection::{Cluster, Connector};
-use crate::script::reply::Answer;
+use crate::script::reply::Decoded;
 
 /// When a client polls that must find out what happened to its waiter.
 const SOON: Duration = Duration::from_millis(1);
@@ -113,7 +113,7 @@ impl<C: Connector> Backend<C> {
         &self,
         cluster: &Arc<Cluster<C>>,
         batch: &[Acquire],
-        answers: &mut [Answer<AcquireReply>],
+        answers: &mut [Decoded<AcquireReply>],
         limit: Duration,
     ) {
         let waiters = batch
@@ -156,7 +156,7 @@ impl<C: Connector> Backend<C> {
         &self,
         cluster: &Arc<Cluster<C>>,
         batch: &[Poll],
-    ) -> Vec<Answer<PollReply>> {
+    ) -> Vec<Decoded<PollReply>> {
         let began = self.shared.runtime.now();
         let limit = self.shared.options.call_timeout;
         let polling = async || {

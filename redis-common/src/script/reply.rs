@@ -13,7 +13,7 @@ use super::encoding::{Malformed, Reader};
 use super::error_class::classify;
 
 /// One element of an answer.
-pub type Answer<T> = Result<Stamped<T>, BackendError>;
+pub type Decoded<T> = Result<Stamped<T>, BackendError>;
 
 /// Status: the element was executed. Its reply follows.
 pub(super) const DONE: u8 = b'=';
@@ -38,7 +38,7 @@ pub(super) const NO_REASON: u8 = b' ';
 
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.
-pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
+pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<AcquireReply>> {
     elements(bytes, count, clock, acquire_reply)
 }
 
@@ -58,7 +58,7 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
 
 /// Decodes the answer to [`Protocol::poll`](super::Protocol::poll). Always returns `count`
 /// elements.
-pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply>> {
+pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<PollReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("poll reply")? {
             b'A' => PollReply::Acquired(acquired(from)?),
@@ -71,7 +71,7 @@ pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply
 
 /// Decodes the answer to [`Protocol::renew`](super::Protocol::renew). Always returns `count`
 /// elements.
-pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewReply>> {
+pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<RenewReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("renew reply")? {
             b'N' => RenewReply::Renewed {
@@ -90,7 +90,7 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewR
 
 /// Decodes the answer to [`Protocol::release`](super::Protocol::release). Always returns `count`
 /// elements.
-pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
+pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<ReleaseReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("release reply")? {
             b'R' => {
@@ -114,7 +114,7 @@ pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<Releas
 }
 
 /// Decodes the answer to [`Protocol::convert`](super::Protocol::convert).
-pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
+pub fn convert(bytes: &[u8], clock: ClockId) -> Decoded<ConvertReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("convert reply")? {
             b'C' => ConvertReply::Converted {
@@ -134,7 +134,7 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
 }
 
 /// Decodes the answer to [`Protocol::inspect`](super::Protocol::inspect).
-pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
+pub fn inspect(bytes: &[u8], clock: ClockId) -> Decoded<InspectReply> {
     only(bytes, clock, |from| {
         let spec = if from.flag("spec flag")? {
             Some(from.spec("spec")?)
@@ -166,7 +166,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
 }
 
 /// Decodes the answer to [`Protocol::force_release`](super::Protocol::force_release).
-pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
+pub fn force_release(bytes: &[u8], clock: ClockId) -> Decoded<ForceReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("force reply")? {
             b'F' => ForceReply::Forced {
@@ -183,7 +183,7 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
 }
 
 /// Decodes the answer to [`Protocol::note`](super::Protocol::note).
-pub fn note(bytes: &[u8], clock: ClockId) -> Answer<NoteReply> {
+pub fn note(bytes: &[u8], clock: ClockId) -> Decoded<NoteReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("note reply")? {
             b'N' => {
@@ -247,7 +247,7 @@ fn only<T>(
     bytes: &[u8],
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Answer<T> {
+) -> Decoded<T> {
     let mut from = Reader::new(bytes);
     match element(&mut from, clock, read) {
         Ok(answer) if from.is_empty() => answer,
@@ -262,7 +262,7 @@ fn elements<T>(
     count: usize,
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Vec<Answer<T>> {
+) -> Vec<Decoded<T>> {
     let mut from = Reader::new(bytes);
     let mut broken = None;
     let mut answers: Vec<_> = (0..count)
@@ -287,7 +287,7 @@ fn element<T>(
     from: &mut Reader<'_>,
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<Answer<T>, Malformed> {
+) -> Result<Decoded<T>, Malformed> {
     let status = from.u8("status")?;
     let at = from.time("stamp")?;
     if status == DONE {

@@ -42,14 +42,14 @@ const SHORT_OFFER: Duration = Duration::from_millis(100);
 
 /// A grant, as the answer to an acquire, a poll or a renewal reports it, or a notification.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Grant {
+pub(crate) struct GrantReply {
     token: FencingToken,
     /// How many holds the owner has, if the server sent it.
     holds: Option<u32>,
     remaining: Duration,
 }
 
-impl From<Acquired> for Grant {
+impl From<Acquired> for GrantReply {
     fn from(acquired: Acquired) -> Self {
         let Acquired {
             token,
@@ -206,7 +206,7 @@ impl<'a> Attempt<'a> {
     pub(crate) async fn renew(
         &mut self,
         limit: Duration,
-    ) -> Result<Option<Answer<Grant>>, BackendError> {
+    ) -> Result<Option<Answer<GrantReply>>, BackendError> {
         let core = self.ask.client;
         let request = [Renew {
             key: self.ask.key.clone(),
@@ -219,7 +219,7 @@ impl<'a> Attempt<'a> {
         let answer = answer?;
         self.may_be_offer = false;
         Ok(match answer.reply {
-            RenewReply::Renewed { token, remaining } => Some(answer.with(Grant {
+            RenewReply::Renewed { token, remaining } => Some(answer.with(GrantReply {
                 token,
                 holds: None,
                 remaining,
@@ -229,7 +229,7 @@ impl<'a> Attempt<'a> {
     }
 
     /// Turns a pushed grant into an answer. `None` if its deadline cannot be computed.
-    pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<Grant>> {
+    pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<GrantReply>> {
         let core = self.ask.client;
         // The grant counts as the answer to a request that was sent when the grant was made.
         let sent = core.clock.granted_at(grant.stamp, grant.received)?;
@@ -242,7 +242,7 @@ impl<'a> Attempt<'a> {
         Some(Answer {
             sent,
             stamp,
-            reply: Grant {
+            reply: GrantReply {
                 token,
                 holds: None,
                 remaining,
@@ -252,18 +252,18 @@ impl<'a> Attempt<'a> {
 
     /// Whether a grant must be renewed before the caller gets its guard: if no time is left, or if
     /// it may be an offer that is short or that no later renewal would confirm.
-    pub(crate) fn must_confirm(&self, answer: &Answer<Grant>) -> bool {
+    pub(crate) fn must_confirm(&self, answer: &Answer<GrantReply>) -> bool {
         let left = self.time_left(answer);
         let confirm_first = self.ask.options.fixed_lease || left < SHORT_OFFER;
         left.is_zero() || (self.may_be_offer && confirm_first)
     }
 
     /// Whether a grant has any time left.
-    pub(crate) fn is_usable(&self, answer: &Answer<Grant>) -> bool {
+    pub(crate) fn is_usable(&self, answer: &Answer<GrantReply>) -> bool {
         !self.time_left(answer).is_zero()
     }
 
-    fn time_left(&self, answer: &Answer<Grant>) -> Duration {
+    fn time_left(&self, answer: &Answer<GrantReply>) -> Duration {
         let deadline = local_deadline(answer.sent, answer.reply.remaining);
         deadline.saturating_since(self.ask.client.now())
     }
@@ -285,13 +285,13 @@ impl<'a> Attempt<'a> {
     }
 
     /// Turns a grant into a hold.
-    pub(crate) fn into_hold(mut self, answer: &Answer<Grant>) -> Hold {
+    pub(crate) fn into_hold(mut self, answer: &Answer<GrantReply>) -> Hold {
         self.live = false;
         let core = self.ask.client;
         let now = core.now();
         let options = self.ask.options;
         let Answer { sent, reply, .. } = *answer;
-        let Grant {
+        let GrantReply {
             token,
             remaining,
             holds,

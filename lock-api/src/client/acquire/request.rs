@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::client::core::ClientHandle;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::settings::Options;
+use crate::client::state::settings::LockOptions;
 use crate::client::state::signal::Signal;
 use crate::id::{Key, OwnerId};
 use crate::request::{LockSpec, Mode};
@@ -54,7 +54,7 @@ pub(crate) struct Ask<'a> {
     pub(crate) spec: LockSpec,
     pub(crate) mode: Mode,
     pub(crate) owner: &'a Owner,
-    pub(crate) options: &'a Options,
+    pub(crate) options: &'a LockOptions,
 }
 
 /// The owner of an acquisition.

@@ -24,7 +24,7 @@ use tracing::Instrument;
 
 use crate::bounds::FIRST_WAITERS;
 use crate::client::acquire::acquisition::Acquisition;
-use crate::client::acquire::attempt::{Attempt, Grant};
+use crate::client::acquire::attempt::{Attempt, GrantReply};
 use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::error::Error;
 use crate::client::hold::Hold;
@@ -382,7 +382,7 @@ impl<'a> WaitLoop<'a> {
     async fn granted(
         &mut self,
         attempt: Attempt<'a>,
-        answer: Answer<Grant>,
+        answer: Answer<GrantReply>,
     ) -> Result<Step, Error> {
         if attempt.must_confirm(&answer) {
             return self.confirm(attempt).await;

@@ -7,7 +7,7 @@ use crate::client::core::ClientHandle;
 use crate::client::error::Error;
 use crate::client::guard::Guard;
 use crate::client::outcome::Outcome;
-use crate::client::state::settings::Options;
+use crate::client::state::settings::LockOptions;
 use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
 use crate::reply::Refused;
@@ -21,7 +21,7 @@ pub(crate) struct Lock {
     kind: Kind,
     permits: u32,
     owner: Owner,
-    pub(crate) options: Options,
+    pub(crate) options: LockOptions,
 }
 
 impl Lock {
@@ -47,7 +47,7 @@ impl Lock {
             kind,
             permits,
             owner: Owner::Fresh,
-            options: Options::from_settings(&client.settings),
+            options: LockOptions::from_settings(&client.settings),
         };
         lock.spec(&lock.options)?;
         Ok(lock)
@@ -82,7 +82,11 @@ impl Lock {
     }
 
     /// Checks the input and returns the request.
-    pub(crate) fn ask<'a>(&'a self, mode: Mode, options: &'a Options) -> Result<Ask<'a>, Error> {
+    pub(crate) fn ask<'a>(
+        &'a self,
+        mode: Mode,
+        options: &'a LockOptions,
+    ) -> Result<Ask<'a>, Error> {
         let spec = self.spec(options)?;
         let max_lease = self.client.capabilities.max_lease;
         InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease)
@@ -99,7 +103,7 @@ impl Lock {
     }
 
     /// Checks the options and returns the spec that an acquire sends.
-    pub(crate) fn spec(&self, options: &Options) -> Result<LockSpec, Error> {
+    pub(crate) fn spec(&self, options: &LockOptions) -> Result<LockSpec, Error> {
         let spec = options.spec(self.kind, self.permits, &self.client.settings);
         spec.map_err(|error| error.on(&self.key))
     }

@@ -24,7 +24,7 @@ use crate::client::guard::multi::MultiGuard;
 use crate::client::handle::lock::Lock;
 use crate::client::hold::{Hold, check_all, first_lost};
 use crate::client::outcome::{Contention, Outcome};
-use crate::client::state::settings::{Options, option_setters};
+use crate::client::state::settings::{LockOptions, option_setters};
 use crate::error::InvalidInput;
 use crate::id::Key;
 use crate::request::{Kind, Mode};
@@ -69,7 +69,7 @@ pub struct MultiLock {
     client: Arc<ClientHandle>,
     /// Sorted by key.
     wants: Vec<Want>,
-    options: Options,
+    options: LockOptions,
 }
 
 #[derive(Clone, Debug)]
@@ -83,7 +83,7 @@ impl MultiLock {
         Self {
             client: Arc::clone(client),
             wants: Vec::new(),
-            options: Options::from_settings(&client.settings),
+            options: LockOptions::from_settings(&client.settings),
         }
     }
 

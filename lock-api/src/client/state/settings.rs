@@ -1,7 +1,7 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
 //! A handle starts from the settings of its client. The setters check nothing.
-//! `ClientSettings::check` runs when the client is built, and `Options::spec` runs when a handle is made and
+//! `ClientSettings::check` runs when the client is built, and `LockOptions::spec` runs when a handle is made and
 //! at the start of each acquisition, before any I/O.
 
 use std::time::Duration;
@@ -56,7 +56,7 @@ impl ClientSettings {
 
 /// Options of one handle.
 #[derive(Clone, Debug)]
-pub(crate) struct Options {
+pub(crate) struct LockOptions {
     pub(crate) lease: Duration,
     pub(crate) waiter_lease: Duration,
     /// `None` unless the handle sets one. The client's policy may be a preference among readers and
@@ -69,7 +69,7 @@ pub(crate) struct Options {
     pub(crate) class: &'static str,
 }
 
-impl Options {
+impl LockOptions {
     pub(crate) const fn from_settings(settings: &ClientSettings) -> Self {
         Self {
             lease: settings.lease,

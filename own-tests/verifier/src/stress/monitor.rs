@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use leasehold_api::machine::{State, StateParts};
 use leasehold_api::{Key, Kind, Mode, Operation};
-use leasehold_sim::{Answer, ClientEvent, Event, Execution, Observer, ServerEvent, SimServer};
+use leasehold_sim::{
+    ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent, SimServer,
+};
 use litemap::LiteMap;
 use smallvec::SmallVec;
 
@@ -89,7 +91,7 @@ impl Observer for CheckingObserver {
     }
 
     fn executed(&mut self, execution: &Execution<'_>) {
-        let Answer::Reply(reply) = execution.answer else {
+        let ServerAnswer::Reply(reply) = execution.answer else {
             return;
         };
         read(execution.state, &mut self.after);

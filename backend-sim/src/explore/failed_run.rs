@@ -15,7 +15,7 @@ use crate::simulation::{Ending, RunReport};
 /// It leaves out the middle of a timeline of more than 300 lines.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Failure {
+pub struct FailedRun {
     /// The number of runs up to and including the first that failed, without those that simplified
     /// it.
     pub runs: u64,
@@ -37,7 +37,7 @@ pub struct Failure {
 /// The numbers of lines that are printed from the start and from the end of a long timeline.
 const PRINTED: (usize, usize) = (200, 100);
 
-impl Failure {
+impl FailedRun {
     pub(super) fn new(
         runs: u64,
         seed: u64,
@@ -117,7 +117,7 @@ impl Failure {
     }
 }
 
-impl fmt::Display for Failure {
+impl fmt::Display for FailedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             runs,
