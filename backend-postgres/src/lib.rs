@@ -63,7 +63,8 @@
 //! With TLS, the server's certificate is always verified: it must be for the host in the URL, from an
 //! authority that the machine knows or that [`Options::root_certificates`] names. So `require` is what
 //! libpq calls `verify-full`, which the client library doesn't know as a word, and `prefer` fails if the
-//! server offers TLS with a certificate that is not valid. `prefer` protects against nobody who can change
+//! server offers TLS with a certificate that is not valid. On a machine without authorities, `require` is an error
+//! before any I/O, unless you name some. `prefer` protects against nobody who can change
 //! what the network carries: they can take the offer away.
 //!
 //! In plain text, so may the password be if the server asks for that. Use `require`, a Unix socket, or a
