@@ -93,6 +93,19 @@ impl TokioRuntime {
     ///
     /// # Panics
     /// As [`timer`](Self::timer).
+    ///
+    /// # Examples
+    /// ```
+    /// # use std::future::pending;
+    /// # use std::time::Duration;
+    /// # use leasehold_api::TokioRuntime;
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// let runtime = TokioRuntime::current();
+    /// let limit = Duration::from_millis(1);
+    /// assert_eq!(runtime.timeout(limit, pending::<()>()).await, None);
+    /// # }
+    /// ```
     pub fn timeout<F: Future>(
         &self,
         limit: Duration,
