@@ -156,7 +156,7 @@ mod tests {
         }
         for (url, shown) in [
             (
-                "postgres://u:hunt?er2=1@a/shop",
+                "postgres://u@a/shop?password=hunt&er2=1",
                 "not one of a Postgres server",
             ),
             (
