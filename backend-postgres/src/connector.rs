@@ -108,7 +108,8 @@ pub(crate) fn config_of(url: &str) -> Result<Config, InvalidInput> {
 fn unreadable(error: &Error) -> InvalidInput {
     let problem = error.source().map(ToString::to_string);
     let shown = problem.filter(|problem| problem.starts_with("invalid value for option"));
-    let problem = shown.unwrap_or_else(|| "it is not one of a Postgres server".into());
+    let problem = shown
+        .unwrap_or_else(|| "it can't be read; check its form and the names of its options".into());
     InvalidInput::setting("URL", problem)
 }
 
@@ -157,7 +158,7 @@ mod tests {
         for (url, shown) in [
             (
                 "postgres://u@a/shop?password=hunt&er2=1",
-                "not one of a Postgres server",
+                "names of its options",
             ),
             (
                 "postgres://u:hunter2@a/shop?sslmode=verify-full",

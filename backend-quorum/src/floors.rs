@@ -26,8 +26,10 @@ impl Floors {
     /// Notes a token of a key. If there are too many keys, the one that was noted longest ago is forgotten: a
     /// client that still wants its key has noted it again.
     pub(crate) fn note(&mut self, key: &Key, token: u64) {
-        let floor = self.0.get_or_insert_mut_ref(key, || token);
-        *floor = token.max(*floor);
+        match self.0.get_mut(key) {
+            Some(floor) => *floor = token.max(*floor),
+            None => drop(self.0.put(key.clone(), token)),
+        }
         if self.0.len() > MAX_FLOORS {
             self.0.pop_lru();
         }

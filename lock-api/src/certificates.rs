@@ -119,7 +119,7 @@ mod config {
                 None => system_roots(),
             };
             if requires_tls && roots.is_empty() {
-                let problem = "this machine has none; set them with Options::root_certificates";
+                let problem = "this machine has none; set them with `root_certificates`";
                 return Err(InvalidInput::setting(ROOTS, problem));
             }
             let provider = CryptoProvider::get_default().map(Arc::clone);

@@ -403,7 +403,7 @@ impl BackendError {
     }
 }
 
-/// Why a lock service can't be used: the error of the constructors of all backends.
+/// Why a lock service can't be used: the error of the constructors that connect to one.
 ///
 /// # Examples
 /// ```

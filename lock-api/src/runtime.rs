@@ -100,7 +100,10 @@ pub trait Runtime: Send + Sync + fmt::Debug {
 
 impl dyn Runtime + '_ {
     /// Awaits `future` for at most `limit` of running time, from now on. Returns `None` if it doesn't complete in
-    /// time, and drops it.
+    /// time, and drops it. It is polled before the timer, so with a limit of zero it may still complete.
+    ///
+    /// # Panics
+    /// As [`sleep`](Runtime::sleep).
     ///
     /// # Cancel safety
     /// This method is cancel safe if `future` is.

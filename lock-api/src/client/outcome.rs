@@ -81,7 +81,7 @@ impl<G> Outcome<G> {
 
 /// Why you don't have the lock: another owner has it, or others wait for it.
 ///
-/// What the client knows comes from the server's replies to this call.
+/// What the client knows comes from the last reply of the server.
 ///
 /// # Examples
 /// ```no_run
@@ -102,12 +102,9 @@ pub struct Contention {
     /// `true` if you waited until your time was over; `false` if you asked not to wait, and the key is
     /// not free now.
     pub timed_out: bool,
-    /// Label of the holder whose lease ends first. `None` if the server didn't say: if the key is free for
-    /// the waiters before you, or if it has very many holders.
+    /// Label of the holder whose lease ends first. `None` if the server didn't say: after a wait in
+    /// the queue, or if the key is free for the waiters before you, or if it has very many holders.
     /// [`LockClient::inspect`](crate::LockClient::inspect) lists all holders.
-    ///
-    /// After a wait in the queue, this is the holder that a reply named before the wait, and mostly `None`: the
-    /// server names no holder to a waiter.
     pub holder: Option<Label>,
     /// When to try again: a lease may end then. A release may free the key sooner.
     ///

@@ -107,7 +107,7 @@ struct WaitLoop<'a> {
 /// Why the last answer was no grant.
 #[derive(Default)]
 struct Obstacle {
-    /// The holder that the last answer named, if it may: the answer `Queued` names none.
+    /// `None` while this attempt is in the queue: the answer `Queued` names no holder.
     holder: Option<Label>,
     /// When a lease may end; in the queue, when the next poll is due.
     changes_at: Option<Moment>,
@@ -177,7 +177,7 @@ impl<'a> WaitLoop<'a> {
         if let Some(error) = self.last_error.take() {
             return Err(error.on(self.ask.key));
         }
-        if matches!(self.limit, WaitLimit::Try) {
+        if !self.limit.waits() {
             if let Some(reason) = self.refused.take() {
                 return Err(self.refusal(reason));
             }
@@ -372,7 +372,7 @@ impl<'a> WaitLoop<'a> {
     fn note_queued(&mut self, queued: &Queued) {
         let now = self.ask.client.now();
         self.obstacle = Obstacle {
-            holder: self.obstacle.holder.take(),
+            holder: None,
             changes_at: Some(now.saturating_add(queued.poll_after)),
             ahead: Some(queued.ahead),
         };

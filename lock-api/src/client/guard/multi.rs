@@ -76,7 +76,8 @@ impl MultiGuard {
     /// See [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
     /// # Errors
-    /// [`InvalidInput::OtherKey`] if `key` is not one of the guard's keys.
+    /// [`InvalidInput::OtherKey`] if `key` is not one of the guard's keys, or [`InvalidInput::KeyLength`] if it is no
+    /// valid key.
     ///
     /// # Examples
     /// ```no_run
@@ -89,11 +90,14 @@ impl MultiGuard {
     /// # }
     /// ```
     pub fn fencing_token(&self, key: impl AsRef<str>) -> Result<FencingToken, Error> {
-        let key = Key::new(key.as_ref())?;
+        let name = key.as_ref();
         let mut holds = self.holds.iter();
-        match holds.find(|hold| hold.holder.key == key) {
+        match holds.find(|hold| hold.holder.key.as_str() == name) {
             Some(hold) => Ok(hold.fencing_token()),
-            None => Err(InvalidInput::OtherKey { key }.into()),
+            None => {
+                let key = Key::new(name)?;
+                Err(InvalidInput::OtherKey { key }.into())
+            }
         }
     }
 

@@ -406,7 +406,7 @@ impl<'a> MultiAcquire<'a> {
             };
             let pause = self.client.jittered(PAUSE);
             if pause >= self.left() {
-                if matches!(self.limit, WaitLimit::Try) {
+                if !self.limit.waits() {
                     let reason = format!("key {key:?} was lost before the others were locked");
                     return Err(Error::unavailable(reason));
                 }

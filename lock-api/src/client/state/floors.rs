@@ -25,8 +25,10 @@ impl Floors {
     /// Notes a token of the key.
     pub(crate) fn saw(&self, key: &Key, token: FencingToken) {
         let mut floors = self.0.lock();
-        let floor = floors.get_or_insert_mut_ref(key, || token);
-        *floor = token.max(*floor);
+        match floors.get_mut(key) {
+            Some(floor) => *floor = token.max(*floor),
+            None => drop(floors.put(key.clone(), token)),
+        }
         if floors.len() > MAX_KEYS {
             floors.pop_lru();
         }
