@@ -56,8 +56,8 @@
 //! A lock is a lease. Two processes can believe that they hold the same lock if the server loses
 //! writes in a failover, or if a process is paused for longer than its lease. So claim the protected
 //! resource with [`Guard::fencing_token`] before you read it, send the token with every write, and let the
-//! resource refuse any token lower than the highest that it has seen. Then nobody writes between your
-//! read and your write. The repository's `docs/guarantees.md` says what is promised and what is not.
+//! resource refuse a claim with a lower token than the highest that it has seen, and a write with any other
+//! token than that of the last claim. Then nobody writes between your read and your write. The repository's `docs/guarantees.md` says what is promised and what is not.
 //!
 //! # Backends
 //! A backend is a connection to a lock service. [`LockClient::new`] takes any [`LockBackend`]. To
