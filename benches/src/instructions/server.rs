@@ -9,8 +9,8 @@ use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use leasehold_api::{
-    Acquire, ClockId, Key, Label, LockSpec, Mode, Operation, OwnerId, Poll, Release, ServerTime,
-    SessionId, Wait,
+    Acquire, ClockId, Key, Label, LockSpec, Mode, Operation, OwnerId, Poll, Release, Renew,
+    ServerTime, SessionId, Wait,
 };
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings};
 use redis::{Connection, cmd};
@@ -64,11 +64,13 @@ pub enum Turn {
     Leave,
     /// A waiter polls.
     Poll,
+    /// The holder renews.
+    Renew,
 }
 
 /// All queues to count.
 #[must_use]
-pub const fn queues() -> [Queue; 13] {
+pub const fn queues() -> [Queue; 16] {
     use Turn::{HandOver, Leave, Permit, Poll, Readers};
     [
         queue("server.hand_over_2", HandOver, 2),
@@ -84,6 +86,9 @@ pub const fn queues() -> [Queue; 13] {
         queue("server.readers_64", Readers, 64),
         queue("server.leave_64", Leave, 64),
         queue("server.poll_64", Poll, 64),
+        queue("server.renew_1", Turn::Renew, 1),
+        queue("server.renew_15", Turn::Renew, 15),
+        queue("server.renew_64", Turn::Renew, 64),
     ]
 }
 
@@ -255,6 +260,11 @@ impl Play {
                 let waiters = self.queue.clients.min(FIRST) - 1;
                 let waiter = 1 + turn % waiters;
                 self.poll(waiter..waiter + 1)?;
+                return Ok(0);
+            }
+            Turn::Renew => {
+                let renew = Renew::new(self.key.clone(), self.operation(0)?, LEASE)?;
+                run(&mut self.commands, &self.protocol.renew(&[renew]), b'N')?;
                 return Ok(0);
             }
             _ => 0,
