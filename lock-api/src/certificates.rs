@@ -48,6 +48,9 @@ impl Certificates {
 
     /// Sets the authorities that may issue the server's certificate: one or more certificates. They
     /// replace those of the machine.
+    ///
+    /// # Examples
+    /// `Certificates::new().root_certificates(read("ca.pem")?)`
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.roots = Some(pem.into());
@@ -57,6 +60,9 @@ impl Certificates {
     /// Sets the certificate that the client shows to the server, and its private key. If the certificate
     /// was not issued by an authority that the server knows, `chain` also has the certificates between the
     /// two.
+    ///
+    /// # Examples
+    /// `certificates.client_certificate(read("client.pem")?, read("client.key")?)`
     #[must_use]
     pub fn client_certificate(
         mut self,
@@ -70,7 +76,16 @@ impl Certificates {
     /// Checks that no certificates are set, where they would have no effect.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] with this problem.
+    /// [`InvalidInput::Setting`] with this problem, if there are some.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_api::Certificates;
+    ///
+    /// let some = Certificates::new().root_certificates("…");
+    /// let error = some.check_unused("they need a URL with TLS").unwrap_err();
+    /// assert_eq!(error.to_string(), "TLS certificates: they need a URL with TLS");
+    /// ```
     pub fn check_unused(&self, problem: &str) -> Result<(), InvalidInput> {
         if *self == Self::new() {
             return Ok(());

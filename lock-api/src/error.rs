@@ -412,7 +412,7 @@ impl BackendError {
 /// fn advice(error: &ConnectError) -> &'static str {
 ///     match error {
 ///         ConnectError::Backend(error) if error.is_transient() => "try again later",
-///         ConnectError::Backend(_) => "look at the server and its users",
+///         ConnectError::Backend(_) => "look at the server, its users and its certificate",
 ///         _ => "look at the URL and the options",
 ///     }
 /// }
@@ -424,7 +424,7 @@ pub enum ConnectError {
     /// A URL or a setting can't be used. Nothing was sent. The message contains no password.
     #[error(transparent)]
     Invalid(#[from] InvalidInput),
-    /// The server can't be reached, or doesn't accept this client.
+    /// The server can't be reached, doesn't accept this client, or shows a certificate that isn't accepted.
     #[error(transparent)]
     Backend(#[from] BackendError),
 }

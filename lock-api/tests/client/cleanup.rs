@@ -6,6 +6,8 @@ use std::sync::atomic::Ordering;
 use std::task::Poll;
 
 use futures_util::FutureExt as _;
+use std::time::Duration;
+
 use leasehold_api::{Error, LockBackend as _, LockClient, Loss, Refused};
 use leasehold_sim::{Call, Fault};
 
@@ -241,6 +243,24 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
         "{refused:?}"
     );
     assert!(server.elapsed() - begun < ms(10), "refused at once");
+}
+
+/// A limit of zero doesn't wait, so it ends as a call without a limit does: its time is not over, the key has another
+/// kind.
+#[tokio::test(start_paused = true)]
+async fn try_with_a_limit_of_zero_tells_a_refusal() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    for _ in 0..3 {
+        network.inject_into(Call::Release, Fault::LoseRequest);
+    }
+    drop(guard);
+    for _ in 0..2 {
+        let lock = a.rw_lock("k").expect("valid");
+        let refused = lock.try_write_for(Duration::ZERO).await;
+        assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -225,13 +225,16 @@ impl Occurrence {
 
     /// Checks the settings.
     fn check(&self) -> Result<(), Error> {
-        let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
-        let what = "the window or period of a job";
-        let mut checked = InvalidInput::check_time(what, self.wish.window, limits);
-        if self.wish.max_attempts == 0 {
-            let (what, problem) = ("the attempts of a job", "there must be at least one");
-            checked = Err(InvalidInput::setting(what, problem));
-        }
+        let checked = match self.wish.max_attempts {
+            0 => {
+                let problem = "there must be at least one";
+                Err(InvalidInput::setting("the attempts of a job", problem))
+            }
+            _ => {
+                let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
+                InvalidInput::check_time("the window or period of a job", self.wish.window, limits)
+            }
+        };
         checked.map_err(|problem| problem.on(&self.once.mutex.lock.key))
     }
 }
