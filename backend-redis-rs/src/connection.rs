@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
-    Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl, SlotRange,
-    UnboundedSender,
+    CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind,
+    ServerUrl, SlotRange, UnboundedSender,
 };
 use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
 use tokio::task::AbortHandle;
 
 use crate::error::failure;
@@ -150,6 +150,31 @@ fn shard_message(data: Vec<Value>) -> ConnectionEvent {
     }
 }
 
+/// `SET key new IFEQ old GET KEEPTTL`, or with `PXAT`.
+fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
+    let CompareAndSet { key, old, new, .. } = *command;
+    let mut set = Cmd::with_capacity(8, 48 + key.len() + old.len() + new.len());
+    set.arg("SET")
+        .arg(key)
+        .arg(new)
+        .arg("IFEQ")
+        .arg(old)
+        .arg("GET");
+    match command.expires {
+        Some(at) => set.arg("PXAT").arg(at),
+        None => set.arg("KEEPTTL"),
+    };
+    set
+}
+
+/// Reads the answer to `TIME`.
+fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
+    match redis::from_redis_value_ref::<(u64, u64)>(answer) {
+        Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
+        Err(_) => Err(Failure::garbled("TIME", answer)),
+    }
+}
+
 /// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.
 fn slot_range(element: &Value) -> Option<SlotRange> {
     let Value::Array(parts) = element else {
@@ -239,6 +264,38 @@ impl Connection for RedisConnection {
         }
     }
 
+    fn compares(&self) -> bool {
+        matches!(self, Self::Own { .. })
+    }
+
+    async fn compare_and_set(&self, commands: &[CompareAndSet<'_>]) -> Result<Compared, Failure> {
+        let Self::Own { connection, .. } = self else {
+            return Err(Failure::misconfigured(
+                "a shared connection may change its server",
+            ));
+        };
+        let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
+        for command in commands {
+            pipeline.add_command(set_if_equal(command));
+        }
+        pipeline.cmd("TIME");
+        let answers = connection
+            .clone()
+            .send_packed_commands(&pipeline, 0, commands.len() + 1)
+            .await;
+        let mut answers = answers.map_err(failure)?;
+        let time = answers.pop().ok_or_else(|| Failure::lost("no TIME"))?;
+        let found =
+            answers
+                .into_iter()
+                .map(|answer| match answer.extract_error().map_err(failure)? {
+                    Value::BulkString(bytes) => Ok(Some(bytes)),
+                    Value::Nil => Ok(None),
+                    other => Err(Failure::garbled("SET", &other)),
+                });
+        Ok((found.collect(), server_time(&time)?))
+    }
+
     async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
         let answer = self.send(redis::cmd("CLUSTER").arg("SLOTS")).await?;
         let ranges = match &answer {
@@ -269,11 +326,7 @@ impl Connection for RedisConnection {
     }
 
     async fn time(&self) -> Result<ServerTime, Failure> {
-        let answer = self.send(&redis::cmd("TIME")).await?;
-        match redis::from_redis_value_ref::<(u64, u64)>(&answer) {
-            Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
-            Err(_) => Err(Failure::garbled("TIME", &answer)),
-        }
+        server_time(&self.send(&redis::cmd("TIME")).await?)
     }
 
     /// The library reports each subscription that the server ends.

@@ -1,5 +1,6 @@
 //! A backend that turns requests into script calls.
 
+mod remembering;
 mod waiters;
 
 use std::collections::BTreeMap;
@@ -23,8 +24,10 @@ use crate::connection::{
     SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
 };
 use crate::options::{Options, RespVersion};
+use crate::remembered::Memory;
 use crate::script::reply::{self, Decoded};
 use crate::script::{Call, Protocol, ScriptSettings};
+use remembering::Scripted;
 use waiters::Keyed;
 
 /// A [`LockBackend`] on the connections of a client library.
@@ -35,6 +38,7 @@ pub struct Backend<C: Connector> {
     protocol: Protocol,
     shared: Arc<Shared<C>>,
     servers: Servers<C>,
+    memory: Memory,
     closed: watch::Sender<bool>,
 }
 
@@ -104,6 +108,7 @@ impl<C: Connector> Backend<C> {
             protocol,
             shared,
             servers,
+            memory: Memory::default(),
             closed: watch::Sender::new(false),
         }
     }
@@ -354,8 +359,13 @@ impl<C: Connector> Backend<C> {
     }
 
     async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Decoded<RenewReply>> {
-        self.run_batch(lane, batch, Protocol::renew, reply::renewals)
-            .await
+        let scripts = Scripted {
+            backend: self,
+            lane,
+            encode: Protocol::renew,
+            decode: reply::renewals,
+        };
+        self.memory.run_and_predict(self, &scripts, batch).await
     }
 
     /// Prepares the connections that will renew the holds of these keys.
@@ -434,7 +444,13 @@ impl<C: Connector> LockBackend for Backend<C> {
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         match &self.servers {
-            Servers::One(node) => node.commands.time().await,
+            Servers::One(node) => {
+                let sent = self.shared.runtime.now();
+                let stamp = node.commands.time().await?;
+                let received = self.shared.runtime.now();
+                self.memory.note_clock(stamp, sent, received);
+                Ok(stamp)
+            }
             Servers::Cluster(cluster) => self.in_time(cluster.time()).await,
         }
     }
@@ -483,9 +499,13 @@ impl<C: Connector> LockBackend for Backend<C> {
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Decoded<AcquireReply>> {
         let began = self.shared.runtime.now();
-        let mut answers = self
-            .run_batch(Lane::Commands, batch, Protocol::acquire, reply::acquires)
-            .await;
+        let scripts = Scripted {
+            backend: self,
+            lane: Lane::Commands,
+            encode: Protocol::acquire,
+            decode: reply::acquires,
+        };
+        let mut answers = self.memory.execute(self, &scripts, batch).await;
         if let Servers::Cluster(cluster) = &self.servers {
             let took = self.shared.runtime.now().saturating_since(began);
             let left = self.shared.options.call_timeout.saturating_sub(took);
@@ -529,11 +549,17 @@ impl<C: Connector> LockBackend for Backend<C> {
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Decoded<ReleaseReply>> {
-        self.run_batch(Lane::Commands, batch, Protocol::release, reply::releases)
-            .await
+        let scripts = Scripted {
+            backend: self,
+            lane: Lane::Commands,
+            encode: Protocol::release,
+            decode: reply::releases,
+        };
+        self.memory.execute(self, &scripts, batch).await
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.memory.forget(&request.key);
         let call = self.protocol.convert(request);
         self.run(call, reply::convert).await
     }
@@ -554,11 +580,13 @@ impl<C: Connector> LockBackend for Backend<C> {
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.memory.forget(&request.key);
         let call = self.protocol.force_release(request);
         self.run(call, reply::force_release).await
     }
 
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.memory.forget(&request.key);
         let call = self.protocol.note(request);
         self.run(call, reply::note).await
     }

@@ -53,6 +53,8 @@ pub struct Options {
     pub initial_connect_timeout: Duration,
     /// The protocol version; see [`resp`](Self::resp()).
     pub resp: RespVersion,
+    /// Whether servers that can compare do so; see [`compare_and_set`](Self::compare_and_set()).
+    pub compare_and_set: bool,
     /// What to do about dangerous settings of the server; see
     /// [`server_checks`](Self::server_checks()).
     pub server_checks: ServerChecks,
@@ -76,6 +78,7 @@ impl Default for Options {
             connect_timeout: DEFAULT_CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
+            compare_and_set: true,
             server_checks: ServerChecks::default(),
             certificates: Certificates::new(),
         }
@@ -191,6 +194,29 @@ impl Options {
     #[must_use]
     pub const fn resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
+        self
+    }
+
+    /// Sets whether a free lock is taken and released by `SET … IFEQ` where the server has it: Valkey 8.1 or
+    /// later, Redis 8.4 or later.
+    ///
+    /// This costs the server a fraction of a script. It is used on a key that no other client has used lately, and
+    /// only on one server, or behind Sentinel. In a cluster, and over your own connection, scripts serve all keys.
+    /// The server sends the command to its replicas, so they need these versions too: set it to `false` while you
+    /// replace them by older ones.
+    ///
+    /// The default is `true`.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_redis_common::Options;
+    ///
+    /// // A replica still runs Valkey 8.0.
+    /// let options = Options::new().compare_and_set(false);
+    /// ```
+    #[must_use]
+    pub const fn compare_and_set(mut self, compare_and_set: bool) -> Self {
+        self.compare_and_set = compare_and_set;
         self
     }
 

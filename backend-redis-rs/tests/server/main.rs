@@ -3,6 +3,7 @@
 #[path = "../client/mod.rs"]
 mod client;
 mod constructors;
+mod free_lock;
 mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]

@@ -1,6 +1,7 @@
 //! The traits that a client library's adapter implements.
 
-use std::future::Future;
+use std::fmt;
+use std::future::{Future, ready};
 
 use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
@@ -30,6 +31,31 @@ pub enum ConnectionEvent {
     /// The connection ended.
     Closed,
 }
+
+/// A command `SET key new IFEQ old GET`: stores a string if the key has a certain other one.
+#[derive(Clone, Copy)]
+pub struct CompareAndSet<'a> {
+    /// The key.
+    pub key: &'a [u8],
+    /// The string to compare.
+    pub old: &'a [u8],
+    /// The string to store.
+    pub new: &'a [u8],
+    /// When the key expires, in milliseconds since 1970 (`PXAT`). `None` to leave that as it is (`KEEPTTL`).
+    pub expires: Option<u64>,
+}
+
+/// Shows no string: they contain sessions, which authorize releases.
+impl fmt::Debug for CompareAndSet<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompareAndSet")
+            .field("expires", &self.expires)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The strings that the keys had when they were compared, and the server's clock after that.
+pub type Compared = (Vec<Result<Option<Vec<u8>>, Failure>>, ServerTime);
 
 /// Opens connections through a client library.
 pub trait Connector: Send + Sync + 'static {
@@ -82,6 +108,21 @@ pub trait Connection: Send + Sync + 'static {
         call: &AddressedCall<'_>,
         asking: bool,
     ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
+
+    /// Whether the library sends many commands at once for less than a script call costs. If so, it implements
+    /// [`compare_and_set`](Self::compare_and_set).
+    fn compares(&self) -> bool {
+        false
+    }
+
+    /// Sends these commands once, then `TIME`. Returns the answer to each.
+    fn compare_and_set(
+        &self,
+        commands: &[CompareAndSet<'_>],
+    ) -> impl Future<Output = Result<Compared, Failure>> + Send {
+        let _ = commands;
+        ready(Err(Failure::misconfigured("the library only runs scripts")))
+    }
 
     /// Sends `INFO` for a section, or for the default ones.
     fn info(

@@ -32,7 +32,7 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::clock::ClockWatch;
-use super::connector::{self, Connection, Connector};
+use super::connector::{self, CompareAndSet, Compared, Connection, Connector};
 use super::failure::{Failure, FailureKind};
 use super::server::UNKNOWN;
 use super::shared::{Connected, Shared, no_connection, not_run};
@@ -93,6 +93,8 @@ struct Live<T> {
     /// The clock by the server's `run_id`, if it has one.
     clock: Option<ClockId>,
     has_shard_channels: bool,
+    /// Whether the server has `SET … IFEQ`, and this user may use it.
+    compares: AtomicBool,
     opened: Moment,
     /// The number of moves to another server before it was opened.
     moves: u64,
@@ -148,6 +150,44 @@ impl<C: Connector> ManagedConnection<C> {
             }
             Err(failure) => Err(CallError::Failed(failure)),
         }
+    }
+
+    /// Whether [`compare_and_set`](Self::compare_and_set) may be tried now.
+    pub(crate) fn can_compare(&self) -> bool {
+        let current = lock(&self.current);
+        current.as_ref().is_some_and(|live| {
+            live.compares.load(Ordering::Relaxed) && self.certain_clock(live).is_some()
+        })
+    }
+
+    /// Sends these commands over the connection that is open, if the server has this clock.
+    pub(crate) async fn compare_and_set(
+        self: &Arc<Self>,
+        commands: &[CompareAndSet<'_>],
+        clock: ClockId,
+    ) -> Result<Compared, BackendError> {
+        let live = self.current()?;
+        let Some(live) = live.filter(|it| self.certain_clock(it) == Some(clock)) else {
+            return Err(BackendError::unavailable("the server is another one"));
+        };
+        let (sent, left) = (self.shared.now(), self.shared.options.call_timeout);
+        let turn = self.begin(live, sent, left);
+        let answer = pin!(turn.live.connection.compare_and_set(commands));
+        let answer = self.wait_for_answer(&turn, answer).await;
+        let compared =
+            answer.map_err(|failure| failure.in_call(&self.shared.options.key_prefix))?;
+        for failure in compared.0.iter().filter_map(|found| found.as_ref().err()) {
+            match failure.kind() {
+                // Another client has made a hash of the key.
+                _ if failure.to_string().starts_with("WRONGTYPE") => {}
+                FailureKind::Answered(ErrorClass::Rejected) => {
+                    turn.live.compares.store(false, Ordering::Relaxed);
+                }
+                FailureKind::Answered(ErrorClass::Demoted) => self.leave(&turn.live),
+                _ => {}
+            }
+        }
+        Ok(compared)
     }
 
     /// The id of the server's clock. `None` without a connection.
@@ -226,10 +266,19 @@ impl<C: Connector> ManagedConnection<C> {
             // Nothing was sent yet, and no time is left for an answer.
             return Err(no_connection(limit));
         }
-        // The caller may drop the call before it notices the silence.
+        Ok(self.begin(live, sent, left))
+    }
+
+    /// Notes that a command is sent. The caller may drop the call before it notices the silence.
+    fn begin(
+        self: &Arc<Self>,
+        live: Arc<Live<C::Connection>>,
+        sent: Moment,
+        left: Duration,
+    ) -> Turn<C::Connection> {
         self.suspect(&live);
         lock(&live.silent_since).get_or_insert(sent);
-        Ok(Turn { live, sent, left })
+        Turn { live, sent, left }
     }
 
     /// Waits for an answer until the time limit, or until the connection is replaced.
@@ -451,9 +500,10 @@ impl<C: Connector> ManagedConnection<C> {
 impl<T> Live<T> {
     fn new(connected: Connected<T>, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
-            connection: connected.connection,
             clock: connected.info.clock,
             has_shard_channels: connected.info.has_shard_channels(),
+            compares: AtomicBool::new(connected.info.compares),
+            connection: connected.connection,
             opened,
             moves: connected.moves,
             answers: AtomicU64::new(0),

@@ -30,6 +30,8 @@ pub(crate) struct ServerInfo {
     pub(crate) version: String,
     /// `master` or `slave`.
     pub(crate) role: Option<String>,
+    /// Whether the server has `SET … IFEQ`: Valkey since 8.1, Redis since 8.4.
+    pub(crate) compares: bool,
 }
 
 impl ServerInfo {
@@ -48,17 +50,20 @@ impl ServerInfo {
         if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode")) {
             check_mode(mode, expected)?;
         }
-        let Some(version) = field(info, "valkey_version").or(field(info, "redis_version")) else {
+        let (valkey, redis) = (field(info, "valkey_version"), field(info, "redis_version"));
+        let Some(version) = valkey.or(redis) else {
             return Err(BackendError::rejected(
                 "the server's answer to INFO names no redis_version",
             ));
         };
+        let compares_since = if valkey.is_some() { (8, 1) } else { (8, 4) };
         let mut numbers = version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
                 clock: field(info, "run_id").map(clock_of),
                 version: version.into(),
                 role: field(info, "role").map(Into::into),
+                compares: (major, minor) >= compares_since,
             }),
             _ => Err(BackendError::rejected(format!(
                 "the server has version {version}, Redis 6.2 or newer is needed"

@@ -130,9 +130,11 @@ impl<C: Connector> Shared<C> {
         let opened: Result<_, Failure> = opening.await;
         let (connection, info, missing) =
             opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
+        let mut info = self.check_server(connector, &info, &missing)?;
+        info.compares &= self.options.compare_and_set && connection.compares();
         Ok(Connected {
             connection,
-            info: self.check_server(connector, &info, &missing)?,
+            info,
             events,
             moves,
         })

@@ -143,7 +143,10 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    fn array<const N: usize>(&mut self, what: &'static str) -> Result<[u8; N], Malformed> {
+    pub(crate) fn array<const N: usize>(
+        &mut self,
+        what: &'static str,
+    ) -> Result<[u8; N], Malformed> {
         let (head, tail) = self
             .rest
             .split_first_chunk::<N>()
@@ -214,10 +217,9 @@ impl<'a> Reader<'a> {
     pub(crate) fn mode(&mut self, what: &'static str) -> Result<Mode, Malformed> {
         let (code, permits) = (self.u8(what)?, self.u32(what)?);
         match (code, permits) {
-            (b'X', _) => Ok(Mode::Exclusive),
-            (b'S', _) => Ok(Mode::Shared),
             (b'P', 1..=bounds::MAX_PERMITS) => Ok(Mode::Permits(permits)),
-            _ => Err(Malformed { what }),
+            (b'P', _) => Err(Malformed { what }),
+            (code, _) => mode_of(code).ok_or(Malformed { what }),
         }
     }
 
@@ -240,6 +242,15 @@ impl<'a> Reader<'a> {
         spec.with_policy(policy)
             .and_then(|spec| spec.with_waiter_lease(waiter_lease))
             .map_err(|_| Malformed { what })
+    }
+}
+
+/// The mode that has this code and no permits.
+pub(crate) const fn mode_of(code: u8) -> Option<Mode> {
+    match code {
+        b'X' => Some(Mode::Exclusive),
+        b'S' => Some(Mode::Shared),
+        _ => None,
     }
 }
 

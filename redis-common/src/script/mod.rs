@@ -17,11 +17,11 @@
 //! doubles, like all numbers in Lua. They are integers below 2^53.
 
 mod call;
-mod encoding;
+pub(crate) mod encoding;
 mod error_class;
 mod names;
 pub mod reply;
-mod source;
+pub(crate) mod source;
 
 pub use call::{AddressedCall, Call, Protocol, ScriptSettings};
 pub use encoding::Malformed;

@@ -28,13 +28,13 @@ pub(super) const BROKEN: u8 = b'U';
 /// `RELEASED` or `NO_REASON`. These are not the letters that [`machine::bytes`](leasehold_api::machine) stores.
 pub(super) const EXPIRED: u8 = b'X';
 /// See [`EXPIRED`].
-pub(super) const FORCED: u8 = b'F';
+pub(crate) const FORCED: u8 = b'F';
 /// See [`EXPIRED`].
-pub(super) const RELEASED: u8 = b'E';
+pub(crate) const RELEASED: u8 = b'E';
 /// See [`EXPIRED`].
 pub(super) const UNKNOWN: u8 = b'U';
 /// In a watermark: its operation is live, or gone for an unknown reason.
-pub(super) const NO_REASON: u8 = b' ';
+pub(crate) const NO_REASON: u8 = b' ';
 
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.

@@ -9,6 +9,9 @@ use leasehold_api::bounds;
 use super::call::ScriptSettings;
 use super::reply;
 
+/// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
+pub(crate) const MAGIC: &[u8; 3] = b"LH\x04";
+
 /// A script with its source and hash.
 #[derive(Debug)]
 pub struct Script {
@@ -262,8 +265,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("'PUBLISH'", "NUMSUB", "string.match(key, '^[^{]*') .. 'c:'")
     };
     let constants = [
-        // The last byte is the version of the format.
-        ("MAGIC", r"'LH\4'".into()),
+        ("MAGIC", quoted(MAGIC)),
         // The same for a state with a note, which is always a hash.
         ("NOTE_MAGIC", r"'LH\5'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),

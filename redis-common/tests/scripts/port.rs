@@ -21,6 +21,7 @@ use leasehold_api::{
     LockSpec, Mode, Note, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
     ServerTime, SessionId, Stamp, Stamped, Wait,
 };
+use leasehold_redis_common::remembered;
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
@@ -72,6 +73,8 @@ struct World<'a> {
     queue: VecDeque<Acquire>,
     tokens: Vec<FencingToken>,
     now: ServerTime,
+    /// How many stored strings were those that a client predicts.
+    predicted: u64,
 }
 
 impl<'a> World<'a> {
@@ -105,6 +108,7 @@ impl<'a> World<'a> {
             queue: VecDeque::new(),
             tokens: Vec::new(),
             now: ServerTime::default(),
+            predicted: 0,
         }
     }
 }
@@ -312,7 +316,40 @@ impl World<'_> {
         let (at, from_server) = self.run_on_server(key, command)?;
         self.now = at;
         let expected = self.expect(key, command, &from_server)?;
-        self.compare_messages(expected, || format!("{command:?}"))
+        self.compare_messages(expected, || format!("{command:?}"))?;
+        self.compare_stored(key, command, &from_server)
+    }
+
+    /// Compares the string that the scripts have stored with the one that a client predicts from the state of the
+    /// machine, if it is one of those that clients remember.
+    fn compare_stored(
+        &mut self,
+        key: &Key,
+        command: &Command,
+        reply: &Reply,
+    ) -> Result<(), TestCaseError> {
+        let is_predicted = matches!(
+            reply,
+            Reply::Acquire(leasehold_api::AcquireReply::Acquired(_))
+                | Reply::Renew(leasehold_api::RenewReply::Renewed { .. })
+                | Reply::Release(leasehold_api::ReleaseReply::Released { .. })
+        );
+        if !is_predicted {
+            return Ok(());
+        }
+        let state = &self.states[key];
+        let Some(predicted) = remembered::encode(state) else {
+            return Ok(());
+        };
+        let name = self.protocol.key(key);
+        // A hash becomes a string at the next write.
+        if let Value::Bulk(stored) = self.commands.command(&[b"GET".as_slice(), &name]) {
+            prop_assert_eq!(&predicted, &stored, "after {:?}\n{:#?}", command, state);
+            let read = remembered::decode(&stored);
+            prop_assert_eq!(read.and_then(|it| remembered::encode(&it)), Some(stored));
+            self.predicted += 1;
+        }
+        Ok(())
     }
 
     /// Runs one command on the state machine and compares its reply. Returns the messages that it
@@ -520,7 +557,7 @@ fn difference(
     let protocol = Protocol::new("t:", settings).expect("a good prefix");
     let connections = (Connection::open(&server), Connection::open(&server));
     let connections = std::cell::RefCell::new(connections);
-    let case = AtomicU64::new(0);
+    let (case, predicted) = (AtomicU64::new(0), AtomicU64::new(0));
 
     let cases = std::env::var("PORT_CASES")
         .ok()
@@ -562,11 +599,15 @@ fn difference(
             world.shared_waiters,
         ) = records;
         let result = world.run(&actions);
+        predicted.fetch_add(world.predicted, Ordering::Relaxed);
         for number in 0..4 {
             world.listen(session(number), false);
         }
         result
     });
+    let predicted = predicted.into_inner();
+    println!("{predicted} stored strings were predicted");
+    assert!(predicted >= u64::from(cases), "a few in each case");
     outcome.err().map(|failure| failure.to_string())
 }
 

@@ -1,0 +1,74 @@
+//! What a free lock sends: a compare-and-set on servers that have it, scripts on others.
+
+use leasehold_api::{LockClient, Outcome};
+use leasehold_redis_common::Options;
+use leasehold_redis_rs::RedisBackend;
+use leasehold_test_servers::RedisServer;
+
+/// How many scripts the server has run for its clients.
+fn scripts(server: &RedisServer) -> u64 {
+    let stats = server.run(&["INFO", "commandstats"]);
+    let calls = |line: &str| -> Option<u64> {
+        let (_, calls) = line.split_once("calls=")?;
+        calls.split(',').next()?.parse().ok()
+    };
+    let scripts = stats
+        .lines()
+        .filter(|line| line.starts_with("cmdstat_eval"));
+    scripts.filter_map(calls).sum()
+}
+
+async fn pairs(locks: &LockClient, key: &str, count: usize) {
+    for _ in 0..count {
+        let guard = locks.mutex(key).expect("a good key").try_lock().await;
+        let guard = guard.expect("the server answers").into_guard();
+        guard.expect("free").release().await.expect("released");
+    }
+}
+
+/// The scripts of ten pairs on a key that the client knows.
+async fn scripts_of_ten_pairs(server: &RedisServer, options: Options) -> u64 {
+    let backend = RedisBackend::connect_with(&server.url(), options).await;
+    let locks = LockClient::new(backend.expect("connected"));
+    pairs(&locks, "own", 5).await;
+    let before = scripts(server);
+    pairs(&locks, "own", 10).await;
+    scripts(server) - before
+}
+
+#[tokio::test]
+async fn free_lock_needs_no_script_where_the_server_compares() {
+    let server = RedisServer::start();
+    // Of the servers that these tests run on, Valkey's have it.
+    let compares = server.run(&["INFO", "server"]).contains("valkey_version");
+    let expected = if compares { 0 } else { 20 };
+    assert_eq!(
+        scripts_of_ten_pairs(&server, Options::new()).await,
+        expected
+    );
+    let options = Options::new().compare_and_set(false).key_prefix("off:");
+    assert_eq!(scripts_of_ten_pairs(&server, options).await, 20);
+}
+
+#[tokio::test]
+async fn foreign_value_is_an_error_as_ever() {
+    let server = RedisServer::start();
+    let backend = RedisBackend::connect(&server.url())
+        .await
+        .expect("connected");
+    let locks = LockClient::new(backend);
+    pairs(&locks, "a", 3).await;
+    // The key becomes one that another program uses, then it is free again.
+    let name = "leasehold:{a}";
+    server.run(&["DEL", name]);
+    server.run(&["LPUSH", name, "foreign"]);
+    let refused = locks.mutex("a").expect("a good key").try_lock().await;
+    let error = refused
+        .map(Outcome::into_guard)
+        .expect_err("a foreign value");
+    assert!(error.to_string().contains("foreign"), "{error}");
+    server.run(&["DEL", name]);
+    pairs(&locks, "a", 3).await;
+    pairs(&locks, "b", 5).await;
+    locks.shutdown().await.expect("closed");
+}

@@ -1,0 +1,82 @@
+//! The server, as [`Memory`](crate::remembered::Memory) needs it.
+
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, Stamp};
+
+use super::waiters::Keyed;
+use super::{Backend, Servers};
+use crate::connection::{CompareAndSet, Connector, Failure, FailureKind, Lane};
+use crate::remembered::{Answer, Outcome, Predictable, Scripts, Server, Step};
+use crate::script::{Call, ErrorClass, Protocol};
+
+/// Decodes the answers to a batch.
+type Decode<T> = fn(&[u8], usize, ClockId) -> Vec<Answer<T>>;
+
+/// How requests of one type are executed by a script.
+pub(super) struct Scripted<'a, C: Connector, E: Predictable> {
+    pub(super) backend: &'a Backend<C>,
+    pub(super) lane: Lane,
+    pub(super) encode: fn(&Protocol, &[E]) -> Call,
+    pub(super) decode: Decode<E::Reply>,
+}
+
+impl<C: Connector, E: Predictable + Keyed> Scripts<E> for Scripted<'_, C, E> {
+    async fn run(&self, batch: &[E]) -> Vec<Answer<E::Reply>> {
+        self.backend
+            .run_batch(self.lane, batch, self.encode, self.decode)
+            .await
+    }
+}
+
+impl<C: Connector> Server for Backend<C> {
+    fn now(&self) -> Moment {
+        self.shared.runtime.now()
+    }
+
+    /// A cluster has scripts alone: a key may move to another clock.
+    fn can_compare(&self) -> bool {
+        match &self.servers {
+            Servers::One(node) => node.commands.can_compare(),
+            Servers::Cluster(_) => false,
+        }
+    }
+
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+        let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
+            return Err(Outcome::NotExecuted);
+        };
+        let keys: Vec<Vec<u8>> = steps.iter().map(|it| self.protocol.key(it.key())).collect();
+        let commands = keys.iter().zip(steps).map(|(key, step)| CompareAndSet {
+            key,
+            old: step.expected(),
+            new: step.replacement(),
+            expires: step.expires(),
+        });
+        let commands: Vec<_> = commands.collect();
+        let clock = first.clock();
+        match node.commands.compare_and_set(&commands, clock).await {
+            Ok((found, at)) => {
+                let outcomes = found.into_iter().map(|found| self.outcome(found));
+                Ok((outcomes.collect(), Stamp { clock, at }))
+            }
+            Err(BackendError::Unavailable { .. }) => Err(Outcome::NotExecuted),
+            Err(error) => Err(Outcome::Unknown(error)),
+        }
+    }
+}
+
+impl<C: Connector> Backend<C> {
+    /// What has become of a step. After an error that the server has answered with, the script tells what is wrong.
+    fn outcome(&self, found: Result<Option<Vec<u8>>, Failure>) -> Outcome {
+        match found {
+            Ok(found) => Outcome::Found(found),
+            Err(failure) => match failure.kind() {
+                FailureKind::Answered(ErrorClass::OutcomeUnknown)
+                | FailureKind::Misconfigured
+                | FailureKind::Lost => {
+                    Outcome::Unknown(failure.in_call(&self.shared.options.key_prefix))
+                }
+                FailureKind::Answered(_) | FailureKind::Refused => Outcome::NotExecuted,
+            },
+        }
+    }
+}

@@ -1,0 +1,545 @@
+//! The states that this client remembers: a step on one of them is one compare-and-set.
+//!
+//! Most locks are free when they are asked for, and belong to one client for a while. Its release finds the
+//! string that its acquire has stored, and its next acquire the string of that release. So the client steps the
+//! state machine on the state that it remembers, and the server only compares the old string and stores the new
+//! one (`SET key new IFEQ old`), which costs it a fraction of a script. If the string is another one, nothing is
+//! written, and the script executes the same operation.
+//!
+//! # Why it is safe
+//! - **Nothing comes back.** Tokens, sequences and ends in a stored string only grow. So if the string is still the
+//!   remembered one, no command was executed on the key in between, however late the compare-and-set arrives.
+//! - **Time.** Nothing compares the time of the step with the server's clock. So the step is made at a *lower bound*
+//!   of that clock: the last stamp and the time since, less the drift allowance; or the time at which the remembered
+//!   string was stored, if that is later. The hold ends early by the difference, never late. The reply's stamp is the
+//!   server's clock, read right behind the commands, and the time that remains is the end of the hold minus that
+//!   stamp (rule 2).
+//! - **One clock.** A step is only sent to the server whose clock it is for, over a connection of this backend.
+//! - **What is answered.** Only `Acquired` of a first hold, and `Released` of the only one, of a key without
+//!   waiters. So nobody is passed over, and nobody is to be told.
+//! - **Doubt.** Without an answer, the outcome is unknown, and the key is forgotten. The caller repeats or releases the
+//!   operation by a script, which finds whatever has become of it, and changes the string. A later copy of the
+//!   step then finds another one.
+//!
+//! # When it is tried
+//! The scripts tell the time of their step, so the client predicts what they store, for a key that it doesn't know as
+//! for one that doesn't exist. A wrong prediction is a *miss*: the server has another string, and answers with it, and a
+//! script executes the command in a second call. Then the scripts serve the key for 2 W, until the watermarks of
+//! others have ended. So clients that take turns with a key pay for a miss now and then, and a client that knows few of
+//! its keys for 64 misses in that time at most.
+
+mod execute;
+mod stored;
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State};
+use leasehold_api::{
+    AcquireReply, Acquired, ClockId, EndReason, Key, Moment, Operation, OwnerId, ReleaseReply,
+    RenewReply, ServerTime, Stamp, Stamped, bounds,
+};
+use lru::LruCache;
+
+pub use execute::{Answer, Outcome, Predictable, Scripts, Server};
+pub use stored::{decode, encode};
+
+/// At most this many keys are remembered. Each takes about 1.5 kB.
+const MOST_KEYS: usize = 1_024;
+/// The server's clock is estimated for this time after a stamp.
+const CLOCK_LASTS: Duration = Duration::from_secs(10);
+/// A lease is stepped on only if the estimate of the clock is behind by at most this part of it.
+const LAG_PARTS: u32 = 8;
+/// How long the scripts serve a key that somebody else has used.
+const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
+/// After so many misses in that time, keys that aren't remembered are no longer taken for new ones.
+const MOST_MISSES: u32 = 64;
+
+/// The states of keys as this client has left them.
+pub struct Memory {
+    inner: Mutex<Inner>,
+}
+
+/// Shows no state: it contains sessions, which authorize releases.
+impl fmt::Debug for Memory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Memory").finish_non_exhaustive()
+    }
+}
+
+struct Inner {
+    clock: Option<Sample>,
+    keys: LruCache<Key, Entry>,
+    /// The misses since then.
+    misses: u32,
+    misses_since: Moment,
+}
+
+/// What is known of a key.
+struct Entry {
+    /// `None` if others use it too.
+    known: Option<Known>,
+    /// Until then, the scripts serve it.
+    shared_until: Moment,
+}
+
+/// A stamp, and the call that brought it.
+#[derive(Clone, Copy)]
+struct Sample {
+    stamp: Stamp,
+    exchange: Exchange,
+}
+
+impl Sample {
+    /// By how much the clocks may have drifted apart since.
+    fn drift(&self, now: Moment) -> Duration {
+        now.saturating_since(self.exchange.received) / bounds::DRIFT_PARTS + bounds::DRIFT_FLOOR
+    }
+
+    /// By how much the lower bound may be behind.
+    fn lag(&self, now: Moment) -> Duration {
+        let Exchange { sent, received } = self.exchange;
+        self.drift(now) + received.saturating_since(sent)
+    }
+
+    /// A time that the server's clock has passed at `now`.
+    fn lower_bound(&self, now: Moment) -> ServerTime {
+        let elapsed = now.saturating_since(self.exchange.received);
+        let at = Duration::from_micros(self.stamp.at.as_micros()) + elapsed;
+        let micros = at.saturating_sub(self.drift(now)).as_micros();
+        ServerTime::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).max(self.stamp.at)
+    }
+
+    /// Whether a later stamp of the same clock shows that it was set back in between.
+    fn is_contradicted_by(&self, later: &Self) -> bool {
+        let sent = later.exchange.sent;
+        let tolerated = self.lower_bound(sent).saturating_since(later.stamp.at);
+        sent >= self.exchange.received && tolerated > bounds::DRIFT_FLOOR
+    }
+}
+
+/// A state, and the string that is stored for it.
+struct Known {
+    state: State,
+    bytes: Vec<u8>,
+    /// A time that isn't before the state, and not after the server's clock unless that is set back.
+    at: ServerTime,
+    hold: Option<Hold>,
+}
+
+/// The only hold of a key.
+#[derive(Clone, Copy)]
+struct Hold {
+    operation: Operation,
+    end: ServerTime,
+}
+
+/// A step on a remembered state: what to compare and set.
+pub struct Step {
+    key: Key,
+    old: Vec<u8>,
+    new: Vec<u8>,
+    expires: Option<u64>,
+    clock: ClockId,
+    at: ServerTime,
+    command: Command,
+    state: State,
+    /// The hold that the step makes or releases.
+    hold: Hold,
+    reply: Reply,
+}
+
+/// Shows no string: it contains sessions, which authorize releases.
+impl fmt::Debug for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Step")
+            .field("key", &self.key)
+            .field("at", &self.at)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Step {
+    /// The key.
+    pub const fn key(&self) -> &Key {
+        &self.key
+    }
+
+    /// The string to compare.
+    pub fn expected(&self) -> &[u8] {
+        &self.old
+    }
+
+    /// The string to store.
+    pub fn replacement(&self) -> &[u8] {
+        &self.new
+    }
+
+    /// When the string expires, in milliseconds since 1970; `None` if that doesn't change.
+    pub const fn expires(&self) -> Option<u64> {
+        self.expires
+    }
+
+    /// The clock of the server that may execute it.
+    pub const fn clock(&self) -> ClockId {
+        self.clock
+    }
+
+    /// The command of the state machine.
+    pub const fn command(&self) -> &Command {
+        &self.command
+    }
+
+    /// The time at which the client has executed it.
+    pub const fn at(&self) -> ServerTime {
+        self.at
+    }
+}
+
+impl Default for Memory {
+    fn default() -> Self {
+        let inner = Inner {
+            clock: None,
+            // A cache with a bound would allocate it at once.
+            keys: LruCache::unbounded(),
+            misses: 0,
+            misses_since: Moment::default(),
+        };
+        Self {
+            inner: Mutex::new(inner),
+        }
+    }
+}
+
+impl Memory {
+    fn inner(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Steps on the remembered states of the keys, and forgets them until [`finish`](Self::finish). `None` for a
+    /// request that a script must execute. All steps are for the same clock.
+    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Vec<Option<Step>> {
+        let mut inner = self.inner();
+        batch.iter().map(|it| inner.step(it, now)).collect()
+    }
+
+    /// The server has compared the string, before the stamp. Returns the reply if it was the remembered one.
+    /// Otherwise a script executes the command next.
+    fn finish(
+        &self,
+        step: Step,
+        found: Option<Vec<u8>>,
+        stamp: Stamp,
+        exchange: Exchange,
+    ) -> Option<Stamped<Reply>> {
+        let mut inner = self.inner();
+        inner.note_clock(stamp, exchange);
+        if stamp.clock != step.clock {
+            // Another server has answered. The stamp says nothing about the hold.
+            return None;
+        }
+        if found.as_deref() == Some(&*step.old) {
+            let reply = step.reply_at(stamp);
+            let known = Known {
+                hold: matches!(step.reply, Reply::Acquire(_)).then_some(step.hold),
+                state: step.state,
+                bytes: step.new,
+                at: stamp.at.max(step.at),
+            };
+            inner.remember(step.key, Some(known), Moment::default());
+            return Some(reply);
+        }
+        inner.count_miss(exchange.received);
+        let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
+        let shared_until = exchange.received.saturating_add(SHARED_FOR);
+        inner.remember(step.key, known, shared_until);
+        None
+    }
+
+    /// The server has refused the step. Scripts serve the key for a while.
+    fn refused(&self, step: Step, now: Moment) {
+        let shared_until = now.saturating_add(SHARED_FOR);
+        self.inner().remember(step.key, None, shared_until);
+    }
+
+    /// Scripts have answered. Predicts what they have stored.
+    fn predict_all<E: Predictable>(
+        &self,
+        batch: &[E],
+        answers: &[Answer<E::Reply>],
+        exchange: Exchange,
+    ) {
+        let mut inner = self.inner();
+        for (request, answer) in batch.iter().zip(answers) {
+            match answer {
+                Ok(Stamped { stamp, reply }) => {
+                    inner.note_clock(*stamp, exchange);
+                    let answer = Stamped {
+                        stamp: *stamp,
+                        reply: E::wrap(reply.clone()),
+                    };
+                    inner.predict(request, &answer, exchange.received);
+                }
+                Err(_) => drop(inner.keys.pop(request.key())),
+            }
+        }
+    }
+
+    /// Notes the server's clock in the answer to another call, which was sent then and has just come.
+    pub fn note_clock(&self, stamp: Stamp, sent: Moment, received: Moment) {
+        self.inner().note_clock(stamp, Exchange { sent, received });
+    }
+
+    /// Forgets a key, before another command is sent.
+    pub fn forget(&self, key: &Key) {
+        self.inner().keys.pop(key);
+    }
+}
+
+/// When a call was sent, and when its answer came.
+#[derive(Clone, Copy)]
+struct Exchange {
+    sent: Moment,
+    received: Moment,
+}
+
+impl Inner {
+    fn step(&mut self, request: &impl Predictable, now: Moment) -> Option<Step> {
+        let (key, clock) = (request.key(), self.clock?);
+        let Entry {
+            known: Some(known),
+            shared_until,
+        } = self.keys.peek(key)?
+        else {
+            return None;
+        };
+        let is_recent = now.saturating_since(clock.exchange.received) <= CLOCK_LASTS;
+        if !is_recent || *shared_until > now {
+            return None;
+        }
+        let at = clock.lower_bound(now).max(known.at);
+        let mut command = request.command();
+        let fits = match &mut command {
+            Command::Acquire(request) => {
+                // The limit is for the server's clock, which is ahead of this time.
+                let latest = at.saturating_add(bounds::DELIVERY_WINDOW);
+                request.deliver_before = request.deliver_before.min(latest);
+                known.hold.is_none() && clock.lag(now) <= request.lease / LAG_PARTS
+            }
+            Command::Release(request) => {
+                (known.hold).is_some_and(|it| it.operation == request.operation)
+            }
+            _ => false,
+        };
+        if !fits {
+            return None;
+        }
+        // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
+        let known = self.keys.pop(key)?.known?;
+        let at = Stamp {
+            clock: clock.stamp.clock,
+            at,
+        };
+        known.step(key, command, at)
+    }
+
+    fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
+        let (known, shared_until) = match self.keys.pop(request.key()) {
+            Some(Entry {
+                known: Some(known),
+                shared_until,
+            }) => (known, shared_until),
+            Some(Entry { shared_until, .. }) if shared_until > now => {
+                return self.remember(request.key().clone(), None, shared_until);
+            }
+            _ if self.misses < MOST_MISSES || self.misses_end() <= now => {
+                (Known::default(), Moment::default())
+            }
+            _ => return,
+        };
+        let known = known.after(&request.command(), answer);
+        let shared_until = match known {
+            Some(_) => shared_until,
+            None => now.saturating_add(SHARED_FOR),
+        };
+        self.remember(request.key().clone(), known, shared_until);
+    }
+
+    fn remember(&mut self, key: Key, known: Option<Known>, shared_until: Moment) {
+        let entry = Entry {
+            known,
+            shared_until,
+        };
+        self.keys.put(key, entry);
+        if self.keys.len() > MOST_KEYS {
+            self.keys.pop_lru();
+        }
+    }
+
+    fn count_miss(&mut self, now: Moment) {
+        if self.misses_end() <= now {
+            (self.misses, self.misses_since) = (0, now);
+        }
+        self.misses += 1;
+    }
+
+    fn misses_end(&self) -> Moment {
+        self.misses_since.saturating_add(SHARED_FOR)
+    }
+
+    /// Keeps the stamp that is the better lower bound. If the server's clock is another one, or was set back, the
+    /// remembered times are void.
+    fn note_clock(&mut self, stamp: Stamp, exchange: Exchange) {
+        let new = Sample { stamp, exchange };
+        let Some(known) = &self.clock else {
+            self.clock = Some(new);
+            return;
+        };
+        if known.stamp.clock != stamp.clock || known.is_contradicted_by(&new) {
+            self.keys.clear();
+            self.clock = Some(new);
+        } else if known.lower_bound(exchange.received) <= new.lower_bound(exchange.received) {
+            self.clock = Some(new);
+        }
+    }
+}
+
+impl Default for Known {
+    /// A key that does not exist.
+    fn default() -> Self {
+        Self {
+            state: State::default(),
+            bytes: Vec::new(),
+            at: ServerTime::default(),
+            hold: None,
+        }
+    }
+}
+
+impl Known {
+    /// The state in a string that the server has had at this time.
+    fn read(bytes: Vec<u8>, at: ServerTime) -> Option<Self> {
+        let state = stored::decode(&bytes)?;
+        Some(Self {
+            hold: hold_of(&state),
+            state,
+            bytes,
+            at,
+        })
+    }
+
+    /// Executes an acquire or a release at this time. `None` unless it succeeds, and concerns nobody else.
+    fn step(mut self, key: &Key, command: Command, at: Stamp) -> Option<Step> {
+        let stored_end = self.state.stored_end();
+        let reply = step_alone(&mut self.state, &command, at.at)?;
+        let hold = match &reply {
+            Reply::Acquire(_) => hold_after(&reply, &command, at.at)?,
+            Reply::Release(ReleaseReply::Released { holds_left: 0, .. }) => self.hold?,
+            _ => return None,
+        };
+        let moved = self.state.stored_end() != stored_end;
+        Some(Step {
+            key: key.clone(),
+            new: stored::encode(&self.state)?,
+            old: self.bytes,
+            expires: moved.then(|| expiry(self.state.stored_end())),
+            clock: at.clock,
+            at: at.at,
+            command,
+            state: self.state,
+            hold,
+            reply,
+        })
+    }
+
+    /// What a script has stored if its answer is the predicted one.
+    fn after(mut self, command: &Command, answer: &Stamped<Reply>) -> Option<Self> {
+        let at = answer.stamp.at;
+        let reply = step_alone(&mut self.state, command, at)?;
+        if at < self.at || reply != answer.reply {
+            return None;
+        }
+        self.hold = match &reply {
+            Reply::Acquire(_) => Some(hold_after(&reply, command, at)?),
+            Reply::Renew(RenewReply::Renewed { remaining, .. }) => self.hold.map(|hold| Hold {
+                end: at.saturating_add(*remaining),
+                ..hold
+            }),
+            Reply::Release(ReleaseReply::Released { .. }) => None,
+            _ => return None,
+        };
+        self.bytes = stored::encode(&self.state)?;
+        self.at = at;
+        Some(self)
+    }
+}
+
+/// The hold that an acquire has made at this time.
+fn hold_after(reply: &Reply, command: &Command, at: ServerTime) -> Option<Hold> {
+    match (reply, command) {
+        (Reply::Acquire(AcquireReply::Acquired(acquired)), Command::Acquire(request)) => {
+            Some(Hold {
+                operation: request.operation,
+                end: at.saturating_add(acquired.remaining),
+            })
+        }
+        _ => None,
+    }
+}
+
+impl Step {
+    /// The reply of the step, as of the stamp.
+    fn reply_at(&self, stamp: Stamp) -> Stamped<Reply> {
+        let reply = match &self.reply {
+            Reply::Acquire(AcquireReply::Acquired(acquired)) => {
+                Reply::Acquire(AcquireReply::Acquired(Acquired {
+                    remaining: self.hold.end.saturating_since(stamp.at),
+                    ..*acquired
+                }))
+            }
+            Reply::Release(_) if self.hold.end <= stamp.at => {
+                // Perhaps it was still live when it was released.
+                Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown))
+            }
+            other => other.clone(),
+        };
+        Stamped { stamp, reply }
+    }
+}
+
+/// Executes a command that concerns only its own session. `None` if somebody is to be told.
+fn step_alone(state: &mut State, command: &Command, now: ServerTime) -> Option<Reply> {
+    let env = Env {
+        now,
+        settings: Settings::default(),
+        reachable: &|_| Reach::Unknown,
+    };
+    let (reply, messages) = machine::step(state, env, command);
+    messages.is_empty().then_some(reply)
+}
+
+/// The only hold of a state that has no waiters.
+fn hold_of(state: &State) -> Option<Hold> {
+    let parts = state.to_parts();
+    let holder = parts.holders.first()?;
+    let &[(sequence, _)] = &*holder.holds else {
+        return None;
+    };
+    Some(Hold {
+        operation: Operation {
+            session: holder.session,
+            sequence,
+            owner: OwnerId::from_u64(holder.id),
+        },
+        end: holder.end,
+    })
+}
+
+/// When the stored string expires: 1 s after the end of the state, as the scripts have it.
+const fn expiry(stored_end: ServerTime) -> u64 {
+    stored_end.as_micros().div_ceil(1_000) + 1_000
+}
+
+#[cfg(test)]
+mod tests;

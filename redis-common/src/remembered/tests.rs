@@ -1,0 +1,354 @@
+//! Clients on a server that compares, whose scripts are the state machine.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use futures_util::FutureExt;
+use leasehold_api::{
+    Acquire, BackendError, FencingToken, LockSpec, Mode, OwnerId, Release, SessionId,
+};
+
+use super::*;
+
+const LEASE: Duration = Duration::from_secs(30);
+
+/// One key of a server. Its clock and that of the clients are set by the test.
+struct OneKey {
+    state: Mutex<State>,
+    moment: Mutex<Moment>,
+    clock: Mutex<Stamp>,
+    scripts: AtomicU32,
+    refuses: Mutex<Option<fn() -> Outcome>>,
+}
+
+impl OneKey {
+    fn new() -> Self {
+        let clock = Stamp {
+            clock: ClockId::new(7),
+            at: ServerTime::from_micros(1_000_000_000_000),
+        };
+        Self {
+            state: Mutex::default(),
+            moment: Mutex::default(),
+            clock: Mutex::new(clock),
+            scripts: AtomicU32::new(0),
+            refuses: Mutex::default(),
+        }
+    }
+
+    fn pass(&self, time: Duration) {
+        let mut moment = self.moment.lock().expect("no panic");
+        *moment = moment.saturating_add(time);
+        let mut clock = self.clock.lock().expect("no panic");
+        clock.at = clock.at.saturating_add(time);
+    }
+
+    fn stamp(&self) -> Stamp {
+        *self.clock.lock().expect("no panic")
+    }
+
+    /// The number of scripts since the last call.
+    fn scripts(&self) -> u32 {
+        self.scripts.swap(0, Ordering::Relaxed)
+    }
+
+    fn stored(&self) -> Option<Vec<u8>> {
+        encode(&self.state.lock().expect("no panic"))
+    }
+}
+
+impl Server for OneKey {
+    fn now(&self) -> Moment {
+        *self.moment.lock().expect("no panic")
+    }
+
+    fn can_compare(&self) -> bool {
+        true
+    }
+
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+        if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
+            return Ok((vec![outcome()], self.stamp()));
+        }
+        let found = self.stored();
+        if found.as_deref() == Some(steps[0].expected()) {
+            *self.state.lock().expect("no panic") =
+                decode(steps[0].replacement()).expect("a state");
+        }
+        Ok((vec![Outcome::Found(found)], self.stamp()))
+    }
+}
+
+impl<E: Predictable> Scripts<E> for OneKey {
+    async fn run(&self, batch: &[E]) -> Vec<Answer<E::Reply>> {
+        self.scripts.fetch_add(1, Ordering::Relaxed);
+        let (stamp, mut state) = (self.stamp(), self.state.lock().expect("no panic"));
+        let mut run = |request: &E| {
+            let env = Env {
+                now: stamp.at,
+                settings: Settings::default(),
+                reachable: &|_| Reach::Unknown,
+            };
+            let (reply, _) = machine::step(&mut state, env, &request.command());
+            let reply = E::unwrap(reply).expect("the reply of this command");
+            Ok(Stamped { stamp, reply })
+        };
+        batch.iter().map(&mut run).collect()
+    }
+}
+
+struct Client {
+    memory: Memory,
+    session: u8,
+    sequence: u64,
+}
+
+impl Client {
+    fn new(session: u8) -> Self {
+        Self {
+            memory: Memory::default(),
+            session,
+            sequence: 0,
+        }
+    }
+
+    fn operation(&self) -> Operation {
+        Operation {
+            session: SessionId::from_bytes([self.session; 16]),
+            sequence: self.sequence,
+            owner: OwnerId::from_u64(self.sequence),
+        }
+    }
+
+    fn acquire(&mut self, server: &OneKey) -> Answer<AcquireReply> {
+        self.acquire_for(server, LEASE)
+    }
+
+    fn acquire_for(&mut self, server: &OneKey, lease: Duration) -> Answer<AcquireReply> {
+        self.sequence += 1;
+        let before = server.stamp().at.saturating_add(Duration::from_secs(2));
+        let request = Acquire::new(
+            key(),
+            LockSpec::mutex(),
+            Mode::Exclusive,
+            self.operation(),
+            lease,
+            before,
+        );
+        let request = [request.expect("a good request")];
+        let answers = self.memory.execute(server, server, &request);
+        let answers = answers.now_or_never().expect("the server answers at once");
+        answers.into_iter().next().expect("one answer")
+    }
+
+    fn release(&self, server: &OneKey) -> Answer<ReleaseReply> {
+        let request = [Release::new(key(), self.operation())];
+        let answers = self.memory.execute(server, server, &request);
+        let answers = answers.now_or_never().expect("the server answers at once");
+        answers.into_iter().next().expect("one answer")
+    }
+
+    /// Acquires and releases. Returns the token, and how many scripts that took.
+    fn pair(&mut self, server: &OneKey) -> (FencingToken, u32) {
+        server.scripts();
+        let token = acquired(&self.acquire(server)).token;
+        let released = self.release(server).expect("released").reply;
+        assert!(matches!(
+            released,
+            ReleaseReply::Released { holds_left: 0, .. }
+        ));
+        (token, server.scripts())
+    }
+}
+
+fn key() -> Key {
+    Key::new("a").expect("a good key")
+}
+
+fn acquired(answer: &Answer<AcquireReply>) -> Acquired {
+    match answer {
+        Ok(Stamped {
+            reply: AcquireReply::Acquired(acquired),
+            ..
+        }) => *acquired,
+        other => panic!("not acquired: {other:?}"),
+    }
+}
+
+#[test]
+fn free_key_of_one_client_needs_one_script() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (mut last, scripts) = client.pair(&server);
+    assert_eq!(scripts, 1, "the first acquire");
+    for _ in 0..50 {
+        server.pass(Duration::from_millis(700));
+        let (token, scripts) = client.pair(&server);
+        assert_eq!(scripts, 0);
+        assert!(token > last, "tokens grow");
+        last = token;
+    }
+}
+
+#[test]
+fn key_that_others_use_is_left_to_the_scripts_for_a_while() {
+    let (server, mut one, mut other) = (OneKey::new(), Client::new(1), Client::new(2));
+    one.pair(&server);
+    other.pair(&server);
+    // The states of both sessions are stored, so nothing is learned.
+    assert_eq!(one.pair(&server).1, 2);
+    server.pass(SHARED_FOR - Duration::from_millis(1));
+    assert_eq!(one.pair(&server).1, 2);
+    server.pass(SHARED_FOR);
+    // It is taken for a new key. The release misses, and brings the string.
+    assert_eq!(one.pair(&server).1, 2);
+    for _ in 0..4 {
+        server.pass(SHARED_FOR / 4);
+        one.pair(&server);
+    }
+    server.pass(Duration::from_secs(1));
+    assert_eq!(one.pair(&server).1, 0);
+}
+
+#[test]
+fn clients_that_take_turns_rarely_miss() {
+    let (server, mut one, mut other) = (OneKey::new(), Client::new(1), Client::new(2));
+    let mut compared = 0;
+    for _ in 0..100 {
+        for client in [&mut one, &mut other] {
+            server.pass(Duration::from_millis(10));
+            client.pair(&server);
+            compared += u32::from(client.memory.inner().misses > 0);
+            client.memory.inner().misses = 0;
+        }
+    }
+    assert!(compared <= 4, "{compared} misses in 2 s");
+}
+
+#[test]
+fn hold_ends_early_and_never_late() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    server.pass(Duration::from_secs(5));
+    let before = server.stamp().at;
+    let answer = client.acquire(&server).expect("acquired");
+    assert_eq!(server.scripts(), 0);
+    let Acquired { remaining, .. } = acquired(&Ok(answer));
+    // A hundredth of the time since the last stamp, and 10 ms.
+    assert_eq!(remaining, LEASE - Duration::from_millis(60));
+    let end = server.state.lock().expect("no panic").to_parts().holders[0].end;
+    assert_eq!(end, before.saturating_add(remaining));
+}
+
+#[test]
+fn short_lease_is_not_shortened_much() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    server.pass(Duration::from_secs(5));
+    let lease = Duration::from_millis(400); // the lag is 60 ms
+    assert_eq!(
+        acquired(&client.acquire_for(&server, lease)).remaining,
+        lease
+    );
+    assert_eq!(server.scripts(), 1);
+}
+
+#[test]
+fn clock_that_was_read_long_ago_is_not_estimated() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    server.pass(CLOCK_LASTS + Duration::from_millis(1));
+    assert_eq!(client.pair(&server).1, 1, "the acquire");
+}
+
+#[test]
+fn clock_that_was_set_back_voids_what_is_remembered() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    server.pass(Duration::from_secs(1));
+    let hour = 3_600_000_000;
+    let back = server.stamp().at.as_micros() - hour;
+    server.clock.lock().expect("no panic").at = ServerTime::from_micros(back);
+    let now = server.now();
+    client.memory.note_clock(server.stamp(), now, now);
+    let held = acquired(&client.acquire(&server));
+    assert_eq!(server.scripts(), 1, "a script knows the time");
+    assert_eq!(held.remaining, LEASE);
+}
+
+#[test]
+fn another_server_voids_what_is_remembered() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    server.clock.lock().expect("no panic").clock = ClockId::new(8);
+    // The step was for the old one, so its stamp says nothing.
+    assert_eq!(client.pair(&server).1, 2);
+}
+
+#[test]
+fn release_at_the_end_of_the_lease_does_not_guess() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.acquire(&server).expect("acquired");
+    // The local clock is slow, so the step is before the end.
+    let now = server.now();
+    server.pass(LEASE);
+    *server.moment.lock().expect("no panic") = now;
+    let released = client.release(&server).expect("an answer").reply;
+    assert_eq!(released, ReleaseReply::NotHeld(EndReason::Unknown));
+}
+
+#[test]
+fn refused_and_unknown_steps() {
+    let (server, mut client) = (OneKey::new(), Client::new(1));
+    client.pair(&server);
+    *server.refuses.lock().expect("no panic") = Some(|| Outcome::NotExecuted);
+    assert_eq!(client.pair(&server).1, 2, "scripts serve the key");
+    server.pass(SHARED_FOR);
+    client.pair(&server);
+    *server.refuses.lock().expect("no panic") =
+        Some(|| Outcome::Unknown(BackendError::outcome_unknown("lost")));
+    server.pass(SHARED_FOR);
+    let mut unknown = 0;
+    for _ in 0..3 {
+        unknown += u32::from(client.acquire(&server).is_err());
+        unknown += u32::from(client.release(&server).is_err());
+    }
+    assert_eq!(unknown, 1, "the caller is told the truth once");
+}
+
+#[test]
+fn memory_is_bounded_and_shows_no_secret() {
+    let memory = Memory::default();
+    for n in 0..3_000 {
+        let key = Key::new(n.to_string()).expect("a good key");
+        memory
+            .inner()
+            .remember(key, Some(Known::default()), Moment::default());
+    }
+    assert_eq!(memory.inner().keys.len(), MOST_KEYS);
+    assert_eq!(format!("{memory:?}"), "Memory { .. }");
+}
+
+#[test]
+fn wrong_guesses_are_limited() {
+    let memory = Memory::default();
+    let now = Moment::default();
+    for _ in 0..MOST_MISSES {
+        memory.inner().count_miss(now);
+    }
+    let (server, mut client) = (
+        OneKey::new(),
+        Client {
+            memory,
+            ..Client::new(1)
+        },
+    );
+    assert_eq!(
+        client.pair(&server).1,
+        2,
+        "the key isn't taken for a new one"
+    );
+    server.pass(SHARED_FOR);
+    assert_eq!(client.pair(&server).1, 2, "a wrong guess");
+    server.pass(SHARED_FOR);
+    client.pair(&server);
+    assert_eq!(client.pair(&server).1, 0, "it was learned");
+}
