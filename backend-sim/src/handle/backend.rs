@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use async_trait::async_trait;
 use futures_core::Stream;
-use leasehold_api::machine::{Command, Reply};
+use leasehold_api::machine::{Command, Reply, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
@@ -20,7 +20,7 @@ use crate::driver::world::World;
 use crate::engine::gate::{Gate, Turnstile};
 use crate::handle::runtime::SimRuntime;
 use crate::network::calls::CallResult;
-use crate::network::event::{CallId, ClientIndex, Request, Response};
+use crate::network::event::{CallId, ClientIndex, CompareAndSet, Request, Response};
 use crate::record::{Call, ClientEvent, Event, ServerAnswer};
 
 /// A client of a [`SimServer`](crate::SimServer): a process with one connection to the server.
@@ -226,6 +226,41 @@ impl SimBackend {
             }
         }
         results
+    }
+
+    /// Executes a command on a state that the caller remembers, as a client of Redis can with `SET … IFEQ`: the server
+    /// compares the stored form of the key's state with `old`, and stores the state after the step if they are
+    /// equal. It checks nothing else, above all not the time `at` of the step; but a server with another clock than
+    /// that of `at` refuses. Returns the form that it has found: `None` if the key doesn't exist, or if its state has
+    /// no form.
+    ///
+    /// This is for tests of a backend that remembers states.
+    ///
+    /// # Errors
+    /// As for every call.
+    ///
+    /// # Cancel safety
+    /// As for every call: dropping the future doesn't take the request back.
+    pub async fn compare_and_set(
+        &self,
+        key: &Key,
+        encode: fn(&State) -> Option<Vec<u8>>,
+        old: Vec<u8>,
+        command: Command,
+        at: Stamp,
+    ) -> Result<Stamped<Option<Vec<u8>>>, BackendError> {
+        let request = Request::CompareAndSet(Box::new(CompareAndSet {
+            key: key.clone(),
+            encode,
+            old,
+            command,
+            at,
+        }));
+        let Response { stamp, found, .. } = self.call(Call::CompareAndSet, request).await?;
+        Ok(Stamped {
+            stamp,
+            reply: found,
+        })
     }
 
     pub(crate) fn record(&self, event: Event) {

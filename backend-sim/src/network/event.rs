@@ -1,8 +1,9 @@
 //! Requests, responses, and the events of the network.
 
+use std::fmt;
 use std::time::Duration;
 
-use leasehold_api::machine::Command;
+use leasehold_api::machine::{Command, State};
 use leasehold_api::{BackendError, Key, List, Listed, Notification, SessionId, Stamp};
 
 use crate::engine::event_queue::EventQueue;
@@ -22,6 +23,30 @@ pub(crate) enum Request {
     List(List),
     /// One command, or a batch of them.
     Steps(Vec<(Key, Command)>),
+    /// Stores the result of a step if the key still has the state before it.
+    CompareAndSet(Box<CompareAndSet>),
+}
+
+/// A step that a client has made. The server stores its result, and knows nothing of the rest.
+#[derive(Clone)]
+pub(crate) struct CompareAndSet {
+    pub(crate) key: Key,
+    /// The stored form of a state; `None` for one that has none.
+    pub(crate) encode: fn(&State) -> Option<Vec<u8>>,
+    /// The stored form before the step.
+    pub(crate) old: Vec<u8>,
+    pub(crate) command: Command,
+    /// The time of the step, as the client has chosen it, on a server's clock.
+    pub(crate) at: Stamp,
+}
+
+/// Shows no state: it contains sessions.
+impl fmt::Debug for CompareAndSet {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompareAndSet")
+            .field("key", &self.key)
+            .finish_non_exhaustive()
+    }
 }
 
 /// The server's response, with an answer for each command.
@@ -31,6 +56,8 @@ pub(crate) struct Response {
     pub(crate) answers: Vec<ServerAnswer>,
     /// The answer to a request for a page of keys.
     pub(crate) listed: Listed,
+    /// The stored form that was compared.
+    pub(crate) found: Option<Vec<u8>>,
 }
 
 /// A request in flight.

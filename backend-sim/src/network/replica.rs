@@ -53,7 +53,7 @@ impl Network {
         match &arrival.request {
             Request::Hello => {}
             // The link is broken, so nothing would be relayed.
-            Request::Listen(_) => return Err(refused),
+            Request::Listen(_) | Request::CompareAndSet(_) => return Err(refused),
             Request::List(request) => listed = store.list(request),
             Request::Steps(steps) => {
                 for (key, command) in steps {
@@ -79,6 +79,7 @@ impl Network {
             stamp,
             answers,
             listed,
+            found: None,
         })
     }
 }

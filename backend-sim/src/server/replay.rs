@@ -46,6 +46,16 @@ pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, S
                     return Err(Box::new((entry.clone(), executed.answer)));
                 }
             }
+            Event::Compared {
+                key,
+                command,
+                step_at,
+                applied: true,
+                stamp,
+            } => {
+                let store = servers.by_clock(stamp.clock);
+                store.execute_at(entry.at, key, command, *step_at);
+            }
             Event::Subscribed { session, clock } => servers.by_clock(*clock).subscribe(*session),
             Event::Unsubscribed { session, clock } => {
                 servers.by_clock(*clock).unsubscribe(*session);

@@ -108,7 +108,22 @@ impl Store {
         key: &Key,
         command: &machine::Command,
     ) -> Executed {
-        let stamp = self.stamp(elapsed);
+        let at = self.stamp(elapsed).at;
+        self.execute_at(elapsed, key, command, at)
+    }
+
+    /// Executes one command at a time other than that of the clock. The stamp is that time.
+    pub(crate) fn execute_at(
+        &mut self,
+        elapsed: Duration,
+        key: &Key,
+        command: &machine::Command,
+        at: ServerTime,
+    ) -> Executed {
+        let stamp = Stamp {
+            clock: self.clock,
+            at,
+        };
         if self.journal_limit > 0 && *command != machine::Command::Inspect {
             self.remember(elapsed, key);
         }
@@ -145,6 +160,11 @@ impl Store {
             answer,
             messages,
         }
+    }
+
+    /// The stored form of the state of a key.
+    pub(crate) fn form(&self, key: &Key, encode: fn(&State) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
+        self.state(key).and_then(encode)
     }
 
     /// Returns the result of a command that writes nothing, or `None` if the command would write.

@@ -87,6 +87,8 @@ situations! {
     VisitedReplica = "a client's requests went to a replica that lags";
     OtherNodesClock = "the lock moved to a server whose clock was ahead or behind";
     RelayedGrant = "a grant reached a client whose subscription was at a replica";
+    Compared = "a lock was taken or released by compare-and-set";
+    ComparedInVain = "a compare-and-set found another state";
     DataLost = "the server restarted without all its data";
     Evicted = "a key was removed";
     FailedOver = "a lagging replica took over";
@@ -98,8 +100,15 @@ situations! {
 }
 
 impl Situation {
-    /// Whether only runs outside of the model reach it.
-    pub const fn out_of_model(self) -> bool {
+    /// Whether runs of a mode can reach it: outside of the model, and with clients that remember states.
+    pub const fn is_reachable(self, out_of_model: bool, remembering: bool) -> bool {
+        match self {
+            Self::Compared | Self::ComparedInVain => remembering,
+            other => out_of_model || !other.needs_broken_assumption(),
+        }
+    }
+
+    const fn needs_broken_assumption(self) -> bool {
         matches!(
             self,
             Self::DataLost
@@ -138,12 +147,15 @@ impl Coverage {
     }
 
     /// Returns the situations that were never reached, of those that runs of this mode can reach.
-    pub fn missing(&self, out_of_model: bool) -> impl Iterator<Item = Situation> {
-        let reachable = move |s: &Situation| out_of_model || !s.out_of_model();
+    pub fn missing(
+        &self,
+        out_of_model: bool,
+        remembering: bool,
+    ) -> impl Iterator<Item = Situation> {
         Situation::ALL
             .iter()
             .copied()
-            .filter(reachable)
+            .filter(move |situation| situation.is_reachable(out_of_model, remembering))
             .filter(|situation| self.of(*situation) == 0)
     }
 

@@ -125,7 +125,7 @@ impl Guards {
         }
         self.follow_waiters(step);
         for holder in &step.after.holders {
-            let left = holder.end.saturating_since(step.now);
+            let left = holder.end.saturating_since(step.clock);
             for (sequence, _) in &holder.holds {
                 let hold = self.at_server.entry((holder.session, *sequence));
                 let hold = hold.or_insert_with(|| AtServer {
@@ -157,7 +157,7 @@ impl Guards {
         for waiter in &step.after.waiters {
             let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
             let client = self.sessions.get(&session).copied().unwrap_or(0);
-            let end = step.at + waiter.end.saturating_since(step.now);
+            let end = step.at + waiter.end.saturating_since(step.clock);
             let waits = self.waiting.entry((session, sequence));
             let waits = waits.or_insert_with(|| (client, end, step.key.clone()));
             (waits.0, waits.1) = (client, end);

@@ -22,8 +22,10 @@ pub(crate) struct Step<'a> {
     /// The [operation] that the command names.
     pub(crate) own: Option<Operation>,
     pub(crate) reply: &'a Reply,
-    /// The server's clock.
+    /// The time of the step.
     pub(crate) now: ServerTime,
+    /// The server's clock. The time of a step that a client has made on a state that it remembers may be another one.
+    pub(crate) clock: ServerTime,
     /// The number of commands in the call.
     pub(crate) batch_size: usize,
     /// Whether this was a second delivery of the call.

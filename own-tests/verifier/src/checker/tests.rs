@@ -100,6 +100,7 @@ impl History {
             own,
             reply: &reply,
             now: self.now(),
+            clock: self.now(),
             batch_size: 1,
             redelivered: false,
             before: &before,

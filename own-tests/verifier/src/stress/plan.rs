@@ -116,6 +116,8 @@ pub(crate) struct Plan {
     pub(crate) fault_mix: FaultMix,
     /// What a replica does with commands that write nothing.
     pub(crate) reads: Reads,
+    /// Whether clients step on the states that they remember.
+    pub(crate) remembers: bool,
     /// The number of faults.
     pub(crate) incidents: u32,
     /// The longest time between two faults, and the longest work under the lock.
@@ -179,6 +181,7 @@ impl Plan {
             stubborn: false,
             fault_mix,
             reads: Reads::Refused,
+            remembers: false,
             incidents,
             pace,
         }

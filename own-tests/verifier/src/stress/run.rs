@@ -16,6 +16,7 @@ use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
 use crate::stress::outcome::StressRun;
 use crate::stress::plan::{Assumption, Plan};
+use crate::stress::remembering::Remembering;
 use crate::stress::resource::Flaw;
 use crate::stress::worker::Worker;
 
@@ -42,6 +43,7 @@ pub struct Stress {
     size: Option<(u32, u32)>,
     until_broken: bool,
     replicas_answer: bool,
+    remembers: bool,
     promises: &'static [&'static str],
 }
 
@@ -79,6 +81,13 @@ impl Stress {
     #[must_use]
     pub const fn with_answering_replicas(mut self) -> Self {
         self.replicas_answer = true;
+        self
+    }
+
+    /// Lets every client step on the states that it remembers, as on a Redis server with `SET … IFEQ`.
+    #[must_use]
+    pub const fn remembering(mut self) -> Self {
+        self.remembers = true;
         self
     }
 
@@ -180,6 +189,10 @@ impl Stress {
         if self.replicas_answer {
             plan.reads = Reads::Answered;
         }
+        if self.remembers {
+            plan.remembers = true;
+            plan.rounds *= 3;
+        }
         if let Some((clients, rounds)) = self.size {
             plan.set_size(clients, rounds);
         }
@@ -278,7 +291,10 @@ fn users_of(
     monitor: &Monitor,
     healed: &Arc<Healed>,
 ) -> Vec<JoinHandle<()>> {
-    let locks = LockClient::new(backend.clone());
+    let locks = match plan.remembers {
+        true => LockClient::new(Remembering::new(backend.clone(), monitor.clone())),
+        false => LockClient::new(backend.clone()),
+    };
     let mut tasks = Vec::new();
     for key in keys {
         let worker = Worker {

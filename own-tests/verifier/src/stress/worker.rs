@@ -102,6 +102,11 @@ impl Worker {
 
     /// Runs all rounds, and one more after recovery, in which the worker must get the lock.
     pub(crate) async fn run(self) {
+        if self.plan.remembers {
+            // Each client is alone for a while.
+            let turns = u32::try_from(self.client).unwrap_or(0) * 6;
+            self.sleep(self.span(self.plan.pace * turns)).await;
+        }
         for _ in 0..self.plan.rounds {
             if self.healed.is() {
                 break;

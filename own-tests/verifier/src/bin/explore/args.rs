@@ -39,6 +39,11 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with_all = ["scope", "mutant"])]
     pub(crate) replicas_answer: bool,
 
+    /// Lets clients acquire and release by compare-and-set on the states that they remember, as on Valkey
+    /// and new Redis servers
+    #[arg(long, conflicts_with = "scope")]
+    pub(crate) remembering: bool,
+
     /// Activates a mutant, and stops at the first seed that finds it (most mutants are only
     /// in a build of the copy that .ci/plant makes)
     #[arg(long, value_name = "NAME")]

@@ -24,6 +24,7 @@ pub(crate) struct Summary {
     /// The seed and the first violation of each failed run; if there are many, of the first ones.
     pub(crate) violations: Vec<(u64, Violation)>,
     pub(crate) out_of_model: bool,
+    pub(crate) remembering: bool,
     pub(crate) mutant: Option<String>,
     pub(crate) found_at_seed: Option<u64>,
 }
@@ -35,14 +36,14 @@ impl Summary {
 
     /// The rare situations that should have been reached, and were not.
     pub(crate) fn missing(&self) -> impl Iterator<Item = Situation> {
-        self.coverage.missing(self.out_of_model)
+        self.coverage.missing(self.out_of_model, self.remembering)
     }
 
     /// The summary as it is printed, with or without the coverage.
     pub(crate) fn text(&self, coverage: bool) -> String {
         let mut text = String::new();
         if coverage {
-            let reachable = |s: &&Situation| self.out_of_model || !s.out_of_model();
+            let reachable = |s: &&Situation| s.is_reachable(self.out_of_model, self.remembering);
             for situation in Situation::ALL.iter().filter(reachable) {
                 let times = self.coverage.of(*situation);
                 let _ = writeln!(text, "{times:>10}  {}", situation.text());

@@ -3,7 +3,7 @@
 use leasehold_sim::{Scheduling, SimOptions};
 use leasehold_verifier::{
     ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
-    READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun,
+    READ_WITHOUT_CLAIM, REMEMBERING, SmallScope, Stress, StressRun,
 };
 
 use crate::args::Args;
@@ -26,6 +26,9 @@ impl Subject {
             let mut stress = stress(mutant);
             if args.replicas_answer {
                 stress = stress.with_answering_replicas().only(SAFETY);
+            }
+            if args.remembering {
+                stress = stress.remembering();
             }
             return Ok(Self::Stress(if args.out_of_model {
                 stress.out_of_model()
@@ -61,6 +64,7 @@ pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
         CARELESS_RESOURCE => stress.with_careless_resource(),
         READ_WITHOUT_CLAIM => stress.without_claims(),
         ANSWERING_REPLICA | OLDER_EPOCH => stress.with_answering_replicas(),
+        name if REMEMBERING.contains(&name) => stress.remembering(),
         _ => stress,
     }
 }
@@ -81,6 +85,9 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     }
     if args.replicas_answer {
         command.push_str(" --replicas-answer");
+    }
+    if args.remembering {
+        command.push_str(" --remembering");
     }
     if let Some(mutant) = &args.mutant {
         command.push_str(&format!(" --mutant {mutant}"));

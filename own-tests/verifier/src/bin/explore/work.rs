@@ -36,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
         subject: &subject,
         summary: Summary {
             mutant: args.mutant.clone(),
+            remembering: args.remembering,
             out_of_model: args.out_of_model || mutant.is_some_and(|mutant| mutant.out_of_model),
             ..Summary::default()
         },

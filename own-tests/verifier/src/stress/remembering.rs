@@ -1,0 +1,195 @@
+//! A client of the simulated server that steps on the states that it remembers, as the Redis backends do on
+//! servers with `SET … IFEQ`. Memory and scripts are the production code's; only the server is simulated.
+
+use std::fmt;
+use std::sync::Arc;
+
+use async_trait::async_trait;
+use futures_util::future::join_all;
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
+    NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    SessionId, Stamp, Stamped,
+};
+use leasehold_redis_common::remembered::{Answer, Memory, Outcome, Scripts, Server, Step, encode};
+use leasehold_sim::SimBackend;
+
+use crate::checker::Situation;
+use crate::stress::monitor::Monitor;
+
+/// A client with a memory.
+pub(crate) struct Remembering {
+    backend: SimBackend,
+    memory: Memory,
+    monitor: Monitor,
+}
+
+impl Remembering {
+    pub(crate) fn new(backend: SimBackend, monitor: Monitor) -> Self {
+        Self {
+            backend,
+            memory: Memory::default(),
+            monitor,
+        }
+    }
+
+    fn note(&self, step: &Step, found: Option<&[u8]>) {
+        let applied = found == Some(step.expected());
+        self.monitor.reached(match applied {
+            true => Situation::Compared,
+            false => Situation::ComparedInVain,
+        });
+    }
+}
+
+impl fmt::Debug for Remembering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.backend.fmt(f)
+    }
+}
+
+impl Server for Remembering {
+    fn now(&self) -> Moment {
+        self.backend.runtime().now()
+    }
+
+    fn can_compare(&self) -> bool {
+        true
+    }
+
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+        let answers = steps.iter().map(|step| {
+            let (old, command) = (step.expected().to_vec(), step.command().clone());
+            let at = Stamp {
+                clock: step.clock(),
+                at: step.at(),
+            };
+            (self.backend).compare_and_set(step.key(), encode, old, command, at)
+        });
+        let answers = join_all(answers).await;
+        let stamps = answers.iter().flatten().map(|it| it.stamp);
+        let stamp = stamps.max_by_key(|stamp| stamp.at);
+        let outcomes = answers
+            .into_iter()
+            .zip(steps)
+            .map(|(answer, step)| match answer {
+                Ok(answer) => {
+                    self.note(step, answer.reply.as_deref());
+                    Outcome::Found(answer.reply)
+                }
+                Err(error @ BackendError::OutcomeUnknown { .. }) => Outcome::Unknown(error),
+                Err(_) => Outcome::NotExecuted,
+            });
+        let mut outcomes: Vec<_> = outcomes.collect();
+        match stamp {
+            Some(stamp) => Ok((outcomes, stamp)),
+            None => Err(outcomes.pop().unwrap_or(Outcome::NotExecuted)),
+        }
+    }
+}
+
+/// The calls of the simulated server that stand for scripts.
+macro_rules! scripts {
+    ($name:ident, $request:ident, $reply:ident, $method:ident) => {
+        struct $name<'a>(&'a SimBackend);
+
+        impl Scripts<$request> for $name<'_> {
+            async fn run(&self, batch: &[$request]) -> Vec<Answer<$reply>> {
+                self.0.$method(batch).await
+            }
+        }
+    };
+}
+
+scripts!(Acquires, Acquire, AcquireReply, acquire);
+scripts!(Renewals, Renew, RenewReply, renew);
+scripts!(Releases, Release, ReleaseReply, release);
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for Remembering {
+    fn capabilities(&self) -> Capabilities {
+        self.backend.capabilities()
+    }
+
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        self.backend.runtime()
+    }
+
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        let sent = Server::now(self);
+        let stamp = self.backend.hello().await?;
+        self.memory.note_clock(stamp, sent, Server::now(self));
+        Ok(stamp)
+    }
+
+    fn clock(&self, key: &Key) -> Option<ClockId> {
+        self.backend.clock(key)
+    }
+
+    fn clock_address(&self, clock: ClockId) -> Option<String> {
+        self.backend.clock_address(clock)
+    }
+
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        self.backend.read_clock(key).await
+    }
+
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        self.backend.self_check(key).await
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        self.backend.listen(session).await
+    }
+
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
+        let scripts = Acquires(&self.backend);
+        self.memory.execute(self, &scripts, batch).await
+    }
+
+    async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
+        self.backend.poll(batch).await
+    }
+
+    async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
+        let scripts = Renewals(&self.backend);
+        self.memory.run_and_predict(self, &scripts, batch).await
+    }
+
+    async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
+        let scripts = Releases(&self.backend);
+        self.memory.execute(self, &scripts, batch).await
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.memory.forget(&request.key);
+        self.backend.convert(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.backend.inspect(key).await
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.backend.list(request).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.memory.forget(&request.key);
+        self.backend.force_release(request).await
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.memory.forget(&request.key);
+        self.backend.write_note(request).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.backend.close().await
+    }
+}
