@@ -16,22 +16,21 @@ use std::time::Duration;
 use crate::client::acquire::request::{Ask, Owner};
 use crate::client::core::Busy;
 use crate::client::hold::{Hold, Origin};
-use crate::client::state::answer::{Answer, reply_of};
+use crate::client::state::answer::{Answer, GrantReply, LeaseStatus, reply_of};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::polls::PollHandle;
 use crate::client::state::router::{Inbox, InboxEvent, PushedGrant};
 use crate::client::state::session::Session;
 use crate::client::task::batch::send_batched;
 use crate::client::task::{listen, poll, release, renew};
 use crate::error::BackendError;
-use crate::id::{FencingToken, Operation};
-use crate::reply::{AcquireReply, Acquired, RenewReply};
+use crate::id::Operation;
+use crate::reply::{AcquireReply, RenewReply};
 use crate::request::{Acquire, Renew, Wait};
 use crate::runtime::Moment;
-use crate::sync::{Arc, Weak};
+use crate::sync::Arc;
 use crate::time::{ServerTime, Stamp};
 
 /// An offer is confirmed this long after the attempt takes it (rule 10).
@@ -39,30 +38,6 @@ const CONFIRM_AFTER: Duration = Duration::from_millis(50);
 /// An offer with less time left is confirmed before the caller gets its guard: a later renewal may be
 /// too late.
 const SHORT_OFFER: Duration = Duration::from_millis(100);
-
-/// A grant, as the answer to an acquire, a poll or a renewal reports it, or a notification.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct GrantReply {
-    token: FencingToken,
-    /// How many holds the owner has, if the server sent it.
-    holds: Option<u32>,
-    remaining: Duration,
-}
-
-impl From<Acquired> for GrantReply {
-    fn from(acquired: Acquired) -> Self {
-        let Acquired {
-            token,
-            holds,
-            remaining,
-        } = acquired;
-        Self {
-            token,
-            holds: Some(holds),
-            remaining,
-        }
-    }
-}
 
 /// An operation. Dropping it releases what it may have left on the server.
 #[derive(Debug)]
@@ -230,24 +205,14 @@ impl<'a> Attempt<'a> {
 
     /// Turns a pushed grant into an answer. `None` if its deadline cannot be computed.
     pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<GrantReply>> {
-        let core = self.ask.client;
-        // The grant counts as the answer to a request that was sent when the grant was made.
-        let sent = core.clock.granted_at(grant.stamp, grant.received)?;
         let PushedGrant {
-            token,
-            remaining,
+            reply,
             stamp,
-            ..
+            received,
         } = grant;
-        Some(Answer {
-            sent,
-            stamp,
-            reply: GrantReply {
-                token,
-                holds: None,
-                remaining,
-            },
-        })
+        // The grant counts as the answer to a request that was sent when the grant was made.
+        let sent = self.ask.client.clock.granted_at(stamp, received)?;
+        Some(Answer { sent, stamp, reply })
     }
 
     /// Whether a grant must be renewed before the caller gets its guard: if no time is left, or if
@@ -330,10 +295,8 @@ impl<'a> Attempt<'a> {
             core.renewals.watch(&holder, now);
         }
         if self.inbox.is_some() {
-            let target: Weak<HolderCell> = Arc::downgrade(&holder);
-            self.session
-                .router
-                .set_held(self.operation.sequence, target);
+            let sequence = self.operation.sequence;
+            self.session.router.set_held(sequence, &holder);
         }
         self.inbox = None;
         let origin = match self.ask.owner {
@@ -352,11 +315,10 @@ impl<'a> Attempt<'a> {
     ) -> Arc<HolderCell> {
         let core = self.ask.client;
         let create = || {
-            let watched = core.renewals.register();
             let session = Arc::clone(&self.session);
             Arc::new(HolderCell::new(
                 self.ask.key.clone(),
-                watched,
+                &core.renewals,
                 session,
                 status,
                 state.clone(),

@@ -24,12 +24,12 @@ use tracing::Instrument;
 
 use crate::bounds::FIRST_WAITERS;
 use crate::client::acquire::acquisition::Acquisition;
-use crate::client::acquire::attempt::{Attempt, GrantReply};
+use crate::client::acquire::attempt::Attempt;
 use crate::client::acquire::request::{Ask, WaitLimit};
 use crate::client::error::Error;
 use crate::client::hold::Hold;
 use crate::client::outcome::{Contention, Outcome};
-use crate::client::state::answer::Answer;
+use crate::client::state::answer::{Answer, GrantReply};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::{InboxEvent, PushedGrant};

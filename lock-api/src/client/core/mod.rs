@@ -23,12 +23,12 @@ use futures_util::stream::FuturesUnordered;
 
 use crate::backend::{Capabilities, LockBackend};
 use crate::client::error::{Error, Loss};
+use crate::client::state::answer::LeaseStatus;
 use crate::client::state::batches::Batcher;
 use crate::client::state::clock::ServerClock;
 use crate::client::state::floors::Floors;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::observers::Observed;
 use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
@@ -293,13 +293,8 @@ impl Core {
 
     /// Waits until the client is closed.
     pub(crate) async fn closed(&self) {
-        loop {
-            let version = self.closing.version();
-            if self.is_closed() {
-                return;
-            }
-            self.closing.changed(version).await;
-        }
+        let closed = || self.is_closed().then_some(());
+        self.closing.wait_for(closed).await;
     }
 
     pub(crate) fn is_orphaned(&self) -> bool {

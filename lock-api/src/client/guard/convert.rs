@@ -17,8 +17,8 @@
 use crate::client::error::{Error, Loss};
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
+use crate::client::state::answer::LeaseStatus;
 use crate::client::state::backoff::Backoff;
-use crate::client::state::lease_status::LeaseStatus;
 use crate::id::FencingToken;
 use crate::reply::{ConvertReply, EndReason};
 use crate::request::{Convert, Mode};

@@ -20,11 +20,10 @@ use crate::client::handle::client::LockClient;
 use crate::client::handoff::kind::Transferable;
 use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, guard_name};
 use crate::client::hold::{Hold, Origin};
-use crate::client::state::answer::Answer;
+use crate::client::state::answer::{Answer, LeaseStatus};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::lease_status::LeaseStatus;
 use crate::client::state::session::Session;
 use crate::client::task::{release, renew};
 use crate::error::{BackendError, InvalidInput};
@@ -489,7 +488,7 @@ impl Adopter<'_> {
         core.floors.saw(&handoff.key, status.token);
         let holder = Arc::new(HolderCell::new(
             handoff.key.clone(),
-            core.renewals.register(),
+            &core.renewals,
             self.session(),
             status,
             state.clone(),

@@ -148,15 +148,8 @@ fn loom_drop_races_renewal_loss_and_waiter() {
         let (lost, seen) = (guard.lost(), Arc::clone(&dropped));
         let listener = spawn(move || {
             // The wait for a loss does not return when the guard is dropped.
-            let dropped = async {
-                loop {
-                    let version = seen.1.version();
-                    if seen.0.load(Ordering::Acquire) {
-                        return;
-                    }
-                    seen.1.changed(version).await;
-                }
-            };
+            let dropped = || seen.0.load(Ordering::Acquire).then_some(());
+            let dropped = seen.1.wait_for(dropped);
             match block_on(select(pin!(lost), pin!(dropped))) {
                 Either::Left((loss, _)) => assert_eq!(loss, Loss::Forced),
                 Either::Right(_) => {}

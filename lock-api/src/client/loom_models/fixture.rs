@@ -139,13 +139,8 @@ impl Server {
 
     /// Waits until an acquire was queued.
     pub(super) async fn queued(&self) {
-        loop {
-            let version = self.changed.version();
-            if self.state.lock().queued {
-                return;
-            }
-            self.changed.changed(version).await;
-        }
+        let queued = || self.state.lock().queued.then_some(());
+        self.changed.wait_for(queued).await;
     }
 
     fn release_one(&self, request: &Release) -> ReleaseReply {

@@ -1,4 +1,4 @@
-//! A reply together with the moment before its request was sent.
+//! A reply together with the moment before its request was sent, and the lease that it reports.
 //!
 //! The server computed the reply at some time between sending and receiving. The client only relies
 //! on the earlier moment: a lease that had `remaining` in the reply is counted from `sent` (rule
@@ -7,11 +7,11 @@
 use std::time::Duration;
 
 use crate::client::state::clock::local_deadline;
-use crate::client::state::lease_status::LeaseStatus;
 use crate::error::BackendError;
 use crate::id::FencingToken;
+use crate::reply::Acquired;
 use crate::runtime::Moment;
-use crate::time::Stamp;
+use crate::time::{ClockId, Stamp};
 
 /// A reply, its stamp, and the moment before its request was sent.
 #[derive(Clone, Debug)]
@@ -39,6 +39,34 @@ impl<T> Answer<T> {
             clock: self.stamp.clock,
         }
     }
+}
+
+/// A grant, as the answer to an acquire, a poll or a renewal reports it, or a notification.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct GrantReply {
+    pub(crate) token: FencingToken,
+    /// How many holds the owner has, if the server sent it.
+    pub(crate) holds: Option<u32>,
+    pub(crate) remaining: Duration,
+}
+
+impl From<Acquired> for GrantReply {
+    fn from(acquired: Acquired) -> Self {
+        Self {
+            token: acquired.token,
+            holds: Some(acquired.holds),
+            remaining: acquired.remaining,
+        }
+    }
+}
+
+/// The lease of a holder: its token, its local deadline, and the server clock that they depend on. If that
+/// clock steps, the holder is lost.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LeaseStatus {
+    pub(crate) token: FencingToken,
+    pub(crate) deadline: Moment,
+    pub(crate) clock: ClockId,
 }
 
 /// Borrows the reply, or the error.

@@ -17,17 +17,16 @@ use std::time::Duration;
 use smallvec::{SmallVec, smallvec};
 
 use crate::client::error::Loss;
+use crate::client::state::answer::LeaseStatus;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::lease_status::LeaseStatus;
-use crate::client::state::router::LossTarget;
+use crate::client::state::renewals::Renewals;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
-use crate::client::state::watch::Watched;
 use crate::id::{FencingToken, Key, Operation};
 use crate::reply::EndReason;
 use crate::request::Mode;
 use crate::runtime::Moment;
-use crate::sync::{Arc, Mutex};
+use crate::sync::{Arc, Mutex, Weak};
 use crate::time::ClockId;
 
 /// A renewal to send.
@@ -51,7 +50,8 @@ pub(crate) struct HolderCell {
     pub(crate) key: Key,
     pub(crate) id: u64,
     pub(crate) session: Arc<Session>,
-    watched: Watched,
+    /// The schedule of its client, which owns it.
+    renewals: Weak<Renewals>,
     state: Mutex<State>,
     pub(crate) changed: Signal,
 }
@@ -101,16 +101,16 @@ impl State {
 impl HolderCell {
     pub(crate) fn new(
         key: Key,
-        watched: Watched,
+        renewals: &Arc<Renewals>,
         session: Arc<Session>,
         status: LeaseStatus,
         hold: HoldState,
     ) -> Self {
         Self {
             key,
-            id: watched.id,
+            id: renewals.new_id(),
             session,
-            watched,
+            renewals: Arc::downgrade(renewals),
             state: Mutex::new(State {
                 status,
                 fixed_until: hold.fixed_until,
@@ -162,7 +162,14 @@ impl HolderCell {
     pub(crate) fn wake(&self) {
         self.changed.notify();
         if self.state.lock().lost.is_some() {
-            self.watched.alarm();
+            self.alarm();
+        }
+    }
+
+    /// Makes the schedule check the holder as soon as possible, because it is lost.
+    fn alarm(&self) {
+        if let Some(renewals) = self.renewals.upgrade() {
+            renewals.check_now(self.id);
         }
     }
 
@@ -226,7 +233,7 @@ impl HolderCell {
         state.lost.get_or_insert(loss);
         drop(state);
         self.changed.notify();
-        self.watched.alarm();
+        self.alarm();
     }
 
     /// Marks the holder as lost if the hold `sequence` is live, and returns whether it is. An
@@ -381,14 +388,6 @@ impl HolderCell {
     }
 }
 
-impl LossTarget for HolderCell {
-    fn lose_hold(&self, sequence: u64, loss: Loss) {
-        if self.is_unreleased(sequence) {
-            self.lose(loss);
-        }
-    }
-}
-
 fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
     state.check_deadline(now);
     let Some(hold) = state
@@ -414,18 +413,8 @@ pub(crate) mod tests {
     use futures_util::FutureExt;
 
     use super::*;
-    use crate::client::state::watch::Watcher;
     use crate::id::{OwnerId, SessionId};
     use crate::runtime::{BoxFuture, Runtime};
-    use crate::sync::Weak;
-
-    /// A watcher for a holder without a client.
-    #[derive(Debug)]
-    struct NoWatcher;
-
-    impl Watcher for NoWatcher {
-        fn check_now(&self, _: u64) {}
-    }
 
     /// A runtime whose random bytes are all zero.
     #[derive(Debug)]
@@ -481,7 +470,7 @@ pub(crate) mod tests {
         let key = Key::new("k").expect("valid");
         HolderCell::new(
             key,
-            Watched::new(1, Weak::<NoWatcher>::new()),
+            &Arc::new(Renewals::new(0)),
             Arc::new(Session::draw(&ZeroRandom, 1)),
             status(7, 1_000),
             first,

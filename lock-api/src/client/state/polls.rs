@@ -206,14 +206,10 @@ impl PollHandle {
 
     /// Waits for the next answer. Cancel safe.
     pub(crate) async fn next_answer(&self) -> PollAnswer {
-        loop {
-            let version = self.waiter.changed.version();
-            let answer = self.waiter.answers.lock().pop_front();
-            if let Some(answer) = answer {
-                return answer;
-            }
-            self.waiter.changed.changed(version).await;
-        }
+        let PolledWaiter {
+            answers, changed, ..
+        } = &*self.waiter;
+        changed.wait_for(|| answers.lock().pop_front()).await
     }
 }
 

@@ -36,12 +36,6 @@ impl ReleaseResult {
     }
 
     pub(crate) async fn wait(&self) -> Result<Acknowledged, BackendError> {
-        loop {
-            let version = self.changed.version();
-            if let Some(result) = self.get() {
-                return result;
-            }
-            self.changed.changed(version).await;
-        }
+        self.changed.wait_for(|| self.get()).await
     }
 }

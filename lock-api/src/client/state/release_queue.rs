@@ -196,13 +196,8 @@ impl ReleaseQueue {
 
     /// Waits until the queue [is idle](Self::is_idle).
     pub(crate) async fn drained(&self) {
-        loop {
-            let version = self.changed.version();
-            if self.is_idle() {
-                return;
-            }
-            self.changed.changed(version).await;
-        }
+        let idle = || self.is_idle().then_some(());
+        self.changed.wait_for(idle).await;
     }
 }
 

@@ -17,9 +17,8 @@ use std::time::Duration;
 use crate::bounds::RENEWALS_PER_LEASE;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::Signal;
-use crate::client::state::watch::{Watched, Watcher};
 use crate::runtime::Moment;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
 use crate::time::ClockId;
 
 /// The grid is this fraction of the interval between two renewals.
@@ -108,15 +107,6 @@ impl Schedule {
     }
 }
 
-impl Watcher for Renewals {
-    fn check_now(&self, id: u64) {
-        let wake = self.state.lock().check_by(id, Moment::default());
-        if wake {
-            self.changed.notify();
-        }
-    }
-}
-
 impl Renewals {
     pub(crate) fn new(phase: u64) -> Self {
         Self {
@@ -128,11 +118,17 @@ impl Renewals {
         }
     }
 
-    /// Assigns an id to a new holder. The holder is scheduled later.
-    pub(crate) fn register(self: &Arc<Self>) -> Watched {
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let by: Weak<Self> = Arc::downgrade(self);
-        Watched::new(id, by)
+    /// The id of a new holder. The holder is scheduled later.
+    pub(super) fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Checks the holder with this id as soon as possible.
+    pub(super) fn check_now(&self, id: u64) {
+        let wake = self.state.lock().check_by(id, Moment::default());
+        if wake {
+            self.changed.notify();
+        }
     }
 
     /// When the next renewal is due, if the last one was sent at `sent`.

@@ -13,13 +13,12 @@
 //! asks for a poll.
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::time::Duration;
 
 use crate::backend::Notification;
-use crate::client::error::Loss;
+use crate::client::state::answer::GrantReply;
+use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::Signal;
-use crate::id::FencingToken;
+use crate::reply::EndReason;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
 use crate::time::Stamp;
@@ -27,8 +26,7 @@ use crate::time::Stamp;
 /// A grant that was pushed, and when the client received it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PushedGrant {
-    pub(crate) token: FencingToken,
-    pub(crate) remaining: Duration,
+    pub(crate) reply: GrantReply,
     pub(crate) stamp: Stamp,
     pub(crate) received: Moment,
 }
@@ -62,26 +60,15 @@ impl Inbox {
 
     /// Waits for the next event. Cancel safe.
     pub(crate) async fn next(&self) -> InboxEvent {
-        loop {
-            let version = self.changed.version();
-            {
-                let mut contents = self.state.lock();
-                if let Some(grant) = contents.grant.take() {
-                    return InboxEvent::Granted(grant);
-                }
-                if std::mem::take(&mut contents.poll_now) {
-                    return InboxEvent::PollNow;
-                }
+        let taken = || {
+            let mut contents = self.state.lock();
+            if let Some(grant) = contents.grant.take() {
+                return Some(InboxEvent::Granted(grant));
             }
-            self.changed.changed(version).await;
-        }
+            std::mem::take(&mut contents.poll_now).then_some(InboxEvent::PollNow)
+        };
+        self.changed.wait_for(taken).await
     }
-}
-
-/// A holder that learns of its loss from a notification.
-pub(crate) trait LossTarget: fmt::Debug + Send + Sync {
-    /// Marks the holder as lost, if the operation with this sequence still holds through it.
-    fn lose_hold(&self, sequence: u64, loss: Loss);
 }
 
 #[derive(Debug)]
@@ -91,7 +78,7 @@ enum Entry {
         /// Whether the operation was released by force. The reply with its grant may be on its way.
         revoked: bool,
     },
-    Held(Weak<dyn LossTarget>),
+    Held(Weak<HolderCell>),
     /// A release was decided and is not acknowledged yet.
     Releasing,
 }
@@ -122,13 +109,11 @@ impl NotificationRouter {
 
     /// Routes the forced release of an operation to its holder, also one that came before. A reply that is
     /// later doesn't undo it: a hold that is revoked stays at the server until it ends.
-    pub(crate) fn set_held(&self, sequence: u64, holder: Weak<dyn LossTarget>) {
-        let target = holder.upgrade();
-        let before = self.entries.lock().insert(sequence, Entry::Held(holder));
-        if let Some(Entry::Waiting { revoked: true, .. }) = before
-            && let Some(target) = target
-        {
-            target.lose_hold(sequence, Loss::Forced);
+    pub(crate) fn set_held(&self, sequence: u64, holder: &Arc<HolderCell>) {
+        let entry = Entry::Held(Arc::downgrade(holder));
+        let before = self.entries.lock().insert(sequence, entry);
+        if let Some(Entry::Waiting { revoked: true, .. }) = before {
+            holder.lose_through(sequence, EndReason::Forced);
         }
     }
 
@@ -177,9 +162,13 @@ impl NotificationRouter {
                 remaining,
                 stamp,
             } => {
-                let grant = PushedGrant {
+                let reply = GrantReply {
                     token,
+                    holds: None,
                     remaining,
+                };
+                let grant = PushedGrant {
+                    reply,
                     stamp,
                     received,
                 };
@@ -208,7 +197,7 @@ impl NotificationRouter {
             Some(Entry::Releasing) | None => None,
         };
         if let Some(holder) = holder {
-            holder.lose_hold(sequence, Loss::Forced);
+            holder.lose_through(sequence, EndReason::Forced);
         }
     }
 
@@ -222,9 +211,14 @@ impl NotificationRouter {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use futures_util::FutureExt;
 
     use super::*;
+    use crate::client::error::Loss;
+    use crate::client::state::holder::tests::{hold, holder};
+    use crate::id::FencingToken;
     use crate::time::{ClockId, ServerTime};
 
     const STAMP: Stamp = Stamp {
@@ -253,67 +247,54 @@ mod tests {
         deliver(&router, granted(1, 7));
         deliver(&router, granted(2, 8));
         let event = inbox.next().now_or_never();
-        assert!(matches!(event, Some(InboxEvent::Granted(grant)) if grant.token.get() == 7));
+        assert!(matches!(event, Some(InboxEvent::Granted(grant)) if grant.reply.token.get() == 7));
         assert!(inbox.next().now_or_never().is_none());
     }
 
-    /// Records the losses that reach a holder.
-    #[derive(Debug, Default)]
-    struct Holder(Mutex<Vec<u64>>);
+    fn revoked(sequence: u64) -> Notification {
+        let stamp = STAMP;
+        Notification::Revoked { sequence, stamp }
+    }
 
-    impl LossTarget for Holder {
-        fn lose_hold(&self, sequence: u64, _: Loss) {
-            self.0.lock().push(sequence);
-        }
+    /// A holder with this hold, which gets its notifications.
+    fn held(router: &NotificationRouter, sequence: u64) -> Arc<HolderCell> {
+        let holder = Arc::new(holder(hold(sequence, 1_000)));
+        router.set_held(sequence, &holder);
+        holder
     }
 
     #[test]
     fn notification_without_an_entry_changes_nothing() {
         let router = NotificationRouter::default();
         let inbox = router.register(1);
-        let holder = Arc::new(Holder::default());
-        let target: Weak<Holder> = Arc::downgrade(&holder);
-        router.set_held(2, target);
-        let forced = |sequence| Notification::Revoked {
-            sequence,
-            stamp: STAMP,
-        };
+        let holder = held(&router, 2);
         let wake_up = |sequence| Notification::WakeUp {
             sequence,
             stamp: STAMP,
         };
         for sequence in [0, 3, 1_000, u64::MAX] {
-            for notification in [granted(sequence, 7), forced(sequence), wake_up(sequence)] {
+            for notification in [granted(sequence, 7), revoked(sequence), wake_up(sequence)] {
                 deliver(&router, notification);
             }
         }
         assert!(inbox.next().now_or_never().is_none());
-        assert!(holder.0.lock().is_empty());
+        assert_eq!(holder.lost(), None);
         let known: Vec<u64> = router.entries.lock().keys().copied().collect();
         assert_eq!(known, [1, 2], "no entry is made or removed");
-        deliver(&router, forced(2));
-        assert_eq!(*holder.0.lock(), [2]);
+        deliver(&router, revoked(2));
+        assert_eq!(holder.lost(), Some(Loss::Forced));
     }
 
     #[test]
     fn forced_release_that_overtakes_its_grant_loses_the_guard() {
         let router = NotificationRouter::default();
         let _inboxes = [router.register(1), router.register(2)];
-        let revoked = Notification::Revoked {
-            sequence: 1,
-            stamp: STAMP,
-        };
-        deliver(&router, revoked);
-        let holders = [1, 2].map(|sequence| {
-            let holder = Arc::new(Holder::default());
-            let target: Weak<Holder> = Arc::downgrade(&holder);
-            router.set_held(sequence, target);
-            holder
-        });
-        assert_eq!(*holders[0].0.lock(), [1]);
-        assert!(holders[1].0.lock().is_empty(), "another operation");
-        deliver(&router, revoked);
-        assert_eq!(*holders[0].0.lock(), [1, 1], "it is held now");
+        deliver(&router, revoked(1));
+        let [first, second] = [1, 2].map(|sequence| held(&router, sequence));
+        assert_eq!(first.lost(), Some(Loss::Forced));
+        assert_eq!(second.lost(), None, "another operation");
+        deliver(&router, revoked(2));
+        assert_eq!(second.lost(), Some(Loss::Forced), "it is held now");
     }
 
     #[test]

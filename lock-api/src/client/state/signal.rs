@@ -1,7 +1,7 @@
 //! A version counter that tasks wait on. Every wait of the client uses it.
 //!
 //! A task reads the version, checks the state that it waits for, and then waits until the version
-//! differs from the one that it read. `notify` increments the version and wakes all waiting tasks.
+//! differs from the one that it read. [`wait_for`](Signal::wait_for) does this in a loop. `notify` increments the version and wakes all waiting tasks.
 //! If it runs between the check and the wait, the wait returns at once, so no wake-up is lost.
 //!
 //! Each [`Changed`] future has at most one waker in the slab. It replaces the waker when it is polled
@@ -54,6 +54,17 @@ impl Signal {
         };
         for (_, waker) in woken {
             waker.wake();
+        }
+    }
+
+    /// Waits until `ready` returns a value. It is asked at once, and after each change. Cancel safe.
+    pub(crate) async fn wait_for<T>(&self, mut ready: impl FnMut() -> Option<T>) -> T {
+        loop {
+            let version = self.version();
+            if let Some(value) = ready() {
+                return value;
+            }
+            self.changed(version).await;
         }
     }
 

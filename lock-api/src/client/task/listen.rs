@@ -120,11 +120,6 @@ fn set_listening(core: &Core, session: &Session, listening: bool) {
 
 /// Waits until the client has no user left.
 async fn orphaned(core: &Core) {
-    loop {
-        let version = core.closing.version();
-        if core.is_orphaned() {
-            return;
-        }
-        core.closing.changed(version).await;
-    }
+    let orphaned = || core.is_orphaned().then_some(());
+    core.closing.wait_for(orphaned).await;
 }
