@@ -13,7 +13,7 @@ use leasehold_api::{
     RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 
-use crate::support::{client, secs, server};
+use crate::support::{client, invalid, mutex_of, rw_lock_of, secs, server};
 
 /// A backend that panics on every call.
 #[derive(Debug)]
@@ -48,13 +48,6 @@ fn untouchable() -> LockClient {
     LockClient::new(Untouchable(server().client("unused").runtime()))
 }
 
-fn invalid<T: std::fmt::Debug>(result: Result<T, Error>) -> InvalidInput {
-    match result {
-        Err(Error::InvalidInput { problem, .. }) => problem,
-        other => panic!("not refused as invalid input: {other:?}"),
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn keys_are_checked_by_the_handle() {
     let locks = untouchable();
@@ -76,7 +69,7 @@ async fn keys_are_checked_by_the_handle() {
 #[tokio::test(start_paused = true)]
 async fn leases_are_checked_before_any_io() {
     let locks = untouchable();
-    let mutex = locks.mutex("k").expect("valid");
+    let mutex = mutex_of(&locks);
     let nano = Duration::from_nanos(1);
     for lease in [
         Duration::ZERO,
@@ -114,7 +107,7 @@ async fn leases_are_checked_before_any_io() {
     }
     invalid(mutex.clone().max_hold(Duration::ZERO).lock().await);
     invalid(mutex.clone().policy(Policy::ReaderPreference).lock().await);
-    let rw = locks.rw_lock("k").expect("valid").lease(Duration::ZERO);
+    let rw = rw_lock_of(&locks).lease(Duration::ZERO);
     invalid(rw.read().await);
     invalid(rw.try_write().await);
 }

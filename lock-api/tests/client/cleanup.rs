@@ -8,10 +8,13 @@ use std::task::Poll;
 use futures_util::FutureExt as _;
 use std::time::Duration;
 
-use leasehold_api::{Error, LockBackend as _, LockClient, Loss, Refused};
+use leasehold_api::{LockBackend as _, LockClient, Loss, Refused};
 use leasehold_sim::{Call, Fault};
 
-use crate::support::{client, contended, held, ms, secs, server};
+use crate::support::{
+    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
+    refused_by, rw_lock_of, secs, server,
+};
 use crate::wrapped::Wrapped;
 
 /// Drops an acquire after 1, 2, 3, … polls.
@@ -21,10 +24,9 @@ async fn acquire_dropped_at_any_await_point_leaves_nothing() {
     for contended in [false, true] {
         for polls in 1..40 {
             let server = server();
-            let (a, _) = client(&server, "a");
-            let (b, _) = client(&server, "b");
-            let blocker = held(b.mutex("k").expect("valid").try_lock().await);
-            let mutex = a.mutex("k").expect("valid");
+            let [a, b] = clients(&server);
+            let blocker = held(mutex_of(&b).try_lock().await);
+            let mutex = mutex_of(&a);
             let mut left = polls;
             let mut blocker = contended.then_some(blocker);
             {
@@ -64,7 +66,7 @@ async fn acquire_dropped_at_any_await_point_leaves_nothing() {
 async fn acquire_dropped_before_its_late_request_leaves_nothing() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     drop(mutex.lock().await.expect("free"));
     server.advance(secs(1)).await;
     network.inject_into(Call::Acquire, Fault::DelayRequest(ms(800)));
@@ -75,22 +77,10 @@ async fn acquire_dropped_before_its_late_request_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guard_can_be_dropped_outside_a_runtime() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    std::thread::spawn(move || drop(guard))
-        .join()
-        .expect("no panic");
-    server.advance(ms(100)).await;
-    server.assert_idle();
-}
-
-#[tokio::test(start_paused = true)]
 async fn guard_outlives_its_client_and_is_released() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     drop(a);
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "the guard is still renewed");
@@ -103,7 +93,7 @@ async fn guard_outlives_its_client_and_is_released() {
 async fn release_is_retried_until_acknowledged() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.isolate();
     drop(guard);
     server.advance(secs(5)).await;
@@ -117,7 +107,7 @@ async fn release_is_retried_until_acknowledged() {
 async fn dropped_release_continues() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::LoseRequest);
     assert!(tokio::time::timeout(ms(10), guard.release()).await.is_err());
     assert!(!guard.is_valid());
@@ -130,12 +120,12 @@ async fn dropped_release_continues() {
 async fn release_with_a_lost_reply_reports_an_expired_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(1)).fixed_lease();
+    let mutex = mutex_of(&a).lease(secs(1)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(2)).await;
     network.inject_into(Call::Release, Fault::LoseReply);
     let released = guard.release().await;
-    assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
+    assert_error!(released, Lost);
     // The first attempt to release this guard succeeded.
     let guard = mutex.lock().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseReply);
@@ -148,11 +138,11 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
 async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::LoseReply);
     let sibling = async {
         server.advance(ms(100)).await;
-        held(a.mutex("k").expect("valid").try_lock().await)
+        held(mutex_of(&a).try_lock().await)
     };
     let (released, _sibling) = tokio::join!(guard.release(), sibling);
     assert!(matches!(released, Ok(0)), "{released:?}");
@@ -164,20 +154,13 @@ async fn release_after_a_shutdown_reports_the_loss() {
     for reply_is_lost in [false, true] {
         let server = server();
         let (a, network) = client(&server, "a");
-        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        let guard = lock(&a).await;
         if reply_is_lost {
             network.inject_into(Call::Release, Fault::LoseReply);
         }
         a.shutdown().await.expect("acknowledged");
         let released = guard.release().await;
-        let lost = matches!(
-            released,
-            Err(Error::Lost {
-                reason: Loss::ClientClosed,
-                ..
-            })
-        );
-        assert!(lost, "{released:?}");
+        assert_eq!(lost_by(&released), Loss::ClientClosed);
     }
 }
 
@@ -188,8 +171,8 @@ async fn another_kind_of_lock_waits_for_the_release_of_a_dropped_guard() {
     for release_lost in [false, true] {
         let server = server();
         let (a, network) = client(&server, "a");
-        let mutex = a.mutex("k").expect("valid");
-        let rw_lock = a.rw_lock("k").expect("valid");
+        let mutex = mutex_of(&a);
+        let rw_lock = rw_lock_of(&a);
         let permits = a.semaphore("k", 3).expect("valid");
         let lose_next = || {
             if release_lost {
@@ -219,29 +202,20 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
     let (b, _) = client(&server, "b");
     // Releases of this key that were acknowledged, and one of another key, make no difference.
     for fault in [None, Some(Fault::LoseReply)] {
-        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        let guard = lock(&a).await;
         if let Some(fault) = fault {
             network.inject_into(Call::Release, fault);
         }
         drop(guard);
         server.advance(secs(5)).await;
     }
-    let _theirs = b.mutex("k").expect("valid").lock().await.expect("free");
+    let _theirs = lock(&b).await;
     let other = a.mutex("other").expect("valid").lock().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseRequest);
     drop(other);
     let begun = server.elapsed();
-    let refused = a.rw_lock("k").expect("valid").try_write_for(secs(5)).await;
-    assert!(
-        matches!(
-            refused,
-            Err(Error::Refused {
-                reason: Refused::Mismatch { .. },
-                ..
-            })
-        ),
-        "{refused:?}"
-    );
+    let refused = rw_lock_of(&a).try_write_for(secs(5)).await;
+    assert!(matches!(refused_by(&refused), Refused::Mismatch { .. }));
     assert!(server.elapsed() - begun < ms(10), "refused at once");
 }
 
@@ -251,42 +225,38 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
 async fn try_with_a_limit_of_zero_tells_a_refusal() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     for _ in 0..3 {
         network.inject_into(Call::Release, Fault::LoseRequest);
     }
     drop(guard);
     for _ in 0..2 {
-        let lock = a.rw_lock("k").expect("valid");
+        let lock = rw_lock_of(&a);
         let refused = lock.try_write_for(Duration::ZERO).await;
-        assert!(matches!(refused, Err(Error::Refused { .. })), "{refused:?}");
+        assert_error!(refused, Refused);
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_releases_guards_and_ends_waits() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let held_by_b = b.mutex("busy").expect("valid").lock().await.expect("free");
     let handle = a.mutex("busy").expect("valid");
     let waiting = tokio::spawn(async move { handle.lock().await });
-    let handle = a.mutex("k").expect("valid");
+    let handle = mutex_of(&a);
     let guard = handle.lock().await.expect("free");
     let lost = tokio::spawn(guard.lost());
     server.advance(secs(2)).await;
     a.shutdown().await.expect("acknowledged");
-    assert!(matches!(
-        waiting.await.expect("no panic"),
-        Err(Error::Closed)
-    ));
+    assert_error!(waiting.await.expect("no panic"), Closed);
     assert_eq!(lost.await.expect("no panic"), Loss::ClientClosed);
     assert!(!guard.is_valid());
     drop(held_by_b);
     server.advance(ms(100)).await;
     assert_eq!(server.left_behind(), "");
-    assert!(matches!(handle.lock().await, Err(Error::Closed)));
-    assert!(matches!(a.mutex("k"), Err(Error::Closed)));
+    assert_error!(handle.lock().await, Closed);
+    assert_error!(a.mutex("k"), Closed);
     a.shutdown().await.expect("a second shutdown succeeds");
 }
 
@@ -294,13 +264,10 @@ async fn shutdown_releases_guards_and_ends_waits() {
 async fn shutdown_during_an_outage_is_bounded() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let _guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let _guard = lock(&a).await;
     network.isolate();
     let begun = server.elapsed();
-    assert!(matches!(
-        a.shutdown().await,
-        Err(Error::OutcomeUnknown { .. })
-    ));
+    assert_error!(a.shutdown().await, OutcomeUnknown);
     assert!(server.elapsed() - begun <= secs(5) + ms(1));
 }
 
@@ -310,11 +277,7 @@ async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
     let backend = Wrapped::new(server.client("a"));
     let process = backend.process.clone();
     let locks = LockClient::new(backend);
-    let mutex = locks
-        .mutex("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let mutex = reentrant_mutex(&locks);
     let guard = mutex.lock().await.expect("free");
     process.store(2, Ordering::SeqCst);
     // The child's copy of the handle is another owner. Dropping its copy of the guard releases
@@ -329,7 +292,7 @@ async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
 async fn idle_client_makes_no_calls() {
     let server = server();
     let (a, backend) = client(&server, "a");
-    drop(a.mutex("k").expect("valid").lock().await.expect("free"));
+    drop(lock(&a).await);
     server.advance(secs(1)).await;
     let calls = server.log().len();
     server.advance(secs(3600)).await;
@@ -342,7 +305,7 @@ async fn idle_client_makes_no_calls() {
 async fn shutdown_waits_for_a_release_in_flight() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::DelayRequest(ms(800)));
     let releasing = tokio::spawn(async move { guard.release().await });
     server.advance(ms(100)).await;

@@ -6,10 +6,10 @@ use std::pin::pin;
 use futures_util::future::join_all;
 use futures_util::{FutureExt as _, StreamExt};
 use leasehold_api::machine::Command;
-use leasehold_api::{Election, Error, LockClient, Loss};
+use leasehold_api::{Election, LockClient, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{client, ms, secs, server};
+use crate::support::{assert_error, client, clients, ms, secs, server};
 use crate::wrapped::Wrapped;
 
 fn election(locks: &LockClient, info: &str) -> Election {
@@ -20,7 +20,7 @@ fn election(locks: &LockClient, info: &str) -> Election {
 #[tokio::test(start_paused = true)]
 async fn followers_find_the_leader_and_its_info() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     let follower = election(&b, "");
     assert_eq!(follower.leader().await.expect("answered"), None);
     let term = election(&a, "a:80").campaign().await.expect("free");
@@ -83,7 +83,7 @@ async fn paused_leader_is_none_at_once_when_it_wakes() {
 #[tokio::test(start_paused = true)]
 async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     let (terms, dropped) = (RefCell::new(Vec::new()), Cell::new(0));
     let standing = election(&a, "a");
     struct Count<'a>(&'a Cell<u32>);
@@ -114,7 +114,7 @@ async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
 #[tokio::test(start_paused = true)]
 async fn dropped_term_resigns() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     let term = election(&a, "a").campaign().await.expect("free");
     drop(term);
     server.advance(ms(50)).await;
@@ -127,7 +127,7 @@ async fn dropped_term_resigns() {
 #[tokio::test(start_paused = true)]
 async fn observers_see_each_leader_by_one_inspection_a_second() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     // Handles that are not clones of each other share the inspections too.
     let mut streams: Vec<_> = (0..5)
         .map(|_| Box::pin(election(&b, "").observe()))
@@ -196,7 +196,7 @@ async fn bad_info_is_refused_before_any_io() {
     let (a, _) = client(&server, "a");
     let begun = server.elapsed();
     let refused = a.election("leader").expect("valid").info(vec![0; 129]);
-    assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+    assert_error!(refused, InvalidInput);
     assert!(a.election("").is_err());
     assert_eq!(server.elapsed(), begun);
     let term = election(&a, &"x".repeat(128))
@@ -204,5 +204,5 @@ async fn bad_info_is_refused_before_any_io() {
         .await
         .expect("free");
     let refused = term.set_info(vec![0; 129]).await;
-    assert!(matches!(refused, Err(Error::InvalidInput { .. })));
+    assert_error!(refused, InvalidInput);
 }

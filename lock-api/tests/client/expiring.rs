@@ -6,13 +6,13 @@ use futures_util::FutureExt as _;
 use leasehold_api::{ForceMode, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{client, ms, secs, server};
+use crate::support::{client, clients, lock, ms, mutex_of, secs, server};
 
 #[tokio::test(start_paused = true)]
 async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10)).fixed_lease();
+    let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let (begun, valid_for) = (server.elapsed(), guard.valid_for());
     let left = guard.expiring(secs(3)).await;
@@ -36,7 +36,7 @@ async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
 async fn renewals_put_the_end_off() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(9));
+    let mutex = mutex_of(&a).lease(secs(9));
     let guard = mutex.lock().await.expect("free");
     let mut expiring = Box::pin(guard.expiring(secs(4)));
     for _ in 0..100 {
@@ -64,7 +64,7 @@ async fn renewals_put_the_end_off() {
 async fn renewal_wakes_a_future_that_slept_for_the_old_deadline() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10)).fixed_lease();
+    let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let expiring = tokio::spawn(guard.expiring(secs(2)));
     server.advance(secs(6)).await;
@@ -79,9 +79,8 @@ async fn renewal_wakes_a_future_that_slept_for_the_old_deadline() {
 #[tokio::test(start_paused = true)]
 async fn loss_without_a_warning_completes_it_at_once() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let [a, b] = clients(&server);
+    let guard = lock(&a).await;
     let expiring = tokio::spawn(guard.expiring(secs(5)));
     server.advance(secs(1)).await;
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
@@ -96,7 +95,7 @@ async fn loss_without_a_warning_completes_it_at_once() {
 async fn maximum_hold_is_expected() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(9));
+    let mutex = mutex_of(&a).lease(secs(9));
     let guard = mutex.max_hold(secs(60)).lock().await.expect("free");
     let begun = server.elapsed();
     assert_eq!(guard.expiring(secs(4)).await, secs(4));
@@ -109,7 +108,7 @@ async fn maximum_hold_is_expected() {
 async fn released_guard_never_expires() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     let guard = mutex.lock().await.expect("free");
     let released = guard.expiring(secs(5));
     guard.release().await.expect("answered");
@@ -145,7 +144,7 @@ async fn several_keys_expire_with_the_first() {
 async fn waiting_for_the_end_does_not_keep_the_client_alive() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let expiring = guard.expiring(secs(5));
     drop((guard, a));
     server.advance(secs(1)).await;

@@ -7,35 +7,63 @@ use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceMode, ForceReply, Key, LockClient, Loss};
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
-use crate::support::{client, contended, held, ms, secs, server};
+use crate::support::{
+    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
+    reentrant_rw, secs, server, wait,
+};
 use crate::wrapped::Wrapped;
+
+#[tokio::test(start_paused = true)]
+async fn lock_is_renewed_for_hours() {
+    let server = server();
+    let [a, b] = clients(&server);
+    let guard = lock(&a).await;
+    server.advance(secs(3 * 3600)).await;
+    assert!(guard.is_valid());
+    contended(&mutex_of(&b).try_lock().await);
+    assert_eq!(guard.release().await.expect("answered"), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn fixed_lease_is_lost_before_the_server_frees_the_key() {
+    let server = server();
+    let [a, b] = clients(&server);
+    let mutex = mutex_of(&a).lease(secs(5)).fixed_lease();
+    let guard = mutex.lock().await.expect("free");
+    let lost = guard.lost();
+    assert_eq!(lost.await, Loss::Deadline);
+    assert!(!guard.is_valid());
+    contended(&mutex_of(&b).try_lock().await);
+    server.advance(ms(100)).await;
+    let _second = held(mutex_of(&b).try_lock().await);
+    assert_error!(guard.release().await, Lost);
+}
 
 #[tokio::test(start_paused = true)]
 async fn isolated_guard_is_lost_before_the_server_frees_the_key() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     server.advance(secs(60)).await;
     network.isolate();
-    let waiter = b.mutex("k").expect("valid");
-    let waiting = tokio::spawn(async move { waiter.lock().await });
+    let waiting = wait(&b);
     assert_eq!(guard.lost().await, Loss::Deadline);
     assert!(!waiting.is_finished());
     server.advance(secs(2)).await;
     assert!(waiting.is_finished());
     let second = waiting.await.expect("no panic").expect("granted");
     network.rejoin();
-    assert!(matches!(guard.release().await, Err(Error::Lost { .. })));
+    assert_error!(guard.release().await, Lost);
     assert!(second.is_valid());
-    contended(&a.mutex("k").expect("valid").try_lock().await);
+    contended(&mutex_of(&a).try_lock().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn short_outage_loses_nothing() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10));
+    let mutex = mutex_of(&a).lease(secs(10));
     let guard = mutex.lock().await.expect("free");
     network.isolate();
     server.advance(secs(8)).await;
@@ -51,7 +79,7 @@ async fn short_outage_loses_nothing() {
 async fn guard_of_a_paused_client_is_not_valid() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.pause();
     server.advance(secs(31)).await;
     network.resume();
@@ -66,13 +94,13 @@ async fn guard_of_a_paused_client_is_not_valid() {
 async fn renewal_notices_a_server_that_lost_its_data() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     server.restart(Data::Lost);
     assert_eq!(guard.lost().await, Loss::Unknown);
     assert!(server.elapsed() < secs(15));
     drop(guard);
     server.advance(secs(1)).await;
-    let again = held(a.mutex("k").expect("valid").try_lock().await);
+    let again = held(mutex_of(&a).try_lock().await);
     assert!(again.is_valid());
 }
 
@@ -80,7 +108,7 @@ async fn renewal_notices_a_server_that_lost_its_data() {
 async fn tokens_increase_after_data_loss_and_a_clock_step_back() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     let before = mutex.lock().await.expect("free");
     drop(before.release().await);
     server.restart(Data::Lost);
@@ -94,7 +122,7 @@ async fn server_clock_step_loses_the_guard() {
     for forward in [true, false] {
         let server = server();
         let (a, _) = client(&server, "a");
-        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        let guard = lock(&a).await;
         if forward {
             server.step_clock_forward(secs(1));
         } else {
@@ -110,13 +138,8 @@ async fn server_clock_step_loses_the_guard() {
 #[tokio::test(start_paused = true)]
 async fn max_hold_loses_a_healthy_guard() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let mutex = a
-        .mutex("k")
-        .expect("valid")
-        .lease(secs(3))
-        .max_hold(secs(20));
+    let [a, b] = clients(&server);
+    let mutex = mutex_of(&a).lease(secs(3)).max_hold(secs(20));
     let guard = mutex.lock().await.expect("free");
     let begun = server.elapsed();
     assert!(guard.valid_for() < secs(3));
@@ -124,14 +147,14 @@ async fn max_hold_loses_a_healthy_guard() {
     assert!(server.elapsed() - begun <= secs(20));
     assert!(server.elapsed() - begun > secs(19));
     server.advance(secs(4)).await;
-    let _second = held(b.mutex("k").expect("valid").try_lock().await);
+    let _second = held(mutex_of(&b).try_lock().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn only_manual_renewals_extend_a_fixed_lease() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10)).fixed_lease();
+    let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(8)).await;
     assert!(guard.valid_for() < secs(2));
@@ -141,25 +164,14 @@ async fn only_manual_renewals_extend_a_fixed_lease() {
     assert!(guard.is_valid());
     server.advance(secs(2)).await;
     assert!(!guard.is_valid());
-    assert!(matches!(
-        guard.renew().await,
-        Err(Error::Lost {
-            reason: Loss::Deadline,
-            ..
-        })
-    ));
+    assert_eq!(lost_by(&guard.renew().await), Loss::Deadline);
 }
 
 #[tokio::test(start_paused = true)]
 async fn nested_fixed_lease_shares_the_end_of_its_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let renewed = a
-        .mutex("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported")
-        .lease(secs(9));
+    let renewed = reentrant_mutex(&a).lease(secs(9));
     let fixed = renewed.clone().lease(secs(1)).fixed_lease();
     let outer = renewed.lock().await.expect("free");
     let inner = fixed.lock().await.expect("nested");
@@ -193,12 +205,7 @@ async fn nested_fixed_lease_shares_the_end_of_its_holder() {
 async fn nested_fixed_leases_end_together() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a
-        .mutex("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported")
-        .lease(secs(10));
+    let mutex = reentrant_mutex(&a).lease(secs(10));
     let mutex = mutex.fixed_lease();
     let outer = mutex.lock().await.expect("free");
     let taken = server.elapsed();
@@ -216,9 +223,8 @@ async fn nested_fixed_leases_end_together() {
 #[tokio::test(start_paused = true)]
 async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let [a, b] = clients(&server);
+    let guard = lock(&a).await;
     let tokens = b.inspect("k").await.expect("answered").held_tokens();
     assert_eq!(tokens, [guard.fencing_token()]);
     let forced = b
@@ -227,7 +233,7 @@ async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
         .expect("answered");
     assert_eq!(forced, ForceReply::Forced { holders: 1 });
     assert_eq!(guard.lost().await, Loss::Forced);
-    contended(&b.mutex("k").expect("valid").try_lock().await);
+    contended(&mutex_of(&b).try_lock().await);
     assert!(matches!(
         guard.release().await,
         Ok(_) | Err(Error::Lost { .. })
@@ -242,12 +248,7 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
     let acquires = Arc::clone(&backend.acquires);
     let a = LockClient::new(backend);
     let (b, _) = client(&server, "b");
-    let mutex = a
-        .mutex("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported")
-        .lease(secs(9));
+    let mutex = reentrant_mutex(&a).lease(secs(9));
     let mutex = mutex.fixed_lease();
     let revoked = mutex.lock().await.expect("free");
     // The server granted it 1 ms ago.
@@ -270,11 +271,9 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
 #[tokio::test(start_paused = true)]
 async fn push_announces_a_forced_release_immediately() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let blocker = b.mutex("k").expect("valid").lock().await.expect("free");
-    let mutex = a.mutex("k").expect("valid");
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let [a, b] = clients(&server);
+    let blocker = lock(&b).await;
+    let waiting = wait(&a);
     server.advance(secs(1)).await;
     drop(blocker);
     let guard = waiting.await.expect("no panic").expect("granted");
@@ -284,13 +283,7 @@ async fn push_announces_a_forced_release_immediately() {
     drop(b.force_release("k", tokens, ForceMode::Now).await);
     assert_eq!(guard.lost().await, Loss::Forced);
     assert!(server.elapsed() - begun < ms(100));
-    assert!(matches!(
-        guard.release().await,
-        Err(Error::Lost {
-            reason: Loss::Forced,
-            ..
-        })
-    ));
+    assert_eq!(lost_by(&guard.release().await), Loss::Forced);
 }
 
 #[tokio::test(start_paused = true)]
@@ -305,7 +298,7 @@ async fn loss_stops_the_body() {
     let (a, network) = client(&server, "a");
     let stopped = Arc::new(AtomicBool::new(false));
     let watch = Stopped(Arc::clone(&stopped));
-    let mutex = a.mutex("k").expect("valid").lease(secs(5));
+    let mutex = mutex_of(&a).lease(secs(5));
     let work = tokio::spawn(async move {
         let body = async move |_: &leasehold_api::MutexGuard| {
             let _watch = watch;
@@ -320,23 +313,14 @@ async fn loss_stops_the_body() {
     server.advance(secs(4)).await;
     assert!(stopped.load(Ordering::SeqCst));
     let result = work.await.expect("no panic");
-    assert!(
-        matches!(
-            result,
-            Err(Error::Lost {
-                reason: Loss::Deadline,
-                ..
-            })
-        ),
-        "{result:?}"
-    );
+    assert_eq!(lost_by(&result), Loss::Deadline);
 }
 
 #[tokio::test(start_paused = true)]
 async fn lost_never_completes_for_a_released_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let lost = tokio::spawn(guard.lost());
     let dropped = a.mutex("d").expect("valid").lock().await.expect("free");
     let lost_dropped = tokio::spawn(dropped.lost());
@@ -354,11 +338,8 @@ async fn foreign_value_is_reported_and_unchanged() {
     let (a, _) = client(&server, "a");
     let key = Key::new("k").expect("valid");
     server.plant_foreign(&key, "list");
-    let refused = a.mutex("k").expect("valid").lock().await;
-    assert!(
-        matches!(refused, Err(Error::ForeignValue { .. })),
-        "{refused:?}"
-    );
+    let refused = mutex_of(&a).lock().await;
+    assert_error!(refused, ForeignValue);
     assert_eq!(server.foreign(&key).as_deref(), Some("list"));
 }
 
@@ -397,13 +378,13 @@ async fn renewals_share_batches() {
 async fn released_guard_refuses_renew_and_protect() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     guard.release().await.expect("answered");
-    assert!(matches!(guard.renew().await, Err(Error::Released { .. })));
+    assert_error!(guard.renew().await, Released);
     let ran = guard
         .protect(async { panic!("the body ran without the lock") })
         .await;
-    assert!(matches!(ran, Err(Error::Released { .. })));
+    assert_error!(ran, Released);
     assert_eq!(guard.valid_for(), ms(0));
 }
 
@@ -411,7 +392,7 @@ async fn released_guard_refuses_renew_and_protect() {
 async fn slow_reply_does_not_extend_a_guard() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10));
+    let mutex = mutex_of(&a).lease(secs(10));
     mutex
         .lock()
         .await
@@ -438,11 +419,7 @@ async fn suspend_is_noticed_although_timers_did_not_run() {
     let backend = Wrapped::new(server.client("a"));
     let suspended = backend.suspended.clone();
     let locks = LockClient::new(backend);
-    let mutex = locks
-        .mutex("k")
-        .expect("valid")
-        .lease(secs(3600))
-        .fixed_lease();
+    let mutex = mutex_of(&locks).lease(secs(3600)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let lost = tokio::spawn(guard.lost());
     server.advance(secs(10)).await;
@@ -459,11 +436,7 @@ async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
     let backend = Wrapped::new(server.client("a"));
     let suspended = backend.suspended.clone();
     let locks = LockClient::new(backend);
-    let mutex = locks
-        .mutex("k")
-        .expect("valid")
-        .lease(secs(3600))
-        .fixed_lease();
+    let mutex = mutex_of(&locks).lease(secs(3600)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let steps = Arc::new(AtomicUsize::new(0));
     let counted = Arc::clone(&steps);
@@ -484,13 +457,7 @@ async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
     server.advance(secs(2)).await;
     assert_eq!(steps.load(Ordering::SeqCst), before);
     let result = work.await.expect("no panic");
-    assert!(matches!(
-        result,
-        Err(Error::Lost {
-            reason: Loss::Deadline,
-            ..
-        })
-    ));
+    assert_eq!(lost_by(&result), Loss::Deadline);
 }
 
 /// The token floor includes a token that a guard received later, not only its first token.
@@ -498,11 +465,7 @@ async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
 async fn tokens_increase_past_one_from_a_downgrade_by_release() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let rw = a
-        .rw_lock("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let rw = reentrant_rw(&a);
     let outer = rw.write().await.expect("free");
     let inner = rw.read().await.expect("nested");
     let first = inner.fencing_token();

@@ -2,7 +2,7 @@
 
 use leasehold_api::{Error, Label, LockClient, Refused};
 
-use crate::support::{client, held, ms, secs, server};
+use crate::support::{assert_error, client, held, ms, secs, server};
 
 #[tokio::test(start_paused = true)]
 async fn inspection_shows_holders_and_waiters() {
@@ -94,10 +94,7 @@ async fn available_permits_are_those_that_nobody_holds() {
     assert_eq!(other.available_permits().await.expect("idle"), 6);
     network.isolate();
     let refused = slots.available_permits().await;
-    assert!(
-        matches!(refused, Err(Error::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_error!(refused, Unavailable);
 }
 
 /// More holders than an inspection lists.

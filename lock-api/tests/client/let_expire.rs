@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_api::{Error, ForceMode, LockClient, Loss, Mutex, Outcome, ServerTime};
+use leasehold_api::{ForceMode, LockClient, Loss, Mutex, Outcome, ServerTime};
 use leasehold_sim::{Call, Fault, SimServer};
 
-use crate::support::{client, contended, held, ms, secs, server};
+use crate::support::{assert_error, client, clients, contended, held, lost_by, ms, secs, server};
 
 /// A message takes this long.
 const ONE_WAY: Duration = Duration::from_millis(1);
@@ -45,8 +45,7 @@ fn requests(server: &SimServer) -> usize {
 #[tokio::test(start_paused = true)]
 async fn lock_stays_taken_for_the_whole_lease() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let guard = mutex(&a, "k").lock().await.expect("free");
     let end = granted_at(&guard).saturating_add(secs(10));
     server.advance(secs(1)).await;
@@ -67,8 +66,7 @@ async fn lock_stays_taken_for_the_whole_lease() {
 #[tokio::test(start_paused = true)]
 async fn renewed_lock_stays_taken_until_its_renewed_lease_ends() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let guard = mutex(&a, "k").lock().await.expect("free");
     server.advance(secs(45)).await;
     let end = end_of_lease(&server, &b, "k").await;
@@ -123,8 +121,7 @@ async fn lock_granted_after_a_wait_stays_taken_for_the_whole_lease() {
 #[tokio::test(start_paused = true)]
 async fn confirmed_lock_needs_no_call() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let first = mutex(&a, "k").lock().await.expect("free");
     let lock = mutex(&b, "k");
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -141,8 +138,7 @@ async fn confirmed_lock_needs_no_call() {
 #[tokio::test(start_paused = true)]
 async fn waiter_gets_the_lock_when_the_lease_ends() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let guard = mutex(&a, "k").lock().await.expect("free");
     let end = granted_at(&guard).saturating_add(secs(10));
     let lock = mutex(&b, "k");
@@ -157,8 +153,7 @@ async fn waiter_gets_the_lock_when_the_lease_ends() {
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_and_maximum_hold_change_nothing() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let locks = [
         ("fixed", mutex(&a, "fixed").fixed_lease()),
         ("limited", mutex(&a, "limited").max_hold(secs(2))),
@@ -176,8 +171,7 @@ async fn fixed_lease_and_maximum_hold_change_nothing() {
 #[tokio::test(start_paused = true)]
 async fn nested_guards_share_the_end() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let lock = mutex(&a, "k").reentrant().expect("supported");
     let outer = lock.lock().await.expect("free");
     let inner = lock.lock().await.expect("nested");
@@ -199,8 +193,7 @@ async fn nested_guards_share_the_end() {
 #[tokio::test(start_paused = true)]
 async fn readers_and_permits_are_left_too() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let tree = a.rw_lock("tree").expect("valid").lease(secs(10));
     let reader = tree.read().await.expect("free");
     reader.let_expire().await.expect("held");
@@ -220,8 +213,7 @@ async fn readers_and_permits_are_left_too() {
 #[tokio::test(start_paused = true)]
 async fn several_keys_are_left_together() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let blocking = mutex(&b, "y").lock().await.expect("free");
     let all = a.multi().mutexes(["x", "y", "z"]).expect("valid");
     let all = all.lease(secs(10));
@@ -255,18 +247,11 @@ async fn lost_guard_is_an_error() {
     network.rejoin();
     let next = held(mutex(&b, "k").try_lock().await);
     let result = guard.let_expire().await;
-    let deadline = matches!(
-        result,
-        Err(Error::Lost {
-            reason: Loss::Deadline,
-            ..
-        })
-    );
-    assert!(deadline, "{result:?}");
+    assert_eq!(lost_by(&result), Loss::Deadline);
     let guard = mutex(&a, "other").lock().await.expect("free");
     guard.release().await.expect("answered");
     let result = guard.let_expire().await;
-    assert!(matches!(result, Err(Error::Released { .. })), "{result:?}");
+    assert_error!(result, Released);
     server.advance(secs(1)).await;
     assert!(next.is_valid());
 }
@@ -274,8 +259,7 @@ async fn lost_guard_is_an_error() {
 #[tokio::test(start_paused = true)]
 async fn forced_release_frees_a_lock_that_was_left() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let [a, b] = clients(&server);
     let guard = mutex(&a, "k").lock().await.expect("free");
     guard.let_expire().await.expect("held");
     let tokens = b.inspect("k").await.expect("answered").held_tokens();

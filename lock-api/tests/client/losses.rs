@@ -8,7 +8,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 
-use crate::support::{held, ms, secs, server};
+use crate::support::{held, lock, ms, mutex_of, reentrant_rw, secs, server};
 use crate::wrapped::Wrapped;
 
 /// The time and the event of each call of the hook.
@@ -46,7 +46,7 @@ async fn missed_deadline_calls_the_hook_in_time() {
     let (builder, network, calls) = builder(&server, "a");
     let label = Label::new("billing-7").expect("short");
     let a = builder.label(label.clone()).build().expect("valid");
-    let mutex = a.mutex("k").expect("valid").lease(secs(10));
+    let mutex = mutex_of(&a).lease(secs(10));
     let guard = mutex.lock().await.expect("free");
     let token = guard.fencing_token();
     let granted = server.elapsed();
@@ -129,7 +129,7 @@ async fn forced_release_before_the_subscription_is_noticed_with_it() {
     let (a, network, calls) = client(&server, "a");
     let operator = LockClient::new(server.client("operator"));
     network.inject_into(Call::Listen, Fault::DelayRequest(ms(300)));
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let force = async |token: FencingToken| {
         let forced = operator.force_release("k", vec![token], ForceMode::Revoke);
         forced.await.expect("answered");
@@ -142,7 +142,7 @@ async fn forced_release_before_the_subscription_is_noticed_with_it() {
     guard.release().await.expect("answered");
 
     // The same after the subscription was lost.
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.drop_connection();
     force(guard.fencing_token()).await;
     server.advance(ms(700)).await;
@@ -208,7 +208,7 @@ async fn guard_dropped_after_its_deadline_is_lost() {
         })
         .build()
         .expect("valid");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     // The machine was suspended, and no other code has run since.
     suspended.store(3_600, std::sync::atomic::Ordering::SeqCst);
     drop(guard);
@@ -225,12 +225,7 @@ async fn guard_dropped_after_its_deadline_is_lost() {
 async fn hook_is_called_for_each_nested_guard() {
     let server = server();
     let (a, network, calls) = client(&server, "a");
-    let lock = a
-        .rw_lock("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported")
-        .lease(secs(10));
+    let lock = reentrant_rw(&a).lease(secs(10));
     let writing = lock.write().await.expect("free");
     let reading = lock.read().await.expect("nested");
     let short = lock.clone().max_hold(secs(3)).read().await.expect("nested");
@@ -254,7 +249,7 @@ async fn hook_is_called_for_each_nested_guard() {
 async fn shutdown_loses_live_guards() {
     let server = server();
     let (a, _, calls) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let other = a.mutex("other").expect("valid").lock().await.expect("free");
     other.release().await.expect("released");
     a.shutdown().await.expect("acknowledged");
@@ -298,7 +293,7 @@ async fn loss_event_has_no_token_without_the_capability() {
         .allow_missing_fencing_tokens()
         .build()
         .expect("valid");
-    let lock = a.mutex("k").expect("valid").max_hold(secs(1));
+    let lock = mutex_of(&a).max_hold(secs(1));
     let guard = lock.lock().await.expect("free");
     server.advance(secs(2)).await;
     assert_eq!(*tokens.lock().expect("no panic"), [FencingToken::NONE]);

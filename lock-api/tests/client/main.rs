@@ -5,7 +5,6 @@
     reason = "a user's code spawns and sleeps; on the simulator this is deterministic too"
 )]
 
-mod basics;
 mod batches;
 mod bounds;
 mod cleanup;

@@ -6,7 +6,10 @@ use std::time::Duration;
 use leasehold_api::{Error, FencingToken, LockClient, Loss, MutexGuard, Outcome, Upgrade};
 use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
-use crate::support::{client, contended, held, ms, secs, server, timed_out};
+use crate::support::{
+    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
+    reentrant_rw, rw_lock_of, secs, server, timed_out, wait,
+};
 use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
@@ -14,18 +17,18 @@ async fn acquire_with_a_lost_reply_holds_once() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let mutex = a.mutex("k").expect("valid").reentrant().expect("supported");
+    let mutex = reentrant_mutex(&a);
     network.inject_into(Call::Acquire, Fault::LoseReply);
     let guard = mutex.lock().await.expect("free");
     assert_eq!(guard.release().await.expect("answered"), 0);
-    let _free = held(b.mutex("k").expect("valid").try_lock().await);
+    let _free = held(mutex_of(&b).try_lock().await);
 }
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_operation_takes_effect_once() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").reentrant().expect("supported");
+    let mutex = reentrant_mutex(&a);
     network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let guard = mutex.lock().await.expect("free");
     server.advance(ms(200)).await;
@@ -39,7 +42,7 @@ async fn duplicate_operation_takes_effect_once() {
 async fn release_with_a_lost_reply_reports_released() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::LoseReply);
     assert_eq!(guard.release().await.expect("answered"), 0);
 }
@@ -48,16 +51,13 @@ async fn release_with_a_lost_reply_reports_released() {
 async fn try_lock_ends_after_one_call_with_outcome_unknown() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     drop(mutex.lock().await.expect("free"));
     server.advance(secs(1)).await;
     network.isolate();
     let begun = server.elapsed();
     let result = mutex.try_lock().await;
-    assert!(
-        matches!(result, Err(Error::OutcomeUnknown { .. })),
-        "{result:?}"
-    );
+    assert_error!(result, OutcomeUnknown);
     assert!(server.elapsed() - begun <= secs(1) + ms(1));
     network.rejoin();
     server.advance(secs(2)).await;
@@ -69,17 +69,11 @@ async fn server_that_never_answered_is_unavailable() {
     let server = server();
     let (a, network) = client(&server, "a");
     network.isolate();
-    let result = a.mutex("k").expect("valid").try_lock().await;
-    assert!(
-        matches!(result, Err(Error::Unavailable { .. })),
-        "{result:?}"
-    );
+    let result = mutex_of(&a).try_lock().await;
+    assert_error!(result, Unavailable);
     let begun = server.elapsed();
-    let result = a.mutex("k").expect("valid").try_lock_for(ms(2_500)).await;
-    assert!(
-        matches!(result, Err(Error::Unavailable { .. })),
-        "{result:?}"
-    );
+    let result = mutex_of(&a).try_lock_for(ms(2_500)).await;
+    assert_error!(result, Unavailable);
     assert!(server.elapsed() - begun <= ms(2_501));
 }
 
@@ -88,8 +82,7 @@ async fn lock_succeeds_soon_after_an_outage() {
     let server = server();
     let (a, _) = client(&server, "a");
     server.stop();
-    let mutex = a.mutex("k").expect("valid");
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let waiting = wait(&a);
     server.advance(secs(60)).await;
     assert!(!waiting.is_finished());
     server.start(Data::Kept);
@@ -101,10 +94,9 @@ async fn lock_succeeds_soon_after_an_outage() {
 #[tokio::test(start_paused = true)]
 async fn contended_wait_times_out_with_a_value() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let _guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    let mutex = b.mutex("k").expect("valid");
+    let [a, b] = clients(&server);
+    let _guard = lock(&a).await;
+    let mutex = mutex_of(&b);
     for wait in [ms(0), ms(1), ms(3), ms(50), ms(999), secs(4), secs(12)] {
         let begun = server.elapsed();
         let outcome = mutex.try_lock_for(wait).await;
@@ -129,7 +121,7 @@ async fn contended_wait_times_out_with_a_value() {
 async fn wait_shorter_than_a_round_trip_is_a_timeout_and_leaves_nothing() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     // Before the first answer of the server, and after it.
     for _ in 0..2 {
         for wait in [Duration::from_micros(1), ms(1)] {
@@ -151,7 +143,7 @@ async fn wait_shorter_than_a_round_trip_is_a_timeout_and_leaves_nothing() {
 async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     let unavailable =
         |outcome: &Result<_, Error>| matches!(outcome, Err(Error::Unavailable { .. }));
     for answered_before in [false, true] {
@@ -181,11 +173,9 @@ async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
 #[tokio::test(start_paused = true)]
 async fn wait_continues_after_the_queue_was_lost() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    let mutex = b.mutex("k").expect("valid");
-    let waiting = tokio::spawn(async move { mutex.lock().await });
+    let [a, b] = clients(&server);
+    let guard = lock(&a).await;
+    let waiting = wait(&b);
     server.advance(secs(2)).await;
     server.restart(Data::Lost);
     let _held = waiting.await.expect("no panic").expect("granted");
@@ -197,19 +187,19 @@ async fn conversions_survive_a_lost_reply() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let reader = a.rw_lock("k").expect("valid").read().await.expect("free");
+    let reader = rw_lock_of(&a).read().await.expect("free");
     network.inject_into(Call::Convert, Fault::LoseReply);
     let before = reader.fencing_token();
     let Upgrade::Upgraded(writer) = reader.try_upgrade().await.expect("answered") else {
         panic!("not upgraded");
     };
     assert!(writer.fencing_token() > before);
-    contended(&b.rw_lock("k").expect("valid").try_read().await);
+    contended(&rw_lock_of(&b).try_read().await);
     let before = writer.fencing_token();
     network.inject_into(Call::Convert, Fault::LoseReply);
     let reader = writer.downgrade().await.expect("answered");
     assert!(reader.fencing_token() > before);
-    let joined = held(b.rw_lock("k").expect("valid").try_read().await);
+    let joined = held(rw_lock_of(&b).try_read().await);
     assert_eq!(joined.fencing_token(), reader.fencing_token());
 }
 
@@ -217,11 +207,11 @@ async fn conversions_survive_a_lost_reply() {
 async fn conversion_during_an_outage_ends_with_the_lease() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let rw = a.rw_lock("k").expect("valid").lease(secs(5));
+    let rw = rw_lock_of(&a).lease(secs(5));
     let writer = rw.write().await.expect("free");
     network.isolate();
     let begun = server.elapsed();
-    assert!(matches!(writer.downgrade().await, Err(Error::Lost { .. })));
+    assert_error!(writer.downgrade().await, Lost);
     assert!(server.elapsed() - begun <= secs(6));
 }
 
@@ -233,8 +223,8 @@ async fn backend_without_a_queue_is_retried() {
     backend.capabilities.push = false;
     let a = LockClient::new(backend);
     let (b, _) = client(&server, "b");
-    let guard = b.mutex("k").expect("valid").lock().await.expect("free");
-    let mutex = a.mutex("k").expect("valid");
+    let guard = lock(&b).await;
+    let mutex = mutex_of(&a);
     assert!(matches!(mutex.try_lock().await, Ok(Outcome::Contended(_))));
     let Ok(Outcome::Contended(late)) = mutex.try_lock_for(ms(700)).await else {
         panic!("{}", server.timeline());
@@ -271,12 +261,9 @@ async fn missing_capability_is_reported_before_any_call() {
     let builder = LockClient::builder(backend).allow_missing_fencing_tokens();
     let locks = builder.build().expect("valid");
     let mutex = locks.mutex("k").expect("supported");
-    assert!(matches!(locks.rw_lock("k"), Err(Error::Unsupported { .. })));
-    assert!(matches!(
-        locks.semaphore("k", 1),
-        Err(Error::Unsupported { .. })
-    ));
-    assert!(matches!(mutex.reentrant(), Err(Error::Unsupported { .. })));
+    assert_error!(locks.rw_lock("k"), Unsupported);
+    assert_error!(locks.semaphore("k", 1), Unsupported);
+    assert_error!(mutex.reentrant(), Unsupported);
     assert!(server.messages().is_empty(), "{}", server.timeline());
 }
 
@@ -303,7 +290,7 @@ async fn missing_fencing_tokens_must_be_allowed() {
 
     let builder = LockClient::builder(backend()).allow_missing_fencing_tokens();
     let locks = builder.build().expect("valid");
-    let mutex = locks.mutex("k").expect("valid");
+    let mutex = mutex_of(&locks);
     let guard = mutex.lock().await.expect("free");
     assert_eq!(guard.fencing_token(), FencingToken::NONE);
     let handoff = guard.into_handoff().await.expect("handed off");
@@ -320,9 +307,9 @@ async fn upgrade_without_a_reply_is_recognised_after_renewals() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a.rw_lock("k").expect("valid").lease(secs(2));
+    let rw = rw_lock_of(&a).lease(secs(2));
     let reader = rw.read().await.expect("free");
-    let writer = b.rw_lock("k").expect("valid");
+    let writer = rw_lock_of(&b);
     let waiting = tokio::spawn(async move { writer.write().await });
     server.advance(ms(100)).await;
     network.inject_into(Call::Convert, Fault::LoseReply);
@@ -343,19 +330,15 @@ async fn nested_downgrade_without_a_reply_converts_its_hold() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a
-        .rw_lock("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let rw = reentrant_rw(&a);
     let outer = rw.write().await.expect("free");
     let inner = rw.write().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseReply);
     let inner = inner.downgrade().await.expect("answered");
-    contended(&b.rw_lock("k").expect("valid").try_read().await);
+    contended(&rw_lock_of(&b).try_read().await);
     assert_eq!(outer.fencing_token(), inner.fencing_token());
     outer.release().await.expect("answered");
-    let other_reader = held(b.rw_lock("k").expect("valid").try_read().await);
+    let other_reader = held(rw_lock_of(&b).try_read().await);
     assert_eq!(other_reader.fencing_token(), inner.fencing_token());
 }
 
@@ -365,11 +348,7 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a
-        .rw_lock("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let rw = reentrant_rw(&a);
     let one = rw.read().await.expect("free");
     let two = rw.read().await.expect("nested");
     network.inject_into(Call::Convert, Fault::LoseRequest);
@@ -387,7 +366,7 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     };
     server.advance(secs(5)).await;
     assert!(two.is_valid());
-    contended(&b.rw_lock("k").expect("valid").try_read().await);
+    contended(&rw_lock_of(&b).try_read().await);
 }
 
 #[tokio::test(start_paused = true)]
@@ -398,7 +377,7 @@ async fn first_hello_does_not_extend_a_wait() {
         network.inject_into(Call::Hello, Fault::DelayReply(ms(700)));
         network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
         let begun = server.elapsed();
-        let outcome = a.mutex("k").expect("valid").try_lock_for(limit).await;
+        let outcome = mutex_of(&a).try_lock_for(limit).await;
         let took = server.elapsed() - begun;
         assert!(took <= ms(1_000), "{took:?}");
         assert!(outcome.is_err(), "{outcome:?}");
@@ -410,7 +389,7 @@ async fn first_hello_does_not_extend_a_wait() {
 async fn upgrade_by_an_old_copy_of_the_data_ends_the_guard() {
     let server = SimServer::with_options(SimOptions::new(1).journal(100));
     let ((a, _), (b, network)) = (client(&server, "a"), client(&server, "b"));
-    let lock = |locks: &LockClient| locks.rw_lock("k").expect("valid");
+    let lock = |locks: &LockClient| rw_lock_of(locks);
     let writer = lock(&a).write().await.expect("free");
     let reader = writer.downgrade().await.expect("answered");
     let other = lock(&b).read().await.expect("shared");
@@ -418,14 +397,5 @@ async fn upgrade_by_an_old_copy_of_the_data_ends_the_guard() {
     server.fail_over(Tail::Commands(2));
     let upgraded = reader.try_upgrade().await;
     assert!(other.is_valid());
-    assert!(
-        matches!(
-            upgraded,
-            Err(Error::Lost {
-                reason: Loss::Unknown,
-                ..
-            })
-        ),
-        "{upgraded:?}"
-    );
+    assert_eq!(lost_by(&upgraded), Loss::Unknown);
 }

@@ -6,7 +6,7 @@ use leasehold_api::machine::Command;
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
 
-use crate::support::{client, held, ms, secs, server};
+use crate::support::{client, clients, held, ms, mutex_of, reentrant_rw, secs, server, wait};
 use crate::wrapped::Wrapped;
 
 /// The times at which the server executed renewals.
@@ -25,7 +25,7 @@ async fn slow_network_loses_no_lock() {
     for one_way in [ms(1), ms(99), ms(120), ms(250), ms(400)] {
         let server = server();
         let (a, network) = client(&server, "a");
-        let mutex = a.mutex("k").expect("valid").lease(secs(2));
+        let mutex = mutex_of(&a).lease(secs(2));
         let guard = held(mutex.try_lock().await);
         network.set_latency(Latency::fixed(one_way));
         server.advance(secs(60)).await;
@@ -41,7 +41,7 @@ async fn slow_network_loses_no_lock() {
 async fn late_reply_counts_from_its_own_request() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(2));
+    let mutex = mutex_of(&a).lease(secs(2));
     let guard = held(mutex.try_lock().await);
     network.inject_into(Call::Renew, Fault::DelayReply(ms(700)));
     // Two more attempts, 250 to 300 ms and 500 to 600 ms after the first.
@@ -67,7 +67,7 @@ async fn late_reply_counts_from_its_own_request() {
 async fn answered_renewal_is_not_repeated() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid").lease(secs(3));
+    let mutex = mutex_of(&a).lease(secs(3));
     let guard = held(mutex.try_lock().await);
     server.advance(secs(60)).await;
     for pair in renewals(&server).windows(2) {
@@ -81,11 +81,9 @@ async fn answered_renewal_is_not_repeated() {
 async fn offer_is_confirmed_soon_unless_released_before() {
     for (hold, expected) in [(ms(0), 0), (ms(48), 0), (ms(60), 1)] {
         let server = server();
-        let (a, _) = client(&server, "a");
-        let (b, _) = client(&server, "b");
-        let guard = held(a.mutex("k").expect("valid").try_lock().await);
-        let mutex = b.mutex("k").expect("valid");
-        let waiting = tokio::spawn(async move { mutex.lock().await });
+        let [a, b] = clients(&server);
+        let guard = held(mutex_of(&a).try_lock().await);
+        let waiting = wait(&b);
         server.advance(ms(500)).await;
         guard.release().await.expect("answered");
         let second = waiting.await.expect("no panic").expect("granted");
@@ -132,11 +130,7 @@ async fn hold_nested_during_the_last_release_shares_the_holder() {
     let server = server();
     let (a, network) = client(&server, "a");
     let (b, _) = client(&server, "b");
-    let rw = a
-        .rw_lock("k")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let rw = reentrant_rw(&a);
     let writer = rw.write().await.expect("free");
     let written = writer.fencing_token();
     network.inject_into(Call::Release, Fault::DelayRequest(ms(100)));

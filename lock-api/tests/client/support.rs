@@ -1,8 +1,13 @@
-//! Helpers of the tests.
+//! Helpers of the tests. Most tests use the key `k`.
 
-use leasehold_api::{Error, Guard, LockClient, Outcome};
-use leasehold_sim::{SimBackend, SimServer};
+use std::fmt::Debug;
 use std::time::Duration;
+
+use leasehold_api::{
+    Error, Guard, InvalidInput, LockClient, Loss, Mutex, MutexGuard, Outcome, Refused, RwLock,
+};
+use leasehold_sim::{SimBackend, SimServer};
+use tokio::task::JoinHandle;
 
 pub(crate) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -19,6 +24,89 @@ pub(crate) fn server() -> SimServer {
 pub(crate) fn client(server: &SimServer, name: &str) -> (LockClient, SimBackend) {
     let backend = server.client(name);
     (LockClient::new(backend.clone()), backend)
+}
+
+/// The clients `a`, `b` and so on.
+pub(crate) fn clients<const N: usize>(server: &SimServer) -> [LockClient; N] {
+    let mut names = 'a'..;
+    [(); N].map(|()| client(server, &names.next().expect("few").to_string()).0)
+}
+
+pub(crate) fn mutex_of(locks: &LockClient) -> Mutex {
+    locks.mutex("k").expect("valid")
+}
+
+pub(crate) fn rw_lock_of(locks: &LockClient) -> RwLock {
+    locks.rw_lock("k").expect("valid")
+}
+
+pub(crate) fn reentrant_mutex(locks: &LockClient) -> Mutex {
+    mutex_of(locks).reentrant().expect("supported")
+}
+
+pub(crate) fn reentrant_rw(locks: &LockClient) -> RwLock {
+    rw_lock_of(locks).reentrant().expect("supported")
+}
+
+/// Locks a free mutex.
+pub(crate) async fn lock(locks: &LockClient) -> MutexGuard {
+    mutex_of(locks).lock().await.expect("free")
+}
+
+/// Spawns a task that waits for the mutex.
+pub(crate) fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> {
+    let mutex = mutex_of(locks);
+    tokio::spawn(async move { mutex.lock().await })
+}
+
+/// Expects this variant of [`Error`], in a result or behind a reference.
+macro_rules! assert_error {
+    ($error:ident.error(), $variant:ident) => {
+        let error = $error.error();
+        assert!(
+            matches!(error, leasehold_api::Error::$variant { .. }),
+            "{error:?}"
+        );
+    };
+    ($result:expr, $variant:ident) => {
+        let result = &$result;
+        assert!(
+            matches!(result, Err(leasehold_api::Error::$variant { .. })),
+            "{result:?}"
+        );
+    };
+}
+pub(crate) use assert_error;
+
+/// Why a guard or a hand-off is lost.
+#[track_caller]
+pub(crate) fn loss(error: &Error) -> Loss {
+    match error {
+        Error::Lost { reason, .. } | Error::HandoffSpent { reason, .. } => *reason,
+        other => panic!("not lost: {other:?}"),
+    }
+}
+
+#[track_caller]
+pub(crate) fn lost_by<T: Debug>(result: &Result<T, Error>) -> Loss {
+    loss(result.as_ref().expect_err("lost"))
+}
+
+#[track_caller]
+pub(crate) fn refused_by<T: Debug>(result: &Result<T, Error>) -> Refused {
+    match result {
+        Err(Error::Refused { reason, .. }) => *reason,
+        other => panic!("not refused: {other:?}"),
+    }
+}
+
+/// Why input is refused.
+#[track_caller]
+pub(crate) fn invalid<T: Debug>(result: Result<T, Error>) -> InvalidInput {
+    match result {
+        Err(Error::InvalidInput { problem, .. }) => problem,
+        other => panic!("not refused as invalid input: {other:?}"),
+    }
 }
 
 #[track_caller]

@@ -1,17 +1,13 @@
 //! Waiting: order, pushes, lost pushes, offers, and owners with several attempts.
 
-use std::sync::{Arc, Mutex};
-
 use leasehold_api::{Error, LockClient, MutexGuard, Policy, Refused};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
-use crate::support::{client, contended, held, ms, secs, server, timed_out};
-
-fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> {
-    let mutex = locks.mutex("k").expect("valid");
-    tokio::spawn(async move { mutex.lock().await })
-}
+use crate::support::{
+    client, clients, contended, held, lock, ms, mutex_of, reentrant_mutex, refused_by, rw_lock_of,
+    secs, server, timed_out, wait,
+};
 
 /// A holder, and a queued waiter that listens.
 async fn holder_and_waiter(
@@ -24,7 +20,7 @@ async fn holder_and_waiter(
 ) {
     let (a, _) = client(server, "a");
     let (b, network) = client(server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let waiting = wait(&b);
     server.advance(ms(2_500)).await;
     (guard, waiting, network, b)
@@ -40,7 +36,7 @@ async fn short_call_timeout_keeps_slow_subscriptions() {
     for _ in 0..20 {
         network.inject_into(Call::Listen, Fault::DelayReply(ms(300)));
     }
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    let guard = lock(&a).await;
     let waiting = wait(&b);
     server.advance(ms(2_500)).await;
     let released = server.elapsed();
@@ -57,8 +53,8 @@ async fn expiring_offer_is_confirmed_before_lock_returns() {
         let server = server();
         let (a, _) = client(&server, "a");
         let (b, network) = client(&server, "b");
-        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-        let mutex = b.mutex("k").expect("valid");
+        let guard = lock(&a).await;
+        let mutex = mutex_of(&b);
         let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(4)).await });
         server.advance(ms(3_930)).await;
         if slow {
@@ -78,44 +74,14 @@ async fn expiring_offer_is_confirmed_before_lock_returns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn waiters_are_served_in_order() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    let order = Arc::new(Mutex::new(Vec::new()));
-    let mut waiting = Vec::new();
-    for n in 0..10 {
-        let (b, _) = client(&server, &format!("w{n}"));
-        let order = Arc::clone(&order);
-        waiting.push(tokio::spawn(async move {
-            let guard = b.mutex("k").expect("valid").lock().await.expect("granted");
-            order.lock().expect("no panic").push(n);
-            guard.release().await.expect("answered");
-        }));
-        server.advance(ms(20)).await;
-    }
-    drop(guard);
-    for task in waiting {
-        task.await.expect("no panic");
-    }
-    assert_eq!(
-        *order.lock().expect("no panic"),
-        (0..10).collect::<Vec<_>>()
-    );
-}
-
-#[tokio::test(start_paused = true)]
 async fn push_grants_without_a_poll() {
     let server = server();
     let (guard, waiting, ..) = holder_and_waiter(&server).await;
     let begun = server.elapsed();
     guard.release().await.expect("answered");
     let second = waiting.await.expect("no panic").expect("granted");
-    assert!(
-        server.elapsed() - begun < ms(15),
-        "{:?}",
-        server.elapsed() - begun
-    );
+    let took = server.elapsed() - begun;
+    assert!(took < ms(15), "{took:?}");
     assert!(second.is_valid());
     server.advance(secs(100)).await;
     assert!(second.is_valid(), "the offer was confirmed");
@@ -129,11 +95,8 @@ async fn lost_push_costs_one_poll_interval() {
     let begun = server.elapsed();
     guard.release().await.expect("answered");
     let _held = waiting.await.expect("no panic").expect("granted");
-    assert!(
-        server.elapsed() - begun < ms(1_100),
-        "{:?}",
-        server.elapsed() - begun
-    );
+    let took = server.elapsed() - begun;
+    assert!(took < ms(1_100), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +112,7 @@ async fn duplicate_or_late_push_changes_nothing() {
         assert!(second.is_valid());
         assert_eq!(second.fencing_token(), token);
         second.release().await.expect("answered");
-        let _third = held(b.mutex("k").expect("valid").try_lock().await);
+        let _third = held(mutex_of(&b).try_lock().await);
     }
 }
 
@@ -161,11 +124,8 @@ async fn waiters_poll_after_missed_notifications() {
     let begun = server.elapsed();
     guard.release().await.expect("answered");
     let _held = waiting.await.expect("no panic").expect("granted");
-    assert!(
-        server.elapsed() - begun < ms(1_100),
-        "{:?}",
-        server.elapsed() - begun
-    );
+    let took = server.elapsed() - begun;
+    assert!(took < ms(1_100), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -176,7 +136,7 @@ async fn expired_pushed_grant_is_not_returned() {
     guard.release().await.expect("answered");
     server.advance(secs(20)).await;
     let (c, _) = client(&server, "c");
-    let third = held(c.mutex("k").expect("valid").try_lock().await);
+    let third = held(mutex_of(&c).try_lock().await);
     network.resume();
     server.advance(secs(5)).await;
     assert!(!waiting.is_finished(), "another client holds the key");
@@ -187,10 +147,9 @@ async fn expired_pushed_grant_is_not_returned() {
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
-    let mutex = b.mutex("k").expect("valid").lease(secs(60)).fixed_lease();
+    let [a, b] = clients(&server);
+    let guard = lock(&a).await;
+    let mutex = mutex_of(&b).lease(secs(60)).fixed_lease();
     let waiting = tokio::spawn(async move { mutex.lock().await });
     server.advance(secs(2)).await;
     guard.release().await.expect("answered");
@@ -201,9 +160,8 @@ async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
 #[tokio::test(start_paused = true)]
 async fn barging_waiter_is_woken_up() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let barging = |locks: &LockClient| locks.mutex("k").expect("valid").policy(Policy::Barging);
+    let [a, b] = clients(&server);
+    let barging = |locks: &LockClient| mutex_of(locks).policy(Policy::Barging);
     let guard = barging(&a).lock().await.expect("free");
     let mutex = barging(&b);
     let waiting = tokio::spawn(async move { mutex.lock().await });
@@ -211,20 +169,16 @@ async fn barging_waiter_is_woken_up() {
     let begun = server.elapsed();
     guard.release().await.expect("answered");
     let _held = waiting.await.expect("no panic").expect("granted");
-    assert!(
-        server.elapsed() - begun < ms(30),
-        "{:?}",
-        server.elapsed() - begun
-    );
+    let took = server.elapsed() - begun;
+    assert!(took < ms(30), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
 async fn other_attempts_of_a_granted_owner_become_nested_holds() {
     let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, _) = client(&server, "b");
-    let guard = b.mutex("k").expect("valid").lock().await.expect("free");
-    let shared = a.mutex("k").expect("valid").reentrant().expect("supported");
+    let [a, b] = clients(&server);
+    let guard = lock(&b).await;
+    let shared = reentrant_mutex(&a);
     let waiting: Vec<_> = (0..3)
         .map(|_| {
             let mutex = shared.clone();
@@ -253,21 +207,14 @@ async fn other_attempts_of_a_granted_owner_become_nested_holds() {
 async fn refusal_is_an_error_with_its_reason() {
     let server = server();
     let (a, _) = client(&server, "a");
-    let _mutex = a.mutex("k").expect("valid").lock().await.expect("free");
-    let rw = a.rw_lock("k").expect("valid");
+    let _mutex = lock(&a).await;
+    let rw = rw_lock_of(&a);
     for result in [
         rw.read().await.map(drop),
         rw.try_write().await.map(drop),
         rw.try_read_for(secs(1)).await.map(drop),
     ] {
-        let mismatch = matches!(
-            &result,
-            Err(Error::Refused {
-                reason: Refused::Mismatch { .. },
-                ..
-            })
-        );
-        assert!(mismatch, "{result:?}");
+        assert!(matches!(refused_by(&result), Refused::Mismatch { .. }));
     }
     let rw = a
         .rw_lock("r")
@@ -276,16 +223,7 @@ async fn refusal_is_an_error_with_its_reason() {
         .expect("supported");
     let _read = rw.read().await.expect("free");
     let deadlock = rw.write().await;
-    assert!(
-        matches!(
-            deadlock,
-            Err(Error::Refused {
-                reason: Refused::WouldDeadlock,
-                ..
-            })
-        ),
-        "{deadlock:?}"
-    );
+    assert_eq!(refused_by(&deadlock), Refused::WouldDeadlock);
     contended(&a.rw_lock("r").expect("valid").try_write().await);
 }
 
@@ -318,57 +256,34 @@ async fn owner_may_write_after_dropping_its_last_read_guard() {
     let reading = rw.read().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseRequest);
     drop(reading);
-    let refused = rw
-        .try_write()
-        .await
-        .expect_err("the read hold is not released yet");
-    let reason = Refused::WouldDeadlock;
-    let expected = matches!(&refused, Error::Refused { reason: it, .. } if *it == reason);
-    assert!(expected, "{refused}");
+    let refused = rw.try_write().await;
+    assert_eq!(
+        refused_by(&refused),
+        Refused::WouldDeadlock,
+        "not released yet"
+    );
 }
 
 #[tokio::test(start_paused = true)]
 async fn try_retries_a_request_that_was_too_late() {
     let server = server();
     let (a, network) = client(&server, "a");
-    drop(a.mutex("k").expect("valid").lock().await.expect("free"));
+    drop(lock(&a).await);
     server.advance(secs(1)).await;
     // The server's clock goes back by an hour. The client's deliver-before is too far ahead until
     // a reply corrects its view of the clock.
     server.step_clock_back(secs(3600));
-    let guard = held(a.mutex("k").expect("valid").try_lock().await);
+    let guard = held(mutex_of(&a).try_lock().await);
     assert!(guard.is_valid());
     network.inject_into(Call::Acquire, Fault::DelayRequest(ms(900)));
     let _other = held(a.mutex("other").expect("valid").try_lock().await);
 }
 
 #[tokio::test(start_paused = true)]
-async fn many_tasks_of_one_client_take_turns() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let mut tasks = Vec::new();
-    for _ in 0..30 {
-        let mutex = a.mutex("k").expect("valid");
-        tasks.push(tokio::spawn(async move {
-            for _ in 0..5 {
-                let guard = mutex.lock().await.expect("granted");
-                assert!(guard.is_valid());
-                guard.release().await.expect("answered");
-            }
-        }));
-    }
-    for task in tasks {
-        task.await.expect("no panic");
-    }
-    server.advance(ms(100)).await;
-    assert_eq!(server.left_behind(), "");
-}
-
-#[tokio::test(start_paused = true)]
 async fn stale_attempt_is_sent_again_as_a_new_one() {
     let server = server();
     let (a, network) = client(&server, "a");
-    let mutex = a.mutex("k").expect("valid");
+    let mutex = mutex_of(&a);
     let first = mutex.lock().await.expect("free");
     first.release().await.expect("answered");
     network.inject_into(Call::Acquire, Fault::DelayRequest(ms(100)));
@@ -388,7 +303,7 @@ async fn waiter_of_a_killed_client_expires_at_its_wait_deadline() {
     let (a, _) = client(&server, "a");
     let (b, machine) = client(&server, "b");
     let waiter_lease = secs(60);
-    let long = |locks: &LockClient| locks.mutex("k").expect("valid").waiter_lease(waiter_lease);
+    let long = |locks: &LockClient| mutex_of(locks).waiter_lease(waiter_lease);
     let _guard = long(&a).lock().await.expect("free");
     let mutex = long(&b);
     let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(3)).await });

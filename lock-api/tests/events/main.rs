@@ -10,7 +10,12 @@
     reason = "a user's code spawns; on the simulator this is deterministic too"
 )]
 
-#[expect(dead_code, reason = "other tests use the rest")]
+#[expect(
+    dead_code,
+    unused_imports,
+    unused_macros,
+    reason = "other tests use the rest"
+)]
 #[path = "../client/support.rs"]
 mod support;
 #[path = "../client/wrapped.rs"]

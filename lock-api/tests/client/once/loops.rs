@@ -7,12 +7,12 @@ use leasehold_api::{Error, JobOutcome, LockClient};
 use leasehold_sim::Data;
 
 use super::{HOUR, once};
-use crate::support::{client, secs, server};
+use crate::support::{assert_error, client, clients, secs, server};
 
 #[tokio::test(start_paused = true)]
 async fn every_runs_at_the_multiples_of_its_period() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     let starts = RefCell::new(Vec::new());
     let job = async |locks: &LockClient| {
         let each = once(locks).every(secs(60));
@@ -50,7 +50,7 @@ async fn loop_says_that_the_clock_was_stepped_back() {
     assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
     server.step_clock_back(HOUR);
     let next = each.run_next(async |_job| Ok::<_, &str>(())).await;
-    assert!(matches!(next, Err(Error::FireTimeAhead { .. })), "{next:?}");
+    assert_error!(next, FireTimeAhead);
     once(&a).reset().await.expect("answered");
     let next = each.run_next(async |_job| Ok::<_, &str>(())).await;
     assert_eq!(next.expect("answered"), JobOutcome::Done(()));
@@ -108,7 +108,7 @@ async fn loop_goes_on_after_the_clock_was_stepped_back() {
 #[tokio::test(start_paused = true)]
 async fn loop_does_not_wait_for_an_occurrence_that_is_no_longer_due() {
     let server = server();
-    let ((a, _), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let [a, b] = clients(&server);
     let runs = Cell::new(0);
     let each = once(&a).every(secs(60)).run(async |_job| {
         runs.set(runs.get() + 1);
