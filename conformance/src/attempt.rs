@@ -93,12 +93,22 @@ impl Attempt {
 
     /// Polls and expects a grant.
     pub(crate) async fn poll_granted(&self, rule: &'static str) -> Result<Acquired, Failure> {
-        Ok(want!(
-            self.poll().await?.reply,
+        Ok(self.poll_granted_at(rule).await?.reply)
+    }
+
+    /// Polls and expects a grant. Returns it with its stamp.
+    pub(crate) async fn poll_granted_at(
+        &self,
+        rule: &'static str,
+    ) -> Result<Stamped<Acquired>, Failure> {
+        let Stamped { stamp, reply } = self.poll().await?;
+        let reply = want!(
+            reply,
             PollReply::Acquired(acquired) => acquired,
             rule,
             "a waiter gets the key when it is its turn"
-        ))
+        );
+        Ok(Stamped { stamp, reply })
     }
 
     /// Polls and expects that the attempt still waits.
@@ -279,6 +289,17 @@ impl Attempt {
         let request = Convert::to_exclusive(self.request.key.clone(), self.operation(), expected);
         Ok(self.session.backend.convert(&request).await?)
     }
+}
+
+/// Expects that `token` belongs to an epoch after that of `last`.
+pub(crate) fn next_epoch(token: FencingToken, last: FencingToken) -> Verdict {
+    ensure!(
+        token > last,
+        "S4",
+        token,
+        "the token of an epoch after {last:?} is higher"
+    );
+    Ok(())
 }
 
 /// The only reply to a batch of one.

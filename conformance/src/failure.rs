@@ -100,6 +100,20 @@ impl From<InvalidInput> for Failure {
     }
 }
 
+/// Expects that a value is at most `limit`.
+pub(crate) fn at_most<T: Copy + fmt::Debug + PartialOrd>(
+    actual: T,
+    limit: T,
+    rule: &'static str,
+    promise: &str,
+) -> Verdict {
+    if actual <= limit {
+        return Ok(());
+    }
+    let expected = format!("at most {limit:?}");
+    Err(Failure::new(rule, promise, expected, actual))
+}
+
 /// Matches a value, or fails the case: `want!(value, pattern => result, rule, promise)`.
 macro_rules! want {
     ($value:expr, $pattern:pat $(if $guard:expr)? => $result:expr, $rule:expr, $($promise:tt)+) => {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use leasehold_api::{Contention, Error, Guard, LockClient, MultiReleaseError, Outcome};
 
-use crate::failure::{Failure, Verdict, want};
+use crate::failure::{Failure, Verdict, ensure, want};
 use crate::world::World;
 
 impl From<Error> for Failure {
@@ -87,5 +87,29 @@ pub(crate) async fn released<K>(guard: &Guard<K>, rule: &'static str) -> Verdict
         rule,
         "a release reports that the lock was held"
     );
+    Ok(())
+}
+
+/// Expects that the guard is valid.
+pub(crate) fn valid<K>(guard: &Guard<K>, rule: &'static str, promise: &str) -> Verdict {
+    ensure!(guard.is_valid(), rule, guard, "{promise}");
+    Ok(())
+}
+
+/// Expects that the guard is not valid.
+pub(crate) fn not_valid<K>(guard: &Guard<K>, rule: &'static str, promise: &str) -> Verdict {
+    ensure!(!guard.is_valid(), rule, guard, "{promise}");
+    Ok(())
+}
+
+/// Expects that the client gets the mutex `k` within `limit`.
+pub(crate) async fn free_within(
+    client: &LockClient,
+    limit: Duration,
+    rule: &'static str,
+    promise: &str,
+) -> Verdict {
+    let outcome = client.mutex("k")?.try_lock_for(limit).await?;
+    want!(outcome, Outcome::Acquired(_), rule, "{promise}");
     Ok(())
 }

@@ -8,10 +8,11 @@ use std::time::Duration;
 use leasehold_api::{
     Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceRelease, ForceReply,
     InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Operation, OwnerId, Policy,
-    Queued, Refused, Runtime, ServerTime, SessionId, Stamp, Stamped, Wait, bounds,
+    Queued, Refused, Release, ReleaseReply, Runtime, ServerTime, SessionId, Stamp, Stamped, Wait,
+    bounds,
 };
 
-pub(crate) use crate::attempt::{Attempt, one};
+pub(crate) use crate::attempt::{Attempt, next_epoch, one};
 use crate::case::Case;
 use crate::failure::{Failure, Verdict, ensure, want};
 use crate::harness::{Abilities, Environment, Harness, NAMESPACE_BYTES, Timing};
@@ -309,6 +310,24 @@ impl Session {
             floor: None,
             limits: Limits::default(),
         }
+    }
+
+    /// Sends a release of an attempt that holds nothing, and expects that it releases nothing.
+    pub(crate) async fn releases_nothing(
+        &self,
+        lock: &Lock,
+        operation: Operation,
+        rule: &'static str,
+        promise: &str,
+    ) -> Verdict {
+        let batch = [Release::new(lock.key.clone(), operation)];
+        want!(
+            one(self.backend.release(&batch).await)?.reply,
+            ReleaseReply::NotHeld(_),
+            rule,
+            "{promise}"
+        );
+        Ok(())
     }
 
     pub(crate) async fn inspect(&self, lock: &Lock) -> Result<Stamped<InspectReply>, Failure> {

@@ -13,7 +13,7 @@ use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::got;
+use crate::holding::{got, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_batching";
@@ -147,12 +147,7 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
             guards.extend(taken?);
         }
         for (number, guard) in &guards {
-            ensure!(
-                guard.is_valid(),
-                "S2",
-                guard,
-                "a call that is not dropped acquires its lock"
-            );
+            valid(guard, "S2", "a call that is not dropped acquires its lock")?;
             let view = b.inspect(name(*number)).await?;
             want_eq!(view.holder_count(), 1, "S1", "each lock has one holder");
         }

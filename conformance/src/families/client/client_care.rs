@@ -6,12 +6,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Error, Key, Limits, LockBackend, LockClient,
-    Loss, Outcome, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
+    Loss, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
 };
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::got;
+use crate::holding::{free_within, got, not_valid, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_care";
@@ -91,12 +91,11 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     let lost = guard.lost();
     a.shutdown().await?;
-    ensure!(
-        !guard.is_valid(),
+    not_valid(
+        &guard,
         "S2",
-        guard,
-        "a guard is not valid after its client's shutdown"
-    );
+        "a guard is not valid after its client's shutdown",
+    )?;
     let reason = world.within(10, lost).await;
     want_eq!(
         reason,
@@ -137,21 +136,19 @@ async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     drop(a);
     world.pass(20).await;
-    ensure!(
-        guard.is_valid(),
+    valid(
+        &guard,
         "rule 2",
-        guard,
-        "a guard keeps the tasks that renew it alive"
-    );
+        "a guard keeps the tasks that renew it alive",
+    )?;
     drop(guard);
-    let next = b.mutex("k")?.try_lock_for(world.units(50)).await?;
-    want!(
-        next,
-        Outcome::Acquired(_),
+    free_within(
+        &b,
+        world.units(50),
         "S3",
-        "a guard keeps the tasks that release it alive"
-    );
-    Ok(())
+        "a guard keeps the tasks that release it alive",
+    )
+    .await
 }
 
 /// A backend that panics on every call, to detect I/O.

@@ -8,7 +8,7 @@ use leasehold_api::{
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got, released};
+use crate::holding::{busy, got, released, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_handoff";
@@ -75,7 +75,7 @@ async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
         "the sender and the adopter are in one epoch"
     );
     world.pass(25).await;
-    ensure!(guard.is_valid(), "L4", guard, "the adopter renews the lock");
+    valid(&guard, "L4", "the adopter renews the lock")?;
     busy(a.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "S3")?);
@@ -97,12 +97,7 @@ async fn sender_releases_nothing(world: &World) -> Verdict {
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     let guard = adopted(adopt(&b, handoff).await)?;
     world.pass(3).await;
-    ensure!(
-        guard.is_valid(),
-        "S3",
-        guard,
-        "the adopted lock stays valid"
-    );
+    valid(&guard, "S3", "the adopted lock stays valid")?;
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     released(&guard, "S3").await
 }
@@ -114,12 +109,7 @@ async fn sender_renews_nothing(world: &World) -> Verdict {
     let next = b.mutex("k")?.try_lock_for(world.units(60)).await;
     let next = got(next, "L1")?;
     spent(adopt(&a, handoff).await, "S1", "after its lease")?;
-    ensure!(
-        next.is_valid(),
-        "S3",
-        next,
-        "the next holder is not affected"
-    );
+    valid(&next, "S3", "the next holder is not affected")?;
     released(&next, "S3").await
 }
 
@@ -149,12 +139,7 @@ async fn copied_text_is_adopted_once(world: &World) -> Verdict {
             "exactly one of many copies is adopted"
         );
         spent(adopt(&a, copy(&handoff)?).await, "S1", "after an adoption")?;
-        ensure!(
-            guards[0].is_valid(),
-            "S3",
-            guards,
-            "the other copies change nothing"
-        );
+        valid(&guards[0], "S3", "the other copies change nothing")?;
         released(&guards[0], "S3").await?;
     }
     Ok(())
@@ -305,11 +290,6 @@ async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
         error,
         "the error says why the guard can't be handed off"
     );
-    ensure!(
-        guard.is_valid(),
-        "S3",
-        guard,
-        "the returned guard is still valid"
-    );
+    valid(&guard, "S3", "the returned guard is still valid")?;
     released(&guard, "S3").await
 }

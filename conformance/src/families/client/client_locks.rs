@@ -1,11 +1,10 @@
 //! Acquiring and releasing through the client.
 
 use futures_util::future::{ready, select};
-use leasehold_api::Outcome;
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got, released};
+use crate::holding::{busy, free_within, got, not_valid, released, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_locks";
@@ -66,12 +65,7 @@ async fn release_twice_reports_the_same(world: &World) -> Verdict {
     released(&guard, "S3").await?;
     let next = got(b.mutex("k")?.try_lock().await, "S3")?;
     released(&guard, "rule 12").await?;
-    ensure!(
-        !guard.is_valid(),
-        "S3",
-        guard,
-        "a released guard is not valid"
-    );
+    not_valid(&guard, "S3", "a released guard is not valid")?;
     want_eq!(
         guard.valid_for().as_micros(),
         0,
@@ -89,14 +83,13 @@ async fn drop_releases(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     drop(guard);
     // The key becomes free long before the default lease of 30 s ends.
-    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
-    want!(
-        got,
-        Outcome::Acquired(_),
+    free_within(
+        &b,
+        world.units(50),
         "S3",
-        "a dropped guard is released in the background"
-    );
-    Ok(())
+        "a dropped guard is released in the background",
+    )
+    .await
 }
 
 async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
@@ -109,14 +102,13 @@ async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
         "it panicked",
         "dropping a guard never panics"
     );
-    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
-    want!(
-        got,
-        Outcome::Acquired(_),
+    free_within(
+        &b,
+        world.units(50),
         "S3",
-        "a guard dropped on any thread is released"
-    );
-    Ok(())
+        "a guard dropped on any thread is released",
+    )
+    .await
 }
 
 async fn dropped_release_goes_on(world: &World) -> Verdict {
@@ -124,14 +116,13 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     // The release is polled once, then dropped before its reply arrives.
     drop(select(Box::pin(guard.release()), ready(())).await);
-    let got = b.mutex("k")?.try_lock_for(world.units(50)).await?;
-    want!(
-        got,
-        Outcome::Acquired(_),
+    free_within(
+        &b,
+        world.units(50),
         "rule 12",
-        "a release continues after its future is dropped"
-    );
-    Ok(())
+        "a release continues after its future is dropped",
+    )
+    .await
 }
 
 async fn guard_tells_its_validity(world: &World) -> Verdict {
@@ -139,7 +130,7 @@ async fn guard_tells_its_validity(world: &World) -> Verdict {
     let lease = world.units(50);
     let guard = a.mutex("k")?.lease(lease).lock().await?;
     want_eq!(guard.key().as_str(), "k", "S2", "a guard knows its key");
-    ensure!(guard.is_valid(), "S2", guard, "a fresh guard is valid");
+    valid(&guard, "S2", "a fresh guard is valid")?;
     let first = guard.valid_for();
     ensure!(
         !first.is_zero() && first < lease,
@@ -148,13 +139,7 @@ async fn guard_tells_its_validity(world: &World) -> Verdict {
         "a guard is valid for less than its lease of {lease:?}, by the drift allowance"
     );
     released(&guard, "S3").await?;
-    ensure!(
-        !guard.is_valid(),
-        "S2",
-        guard,
-        "a released guard is not valid"
-    );
-    Ok(())
+    not_valid(&guard, "S2", "a released guard is not valid")
 }
 
 async fn deadline_lies_before_the_lease(world: &World) -> Verdict {

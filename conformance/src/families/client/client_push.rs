@@ -8,7 +8,7 @@ use leasehold_api::{LockClient, MutexGuard, Notification};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want_eq};
-use crate::holding::{got, released};
+use crate::holding::{got, released, valid};
 use crate::proxy::{ProxyBackend, Pushes};
 use crate::world::World;
 
@@ -159,7 +159,7 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
         .await?;
         without += u32::from(before == after);
         let guard = guard?;
-        ensure!(guard.is_valid(), "S2", guard, "the guard is valid");
+        valid(&guard, "S2", "the guard is valid")?;
         released(&guard, "rule 11").await?;
     }
     ensure!(
@@ -200,12 +200,7 @@ async fn doubled_push_changes_nothing(world: &World) -> Verdict {
 /// Expects that a late or duplicate push doesn't change the hold.
 async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> Verdict {
     world.pass(3).await;
-    ensure!(
-        guard.is_valid(),
-        "rule 11",
-        guard,
-        "a duplicate push changes nothing"
-    );
+    valid(guard, "rule 11", "a duplicate push changes nothing")?;
     let tried = others.mutex("k")?.try_lock().await?;
     ensure!(!tried.is_acquired(), "S1", tried, "the lock has one hold");
     released(guard, "rule 11").await?;

@@ -2,11 +2,11 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold_api::{Error, ForceMode, LockClient, Loss, MutexGuard, Outcome};
+use leasehold_api::{Error, ForceMode, LockClient, Loss, MutexGuard};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got, released};
+use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
+use crate::holding::{busy, free_within, got, not_valid, released, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_renewal";
@@ -35,12 +35,11 @@ async fn renewal_keeps_a_lock(world: &World) -> Verdict {
     let token = guard.fencing_token();
     for _ in 0..4 {
         world.pass(15).await;
-        ensure!(
-            guard.is_valid(),
+        valid(
+            &guard,
             "rule 2",
-            guard,
-            "renewal keeps the lock for longer than its lease"
-        );
+            "renewal keeps the lock for longer than its lease",
+        )?;
         busy(b.mutex("k")?.try_lock().await, "S1")?;
     }
     want_eq!(
@@ -66,12 +65,7 @@ async fn fixed_lease_ends(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     let guard = fixed(world, &a, 8).await?;
     world.pass(9).await;
-    ensure!(
-        !guard.is_valid(),
-        "S2",
-        guard,
-        "a fixed lease is not renewed"
-    );
+    not_valid(&guard, "S2", "a fixed lease is not renewed")?;
     want_eq!(
         guard.valid_for().as_micros(),
         0,
@@ -124,12 +118,7 @@ async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
         "S3",
         "a late release reports that the lock was no longer held"
     );
-    ensure!(
-        next.is_valid(),
-        "S3",
-        next,
-        "the next holder is not affected"
-    );
+    valid(&next, "S3", "the next holder is not affected")?;
     busy(a.mutex("k")?.try_lock().await, "S3")?;
     released(&next, "S3").await
 }
@@ -144,13 +133,7 @@ async fn lost_guard_cannot_be_renewed(world: &World) -> Verdict {
         "S2",
         "a deadline in the past never moves again"
     );
-    ensure!(
-        !guard.is_valid(),
-        "S2",
-        guard,
-        "a lost guard never becomes valid again"
-    );
-    Ok(())
+    not_valid(&guard, "S2", "a lost guard never becomes valid again")
 }
 
 async fn lost_tells_of_the_deadline(world: &World) -> Verdict {
@@ -196,12 +179,7 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         .max_hold(world.units(15));
     let guard = mutex.lock().await?;
     world.pass(8).await;
-    ensure!(
-        guard.is_valid(),
-        "S2",
-        guard,
-        "the lock is valid until the maximum hold"
-    );
+    valid(&guard, "S2", "the lock is valid until the maximum hold")?;
     let lost = world.within(20, guard.lost()).await;
     want_eq!(
         lost,
@@ -209,14 +187,13 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         "S2",
         "a holder loses the lock after the maximum hold"
     );
-    let next = b.mutex("k")?.try_lock_for(world.units(30)).await?;
-    want!(
-        next,
-        Outcome::Acquired(_),
+    free_within(
+        &b,
+        world.units(30),
         "L1",
-        "the key is free when the lease ends"
-    );
-    Ok(())
+        "the key is free when the lease ends",
+    )
+    .await
 }
 
 async fn left_to_expire_stays_taken(world: &World) -> Verdict {
@@ -225,12 +202,12 @@ async fn left_to_expire_stays_taken(world: &World) -> Verdict {
     world.pass(2).await;
     let valid_for = guard.valid_for();
     let left = guard.let_expire().await?;
-    ensure!(
-        left <= valid_for,
-        "S2",
+    at_most(
         left,
-        "the lease is not renewed when the guard is left to expire"
-    );
+        valid_for,
+        "S2",
+        "the lease is not renewed when the guard is left to expire",
+    )?;
     a.shutdown().await?;
     world.pass(12).await;
     busy(b.mutex("k")?.try_lock().await, "S3")?;
@@ -292,7 +269,7 @@ async fn forced_now_is_noticed(world: &World) -> Verdict {
         "S3",
         "a holder learns of a forced release"
     );
-    ensure!(!guard.is_valid(), "S3", guard, "the guard is not valid");
+    not_valid(&guard, "S3", "the guard is not valid")?;
     drop(got(b.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
@@ -305,15 +282,14 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
         "S3",
         "a revoked holder learns the reason"
     );
-    ensure!(!guard.is_valid(), "S3", guard, "the guard is not valid");
-    let next = b.mutex("k")?.try_lock_for(world.units(40)).await?;
-    want!(
-        next,
-        Outcome::Acquired(_),
+    not_valid(&guard, "S3", "the guard is not valid")?;
+    free_within(
+        &b,
+        world.units(40),
         "L1",
-        "the key is free when the lease ends"
-    );
-    Ok(())
+        "the key is free when the lease ends",
+    )
+    .await
 }
 
 /// The subscription of a client begins with its first lock, so the notification of a forced release

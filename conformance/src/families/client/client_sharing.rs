@@ -4,7 +4,7 @@ use leasehold_api::{Error, Outcome, Refused, Upgrade};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got, released};
+use crate::holding::{busy, got, not_valid, released, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_sharing";
@@ -91,12 +91,7 @@ async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
         "rule 6",
         "a reader can't upgrade while another one reads"
     );
-    ensure!(
-        reader.is_valid(),
-        "rule 6",
-        reader,
-        "the read guard is still valid"
-    );
+    valid(&reader, "rule 6", "the read guard is still valid")?;
     released(&other, "S3").await?;
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
     released(&reader, "S3").await
@@ -142,12 +137,7 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
         "nested guards share one deadline"
     );
     want!(inner.release().await?, 1, "rule 5", "inner");
-    ensure!(
-        outer.is_valid(),
-        "rule 5",
-        outer,
-        "the outer guard is still valid"
-    );
+    valid(&outer, "rule 5", "the outer guard is still valid")?;
     released(&outer, "S3").await
 }
 
@@ -305,11 +295,5 @@ async fn store_fences_a_sleeper(world: &World) -> Verdict {
         sleeper,
         "the write of a holder that slept longer than its lease is refused"
     );
-    ensure!(
-        !sleeper.is_valid(),
-        "S2",
-        sleeper,
-        "its guard was not valid"
-    );
-    Ok(())
+    not_valid(&sleeper, "S2", "its guard was not valid")
 }

@@ -7,7 +7,7 @@ use futures_util::future::{join, join_all, poll_immediate, try_join_all};
 use leasehold_api::{LockClient, Outcome};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
 use crate::holding::{busy, got, released};
 use crate::world::World;
 
@@ -120,13 +120,12 @@ async fn no_budget_is_a_try(world: &World) -> Verdict {
         "Acquired",
         "another client holds the lock"
     );
-    ensure!(
-        took <= world.call_limit(),
-        "L4",
+    at_most(
         took,
-        "a time limit of zero makes one call"
-    );
-    Ok(())
+        world.call_limit(),
+        "L4",
+        "a time limit of zero makes one call",
+    )
 }
 
 async fn try_ends_in_one_call(world: &World) -> Verdict {
@@ -135,13 +134,7 @@ async fn try_ends_in_one_call(world: &World) -> Verdict {
     let mutex = b.mutex("k")?;
     let (took, outcome) = timed(&b, mutex.try_lock()).await;
     busy(outcome, "S1")?;
-    ensure!(
-        took <= world.call_limit(),
-        "L4",
-        took,
-        "a try makes one call"
-    );
-    Ok(())
+    at_most(took, world.call_limit(), "L4", "a try makes one call")
 }
 
 async fn turn_comes_within_the_budget(world: &World) -> Verdict {
@@ -158,13 +151,12 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
     let (took, outcome) = outcome;
     drop(got(outcome, "L4")?);
     let most = world.units_and_a_poll(5) + world.call_limit();
-    ensure!(
-        took <= most,
-        "rule 8",
+    at_most(
         took,
-        "a release wakes the waiter within {most:?}"
-    );
-    Ok(())
+        most,
+        "rule 8",
+        &format!("a release wakes the waiter within {most:?}"),
+    )
 }
 
 async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
@@ -176,13 +168,12 @@ async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let (took, outcome) = timed(&b, mutex.try_lock_for(world.units(200))).await;
     drop(got(outcome, "L1")?);
     let most = world.units_and_a_poll(10) + world.call_limit();
-    ensure!(
-        took <= most,
-        "L1",
+    at_most(
         took,
-        "a crashed holder's key is free within its lease"
-    );
-    Ok(())
+        most,
+        "L1",
+        "a crashed holder's key is free within its lease",
+    )
 }
 
 async fn counter_under_contention(world: &World) -> Verdict {
@@ -396,24 +387,12 @@ async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
 async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
     let ended = overtaken_by(world, true).await?;
     // The readers that hold when the writer arrives finish. One of them may acquire once more.
-    ensure!(
-        ended <= 4,
-        "rule 7",
-        ended,
-        "later readers wait behind the writer"
-    );
-    Ok(())
+    at_most(ended, 4, "rule 7", "later readers wait behind the writer")
 }
 
 async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
     let ended = overtaken_by(world, false).await?;
-    ensure!(
-        ended <= 4,
-        "rule 7",
-        ended,
-        "later writers wait behind the reader"
-    );
-    Ok(())
+    at_most(ended, 4, "rule 7", "later writers wait behind the reader")
 }
 
 /// Tasks of one client that take the same key again and again, as the workers of a server do. No task may be

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, Refused, ReleaseReply, RenewReply, Stamped};
+use leasehold_api::{AcquireReply, Refused, RenewReply, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
@@ -112,13 +112,9 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
     let request = ask.build().await?;
-    let release = leasehold_api::Release::new(lock.key.clone(), request.operation);
-    want!(
-        crate::world::one(a.backend.release(&[release]).await)?.reply,
-        ReleaseReply::NotHeld(_),
-        "rule 12",
-        "a release that overtakes its acquire finds nothing"
-    );
+    let promise = "a release that overtakes its acquire finds nothing";
+    a.releases_nothing(&lock, request.operation, "rule 12", promise)
+        .await?;
     let (_, reply) = Attempt::send(a, request).await?;
     want!(
         reply,
@@ -195,12 +191,8 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
             "an acquire is not executed after its deliver-before ({behind:?} ago)"
         );
     }
-    world
-        .session()
-        .await?
-        .ask(&lock)
-        .acquired("rule 12")
-        .await?;
+    let a = world.session().await?;
+    a.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 
@@ -214,12 +206,8 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
             "an acquire may be deliverable for at most 10 s, not for {ahead:?}, because watermarks expire"
         );
     }
-    world
-        .session()
-        .await?
-        .ask(&lock)
-        .acquired("rule 12")
-        .await?;
+    let a = world.session().await?;
+    a.ask(&lock).acquired("rule 12").await?;
     Ok(())
 }
 

@@ -4,7 +4,8 @@ use leasehold_api::{ConvertReply, FencingToken, HolderStatus, Mode, ReleaseReply
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Attempt, Lock, World};
+use crate::families::holders::reentrancy::nested_read;
+use crate::world::{Attempt, Lock, World, next_epoch};
 
 pub(super) const CASES: &[Case] = cases!("conversion";
     downgrade_lets_readers_in: ["rule 6"], [RwLocks, Convert];
@@ -139,13 +140,8 @@ async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
 
 async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    let held = world
-        .session()
-        .await?
-        .ask(&lock)
-        .shared()
-        .acquired("S1")
-        .await?;
+    let a = world.session().await?;
+    let held = a.ask(&lock).shared().acquired("S1").await?;
     let waiters = queue(world, &lock, "w").await?;
     let writing = held.upgraded(held.token()).await?;
     let reading = held.downgraded(writing).await?;
@@ -158,11 +154,8 @@ async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
 
 async fn conversion_keeps_the_lease(world: &World) -> Verdict {
     let a = world.session().await?;
-    let held = a
-        .ask(&Lock::rw("k"))
-        .lease(world.units(30))
-        .acquired("S1")
-        .await?;
+    let ask = a.ask(&Lock::rw("k")).lease(world.units(30));
+    let held = ask.acquired("S1").await?;
     world.pass(2).await;
     let Stamped { stamp, reply } = held.downgrade(held.token()).await?;
     let remaining = want!(
@@ -181,19 +174,9 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
     let mut last = held.token();
     for _ in 0..3 {
         let reading = held.downgraded(last).await?;
-        ensure!(
-            reading > last,
-            "S4",
-            reading,
-            "a downgrade starts an epoch after {last:?}"
-        );
+        next_epoch(reading, last)?;
         last = held.upgraded(reading).await?;
-        ensure!(
-            last > reading,
-            "S4",
-            last,
-            "an upgrade starts an epoch after {reading:?}"
-        );
+        next_epoch(last, reading)?;
         let (token, _) = held.renewed(world.units(300), "rule 6").await?;
         want_eq!(token, last, "rule 6", "a renewal reports the current token");
     }
@@ -234,12 +217,8 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
 async fn expired_hold_does_not_convert(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::rw("k");
-    let held = a
-        .ask(&lock)
-        .shared()
-        .lease(world.units(3))
-        .acquired("S1")
-        .await?;
+    let ask = a.ask(&lock).shared().lease(world.units(3));
+    let held = ask.acquired("S1").await?;
     world.pass(4).await;
     want!(
         held.upgrade(held.token()).await?.reply,
@@ -283,12 +262,7 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
-    let inner = a
-        .ask(&lock)
-        .owner(owner)
-        .shared()
-        .acquired("rule 5")
-        .await?;
+    let inner = nested_read(&a, &lock, owner).await?;
     let writing = inner.upgraded(inner.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
     // The other hold still reads. The mode of a holder is that of its strongest hold.

@@ -5,8 +5,8 @@ use leasehold_api::{
 };
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Lock, Session, World};
+use crate::failure::{Failure, Verdict, want, want_eq};
+use crate::world::{Lock, Session, World, next_epoch};
 
 pub(super) const CASES: &[Case] = cases!("forced";
     revoked_holder_cannot_renew: ["S1", "S3"], [ForceRelease];
@@ -116,13 +116,7 @@ async fn now_frees_at_once(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     let next = b.ask(&lock).acquired("S3").await?;
-    ensure!(
-        next.token() > held.token(),
-        "S4",
-        next.token(),
-        "the next holder starts an epoch"
-    );
-    Ok(())
+    next_epoch(next.token(), held.token())
 }
 
 async fn now_tells_its_holder(world: &World) -> Verdict {

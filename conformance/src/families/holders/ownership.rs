@@ -30,13 +30,8 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
         session: thief.id,
         ..held.operation()
     };
-    let batch = [Release::new(lock.key.clone(), stolen)];
-    want!(
-        one(thief.backend.release(&batch).await)?.reply,
-        ReleaseReply::NotHeld(_),
-        "S3",
-        "the same sequence and owner in another session are another owner"
-    );
+    let promise = "the same sequence and owner in another session are another owner";
+    thief.releases_nothing(&lock, stolen, "S3", promise).await?;
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
 }
@@ -62,16 +57,9 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
-    let batch = [Release::new(
-        lock.key.clone(),
-        a.operation(held.operation().owner),
-    )];
-    want!(
-        one(a.backend.release(&batch).await)?.reply,
-        ReleaseReply::NotHeld(_),
-        "S3",
-        "an attempt that holds nothing releases nothing, even for the same owner"
-    );
+    let other = a.operation(held.operation().owner);
+    let promise = "an attempt that holds nothing releases nothing, even for the same owner";
+    a.releases_nothing(&lock, other, "S3", promise).await?;
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
 }
@@ -81,13 +69,9 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     let (lock, other) = (Lock::mutex("k1"), Lock::mutex("k2"));
     let held = a.ask(&lock).acquired("S1").await?;
     let others = b.ask(&other).acquired("S1").await?;
-    let batch = [Release::new(other.key.clone(), held.operation())];
-    want!(
-        one(a.backend.release(&batch).await)?.reply,
-        ReleaseReply::NotHeld(_),
-        "S3",
-        "an attempt holds only the key that it acquired"
-    );
+    let promise = "an attempt holds only the key that it acquired";
+    a.releases_nothing(&other, held.operation(), "S3", promise)
+        .await?;
     a.ask(&other).held("S3").await?;
     b.ask(&lock).held("S3").await?;
     others.released("S3").await?;

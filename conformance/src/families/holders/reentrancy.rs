@@ -1,6 +1,8 @@
 //! Reentrancy: one owner has several holds.
 
-use leasehold_api::{AcquireReply, Acquired, HolderStatus, Limits, Mode, Refused, ReleaseReply};
+use leasehold_api::{
+    AcquireReply, Acquired, HolderStatus, Limits, Mode, OwnerId, Refused, ReleaseReply,
+};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -26,7 +28,17 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     permits_do_not_nest: ["rule 5"], [Semaphores];
 );
 
-/// Acquires `count` nested holds of one owner.
+/// Acquires a read hold for an owner that has a hold already.
+pub(super) async fn nested_read(
+    session: &Session,
+    lock: &Lock,
+    owner: OwnerId,
+) -> Result<Attempt, Failure> {
+    let ask = session.ask(lock).owner(owner).shared();
+    ask.acquired("rule 5").await
+}
+
+/// Acquires `depth` nested holds of one owner.
 async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>, Failure> {
     let owner = session.owner();
     let mut holds = Vec::new();
@@ -67,12 +79,8 @@ async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
     for (n, left) in [(0, 2), (2, 1)] {
-        want!(
-            holds[n].release().await?,
-            ReleaseReply::Released { holds_left, .. } if holds_left == left,
-            "rule 5",
-            "holds can be released in any order, even the outermost first"
-        );
+        let promise = "holds can be released in any order, even the outermost first";
+        holds[n].release_leaves(left, "rule 5", promise).await?;
         b.ask(&lock).held("rule 5").await?;
         holds[1].renewed(world.units(300), "rule 5").await?;
     }
@@ -134,20 +142,12 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
 async fn inner_lease_may_lengthen(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
-    a.ask(&lock)
-        .owner(owner)
-        .lease(world.units(3))
-        .acquired("S1")
-        .await?;
+    let outer = a.ask(&lock).owner(owner).lease(world.units(3));
+    outer.acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).lease(world.units(300));
     let inner = inner.acquired("rule 5").await?;
-    inner
-        .release_leaves(
-            1,
-            "rule 5",
-            "the release of an inner hold leaves the outer one",
-        )
-        .await?;
+    let promise = "the release of an inner hold leaves the outer one";
+    inner.release_leaves(1, "rule 5", promise).await?;
     world.pass(4).await;
     b.ask(&lock).held("rule 5").await?;
     Ok(())
@@ -157,31 +157,16 @@ async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let lease = world.units(5);
-    let outer = a
-        .ask(&lock)
-        .owner(owner)
-        .lease(lease)
-        .acquired("S1")
-        .await?;
-    let inner = a
-        .ask(&lock)
-        .owner(owner)
-        .lease(lease)
-        .acquired("rule 5")
-        .await?;
+    let ask = || a.ask(&lock).owner(owner).lease(lease);
+    let outer = ask().acquired("S1").await?;
+    let inner = ask().acquired("rule 5").await?;
     for hold in [&inner, &outer, &inner] {
         world.pass(3).await;
         hold.renewed(lease, "rule 4").await?;
     }
     b.ask(&lock).held("rule 4").await?;
-    outer
-        .release_leaves(
-            1,
-            "rule 4",
-            "a holder has one lease, whichever hold is renewed",
-        )
-        .await?;
-    Ok(())
+    let promise = "a holder has one lease, whichever hold is renewed";
+    outer.release_leaves(1, "rule 4", promise).await
 }
 
 async fn all_holds_expire_at_once(world: &World) -> Verdict {
@@ -194,15 +179,10 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
     }
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
+    let promise = "all holds of an owner expire together";
     for hold in &holds {
-        hold.renewal_lost(
-            world.units(5),
-            "rule 4",
-            "all holds of an owner expire together",
-        )
-        .await?;
-        hold.not_held("rule 4", "all holds of an owner expire together")
-            .await?;
+        hold.renewal_lost(world.units(5), "rule 4", promise).await?;
+        hold.not_held("rule 4", promise).await?;
     }
     let again = a.ask(&lock).owner(owner);
     again.held("S1").await?;
@@ -261,19 +241,9 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     // A new reader waits behind the writer, but an owner that already reads doesn't.
     c.ask(&lock).shared().held("rule 7").await?;
-    let inner = a
-        .ask(&lock)
-        .owner(owner)
-        .shared()
-        .acquired("rule 5")
-        .await?;
-    inner
-        .release_leaves(
-            1,
-            "rule 5",
-            "the release of an inner hold leaves the outer one",
-        )
-        .await?;
+    let inner = nested_read(&a, &lock, owner).await?;
+    let promise = "the release of an inner hold leaves the outer one";
+    inner.release_leaves(1, "rule 5", promise).await?;
     writer.poll_queued("S1").await?;
     outer.released("S3").await?;
     writer.poll_granted("rule 7").await?;
@@ -284,12 +254,7 @@ async fn writer_may_read(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     a.ask(&lock).owner(owner).acquired("S1").await?;
-    let reading = a
-        .ask(&lock)
-        .owner(owner)
-        .shared()
-        .acquired("rule 5")
-        .await?;
+    let reading = nested_read(&a, &lock, owner).await?;
     want_eq!(
         reading.holds(),
         2,
@@ -317,12 +282,7 @@ async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
-    let reading = a
-        .ask(&lock)
-        .owner(owner)
-        .shared()
-        .acquired("rule 5")
-        .await?;
+    let reading = nested_read(&a, &lock, owner).await?;
     let view = want!(
         writing.release().await?,
         ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view,

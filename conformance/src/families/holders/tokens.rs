@@ -4,7 +4,7 @@ use leasehold_api::{AcquireReply, FencingToken, Refused, ReleaseReply, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Attempt, Lock, World};
+use crate::world::{Attempt, Lock, World, next_epoch};
 
 pub(super) const CASES: &[Case] = cases!("tokens";
     tokens_increase_over_epochs: ["rule 15", "S4"], [FencingTokens];
@@ -69,12 +69,7 @@ async fn tokens_increase_over_epochs(world: &World) -> Verdict {
     let mut last = FencingToken::new(0);
     for turn in 0..20 {
         let held = sessions[turn % 2].ask(&lock).acquired("S1").await?;
-        ensure!(
-            held.token() > last,
-            "S4",
-            held.token(),
-            "the token of the epoch after {last:?} is higher"
-        );
+        next_epoch(held.token(), last)?;
         last = held.token();
         held.released("S3").await?;
     }
@@ -87,14 +82,7 @@ async fn tokens_increase_over_expiry(world: &World) -> Verdict {
     let dead = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
     world.pass(3).await;
     let next = b.ask(&lock).acquired("L1").await?;
-    let last = dead.token();
-    ensure!(
-        next.token() > last,
-        "S4",
-        next.token(),
-        "the token of the epoch after {last:?} is higher"
-    );
-    Ok(())
+    next_epoch(next.token(), dead.token())
 }
 
 async fn tokens_increase_over_offers(world: &World) -> Verdict {
@@ -104,19 +92,9 @@ async fn tokens_increase_over_offers(world: &World) -> Verdict {
     for _ in 0..4 {
         let session = world.session().await?;
         let (waiter, _) = session.ask(&lock).wait().queued("rule 7").await?;
-        want!(
-            held.release().await?,
-            ReleaseReply::Released { .. },
-            "S3",
-            "the holder releases"
-        );
+        held.released("S3").await?;
         let token = waiter.poll_granted("rule 8").await?.token;
-        ensure!(
-            token > last,
-            "S4",
-            token,
-            "an offer starts the epoch after {last:?}"
-        );
+        next_epoch(token, last)?;
         (held, last) = (waiter, token);
     }
     Ok(())
@@ -196,12 +174,7 @@ async fn next_readers_have_another(world: &World) -> Verdict {
     for _ in 0..3 {
         let reading = readers(world, &lock, 1).await?;
         let token = reading[0].token();
-        ensure!(
-            token > last,
-            "S4",
-            token,
-            "the first reader of a free key starts an epoch"
-        );
+        next_epoch(token, last)?;
         reading[0].released("S3").await?;
         last = token;
     }
@@ -222,14 +195,7 @@ async fn floor_lifts_the_token(world: &World) -> Verdict {
     );
     held.released("S3").await?;
     let next = b.ask(&lock).acquired("S1").await?;
-    let last = held.token();
-    ensure!(
-        next.token() > last,
-        "S4",
-        next.token(),
-        "the token of the epoch after {last:?} is higher"
-    );
-    Ok(())
+    next_epoch(next.token(), held.token())
 }
 
 async fn low_floor_changes_nothing(world: &World) -> Verdict {
@@ -239,14 +205,8 @@ async fn low_floor_changes_nothing(world: &World) -> Verdict {
     first.released("S3").await?;
     let low = FencingToken::new(7);
     let held = a.ask(&lock).floor(low).acquired("S1").await?;
-    let last = first.token();
-    ensure!(
-        held.token() > last,
-        "S4",
-        held.token(),
-        "a floor never lowers a token"
-    );
-    let day = FencingToken::new(last.get() + 24 * 3_600_000_000);
+    next_epoch(held.token(), first.token())?;
+    let day = FencingToken::new(first.token().get() + 24 * 3_600_000_000);
     ensure!(
         held.token() < day,
         "rule 15",

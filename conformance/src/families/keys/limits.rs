@@ -1,6 +1,6 @@
 //! Limits of an attempt, and attempts that use a key as another kind of lock.
 
-use leasehold_api::{AcquireReply, Limits, LockSpec, Policy, Refused, Stamped};
+use leasehold_api::{AcquireReply, InspectReply, Limits, LockSpec, Policy, Refused, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
@@ -32,24 +32,12 @@ async fn queue_full(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     world.session().await?.ask(&lock).acquired("S1").await?;
     let b = world.session().await?;
-    let (first, _) = b
-        .ask(&lock)
-        .wait()
-        .limits(waiters(2))
-        .queued("rule 7")
-        .await?;
-    b.ask(&lock)
-        .wait()
-        .limits(waiters(2))
-        .queued("rule 7")
-        .await?;
+    let ask = |limit| b.ask(&lock).wait().limits(waiters(limit));
+    let (first, _) = ask(2).queued("rule 7").await?;
+    ask(2).queued("rule 7").await?;
     for limit in [2, 1, 0] {
         want_eq!(
-            b.ask(&lock)
-                .wait()
-                .limits(waiters(limit))
-                .refused("rule 10")
-                .await?,
+            ask(limit).refused("rule 10").await?,
             Refused::QueueFull,
             "rule 10",
             "a limit of {limit} allows two waiters and no more"
@@ -58,11 +46,7 @@ async fn queue_full(world: &World) -> Verdict {
     // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
     first.release().await?;
-    b.ask(&lock)
-        .wait()
-        .limits(waiters(2))
-        .queued("rule 10")
-        .await?;
+    ask(2).queued("rule 10").await?;
     Ok(())
 }
 
@@ -87,11 +71,8 @@ async fn limits_bind_their_own_attempt_only(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     world.session().await?.ask(&lock).acquired("S1").await?;
     let b = world.session().await?;
-    b.ask(&lock)
-        .wait()
-        .limits(waiters(1))
-        .queued("rule 7")
-        .await?;
+    let ask = b.ask(&lock).wait().limits(waiters(1));
+    ask.queued("rule 7").await?;
     b.ask(&lock).wait().queued("rule 10").await?;
     Ok(())
 }
@@ -108,19 +89,15 @@ async fn holders_full(world: &World) -> Verdict {
     let a = world.session().await?;
     let first = a.ask(&lock).shared().acquired("S1").await?;
     a.ask(&lock).shared().acquired("S1").await?;
+    let limited = || a.ask(&lock).shared().limits(holders(2));
     want_eq!(
-        a.ask(&lock)
-            .shared()
-            .limits(holders(2))
-            .refused("rule 13")
-            .await?,
+        limited().refused("rule 13").await?,
         Refused::HoldersFull,
         "rule 13",
         "the attempt allows two readers and no more"
     );
     first.released("S3").await?;
-    let ask = a.ask(&lock).shared().limits(holders(2));
-    ask.acquired("rule 13").await?;
+    limited().acquired("rule 13").await?;
     Ok(())
 }
 
@@ -128,11 +105,8 @@ async fn expired_holders_leave_room(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let a = world.session().await?;
     for _ in 0..3 {
-        a.ask(&lock)
-            .shared()
-            .lease(world.units(3))
-            .acquired("S1")
-            .await?;
+        let ask = a.ask(&lock).shared().lease(world.units(3));
+        ask.acquired("S1").await?;
     }
     world.pass(4).await;
     let ask = a.ask(&lock).shared().limits(holders(1));
@@ -228,10 +202,8 @@ async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
 
 async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
-    a.ask(&Lock::mutex("k"))
-        .lease(world.units(3))
-        .acquired("S1")
-        .await?;
+    let ask = a.ask(&Lock::mutex("k")).lease(world.units(3));
+    ask.acquired("S1").await?;
     world.pass(4).await;
     b.ask(&Lock::rw("k")).shared().acquired("rule 4").await?;
     a.ask(&Lock::rw("k")).shared().acquired("rule 13").await?;
@@ -259,34 +231,17 @@ async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
     );
     world.pass(1).await;
     let Stamped { stamp, reply } = b.inspect(&lock).await?;
-    let expected = before.reply;
+    let left = reply.holders.first().map(|holder| holder.remaining);
     world.ends_at(
-        (
-            stamp,
-            reply
-                .holders
-                .first()
-                .map_or_else(Default::default, |h| h.remaining),
-        ),
+        (stamp, left.unwrap_or_default()),
         reading.end_time(),
         "rule 13",
         "refused attempts don't change the holder's lease",
     )?;
-    let counts = (
-        reply.holder_count,
-        reply.waiter_count,
-        reply.token,
-        reply.spec,
-    );
-    let before = (
-        expected.holder_count,
-        expected.waiter_count,
-        expected.token,
-        expected.spec,
-    );
+    let counts = |it: &InspectReply| (it.holder_count, it.waiter_count, it.token, it.spec);
     want_eq!(
-        counts,
-        before,
+        counts(&reply),
+        counts(&before.reply),
         "rule 13",
         "refused attempts leave nothing behind"
     );

@@ -6,7 +6,7 @@ use leasehold_api::bounds::MAX_NOTE_BYTES;
 use leasehold_api::{NoteReply, NoteView};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("notes";
@@ -107,12 +107,12 @@ async fn newer_note_replaces_an_older_one(world: &World) -> Verdict {
             "rule 16",
             "an older note, or a copy, reverts nothing"
         );
-        ensure!(
-            note.kept_for <= world.units(50),
-            "rule 16",
+        at_most(
             note.kept_for,
-            "a copy doesn't keep the note longer"
-        );
+            world.units(50),
+            "rule 16",
+            "a copy doesn't keep the note longer",
+        )?;
     }
     noted(&held, 4, "four", world.units(0)).await
 }

@@ -3,8 +3,8 @@
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use leasehold_api::{
-    FencingToken, ForceMode, ForceRelease, Notification, Notifications, Policy, PollReply,
-    ReleaseReply, Stamp, Wait,
+    FencingToken, ForceMode, ForceRelease, Notification, Notifications, Policy, PollReply, Stamp,
+    Wait,
 };
 
 use crate::case::{Case, cases};
@@ -268,12 +268,7 @@ async fn leaving_notifies_the_next(world: &World) -> Verdict {
     let second = listening(&b, &lock).await?;
     held.released("S3").await?;
     // A client that no longer wants the lock gives up its offer.
-    want!(
-        first.release().await?,
-        ReleaseReply::Released { .. },
-        "rule 10",
-        "the release gives up the offer"
-    );
+    first.released("rule 10").await?;
     granted(world, &mut notifications, &second).await?;
     Ok(())
 }

@@ -6,7 +6,7 @@ use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::{PollReply, Stamped};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
+use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("offers";
@@ -46,14 +46,8 @@ async fn offer_ends_at(
     end: leasehold_api::ServerTime,
     promise: &str,
 ) -> Verdict {
-    let Stamped { stamp, reply } = waiter.poll().await?;
-    let acquired = want!(
-        reply,
-        PollReply::Acquired(acquired) => acquired,
-        "rule 8",
-        "the release granted to the waiter"
-    );
-    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+    let Stamped { stamp, reply } = waiter.poll_granted_at("rule 8").await?;
+    world.ends_at((stamp, reply.remaining), end, "rule 10", promise)
 }
 
 async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
@@ -85,14 +79,8 @@ async fn offer_lasts(world: &World, lease: Duration, expected: Duration, name: &
     let before = a.now().await?;
     held.released("S3").await?;
     let after = a.now().await?;
-    let Stamped { stamp, reply } = waiter.poll().await?;
-    let acquired = want!(
-        reply,
-        PollReply::Acquired(acquired) => acquired,
-        "rule 8",
-        "the release granted to the waiter"
-    );
-    let end = stamp.at.saturating_add(acquired.remaining);
+    let Stamped { stamp, reply } = waiter.poll_granted_at("rule 8").await?;
+    let end = stamp.at.saturating_add(reply.remaining);
     let (first, last) = (
         before.saturating_add(expected),
         after.saturating_add(expected),
@@ -100,7 +88,7 @@ async fn offer_lasts(world: &World, lease: Duration, expected: Duration, name: &
     ensure!(
         first <= end && end <= last,
         "rule 10",
-        acquired.remaining,
+        reply.remaining,
         "an offer to a waiter with a lease of {lease:?} lasts for {expected:?}"
     );
     Ok(())
@@ -135,16 +123,10 @@ async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
-    let Stamped { stamp, reply } = waiter.poll().await?;
-    let acquired = want!(
-        reply,
-        PollReply::Acquired(acquired) => acquired,
-        "L1",
-        "a poll is granted when the holder's lease is over"
-    );
+    let Stamped { stamp, reply } = waiter.poll_granted_at("L1").await?;
     let end = stamp.at.saturating_add(world.units(8));
     let promise = "a grant by the waiter's own poll is an offer, which lasts for one waiter lease from the poll";
-    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+    world.ends_at((stamp, reply.remaining), end, "rule 10", promise)
 }
 
 async fn poll_never_extends_an_offer(world: &World) -> Verdict {
@@ -252,25 +234,23 @@ async fn dead_waiter_costs_at_most_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 1).await?;
     // One waiter lease, one poll interval, and one unit for the commands themselves.
     let most = lock.spec.waiter_lease() + world.units(2);
-    ensure!(
-        took <= most,
-        "rule 10",
+    at_most(
         took,
-        "a dead waiter costs one waiter lease and one poll"
-    );
-    Ok(())
+        most,
+        "rule 10",
+        "a dead waiter costs one waiter lease and one poll",
+    )
 }
 
 async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 12).await?;
     let most = lock.spec.waiter_lease() + world.units(3);
-    ensure!(
-        took <= most,
-        "rule 10",
+    at_most(
         took,
-        "any number of dead waiters cost one waiter lease together"
-    );
-    Ok(())
+        most,
+        "rule 10",
+        "any number of dead waiters cost one waiter lease together",
+    )
 }
 
 async fn dead_granted_waiter_costs_its_own_lease(world: &World) -> Verdict {

@@ -1,10 +1,10 @@
 //! Starvation: waiting is bounded under the fair policy, and unbounded under the policies that
 //! document it.
 
-use leasehold_api::{Policy, PollReply, ReleaseReply};
+use leasehold_api::{Policy, PollReply};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want};
+use crate::failure::{Failure, Verdict, ensure};
 use crate::world::{Ask, Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("starvation";
@@ -104,12 +104,7 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
     for _ in 0..ROUNDS {
         let holder = queue.remove(0);
         let again = holder.session.ask(&lock).wait();
-        want!(
-            holder.release().await?,
-            ReleaseReply::Released { .. },
-            "S3",
-            "the holder releases"
-        );
+        holder.released("S3").await?;
         queue.push(again.queued("rule 7").await?.0);
         if !still_waits(&late).await? {
             break;
@@ -137,12 +132,7 @@ async fn kept_waiting(
 ) -> Result<(bool, Attempt), Failure> {
     for round in 1..=ROUNDS {
         let (next, _) = ask(sessions[round as usize % 2].ask(lock)).send().await?;
-        want!(
-            current.release().await?,
-            ReleaseReply::Released { .. },
-            "S3",
-            "a hold ends"
-        );
+        current.released("S3").await?;
         if !still_waits(waiter).await? {
             return Ok((false, current));
         }
