@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::latency::LatencyProxy;
+use crate::latency;
 use crate::server::{RedisServer, ServerOptions};
+use crate::thread_proxy::ThreadProxy;
 
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
@@ -19,7 +20,7 @@ const ASK_AGAIN_AFTER: Duration = Duration::from_secs(6);
 pub struct RedisCluster {
     nodes: Vec<RedisServer>,
     /// In front of each node, if the nodes are at a distance.
-    lines: Vec<LatencyProxy>,
+    lines: Vec<ThreadProxy>,
 }
 
 /// What a node says about itself in `CLUSTER NODES`.
@@ -93,9 +94,9 @@ impl RedisCluster {
         }
         let lines = cluster.nodes.iter();
         cluster.lines = lines
-            .map(|node| LatencyProxy::start(node.address(), latency))
+            .map(|node| latency::start(node.address(), latency))
             .collect();
-        let lines: Vec<_> = cluster.lines.iter().map(LatencyProxy::address).collect();
+        let lines: Vec<_> = cluster.lines.iter().map(ThreadProxy::address).collect();
         cluster.announce(&lines);
         cluster.wait_until_replicas_follow();
         cluster
@@ -193,7 +194,7 @@ impl RedisCluster {
             let nodes = self.nodes.iter().map(RedisServer::address);
             return Self::url_of("redis-cluster", nodes);
         }
-        let lines = self.lines.iter().map(LatencyProxy::address);
+        let lines = self.lines.iter().map(ThreadProxy::address);
         Self::url_of("redis-cluster", lines)
     }
 

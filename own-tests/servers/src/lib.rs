@@ -24,6 +24,7 @@ mod proxy;
 mod resp;
 mod sentinel;
 mod server;
+mod thread_proxy;
 mod tls;
 mod tls_proxy;
 

@@ -19,8 +19,9 @@ use tempfile::TempDir;
 
 use crate::process::{Process, cannot_run, server_program};
 use crate::resp;
+use crate::thread_proxy::ThreadProxy;
 use crate::tls::{Authority, Identity, ServerTls};
-use crate::tls_proxy::TlsProxy;
+use crate::tls_proxy;
 
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(30);
@@ -164,7 +165,7 @@ pub struct RedisServer {
     tls_port: u16,
     /// The port for the other nodes of a cluster.
     bus_port: u16,
-    tls_proxy: Option<TlsProxy>,
+    tls_proxy: Option<ThreadProxy>,
 }
 
 impl RedisServer {
@@ -204,7 +205,7 @@ impl RedisServer {
             match server.launch() {
                 Ok(()) => {
                     let proxy = server.options.tls_proxy.as_ref();
-                    server.tls_proxy = proxy.map(|it| TlsProxy::start(it, server.address()));
+                    server.tls_proxy = proxy.map(|it| tls_proxy::start(it, server.address()));
                     return server;
                 }
                 Err(log) if log.contains("Address already in use") => {}

@@ -1,0 +1,96 @@
+//! A proxy that runs on a separate thread.
+
+use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::thread::JoinHandle;
+
+use tokio::net::TcpStream;
+use tokio::sync::oneshot;
+use tokio::task::JoinSet;
+
+/// A running proxy. Dropping it closes all its connections.
+#[derive(Debug)]
+pub(crate) struct ThreadProxy {
+    address: SocketAddr,
+    stop: Option<oneshot::Sender<()>>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl ThreadProxy {
+    /// Starts a proxy on a free port of 127.0.0.1. It runs `serve` for each connection of a client.
+    pub(crate) fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        listener.set_nonblocking(true).expect("a socket");
+        let address = listener.local_addr().expect("bound");
+        let (stop, stopped) = oneshot::channel();
+        let thread = std::thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread()
+                .enable_all()
+                .build()
+                .expect("a runtime");
+            runtime.block_on(async {
+                tokio::select! {
+                    () = accept(listener, serve) => {}
+                    _ = stopped => {}
+                }
+            });
+        });
+        Self {
+            address,
+            stop: Some(stop),
+            thread: Some(thread),
+        }
+    }
+
+    /// The address for clients.
+    pub(crate) fn address(&self) -> SocketAddr {
+        self.address
+    }
+}
+
+impl Drop for ThreadProxy {
+    fn drop(&mut self) {
+        drop(self.stop.take());
+        if let Some(thread) = self.thread.take() {
+            // It has panicked already if this fails.
+            let _ = thread.join();
+        }
+    }
+}
+
+async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    let listener = tokio::net::TcpListener::from_std(listener).expect("a socket");
+    let mut connections = JoinSet::new();
+    while let Ok((client, _)) = listener.accept().await {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(serve(client));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::{Read, Write};
+    use std::time::{Duration, Instant};
+
+    use crate::{RedisServer, latency};
+
+    #[test]
+    fn bytes_arrive_late_and_a_drop_closes_the_connection() {
+        let (server, late) = (RedisServer::start(), Duration::from_millis(20));
+        let proxy = latency::start(server.address(), late);
+        let mut client = std::net::TcpStream::connect(proxy.address()).expect("it listens");
+        let begun = Instant::now();
+        client.write_all(b"PING\r\n").expect("connected");
+        let mut reply = [0; 7];
+        client.read_exact(&mut reply).expect("answered");
+        assert_eq!(&reply, b"+PONG\r\n");
+        assert!(begun.elapsed() >= late * 2, "{:?}", begun.elapsed());
+        drop(proxy);
+        assert!(matches!(client.read(&mut reply), Ok(0) | Err(_)));
+    }
+}
