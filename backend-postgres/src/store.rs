@@ -81,6 +81,67 @@ impl PostgresStore {
         }
     }
 
+    /// Sends a write. If asked to, sends a read right behind it, for the case that the write is refused.
+    async fn send(
+        &self,
+        write: Write<'_>,
+        reads: bool,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        let session = self.connection.session().await.map_err(not_sent)?;
+        // The step has a time of another server, which may be behind a token that this one has granted.
+        if write.stamp.clock != session.clock {
+            return Ok((Written::NotApplied, None));
+        }
+        let (key, version) = (self.key(write.key), signed(write.version.get()));
+        let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
+        let (channels, payloads) = message::encode(write.messages, write.stamp.at);
+        let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
+        let (step, expected) = (
+            micros(write.stamp.at),
+            write.expected.map(|version| signed(version.get())),
+        );
+        let mut parameters: Vec<&(dyn ToSql + Sync)> =
+            vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
+        let statements = &session.statements;
+        // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
+        // hears of it by its next poll.
+        if expected.is_none() && !listening.is_empty() {
+            let reach = self.reach(write.listening).await.map_err(not_sent)?;
+            if reach.contains(&Reach::Nobody) {
+                return Ok((Written::NotListening, None));
+            }
+        }
+        let mut statement = &statements.insert;
+        if let Some(expected) = &expected {
+            parameters.push(expected);
+            statement = &statements.update;
+        }
+        let of_key: [&(dyn ToSql + Sync); 1] = [&key];
+        let read = || session.client.query_one(&statements.read, &of_key);
+        let call = async {
+            if expected.is_some() && !(channels.is_empty() && listening.is_empty()) {
+                let mut notifying = parameters.clone();
+                notifying.extend([&channels as &(dyn ToSql + Sync), &payloads, &listening]);
+                let write = session
+                    .client
+                    .query_opt(&statements.update_and_notify, &notifying);
+                match followed_by(write, reads.then(read)).await {
+                    // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
+                    // is repeated without messages. It compares version and deadline again.
+                    Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {}
+                    answers => return answers,
+                }
+            }
+            let write = session.client.query_opt(statement, &parameters);
+            followed_by(write, reads.then(read)).await
+        };
+        let call = session.call(&self.connection.shared.runtime, call);
+        let (row, found) = call.await?;
+        // The caller repeats a read that has failed.
+        let found = found.and_then(|row| read_of(&session, &row).ok());
+        Ok((written_of(&session, row.as_ref())?, found))
+    }
+
     async fn query(
         &self,
         session: &Session,
@@ -111,6 +172,62 @@ fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
 ) -> Result<T, BackendError> {
     let value = row.try_get(index);
     value.map_err(|_| BackendError::foreign_value("a table with other columns"))
+}
+
+/// Sends a write and, without waiting for its answer, a read. Returns both answers, that of the read only if nothing was
+/// written and the read has succeeded.
+async fn followed_by(
+    write: impl Future<Output = Result<Option<tokio_postgres::Row>, tokio_postgres::Error>>,
+    read: Option<impl Future<Output = Result<tokio_postgres::Row, tokio_postgres::Error>>>,
+) -> Result<(Option<tokio_postgres::Row>, Option<tokio_postgres::Row>), tokio_postgres::Error> {
+    let Some(read) = read else {
+        return Ok((write.await?, None));
+    };
+    // A statement is sent when it is polled for the first time, and the server executes them in this order.
+    match select(pin!(write), pin!(read)).await {
+        Either::Left((written, read)) => match written? {
+            Some(row) if is_applied(&row) => Ok((Some(row), None)),
+            refused => Ok((refused, read.await.ok())),
+        },
+        Either::Right((found, write)) => Ok((write.await?, found.ok())),
+    }
+}
+
+/// The answer to a write. It has the clock if the row was replaced, and else may have the number of those that don't
+/// listen.
+fn written_of(
+    session: &Session,
+    row: Option<&tokio_postgres::Row>,
+) -> Result<Written, BackendError> {
+    let unknown = |error| BackendError::outcome_unknown("no result").with_source(error);
+    let Some(row) = row else {
+        return Ok(Written::NotApplied);
+    };
+    if let Some(at) = row.try_get(0).map_err(unknown)? {
+        return Ok(Written::AppliedAt(stamp(session, at)));
+    }
+    match row.try_get::<_, i64>(1).map_err(unknown)? {
+        0 => Ok(Written::NotApplied),
+        _ => Ok(Written::NotListening),
+    }
+}
+
+/// Whether the answer to a write contains the clock.
+fn is_applied(row: &tokio_postgres::Row) -> bool {
+    matches!(row.try_get::<_, Option<i64>>(0), Ok(Some(_)))
+}
+
+/// The answer to a read.
+fn read_of(session: &Session, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
+    let version: Option<i64> = column(row, 1)?;
+    let bytes: Option<Vec<u8>> = column(row, 2)?;
+    Ok(Read {
+        stamp: stamp(session, column(row, 0)?),
+        row: version.zip(bytes).map(|(version, bytes)| Row {
+            version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
+            bytes,
+        }),
+    })
 }
 
 fn hex(bytes: &[u8]) -> String {
@@ -150,73 +267,20 @@ impl Store for PostgresStore {
         let row = self
             .query(&session, &session.statements.read, &[&key])
             .await?;
-        let version: Option<i64> = column(&row, 1)?;
-        let bytes: Option<Vec<u8>> = column(&row, 2)?;
-        Ok(Read {
-            stamp: stamp(&session, column(&row, 0)?),
-            row: version.zip(bytes).map(|(version, bytes)| Row {
-                version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
-                bytes,
-            }),
-        })
+        read_of(&session, &row)
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
-        let session = self.connection.session().await.map_err(not_sent)?;
-        // The step has a time of another server, which may be behind a token that this one has granted.
-        if write.stamp.clock != session.clock {
-            return Ok(Written::NotApplied);
-        }
-        let (key, version) = (self.key(write.key), signed(write.version.get()));
-        let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
-        let (channels, payloads) = message::encode(write.messages, write.stamp.at);
-        let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
-        let (step, expected) = (
-            micros(write.stamp.at),
-            write.expected.map(|version| signed(version.get())),
-        );
-        let mut parameters: Vec<&(dyn ToSql + Sync)> =
-            vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
-        let statements = &session.statements;
-        // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
-        // hears of it by its next poll.
-        if expected.is_none() && !listening.is_empty() {
-            let reach = self.reach(write.listening).await.map_err(not_sent)?;
-            if reach.contains(&Reach::Nobody) {
-                return Ok(Written::NotListening);
-            }
-        }
-        let mut statement = &statements.insert;
-        if let Some(expected) = &expected {
-            parameters.push(expected);
-            statement = &statements.update;
-        }
-        let call = async {
-            if expected.is_some() && !(channels.is_empty() && listening.is_empty()) {
-                let mut notifying = parameters.clone();
-                notifying.extend([&channels as &(dyn ToSql + Sync), &payloads, &listening]);
-                let notify = &statements.update_and_notify;
-                match session.client.query_opt(notify, &notifying).await {
-                    // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
-                    // is repeated without messages. It compares version and deadline again.
-                    Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {}
-                    row => return row,
-                }
-            }
-            session.client.query_opt(statement, &parameters).await
-        };
-        let row = session.call(&self.connection.shared.runtime, call).await?;
-        let Some(row) = row else {
-            return Ok(Written::NotApplied);
-        };
-        let unknown = |error| BackendError::outcome_unknown("no result").with_source(error);
-        if let Some(at) = row.try_get(0).map_err(unknown)? {
-            return Ok(Written::AppliedAt(stamp(&session, at)));
-        }
-        match row.try_get::<_, i64>(1).map_err(unknown)? {
-            0 => Ok(Written::NotApplied),
-            _ => Ok(Written::NotListening),
-        }
+        let (written, _) = self.send(write, false).await?;
+        Ok(written)
+    }
+
+    /// Sends the read right after the write, without waiting for the answer to the write.
+    async fn write_or_read(
+        &self,
+        write: Write<'_>,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        self.send(write, true).await
     }
 
     fn can_listen(&self) -> bool {

@@ -34,6 +34,7 @@ struct Step {
 
 /// Checks that a store compares the version and the deadline of a write, and keeps the row. If it says that it
 /// compares the time of the step ([`Written::AppliedAt`]) or who listens ([`Store::compares_reach`]), checks that too.
+/// If it sends the row along with a refusal ([`Store::write_or_read`]), checks the row and the clock.
 ///
 /// The key must have no row. It has one afterwards, which may be removed after 20 s.
 pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), BackendError> {
@@ -158,7 +159,7 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
     let before = store.read(key).await?;
     let mut written = Written::NotApplied;
     for _ in 0..if step.is_applied { TRIES } else { 1 } {
-        written = write(store, key, step).await?;
+        (written, _) = send(store, key, step, false).await?;
         if written.is_applied() {
             break;
         }
@@ -174,6 +175,9 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
     };
     let told = told && (written != Written::NotListening || step.needs_listener);
     if told && written.is_applied() == step.is_applied && version_of(&after) == wanted {
+        if !step.is_applied {
+            check_refusal(store, key, step).await?;
+        }
         return Ok(written);
     }
     let must = if step.is_applied { "must" } else { "must not" };
@@ -184,11 +188,36 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
     )))
 }
 
+/// Sends a write that must be refused, and checks the row that may come with the refusal.
+async fn check_refusal(store: &impl Store, key: &Key, step: Step) -> Result<(), BackendError> {
+    let before = store.read(key).await?;
+    let (written, found) = send(store, key, step, true).await?;
+    let after = store.read(key).await?;
+    let version = version_of(&after);
+    let is_current = found.as_ref().is_none_or(|found| {
+        let times = before.stamp.at..=after.stamp.at;
+        version_of(found) == version && times.contains(&found.stamp.at)
+    });
+    if !written.is_applied() && version_of(&before) == version && is_current {
+        return Ok(());
+    }
+    let what = step.what;
+    Err(BackendError::rejected(format!(
+        "a write that {what} must bring the row and the clock, or nothing: the store answered {written:?} with \
+         {found:?}, and the row has {after:?} after {before:?}"
+    )))
+}
+
 fn version_of(read: &Read) -> Option<Version> {
     read.row.as_ref().map(|row| row.version)
 }
 
-async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, BackendError> {
+async fn send(
+    store: &impl Store,
+    key: &Key,
+    step: Step,
+    reads: bool,
+) -> Result<(Written, Option<Read>), BackendError> {
     let mut stamp = store.time().await?;
     let now = stamp.at;
     // The time of a step in the past tells a store that answers with it, and not with its clock.
@@ -221,7 +250,10 @@ async fn write(store: &impl Store, key: &Key, step: Step) -> Result<Written, Bac
         },
         stamp,
     };
-    store.write(write).await
+    match reads {
+        true => store.write_or_read(write).await,
+        false => Ok((store.write(write).await?, None)),
+    }
 }
 
 /// A session that nobody listens to.

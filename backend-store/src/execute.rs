@@ -1,5 +1,5 @@
 //! Executes calls on the row of a key: read, step, compare-and-set, and again after a conflict. A row that
-//! this client remembers needs no read.
+//! this client remembers needs no read. Nor does a row that came with the refusal of a write.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -21,9 +21,13 @@ use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
 /// conflicts it is 4, 16 and at last this many times as long. So the pauses grow with a store's load, and
-/// its clients make room for each other. For a write that releases a holder or gives the lock to a waiter, there is
-/// none at first, and later ones don't grow: all the others wait for it.
+/// its clients make room for each other. Some writes are sent again at once first, and their pauses don't grow:
+/// all the others wait for a write that releases a holder or gives the lock to a waiter, and an acquire that is to queue
+/// gets no place while it pauses.
 const LONGEST_PAUSE: u32 = 64;
+/// How often a write that gives the lock to a waiter is sent again at once. It has met the acquire of the holder before
+/// it, and perhaps another one. The others are sent again once.
+const GRANTS_AT_ONCE: u8 = 2;
 /// An attempt counts as this long if it took less.
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
 /// How long a row is kept past the end of its state (rule 14).
@@ -64,10 +68,10 @@ enum Attempted {
     Finished,
     /// The write was refused. All calls must be executed again.
     Conflict {
-        /// Whether the write would have given the lock to a waiter.
-        hands_over: bool,
-        /// Whether a waiter that was to get the lock doesn't listen. Then the store is asked who does.
-        asks: bool,
+        /// How often the write is sent again at once.
+        at_once: u8,
+        /// The row, read after the refusal.
+        found: Option<Read>,
     },
 }
 
@@ -112,13 +116,12 @@ impl<S: Store> Executor<S> {
         let sent = self.runtime.now();
         let ends = calls.iter().map(|call| call.ends).max().unwrap_or(sent);
         let limit = ends.saturating_since(sent);
-        let once = self.try_once(key, calls, ends, in_turn, pauses.asks);
+        let once = self.try_once(key, calls, ends, in_turn, pauses);
         match self.runtime.timeout(limit, once).await {
             Some(Ok(Attempted::Finished)) => {}
-            Some(Ok(Attempted::Conflict { hands_over, asks })) => {
-                pauses.asks |= asks;
+            Some(Ok(Attempted::Conflict { at_once, .. })) => {
                 let now = self.runtime.now();
-                let longest = pauses.next(now.saturating_since(sent), hands_over)?;
+                let longest = pauses.next(now.saturating_since(sent), at_once)?;
                 // The calls that come meanwhile don't wait longer than these.
                 return Some(self.up_to(longest).min(ends.saturating_since(now)));
             }
@@ -140,7 +143,7 @@ impl<S: Store> Executor<S> {
         calls: &mut Vec<Call>,
         ends: Moment,
         in_turn: bool,
-        asks: bool,
+        pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
         // A call whose write was refused needs a read: perhaps it was applied.
         if in_turn && calls.iter().all(|call| call.refused.is_none()) {
@@ -149,17 +152,39 @@ impl<S: Store> Executor<S> {
                 Tried::Unfit => {}
             }
         }
-        let sent = self.runtime.now();
-        let read = self.store.read(key).await.map_err(nothing_written)?;
+        let mut sent = self.runtime.now();
+        let mut read = self.store.read(key).await.map_err(nothing_written)?;
+        loop {
+            let limit = ends.saturating_since(sent);
+            sent = self.runtime.now();
+            match self.execute(key, calls, read, limit, pauses).await? {
+                // No call has joined since this read was sent, so it is as good as one of theirs.
+                Attempted::Conflict {
+                    at_once,
+                    found: Some(found),
+                } if pauses.retries(at_once) => read = found,
+                attempted => return Ok(attempted),
+            }
+        }
+    }
+
+    /// Executes the calls on the row that was read.
+    async fn execute(
+        &self,
+        key: &Key,
+        calls: &mut Vec<Call>,
+        read: Read,
+        limit: Duration,
+        pauses: &mut Pauses,
+    ) -> Result<Attempted, BackendError> {
         self.memory.note_read(key, &read, self.runtime.now());
         let found = read.row.as_ref().map(|row| row.version);
         answer_written(calls, found, read.stamp);
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
-        let stepped = self.step(read, calls, asks).await?;
-        self.write(key, calls, found, stepped, ends.saturating_since(sent))
-            .await
+        let stepped = self.step(read, calls, pauses.asks).await?;
+        self.write(key, calls, found, stepped, limit, pauses).await
     }
 
     /// Replaces the row that was read, within a time, and answers the calls.
@@ -170,6 +195,7 @@ impl<S: Store> Executor<S> {
         found: Option<Version>,
         stepped: Stepped,
         limit: Duration,
+        pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
         let Some(state) = &stepped.state else {
             stepped.answer(calls);
@@ -183,7 +209,13 @@ impl<S: Store> Executor<S> {
         let deadline = stepped.stamp.at.saturating_add(limit);
         let bytes = state.to_bytes();
         let write = self.new_write(key, found, &stepped, state, &bytes, deadline);
-        match self.store.write(write).await? {
+        let at_once = stepped.at_once();
+        // If it is sent again at once when it is refused, the store may send the row along.
+        let (written, found) = match pauses.retried < at_once {
+            true => self.store.write_or_read(write).await?,
+            false => (self.store.write(write).await?, None),
+        };
+        match written {
             written @ (Written::Applied | Written::AppliedAt(_)) => {
                 if let Written::AppliedAt(at) = written {
                     self.remember(&write, at);
@@ -194,10 +226,10 @@ impl<S: Store> Executor<S> {
             }
             refused @ (Written::NotApplied | Written::NotListening) => {
                 self.memory.forget(key);
-                let (hands_over, version) = (stepped.hands_over(), write.version);
+                let version = write.version;
                 stepped.note_refused(calls, version);
-                let asks = refused == Written::NotListening;
-                Ok(Attempted::Conflict { hands_over, asks })
+                pauses.asks |= refused == Written::NotListening;
+                Ok(Attempted::Conflict { at_once, found })
             }
         }
     }
@@ -375,11 +407,16 @@ fn step_all(
 }
 
 impl Stepped {
-    /// Whether a holder ends or a waiter gets the lock. A waiter that doesn't listen gets no message.
-    fn hands_over(&self) -> bool {
+    /// How often its write is sent again at once after a conflict.
+    fn at_once(&self) -> u8 {
+        let replies = || self.replies.iter().flatten();
         let released =
             |reply: &Reply| matches!(reply, Reply::Release(ReleaseReply::Released { .. }));
-        !self.messages.is_empty() || self.replies.iter().flatten().any(released)
+        let queues = |reply: &Reply| matches!(reply, Reply::Acquire(AcquireReply::Queued(_)));
+        match self.messages.is_empty() {
+            false => GRANTS_AT_ONCE,
+            true => u8::from(replies().any(released) || replies().all(queues)),
+        }
     }
 
     fn answers(self) -> impl Iterator<Item = Stamped<Vec<Reply>>> {
@@ -483,9 +520,9 @@ fn nothing_written(error: BackendError) -> BackendError {
 #[derive(Debug)]
 struct Pauses {
     factor: u32,
-    /// Whether a write was tried again without a pause.
-    retried: bool,
-    /// Whether the store is asked who listens, before the next write.
+    /// How often the write was sent again without a pause.
+    retried: u8,
+    /// Whether the store is asked who listens before the next write: a waiter that was to get the lock doesn't.
     asks: bool,
 }
 
@@ -493,20 +530,26 @@ impl Default for Pauses {
     fn default() -> Self {
         Self {
             factor: 1,
-            retried: false,
+            retried: 0,
             asks: false,
         }
     }
 }
 
 impl Pauses {
+    /// Whether a write that may be sent again at once this often is.
+    const fn retries(&mut self, at_once: u8) -> bool {
+        let retries = self.retried < at_once;
+        self.retried += retries as u8;
+        retries
+    }
+
     /// The longest pause after an attempt that took this long. `None` if there is no pause.
-    fn next(&mut self, took: Duration, hands_over: bool) -> Option<Duration> {
-        // Everybody waits for it, and it has probably met the acquire of the holder before it, which is over.
-        if hands_over && !std::mem::replace(&mut self.retried, true) {
+    fn next(&mut self, took: Duration, at_once: u8) -> Option<Duration> {
+        if self.retries(at_once) {
             return None;
         }
-        let longest = took.max(SHORTEST_ATTEMPT) * if hands_over { 1 } else { self.factor };
+        let longest = took.max(SHORTEST_ATTEMPT) * if at_once > 0 { 1 } else { self.factor };
         self.factor = (self.factor * 4).min(LONGEST_PAUSE);
         Some(longest)
     }

@@ -180,6 +180,20 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///   command may be executed again: a release then answers `NotHeld` instead of `Released`.
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError>;
 
+    /// Like [`write`](Self::write). If the write is refused, the answer may also contain a [read](Self::read) of the row
+    /// after that, which saves the client a round trip. The default contains none.
+    ///
+    /// - Called for writes that are often refused, and then sent again at once: those of a release, of a grant to a waiter,
+    ///   and of an acquire that is to queue.
+    /// - The read is ignored if the write was applied.
+    /// - Errors are those of [`write`](Self::write). If only the read fails, the answer contains none.
+    async fn write_or_read(
+        &self,
+        write: Write<'_>,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        Ok((self.write(write).await?, None))
+    }
+
     /// Whether [`listen`](Self::listen) works. The default is `false`: waiters of the same
     /// [`StoreBackend`](crate::StoreBackend) are still woken, and others only [poll](Self::poll_interval).
     fn can_listen(&self) -> bool {

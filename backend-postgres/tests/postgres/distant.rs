@@ -5,16 +5,21 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_api::{BackendError, Key, LockBackend, Notification, SessionId};
+use leasehold_api::{
+    Acquire, AcquireReply, BackendError, Key, LockBackend, LockSpec, Mode, Notification, Operation,
+    OwnerId, Release, ReleaseReply, SessionId, Wait,
+};
 use leasehold_postgres::{Options, PostgresBackend};
 use leasehold_test_servers::PostgresOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::mpsc::unbounded_channel;
+use tokio::time::Instant;
 
 use crate::connections::{LONG, kill, next};
 use crate::events::Recorder;
-use crate::support::Server;
+use crate::support::{Server, connect_to};
 
 /// Forwards connections to a server.
 struct Proxy {
@@ -66,12 +71,24 @@ async fn accept(listener: TcpListener, upstream: u16, shared: Arc<Shared>) {
     }
 }
 
+/// Messages travel at the same time: one doesn't wait until the one before it has arrived.
 async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Shared>) {
+    let (sender, mut travelling) = unbounded_channel::<(Instant, Vec<u8>)>();
+    tokio::spawn(async move {
+        while let Some((arrives, bytes)) = travelling.recv().await {
+            tokio::time::sleep_until(arrives).await;
+            if to.write_all(&bytes).await.is_err() {
+                return;
+            }
+        }
+    });
     let mut buffer = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         let delay = Duration::from_millis(shared.delay.load(Ordering::Relaxed));
-        tokio::time::sleep(delay).await;
-        if to.write_all(&buffer[..read]).await.is_err() {
+        if sender
+            .send((Instant::now() + delay, buffer[..read].to_vec()))
+            .is_err()
+        {
             return;
         }
     }
@@ -92,6 +109,36 @@ fn key() -> Key {
     Key::new("a").expect("valid")
 }
 
+fn operation(number: u8) -> Operation {
+    Operation {
+        session: SessionId::from_bytes([number; 16]),
+        sequence: 1,
+        owner: OwnerId::from_u64(1),
+    }
+}
+
+/// Acquires the key, or queues for it.
+async fn enter(backend: &PostgresBackend, number: u8) {
+    let now = backend.hello().await.expect("a clock").at;
+    let (spec, lease) = (LockSpec::mutex(), Duration::from_secs(30));
+    let deliver_before = now.saturating_add(Duration::from_secs(2));
+    let acquire = Acquire::new(
+        key(),
+        spec,
+        Mode::Exclusive,
+        operation(number),
+        lease,
+        deliver_before,
+    );
+    let acquire = acquire.expect("valid").with_wait(Wait::new(false));
+    let reply = backend.acquire(&[acquire]).await.remove(0);
+    let reply = reply.expect("a reply").reply;
+    assert!(
+        matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_)),
+        "{reply:?}"
+    );
+}
+
 /// A call takes one round trip, which is in time. Connecting takes several, which are not.
 #[tokio::test]
 async fn attempt_to_connect_outlives_its_callers() {
@@ -104,6 +151,39 @@ async fn attempt_to_connect_outlives_its_callers() {
         assert!(failed < 25, "{error}");
     }
     assert!(failed > 0, "connecting takes longer than a call");
+}
+
+/// The read that follows a refused write is sent together with it: read, write, and write again.
+#[tokio::test]
+async fn refused_release_takes_three_round_trips() {
+    let (server, proxy, backend) = start(Duration::from_secs(5)).await;
+    let near = connect_to(&server.tcp_url()).await;
+    enter(&backend, 1).await;
+    // From now on, the client reads before it writes: another one has written the row.
+    enter(&near, 2).await;
+    proxy.set_distance(100);
+    let begun = Instant::now();
+    backend.inspect(&key()).await.expect("a reply");
+    let round_trip = begun.elapsed();
+    let begun = Instant::now();
+    let releasing = async {
+        let release = Release::new(key(), operation(1));
+        let released = backend.release(&[release]).await.remove(0);
+        (released.expect("a reply").reply, begun.elapsed())
+    };
+    let queueing = async {
+        // After the read, and before the write that it leads to.
+        tokio::time::sleep(round_trip).await;
+        enter(&near, 3).await;
+    };
+    let ((released, took), ()) = tokio::join!(releasing, queueing);
+    let expected = ReleaseReply::Released {
+        holds_left: 0,
+        holder: None,
+    };
+    assert_eq!(released, expected);
+    let three = round_trip * 5 / 2..round_trip * 7 / 2;
+    assert!(three.contains(&took), "{took:?}, {round_trip:?} each");
 }
 
 #[tokio::test]

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use futures_util::future::join;
-use leasehold_api::{AcquireReply, LockClient, Wait};
+use futures_util::future::{join, join_all};
+use leasehold_api::{AcquireReply, LockBackend, LockClient, Wait};
 use leasehold_store::Written;
 
-use crate::steps::{LEASE, ask, enter, operation, release, send};
+use crate::steps::{LEASE, ask, enter, operation, release, send, session, waiting};
 use crate::support::{Faults, Server, block_on};
 
 const CLIENTS: u32 = 32;
@@ -47,12 +47,16 @@ fn clients_of_a_busy_store_make_room_for_each_other() {
 }
 
 /// Everybody waits for a release. After its first conflict it is sent again without a pause: six statements of
-/// 2 ms, the other client's among them.
+/// 2 ms, the other client's among them. If the row comes with the refusal, five.
 #[test]
 fn release_is_sent_again_at_once() {
-    for seed in 0..10 {
+    for seed in 0..20 {
         block_on(async {
             let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
+            let sends_rows = seed % 2 == 1;
+            if sends_rows {
+                server.send_rows();
+            }
             let (client, other) = (server.client(), server.client());
             enter(&client, ask(&server, operation(1, 1), LEASE)).await;
             // Until the client reads before it writes.
@@ -66,7 +70,68 @@ fn release_is_sent_again_at_once() {
             };
             let (reply, took) = join(send(&other, waits), releasing).await;
             assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
-            assert_eq!(took, Duration::from_millis(12), "seed {seed}");
+            let wanted = Duration::from_millis(if sends_rows { 10 } else { 12 });
+            assert_eq!(took, wanted, "seed {seed}");
+        });
+    }
+}
+
+/// A client that pauses before it queues is passed by those that come later.
+#[test]
+fn acquire_that_is_to_queue_is_sent_again_at_once() {
+    for seed in 0..20 {
+        block_on(async {
+            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
+            let sends_rows = seed % 2 == 1;
+            if sends_rows {
+                server.send_rows();
+            }
+            enter(&server.client(), ask(&server, operation(1, 1), LEASE)).await;
+            let (first, second) = (server.client(), server.client());
+            let begun = tokio::time::Instant::now();
+            let queueing = [(&first, 2), (&second, 3)].map(async |(client, number)| {
+                let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
+                let reply = send(client, waits).await;
+                assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
+                begun.elapsed()
+            });
+            let [one, other] = queueing;
+            let both = join(one, other).await;
+            // Two reads and a write, and the write that it has spoilt. Then another read, unless the row came with
+            // the refusal, and the write again.
+            let last = Duration::from_millis(if sends_rows { 10 } else { 12 });
+            assert_eq!(both, (Duration::from_millis(6), last), "seed {seed}");
+        });
+    }
+}
+
+/// Two clients that queue spoil the write of a release one after the other.
+#[test]
+fn grant_is_sent_again_at_once_twice() {
+    for seed in 0..20 {
+        block_on(async {
+            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
+            server.send_rows();
+            let client = server.client();
+            enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+            let _stream = client.listen(session(2)).await.expect("a stream");
+            let queued = send(&client, waiting(&server, operation(2, 1))).await;
+            assert!(matches!(queued, Ok(AcquireReply::Queued(_))), "{queued:?}");
+            let others = [server.client(), server.client()];
+            let begun = tokio::time::Instant::now();
+            let queueing = others.iter().zip(3..).map(async |(client, number)| {
+                let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
+                send(client, waits).await.expect("queued");
+            });
+            let releasing = async {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+                release(&client, operation(1, 1)).await;
+                begun.elapsed()
+            };
+            let (_, took) = join(join_all(queueing), releasing).await;
+            // Three reads. The first of the others writes. The second one and the release are refused, then the
+            // release again, after the second has written.
+            assert_eq!(took, Duration::from_millis(18), "seed {seed}");
         });
     }
 }

@@ -13,6 +13,7 @@ fn problem(faults: Faults) -> Option<BackendError> {
         let server = Server::new(1, Duration::from_millis(1));
         server.set_faults(faults);
         server.compare_reach();
+        server.send_rows();
         server.client().self_check(&key()).await.err()
     })
 }
@@ -75,6 +76,13 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
                 ..none
             },
             "answers `AppliedAt` to some writes",
+        ),
+        (
+            Faults {
+                old_clock: true,
+                ..none
+            },
+            "must bring the row and the clock, or nothing",
         ),
         (
             Faults {

@@ -86,6 +86,9 @@ fn explore(seed: u64, faults: Faults) -> Run {
         if seed.is_multiple_of(2) {
             server.compare_reach();
         }
+        if seed % 4 < 2 {
+            server.send_rows();
+        }
         let resource = Arc::new(Resource::default());
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| tokio::spawn(work(Arc::clone(&server), Arc::clone(&resource))))

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, LockBackend, ReleaseReply};
+use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply, Wait};
 use leasehold_store::Written;
 
 use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send};
@@ -129,6 +129,32 @@ fn doubled_write_counts_once() {
         );
         server.set_faults(Faults::default());
         assert_eq!(holders(&client).await, 0);
+    });
+}
+
+/// The row that comes with the refusal of the second copy has the version of the first.
+#[test]
+fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
+    block_on(async {
+        let (server, client) = client(Faults::default());
+        server.send_rows();
+        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+        let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
+        let queued = send(&server.client(), waits).await;
+        assert!(matches!(queued, Ok(AcquireReply::Queued(_))), "{queued:?}");
+        let before = (server.arrived().len(), server.reads());
+        server.set_faults(Faults {
+            doubled: 100,
+            ..Faults::default()
+        });
+        let released = release(&client, operation(1, 1)).await;
+        assert!(
+            matches!(released, ReleaseReply::Released { holds_left: 0, .. }),
+            "{released:?}"
+        );
+        let after = (server.arrived().len(), server.reads());
+        let expected = (before.0 + 2, before.1 + 2);
+        assert_eq!(after, expected, "one write, and a read before and after it");
     });
 }
 

@@ -50,6 +50,8 @@ pub(crate) struct Faults {
     pub(crate) silence_is_fine: bool,
     /// A write that creates a row is answered without a time.
     pub(crate) created_without_time: bool,
+    /// The row that comes with a refusal has the clock of the step.
+    pub(crate) old_clock: bool,
 }
 
 /// A write that was sent, as the store keeps it.
@@ -110,6 +112,7 @@ pub(crate) struct Server {
     started: Instant,
     next_random: AtomicU64,
     compares_reach: AtomicBool,
+    sends_rows: AtomicBool,
     /// How much the clock was stepped back, in µs.
     stepped_back: AtomicU64,
     /// The longest time of one way of a message.
@@ -137,6 +140,7 @@ impl Server {
             started: Instant::now(),
             next_random: AtomicU64::new(seed << 32 | 1),
             compares_reach: AtomicBool::new(false),
+            sends_rows: AtomicBool::new(false),
             stepped_back: AtomicU64::new(0),
             latency,
             work,
@@ -183,6 +187,18 @@ impl Server {
     /// Compares who listens in each write.
     pub(crate) fn compare_reach(&self) {
         self.compares_reach.store(true, Ordering::Relaxed);
+    }
+
+    /// Sends the row along with the refusal of a write.
+    pub(crate) fn send_rows(&self) {
+        self.sends_rows.store(true, Ordering::Relaxed);
+    }
+
+    /// Executes a read.
+    fn read(&self, key: &Key) -> Read {
+        let (row, stamp) = (self.row(key), self.stamp());
+        self.lock().read_at.push(stamp.at);
+        Read { stamp, row }
     }
 
     pub(crate) fn set_stopped(&self, stopped: bool) {
@@ -374,6 +390,60 @@ impl MemoryStore {
         }
     }
 
+    /// Sends a write. If asked to, reads the row if the write is refused.
+    async fn send(
+        &self,
+        write: Write<'_>,
+        reads: bool,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        let sent = Sent::new(&write);
+        self.travel().await;
+        if self.server.is_stopped(&sent) {
+            std::future::pending::<()>().await;
+        }
+        let found = || {
+            reads.then(|| {
+                let mut read = self.server.read(write.key);
+                if self.server.lock().faults.old_clock {
+                    read.stamp = write.stamp;
+                }
+                read
+            })
+        };
+        match self.fault() {
+            Fault::Conflict => return Ok((Written::NotApplied, found())),
+            Fault::Unavailable => return Err(BackendError::unavailable("no connection")),
+            Fault::Late => {
+                self.arrive_later(sent);
+                return Err(BackendError::outcome_unknown("no reply"));
+            }
+            Fault::Doubled => drop(self.server.arrive(&sent)),
+            Fault::Copied => self.arrive_later(sent.clone()),
+            Fault::Hangs => {
+                self.server.arrive(&sent);
+                tokio::time::sleep(HANG).await;
+            }
+            Fault::LostReply => {
+                self.server.arrive(&sent);
+                return Err(BackendError::outcome_unknown("no reply"));
+            }
+            Fault::None => {}
+        }
+        self.server.do_work().await;
+        let faults = self.server.lock().faults;
+        let written = match self.server.arrive(&sent) {
+            Written::Applied if faults.echoes => Written::AppliedAt(write.stamp),
+            Written::Applied if faults.created_without_time && write.expected.is_none() => {
+                Written::Applied
+            }
+            Written::Applied => Written::AppliedAt(self.server.stamp()),
+            refused => refused,
+        };
+        let found = if written.is_applied() { None } else { found() };
+        self.travel().await;
+        Ok((written, found))
+    }
+
     fn arrive_later(&self, sent: Sent) {
         let delay = self.server.up_to(Duration::from_secs(20));
         let server = Arc::clone(&self.server);
@@ -409,50 +479,22 @@ impl Store for MemoryStore {
             _ => {}
         }
         self.server.do_work().await;
-        let row = self.server.row(key);
-        let stamp = self.server.stamp();
-        self.server.lock().read_at.push(stamp.at);
+        let read = self.server.read(key);
         self.travel().await;
-        Ok(Read { stamp, row })
+        Ok(read)
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
-        let sent = Sent::new(&write);
-        self.travel().await;
-        if self.server.is_stopped(&sent) {
-            std::future::pending::<()>().await;
-        }
-        match self.fault() {
-            Fault::Conflict => return Ok(Written::NotApplied),
-            Fault::Unavailable => return Err(BackendError::unavailable("no connection")),
-            Fault::Late => {
-                self.arrive_later(sent);
-                return Err(BackendError::outcome_unknown("no reply"));
-            }
-            Fault::Doubled => drop(self.server.arrive(&sent)),
-            Fault::Copied => self.arrive_later(sent.clone()),
-            Fault::Hangs => {
-                self.server.arrive(&sent);
-                tokio::time::sleep(HANG).await;
-            }
-            Fault::LostReply => {
-                self.server.arrive(&sent);
-                return Err(BackendError::outcome_unknown("no reply"));
-            }
-            Fault::None => {}
-        }
-        self.server.do_work().await;
-        let faults = self.server.lock().faults;
-        let written = match self.server.arrive(&sent) {
-            Written::Applied if faults.echoes => Written::AppliedAt(write.stamp),
-            Written::Applied if faults.created_without_time && write.expected.is_none() => {
-                Written::Applied
-            }
-            Written::Applied => Written::AppliedAt(self.server.stamp()),
-            refused => refused,
-        };
-        self.travel().await;
+        let (written, _) = self.send(write, false).await?;
         Ok(written)
+    }
+
+    async fn write_or_read(
+        &self,
+        write: Write<'_>,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        let reads = self.server.sends_rows.load(Ordering::Relaxed);
+        self.send(write, reads).await
     }
 
     fn can_listen(&self) -> bool {
