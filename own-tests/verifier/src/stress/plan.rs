@@ -247,8 +247,13 @@ impl Plan {
     fn set_back(&self) -> Duration {
         match self.fault_mix {
             FaultMix { clock: true, .. } => LONGEST_STEP * (self.incidents + 1),
-            // The next server's clock may be behind.
-            FaultMix { switchovers, .. } if switchovers && self.out_of_model => LONGEST_STEP,
+            // The next server's clock may be behind. Then an expired hold is live again, unless another client has
+            // removed it: clients that remember are alone for a while.
+            FaultMix { switchovers, .. }
+                if switchovers && (self.out_of_model || self.remembers) =>
+            {
+                LONGEST_STEP
+            }
             _ => Duration::ZERO,
         }
     }
