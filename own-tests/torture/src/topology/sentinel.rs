@@ -107,7 +107,8 @@ impl Servers for Sentinel {
 
     fn have_failed_over(&mut self) -> bool {
         let before = std::mem::replace(&mut self.primaries, self.all.primaries());
-        before != self.primaries
+        // The old primary goes on for seconds until the sentinels make it follow the new one.
+        before != self.primaries || self.primaries.len() > 1
     }
 
     fn left(&self) -> Vec<String> {
@@ -129,5 +130,21 @@ mod tests {
         it.all.wait_until_in_sync();
         it.have_failed_over();
         assert!(!it.have_failed_over());
+    }
+
+    #[test]
+    fn failover_lasts_until_the_old_primary_follows() {
+        let mut it = Sentinel::start();
+        let old = it.all.primary();
+        it.all.server(old).pause();
+        it.all.wait_for_another_primary(old);
+        it.all.server(old).resume();
+        let mut looks = 0;
+        while it.all.primaries().len() > 1 {
+            assert!(it.have_failed_over(), "look {looks}: two give locks away");
+            looks += 1;
+            std::thread::sleep(SHORT);
+        }
+        assert!(looks > 1);
     }
 }
