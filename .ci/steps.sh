@@ -412,16 +412,21 @@ convicts() {
 
 # Without the mend of a fault that real servers have shown, leasehold must be convicted within ten minutes.
 torture_convicts_without_mends() {
-    local run status only
     with_lints planted build -q --workspace --bin torture
-    for run in "unmended-failover balancer" "unmended-failover-fred balancer" "unmended-quorum quorum"; do
-        status=0
-        only=(--only graceful)
-        [ "$run" = "unmended-quorum quorum" ] && only=(--only refuse --long 60)
-        # shellcheck disable=SC2086
-        torments 10 $run >"$TMPDIR/${run% *}.log" || status=$?
-        was_convicted "${run% *}" "$status" || return 1
-    done
+    convicts_without_mend unmended-failover balancer --only graceful
+    convicts_without_mend unmended-failover-fred balancer --only graceful
+    # New processes subscribe while the slot of their key fails over.
+    convicts_without_mend unmended-cluster distant-cluster --only graceful --only "kill client" --long 60
+    # fred hides it when the server ends a subscription, so fewer of its clients subscribe again: it takes more of them.
+    convicts_without_mend unmended-cluster-fred distant-cluster --only graceful --only "kill client" --long 50 --clients 8
+    convicts_without_mend unmended-quorum quorum --only refuse --long 60
+}
+
+# convicts_without_mend SUBJECT SERVERS FLAG...
+convicts_without_mend() {
+    local status=0 only=("${@:3}")
+    torments 10 "$1" "$2" >"$TMPDIR/$1.log" || status=$?
+    was_convicted "$1" "$status"
 }
 
 # was_convicted SUBJECT STATUS: shows why, from the log of the run.

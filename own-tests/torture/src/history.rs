@@ -36,7 +36,6 @@ pub(crate) struct About {
     /// The longest that a healed system may go without any success.
     pub(crate) progress_within_ms: u64,
     /// How far the rate of a client's clock was off at most, in millionths.
-    #[serde(default)]
     pub(crate) skew_ppm: i64,
 }
 

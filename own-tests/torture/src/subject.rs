@@ -55,7 +55,9 @@ const REDIS: &[Topology] = &[
     Topology::Balancer,
     Topology::Sentinel,
     Topology::Cluster,
+    Topology::DistantCluster,
 ];
+const CLUSTERS: &[Topology] = &[Topology::Cluster, Topology::DistantCluster];
 const ONE: &[Topology] = &[Topology::Standalone];
 const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
@@ -112,6 +114,12 @@ const fn why(broken: Broken) -> &'static str {
             "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
              that, with the same token. After a failover the first waiter may listen on the other server, which passes the \
              message on. So both believe that they hold the lock."
+        }
+        Broken::SubscribesAtTheFormerPrimary => {
+            "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
+             that, with the same token. After a failover, a client subscribes where the slot was before and polls at the new primary. The \
+             former one is its replica now, accepts the subscription and passes the message on. So both believe that they hold the \
+             lock. A fence doesn't help: it takes the writes of both, because they have the same token."
         }
         Broken::DecidesTwice => {
             "An attempt that got no majority is taken back, and its client asks again with the same attempt. If that gets a \
@@ -308,6 +316,18 @@ const WITH_NAMES: &[Subject] = &[
         Some(Broken::TakesGrantsBack),
     ),
     leasehold(
+        "unmended-cluster",
+        Backend::RedisRs,
+        CLUSTERS,
+        Some(Broken::SubscribesAtTheFormerPrimary),
+    ),
+    leasehold(
+        "unmended-cluster-fred",
+        Backend::Fred,
+        CLUSTERS,
+        Some(Broken::SubscribesAtTheFormerPrimary),
+    ),
+    leasehold(
         "unmended-quorum",
         Backend::Quorum,
         &[Topology::Quorum],
@@ -341,9 +361,12 @@ const WITH_NAMES: &[Subject] = &[
         REDLOCK,
         Launch::Rust("redlock"),
         EXCLUSION,
-        "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Not \
+        "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Documentation of \
+         `Lock::validity_time`: \"Time the lock is still valid. Should only be slightly smaller than the requested TTL\". Not \
          renewed. Asked: whether `Lock::validity_time` has passed since the lock was returned.",
-        "",
+        "`lock` subtracts the time that it took from the TTL, in a `usize` (`redlock.rs`). If the servers took longer than the TTL \
+         to answer, the result is a number near 2^64 in a release build, so `validity_time > 0` is true and the lock seems valid forever. \
+         A debug build panics.",
     ),
     peer(
         "distributed-lock-redis",

@@ -42,6 +42,8 @@ pub(crate) enum Broken {
     HasASlowClock,
     /// A grant that nobody seems to hear is published and taken back: decision 0037. Needs the mutants.
     TakesGrantsBack,
+    /// The same, and subscriptions in a cluster don't follow their slots: decision 0038. Needs the mutants.
+    SubscribesAtTheFormerPrimary,
     /// Two calls for one attempt of a quorum may decide differently: decision 0040. Needs the mutants.
     DecidesTwice,
 }

@@ -7,7 +7,7 @@ use crate::adapter::leasehold::Broken;
 /// Takes the mend out whose lack is `broken`, if it is a mend.
 pub(super) fn plant(broken: Broken) -> Result<(), Failure> {
     match broken {
-        Broken::TakesGrantsBack | Broken::DecidesTwice => {
+        Broken::TakesGrantsBack | Broken::SubscribesAtTheFormerPrimary | Broken::DecidesTwice => {
             Err("build with `--manifest-path \"$(.ci/plant)/Cargo.toml\"`".into())
         }
         _ => Ok(()),

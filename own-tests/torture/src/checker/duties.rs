@@ -113,7 +113,7 @@ fn faults_of_servers(history: &History) -> Vec<(&Fault, u64)> {
 }
 
 /// How long it took after each fault of the servers until the probe got its lock, in ms. Others may wait for a holder
-/// that is still at work. A history without a probe has no such times.
+/// that is still at work.
 pub(super) fn first_successes(history: &History) -> Vec<u64> {
     let is_success = |it: &&Operation| {
         let acquires = matches!(it.call, Call::Acquire { .. });

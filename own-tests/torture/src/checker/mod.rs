@@ -126,9 +126,7 @@ pub(crate) struct Figures {
     pub(crate) errors: BTreeMap<String, usize>,
     /// The times from the end of a fault of the servers to the first success, in ms, in order.
     pub(crate) recoveries_ms: Vec<u64>,
-    /// The times from the end of a fault of the servers to the first lock of the probe, in ms, in order. In
-    /// summaries of older runs, which had no probe: to the first answer to any client.
-    #[serde(default)]
+    /// The times from the end of a fault of the servers to the first lock of the probe, in ms, in order.
     pub(crate) answers_ms: Vec<u64>,
     pub(crate) fenced_writes: usize,
     pub(crate) refused_writes: usize,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use leasehold_test_servers::RedisCluster;
 
-use super::{Faults, Kind, Servers, outside, within};
+use super::{Faults, Inject, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
@@ -16,6 +16,9 @@ use crate::workload::KEYS;
 const PRIMARIES: usize = 3;
 /// Shorter than the node timeout of the test servers, 1 s.
 const SHORT: Duration = Duration::from_millis(500);
+const KILL: &str = "kill primary";
+/// Of a distant cluster.
+pub(super) const LATENCY: Duration = Duration::from_millis(40);
 const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FAULTS: Faults<Cluster> = &[
@@ -38,17 +41,14 @@ const FAULTS: Faults<Cluster> = &[
         it.all.end_migration(&key, to);
     }),
     // The last writes may not have reached the replica.
-    (
-        outside("kill primary", Assumption::A1).delays(),
-        |it, random| {
-            let key = it.key(random);
-            let primary = it.all.primary_of(&key);
-            it.all.kill(primary);
-            until("another primary", || it.all.find_primary_of(&key).is_some());
-            it.all.start_again(primary);
-            it.has_promoted();
-        },
-    ),
+    (outside(KILL, Assumption::A1).delays(), |it, random| {
+        let key = it.key(random);
+        let primary = it.all.primary_of(&key);
+        it.all.kill(primary);
+        until("another primary", || it.all.find_primary_of(&key).is_some());
+        it.all.start_again(primary);
+        it.has_promoted();
+    }),
     (
         within("stop primary for a moment").delays(),
         |it, random| {
@@ -74,14 +74,19 @@ const FAULTS: Faults<Cluster> = &[
 
 pub(super) struct Cluster {
     all: RedisCluster,
+    faults: Vec<(Kind, Inject<Self>)>,
     /// Those that are primaries, as far as the nemesis knows.
     primaries: Vec<usize>,
 }
 
 impl Cluster {
-    pub(super) fn start() -> Self {
+    /// Starts a cluster whose messages from and to clients and replicas take this much longer, in each direction.
+    pub(super) fn start(latency: Duration) -> Self {
+        // A node at a distance is not killed: it forgets the address that it tells clients.
+        let stays = |(kind, _): &&(Kind, Inject<Self>)| latency.is_zero() || kind.name != KILL;
         let mut it = Self {
-            all: RedisCluster::start(),
+            all: RedisCluster::start_at_a_distance(latency),
+            faults: FAULTS.iter().filter(stays).copied().collect(),
             primaries: Vec::new(),
         };
         it.primaries = it.primaries();
@@ -145,17 +150,17 @@ impl Servers for Cluster {
     }
 
     fn kinds(&self) -> Vec<Kind> {
-        FAULTS.iter().map(|(kind, _)| *kind).collect()
+        self.faults.iter().map(|(kind, _)| *kind).collect()
     }
 
     fn inject(&mut self, kind: usize, random: &mut Random) {
-        FAULTS[kind].1(self, random);
+        self.faults[kind].1(self, random);
     }
 
     fn have_failed_over(&mut self) -> bool {
         let primaries = self.primaries();
         let before = std::mem::replace(&mut self.primaries, primaries);
-        before != self.primaries
+        before != self.primaries || self.primaries.len() > PRIMARIES
     }
 
     fn left(&self) -> Vec<String> {
@@ -172,7 +177,7 @@ mod tests {
 
     #[test]
     fn failover_that_no_fault_asked_for_is_noticed_once() {
-        let (mut it, mut random) = (Cluster::start(), Random::new(1));
+        let (mut it, mut random) = (Cluster::start(Duration::ZERO), Random::new(1));
         it.inject(0, &mut random);
         assert!(!it.have_failed_over(), "the fault has noted it");
         let primary = it.primary(&mut random);

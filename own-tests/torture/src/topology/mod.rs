@@ -24,6 +24,8 @@ pub(crate) enum Topology {
     Balancer,
     Sentinel,
     Cluster,
+    /// A cluster whose messages take long.
+    DistantCluster,
     Postgres,
     Quorum,
 }
@@ -66,8 +68,8 @@ pub(crate) trait Servers: Send {
     /// Does it, and undoes it. Returns when they answer again.
     fn inject(&mut self, kind: usize, random: &mut Random);
 
-    /// Whether others are primaries than at the last call, although no fault asked for it. On a busy machine, servers
-    /// may take each other for dead.
+    /// Whether others are primaries than at the last call, although no fault asked for it, or there is one too many. On a
+    /// busy machine, servers may take each other for dead.
     fn have_failed_over(&mut self) -> bool {
         false
     }
@@ -104,7 +106,8 @@ impl Topology {
             Self::Standalone => Box::new(standalone::Standalone::start(lease)),
             Self::Balancer => Box::new(balancer::Balancer::start(lease)),
             Self::Sentinel => Box::new(sentinel::Sentinel::start()),
-            Self::Cluster => Box::new(cluster::Cluster::start()),
+            Self::Cluster => Box::new(cluster::Cluster::start(Duration::ZERO)),
+            Self::DistantCluster => Box::new(cluster::Cluster::start(cluster::LATENCY)),
             Self::Postgres => Box::new(postgres::Postgres::start(lease)),
             Self::Quorum => Box::new(quorum::Quorum::start(lease)),
         }
@@ -117,6 +120,7 @@ impl Topology {
             Self::Balancer => "balancer",
             Self::Sentinel => "sentinel",
             Self::Cluster => "cluster",
+            Self::DistantCluster => "distant-cluster",
             Self::Postgres => "postgres",
             Self::Quorum => "quorum",
         }

@@ -1,5 +1,6 @@
 //! What takes a mend out of the code of this process.
 
+use leasehold_redis_common::connection::mutants;
 use leasehold_redis_common::script::mutants::MESSAGES;
 
 use crate::Failure;
@@ -8,13 +9,20 @@ use crate::adapter::leasehold::Broken;
 /// Takes the mend out whose lack is `broken`, if it is a mend.
 pub(super) fn plant(broken: Broken) -> Result<(), Failure> {
     match broken {
-        Broken::TakesGrantsBack => {
-            let name = "lua-grant-is-published-and-taken-back";
-            let mutant = MESSAGES.iter().find(|it| it.name == name);
-            mutant.ok_or("no such mutant")?.plant();
+        Broken::TakesGrantsBack => take_grants_back()?,
+        Broken::SubscribesAtTheFormerPrimary => {
+            take_grants_back()?;
+            mutants::plant();
         }
         Broken::DecidesTwice => leasehold_quorum::mutants::plant(),
         _ => {}
     }
+    Ok(())
+}
+
+fn take_grants_back() -> Result<(), Failure> {
+    let name = "lua-grant-is-published-and-taken-back";
+    let mutant = MESSAGES.iter().find(|it| it.name == name);
+    mutant.ok_or("no such mutant")?.plant();
     Ok(())
 }
