@@ -54,6 +54,9 @@ struct Lock {
     tokens: Vec<FencingToken>,
     /// The time of the last command.
     last_step: ServerTime,
+    /// The last stamp, and the time of the last command before that.
+    last_stamp: ServerTime,
+    step_before: ServerTime,
 }
 
 /// A command and its key.
@@ -201,6 +204,8 @@ impl Play<'_> {
             model: State::default(),
             tokens: vec![FencingToken::new(1)],
             last_step: ServerTime::from_micros(0),
+            last_stamp: ServerTime::from_micros(0),
+            step_before: ServerTime::from_micros(0),
         };
         self.locks.insert(number, lock);
         self.slots[slot] = number;
@@ -436,7 +441,11 @@ impl Play<'_> {
             reachable: &reachable,
         };
         let pushes = self.fixture.backend.capabilities().push;
-        let estimated = self.fixture.estimates.then_some(lock.last_step);
+        // Acquires that share a write have one stamp, and one time of their step.
+        if lock.last_stamp != self.now {
+            (lock.last_stamp, lock.step_before) = (self.now, lock.last_step);
+        }
+        let estimated = self.fixture.estimates.then_some(lock.step_before);
         let (mut expected, new_messages, executed_at) =
             step_as_answered(&mut lock.model, env, &sent.command, reply, estimated);
         lock.last_step = executed_at;
