@@ -11,6 +11,7 @@ mod faults;
 pub(crate) mod observer;
 pub(crate) mod options;
 mod replica;
+mod steps;
 mod transport;
 
 use std::collections::BTreeSet;

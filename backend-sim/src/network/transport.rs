@@ -4,9 +4,9 @@ use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
-use leasehold_api::machine::{Command, Message, Reply};
+use leasehold_api::machine::{Message, Reply};
 use leasehold_api::{
-    AcquireReply, BackendError, Key, Listed, Notification, PollReply, RenewReply, ServerTime, Stamp,
+    AcquireReply, BackendError, Listed, Notification, PollReply, RenewReply, Stamp,
 };
 
 use crate::engine::ready::Wakeup;
@@ -14,12 +14,10 @@ use crate::engine::tape::Site;
 use crate::network::Network;
 use crate::network::calls::CallResult;
 use crate::network::event::{
-    Arrival, CallId, ClientIndex, CompareAndSet, Request, Response, SimEvent, ToClient, ToServer,
+    Arrival, CallId, ClientIndex, Request, Response, SimEvent, ToClient, ToServer,
 };
-use crate::network::observer::Execution;
 use crate::record::{Call, Content, Event, Fate, Fault, ServerAnswer};
 use crate::server::primaries::{Server, Standing};
-use crate::server::store::Executed;
 
 impl Network {
     pub(crate) fn apply(&mut self, now: Duration, event: SimEvent) {
@@ -430,80 +428,6 @@ impl Network {
             found,
         };
         (response, messages)
-    }
-
-    /// Whether the request is for a server with another clock. A connection leads to one server.
-    fn is_elsewhere(&mut self, arrival: &Arrival) -> bool {
-        let Request::CompareAndSet(request) = &arrival.request else {
-            return false;
-        };
-        let on_old = self.servers.is_old(arrival.process);
-        self.servers.of(on_old).store.clock() != request.at.clock
-    }
-
-    /// Returns the stored form before.
-    fn compare_and_set(
-        &mut self,
-        now: Duration,
-        arrival: &Arrival,
-        request: &CompareAndSet,
-        on_old: bool,
-    ) -> Option<Vec<u8>> {
-        let CompareAndSet {
-            key, command, at, ..
-        } = request;
-        let store = &mut self.servers.of(on_old).store;
-        let (found, stamp) = (store.form(key, request.encode), store.stamp(now));
-        let applied = found.as_ref() == Some(&request.old);
-        self.choices.trace.fold(14 ^ u64::from(applied) << 8);
-        if applied {
-            self.step(now, arrival, (key, command), at.at, 1, on_old);
-        }
-        self.keep(Some(arrival.message), now, Some(arrival.client), || {
-            Event::Compared {
-                key: key.clone(),
-                command: Box::new(command.clone()),
-                step_at: at.at,
-                applied,
-                stamp,
-            }
-        });
-        found
-    }
-
-    /// Executes a command at a time of the server's clock, and shows it to the observer.
-    fn step(
-        &mut self,
-        now: Duration,
-        arrival: &Arrival,
-        (key, command): (&Key, &Command),
-        at: ServerTime,
-        together: usize,
-        on_old: bool,
-    ) -> Executed {
-        let store = &mut self.servers.of(on_old).store;
-        if let Some(observer) = &mut self.observer {
-            observer.executes(key, store.state(key));
-        }
-        let (executed, stamp) = (store.execute_at(now, key, command, at), store.stamp(now));
-        self.choices.trace.fold(summary(&executed.answer));
-        if let Some(observer) = &mut self.observer {
-            observer.executed(&Execution {
-                sent: arrival.sent,
-                at: now,
-                client: arrival.client,
-                key,
-                command,
-                stamp,
-                step_at: at,
-                answer: &executed.answer,
-                messages: &executed.messages,
-                together,
-                again: arrival.again,
-                state: store.state(key),
-            });
-        }
-        executed
     }
 
     fn publish(

@@ -1,0 +1,89 @@
+//! The steps of a server: commands that it executes, and results that a client asks it to store.
+
+use std::time::Duration;
+
+use leasehold_api::machine::Command;
+use leasehold_api::{Key, ServerTime};
+
+use crate::network::Network;
+use crate::network::event::{Arrival, CompareAndSet, Request};
+use crate::network::observer::Execution;
+use crate::network::transport::summary;
+use crate::record::Event;
+use crate::server::store::Executed;
+
+impl Network {
+    /// Whether the request is for a server with another clock. A connection leads to one server.
+    pub(crate) fn is_elsewhere(&mut self, arrival: &Arrival) -> bool {
+        let Request::CompareAndSet(request) = &arrival.request else {
+            return false;
+        };
+        let on_old = self.servers.is_old(arrival.process);
+        self.servers.of(on_old).store.clock() != request.at.clock
+    }
+
+    /// Returns the stored form before.
+    pub(crate) fn compare_and_set(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival,
+        request: &CompareAndSet,
+        on_old: bool,
+    ) -> Option<Vec<u8>> {
+        let CompareAndSet {
+            key, command, at, ..
+        } = request;
+        let store = &mut self.servers.of(on_old).store;
+        let (found, stamp) = (store.form(key, request.encode), store.stamp(now));
+        let applied = found.as_ref() == Some(&request.old);
+        self.choices.trace.fold(14 ^ u64::from(applied) << 8);
+        if applied {
+            self.step(now, arrival, (key, command), at.at, 1, on_old);
+        }
+        self.keep(Some(arrival.message), now, Some(arrival.client), || {
+            Event::Compared {
+                key: key.clone(),
+                command: Box::new(command.clone()),
+                step_at: at.at,
+                applied,
+                stamp,
+            }
+        });
+        found
+    }
+
+    /// Executes a command at a time of the server's clock, and shows it to the observer.
+    pub(crate) fn step(
+        &mut self,
+        now: Duration,
+        arrival: &Arrival,
+        (key, command): (&Key, &Command),
+        at: ServerTime,
+        together: usize,
+        on_old: bool,
+    ) -> Executed {
+        let store = &mut self.servers.of(on_old).store;
+        if let Some(observer) = &mut self.observer {
+            observer.executes(key, store.state(key));
+        }
+        let (executed, stamp) = (store.execute_at(now, key, command, at), store.stamp(now));
+        self.choices.trace.fold(summary(&executed.answer));
+        if let Some(observer) = &mut self.observer {
+            observer.executed(&Execution {
+                sent: arrival.sent,
+                at: now,
+                client: arrival.client,
+                key,
+                command,
+                stamp,
+                step_at: at,
+                answer: &executed.answer,
+                messages: &executed.messages,
+                together,
+                again: arrival.again,
+                state: store.state(key),
+            });
+        }
+        executed
+    }
+}
