@@ -62,7 +62,7 @@ fn loom_pushed_grant_reaches_the_waiting_attempt() {
             pushing.deliver(granted(1), Moment::default());
         });
         let event = block_on(inbox.next());
-        assert!(matches!(event, InboxEvent::Granted(grant) if grant.token.get() == 7));
+        assert!(matches!(event, InboxEvent::Granted(grant) if grant.reply.token.get() == 7));
         push.join().expect("the thread returns");
     });
 }
