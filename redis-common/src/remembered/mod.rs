@@ -49,11 +49,11 @@ pub use stored::{decode, encode};
 const MOST_KEYS: usize = 1_024;
 /// The server's clock is estimated for this time after a stamp.
 const CLOCK_LASTS: Duration = Duration::from_secs(10);
-/// A lease is stepped on only if the estimate of the clock is behind by at most this part of it.
+/// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
 const LAG_PARTS: u32 = 8;
 /// How long the scripts serve a key that somebody else has used.
 const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
-/// After so many misses in that time, keys that aren't remembered are no longer taken for new ones.
+/// The client takes unknown keys for new ones until it has had this many misses in [`SHARED_FOR`].
 const MOST_MISSES: u32 = 64;
 
 /// The states of keys as this client has left them.
