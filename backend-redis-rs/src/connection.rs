@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
-    CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind,
+    CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind, Found,
     ServerUrl, SlotRange, UnboundedSender,
 };
 use leasehold_redis_common::script::AddressedCall;
@@ -150,21 +150,32 @@ fn shard_message(data: Vec<Value>) -> ConnectionEvent {
     }
 }
 
-/// `SET key new IFEQ old GET KEEPTTL`, or with `PXAT`.
+/// `SET key new IFEQ old KEEPTTL`, or with `PXAT`, and with `GET` if the string is asked for.
 fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
     let CompareAndSet { key, old, new, .. } = *command;
     let mut set = Cmd::with_capacity(8, 48 + key.len() + old.len() + new.len());
-    set.arg("SET")
-        .arg(key)
-        .arg(new)
-        .arg("IFEQ")
-        .arg(old)
-        .arg("GET");
+    set.arg("SET").arg(key).arg(new).arg("IFEQ").arg(old);
+    if command.get {
+        set.arg("GET");
+    }
     match command.expires {
         Some(at) => set.arg("PXAT").arg(at),
         None => set.arg("KEEPTTL"),
     };
     set
+}
+
+/// Reads the answer to [`set_if_equal`].
+fn found(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
+    match answer.extract_error().map_err(failure)? {
+        Value::Okay if !command.get => Ok(Found::Same),
+        Value::BulkString(bytes) if command.get => Ok(match bytes == command.old {
+            true => Found::Same,
+            false => Found::Other(Some(bytes)),
+        }),
+        Value::Nil => Ok(Found::Other(None)),
+        other => Err(Failure::garbled("SET", &other)),
+    }
 }
 
 /// Reads the answer to `TIME`.
@@ -285,14 +296,10 @@ impl Connection for RedisConnection {
             .await;
         let mut answers = answers.map_err(failure)?;
         let time = answers.pop().ok_or_else(|| Failure::lost("no TIME"))?;
-        let found =
-            answers
-                .into_iter()
-                .map(|answer| match answer.extract_error().map_err(failure)? {
-                    Value::BulkString(bytes) => Ok(Some(bytes)),
-                    Value::Nil => Ok(None),
-                    other => Err(Failure::garbled("SET", &other)),
-                });
+        let found = commands
+            .iter()
+            .zip(answers)
+            .map(|(command, it)| found(command, it));
         Ok((found.collect(), server_time(&time)?))
     }
 

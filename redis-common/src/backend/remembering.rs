@@ -4,9 +4,9 @@ use leasehold_api::{BackendError, ClockId, Moment, Runtime, Stamp};
 
 use super::waiters::Keyed;
 use super::{Backend, Servers};
-use crate::connection::{CompareAndSet, Connector, Failure, FailureKind, Lane};
+use crate::connection::{CompareAndSet, Connector, Failure, FailureKind, Found, Lane};
 use crate::remembered::{Answer, Outcome, Predictable, Scripts, Server, Step};
-use crate::script::{Call, ErrorClass, Protocol};
+use crate::script::{Call, ErrorClass, Pieces, Protocol};
 
 /// Decodes the answers to a batch.
 type Decode<T> = fn(&[u8], usize, ClockId) -> Vec<Answer<T>>;
@@ -40,35 +40,32 @@ impl<C: Connector> Server for Backend<C> {
         }
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
         let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
-            return Err(Outcome::NotExecuted);
+            return Err(BackendError::unavailable("a cluster only runs scripts"));
         };
-        let keys: Vec<Vec<u8>> = steps.iter().map(|it| self.protocol.key(it.key())).collect();
-        let commands = keys.iter().zip(steps).map(|(key, step)| CompareAndSet {
+        let keys = self.protocol.keys(steps.iter().map(Step::key));
+        let commands = Pieces(&keys).zip(steps).map(|(key, step)| CompareAndSet {
             key,
             old: step.expected(),
             new: step.replacement(),
             expires: step.expires(),
+            get: step.learns(),
         });
         let commands: Vec<_> = commands.collect();
         let clock = first.clock();
-        match node.commands.compare_and_set(&commands, clock).await {
-            Ok((found, at)) => {
-                let outcomes = found.into_iter().map(|found| self.outcome(found));
-                Ok((outcomes.collect(), Stamp { clock, at }))
-            }
-            Err(BackendError::Unavailable { .. }) => Err(Outcome::NotExecuted),
-            Err(error) => Err(Outcome::Unknown(error)),
-        }
+        let (found, at) = node.commands.compare_and_set(&commands, clock).await?;
+        let outcomes = found.into_iter().map(|found| self.outcome(found));
+        Ok((outcomes.collect(), Stamp { clock, at }))
     }
 }
 
 impl<C: Connector> Backend<C> {
     /// What has become of a step. After an error that the server has answered with, the script tells what is wrong.
-    fn outcome(&self, found: Result<Option<Vec<u8>>, Failure>) -> Outcome {
+    fn outcome(&self, found: Result<Found, Failure>) -> Outcome {
         match found {
-            Ok(found) => Outcome::Found(found),
+            Ok(Found::Same) => Outcome::Same,
+            Ok(Found::Other(string)) => Outcome::Other(string),
             Err(failure) => match failure.kind() {
                 FailureKind::Answered(ErrorClass::OutcomeUnknown)
                 | FailureKind::Misconfigured

@@ -32,7 +32,7 @@ pub enum ConnectionEvent {
     Closed,
 }
 
-/// A command `SET key new IFEQ old GET`: stores a string if the key has a certain other one.
+/// A command `SET key new IFEQ old`: stores a string if the key has a certain other one.
 #[derive(Clone, Copy)]
 pub struct CompareAndSet<'a> {
     /// The key.
@@ -43,6 +43,16 @@ pub struct CompareAndSet<'a> {
     pub new: &'a [u8],
     /// When the key expires, in milliseconds since 1970 (`PXAT`). `None` to leave that as it is (`KEEPTTL`).
     pub expires: Option<u64>,
+    /// Whether to ask for the string that the key has (`GET`).
+    pub get: bool,
+}
+
+/// What a [`CompareAndSet`] has found.
+pub enum Found {
+    /// The string to compare. The other one was stored.
+    Same,
+    /// Another string, or none. Contains the string if it was asked for.
+    Other(Option<Vec<u8>>),
 }
 
 /// Shows no string: they contain sessions, which authorize releases.
@@ -54,8 +64,8 @@ impl fmt::Debug for CompareAndSet<'_> {
     }
 }
 
-/// The strings that the keys had when they were compared, and the server's clock after that.
-pub type Compared = (Vec<Result<Option<Vec<u8>>, Failure>>, ServerTime);
+/// What was found at each key, and the server's clock after that.
+pub type Compared = (Vec<Result<Found, Failure>>, ServerTime);
 
 /// Opens connections through a client library.
 pub trait Connector: Send + Sync + 'static {

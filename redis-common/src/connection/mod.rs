@@ -25,7 +25,7 @@ mod url;
 
 pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
-pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector};
+pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};
 pub use failure::{Failure, FailureKind};
 pub(crate) use managed::Answer;
 pub(crate) use node::{Lane, Node};

@@ -1,6 +1,7 @@
 //! Executes batches: by compare-and-set where the state is remembered and still the same, by a script otherwise.
 
 use std::future::Future;
+use std::pin::pin;
 
 use futures_util::future::join;
 use leasehold_api::machine::{Command, Reply};
@@ -63,8 +64,11 @@ pub type Answer<T> = Result<Stamped<T>, BackendError>;
 
 /// What has become of a step.
 pub enum Outcome {
-    /// The key had this string. The step was executed if it is the remembered one.
-    Found(Option<Vec<u8>>),
+    /// The key had the remembered string. The step was executed.
+    Same,
+    /// The key had another string, or none. The step was not executed. Contains the string if the step
+    /// [learns](Step::learns) it.
+    Other(Option<Vec<u8>>),
     /// The step was not executed.
     NotExecuted,
     /// The step may have been executed, or may still be.
@@ -80,11 +84,11 @@ pub trait Server: Sync {
     fn can_compare(&self) -> bool;
 
     /// Compares and sets. All steps are for the clock of the first. Returns the outcome of each, and the server's
-    /// clock, read after they were sent.
+    /// clock, read after they were sent. After [`BackendError::Unavailable`], none was executed.
     fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> impl Future<Output = Result<(Vec<Outcome>, Stamp), Outcome>> + Send;
+    ) -> impl Future<Output = Result<(Vec<Outcome>, Stamp), BackendError>> + Send;
 }
 
 /// Runs the scripts of one type of requests.
@@ -104,37 +108,36 @@ impl Memory {
         scripts: &impl Scripts<E>,
         batch: &[E],
     ) -> Vec<Answer<E::Reply>> {
-        let steps = match server.can_compare() {
+        let (steps, others) = match server.can_compare() {
             true => self.steps(batch, server.now()),
-            false => Vec::new(),
+            false => (Vec::new(), Vec::new()),
         };
-        if steps.iter().all(Option::is_none) {
+        if steps.is_empty() {
             return self.run_and_predict(server, scripts, batch).await;
         }
-        let (mut direct, mut others) = (Vec::with_capacity(steps.len()), Vec::new());
-        for (index, step) in steps.into_iter().enumerate() {
-            match step {
-                Some(step) => direct.push((index, step)),
-                None => others.push(index),
-            }
-        }
-        let direct = self.compare_and_set::<E>(server, direct);
-        let (direct, others) = join(direct, self.run_some(server, scripts, batch, others)).await;
         let mut answers: Vec<_> = batch.iter().map(|_| None).collect();
-        let mut missed = Vec::new();
-        for (index, answer) in direct {
-            match answer {
-                Some(answer) => answers[index] = Some(answer),
-                None => missed.push(index),
+        let (missed, scripted) = {
+            let compared = pin!(self.compare_and_set::<E>(server, steps, &mut answers));
+            // Most batches need no script, so the future of one is boxed: the others need not carry it.
+            match others.is_empty() {
+                true => (compared.await, Vec::new()),
+                false => {
+                    let scripted = Box::pin(self.run_some(server, scripts, batch, others));
+                    join(compared, scripted).await
+                }
             }
-        }
-        let missed = self.run_some(server, scripts, batch, missed).await;
-        for (index, answer) in others.into_iter().chain(missed) {
+        };
+        let missed = match missed.is_empty() {
+            true => Vec::new(),
+            false => Box::pin(self.run_some(server, scripts, batch, missed)).await,
+        };
+        for (index, answer) in scripted.into_iter().chain(missed) {
             answers[index] = Some(answer);
         }
-        let unanswered = || Err(BackendError::outcome_unknown("no answer in the batch"));
-        let answered = answers.into_iter().map(|it| it.unwrap_or_else(unanswered));
-        answered.collect()
+        let answers = answers.into_iter();
+        answers
+            .map(|it| it.unwrap_or_else(|| Err(no_answer())))
+            .collect()
     }
 
     /// Executes some requests of a batch by a script.
@@ -145,9 +148,6 @@ impl Memory {
         batch: &[E],
         indices: Vec<usize>,
     ) -> Vec<(usize, Answer<E::Reply>)> {
-        if indices.is_empty() {
-            return Vec::new();
-        }
         let requests: Vec<E> = indices.iter().map(|index| batch[*index].clone()).collect();
         let answers = self.run_and_predict(server, scripts, &requests).await;
         indices.into_iter().zip(answers).collect()
@@ -175,42 +175,44 @@ impl Memory {
         answers
     }
 
-    /// Sends the steps. A request without an answer was not executed.
+    /// Sends the steps, and notes their answers. Returns the places of those that were not executed.
     async fn compare_and_set<E: Predictable>(
         &self,
         server: &impl Server,
-        steps: Vec<(usize, Step)>,
-    ) -> Vec<(usize, Option<Answer<E::Reply>>)> {
+        steps: Vec<Step>,
+        answers: &mut [Option<Answer<E::Reply>>],
+    ) -> Vec<usize> {
         let sent = server.now();
-        let (indices, steps): (Vec<_>, Vec<_>) = steps.into_iter().unzip();
         let (outcomes, stamp) = match server.compare_and_set(&steps).await {
             Ok(compared) => compared,
-            Err(outcome) => {
-                let answer = || match &outcome {
-                    Outcome::Unknown(error) => Some(Err(error.clone())),
-                    Outcome::NotExecuted | Outcome::Found(_) => None,
-                };
-                return indices.into_iter().map(|index| (index, answer())).collect();
+            Err(BackendError::Unavailable { .. }) => {
+                return steps.into_iter().map(|step| step.index).collect();
+            }
+            Err(error) => {
+                for step in steps {
+                    answers[step.index] = Some(Err(error.clone()));
+                }
+                return Vec::new();
             }
         };
-        let exchange = Exchange {
-            sent,
-            received: server.now(),
-        };
-        let answers = steps
-            .into_iter()
-            .zip(outcomes)
-            .map(|(step, outcome)| match outcome {
-                Outcome::Unknown(error) => Some(Err(error)),
-                Outcome::NotExecuted => {
-                    self.refused(step, exchange.received);
-                    None
+        let received = server.now();
+        let (mut inner, mut missed) = (self.inner(), Vec::new());
+        inner.note_clock(stamp, Exchange { sent, received });
+        for (step, outcome) in steps.into_iter().zip(outcomes) {
+            let index = step.index;
+            match inner.finish(step, outcome, stamp, received) {
+                Some(answer) => {
+                    let unwrap = |reply| E::unwrap(reply).map(|reply| Stamped { stamp, reply });
+                    let answer = answer.and_then(|reply| unwrap(reply).ok_or_else(no_answer));
+                    answers[index] = Some(answer);
                 }
-                Outcome::Found(found) => {
-                    let Stamped { stamp, reply } = self.finish(step, found, stamp, exchange)?;
-                    E::unwrap(reply).map(|reply| Ok(Stamped { stamp, reply }))
-                }
-            });
-        indices.into_iter().zip(answers).collect()
+                None => missed.push(index),
+            }
+        }
+        missed
     }
+}
+
+fn no_answer() -> BackendError {
+    BackendError::outcome_unknown("no answer in the batch")
 }

@@ -23,10 +23,11 @@
 //!
 //! # When it is tried
 //! The scripts tell the time of their step, so the client predicts what they store, for a key that it doesn't know as
-//! for one that doesn't exist. A wrong prediction is a *miss*: the server has another string, and answers with it, and a
-//! script executes the command in a second call. Then the scripts serve the key for 2 W, until the watermarks of
-//! others have ended. So clients that take turns with a key pay for a miss now and then, and a client that knows few of
-//! its keys for 64 misses in that time at most.
+//! for one that doesn't exist. The first step on a prediction also asks for the string that the server has (`GET`). A
+//! later one asks only whether it is the remembered one, which keeps the answer small. If it is another one, that is a
+//! *miss*: nothing was written, and a script executes the command in a second call. Then the scripts serve the key for
+//! 2 W, until the watermarks of others have ended. So clients that take turns with a key pay for a miss now and then, and
+//! a client that knows few of its keys for 64 misses in that time at most.
 
 mod execute;
 mod stored;
@@ -35,10 +36,10 @@ use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
-    AcquireReply, Acquired, ClockId, EndReason, Key, Moment, Operation, OwnerId, ReleaseReply,
-    RenewReply, ServerTime, Stamp, Stamped, bounds,
+    AcquireReply, Acquired, BackendError, ClockId, EndReason, Key, Moment, Operation, OwnerId,
+    ReleaseReply, RenewReply, ServerTime, Stamp, Stamped, bounds,
 };
 use lru::LruCache;
 
@@ -57,6 +58,7 @@ const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
 const MOST_MISSES: u32 = 64;
 
 /// The states of keys as this client has left them.
+#[derive(Default)]
 pub struct Memory {
     inner: Mutex<Inner>,
 }
@@ -74,14 +76,25 @@ struct Inner {
     /// The misses since then.
     misses: u32,
     misses_since: Moment,
+    /// Working memory of [`stored::encode_into`].
+    parts: StateParts,
 }
 
 /// What is known of a key.
 struct Entry {
-    /// `None` if others use it too.
-    known: Option<Known>,
+    /// `None` while a step is on its way, and if others use the key too.
+    known: Option<Box<Known>>,
     /// Until then, the scripts serve it.
     shared_until: Moment,
+}
+
+/// A lower bound of the server's clock.
+#[derive(Clone, Copy)]
+struct Estimate {
+    clock: ClockId,
+    at: ServerTime,
+    /// By how much it may be behind.
+    lag: Duration,
 }
 
 /// A stamp, and the call that brought it.
@@ -120,9 +133,14 @@ impl Sample {
 }
 
 /// A state, and the string that is stored for it.
+#[derive(Default)]
 struct Known {
     state: State,
     bytes: Vec<u8>,
+    /// The memory of an earlier string.
+    spare: Vec<u8>,
+    /// Whether the server has had this string, so it isn't a mere prediction.
+    is_certain: bool,
     /// A time that isn't before the state, and not after the server's clock unless that is set back.
     at: ServerTime,
     hold: Option<Hold>,
@@ -137,14 +155,16 @@ struct Hold {
 
 /// A step on a remembered state: what to compare and set.
 pub struct Step {
+    /// The place of the request in its batch.
+    index: usize,
     key: Key,
-    old: Vec<u8>,
+    /// The state after the step, and the string before it.
+    known: Box<Known>,
     new: Vec<u8>,
     expires: Option<u64>,
     clock: ClockId,
     at: ServerTime,
     command: Command,
-    state: State,
     /// The hold that the step makes or releases.
     hold: Hold,
     reply: Reply,
@@ -168,7 +188,12 @@ impl Step {
 
     /// The string to compare.
     pub fn expected(&self) -> &[u8] {
-        &self.old
+        &self.known.bytes
+    }
+
+    /// Whether the answer must contain the string that the key has, if it is another one.
+    pub const fn learns(&self) -> bool {
+        !self.known.is_certain
     }
 
     /// The string to store.
@@ -197,17 +222,15 @@ impl Step {
     }
 }
 
-impl Default for Memory {
+impl Default for Inner {
     fn default() -> Self {
-        let inner = Inner {
+        Self {
             clock: None,
             // A cache with a bound would allocate it at once.
             keys: LruCache::unbounded(),
             misses: 0,
             misses_since: Moment::default(),
-        };
-        Self {
-            inner: Mutex::new(inner),
+            parts: StateParts::default(),
         }
     }
 }
@@ -217,50 +240,21 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps on the remembered states of the keys, and forgets them until [`finish`](Self::finish). `None` for a
-    /// request that a script must execute. All steps are for the same clock.
-    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Vec<Option<Step>> {
+    /// Steps on the remembered states of the keys, and forgets them until the answers come. Also returns the places
+    /// of the requests that a script must execute. All steps are for the same clock.
+    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> (Vec<Step>, Vec<usize>) {
         let mut inner = self.inner();
-        batch.iter().map(|it| inner.step(it, now)).collect()
-    }
-
-    /// The server has compared the string, before the stamp. Returns the reply if it was the remembered one.
-    /// Otherwise a script executes the command next.
-    fn finish(
-        &self,
-        step: Step,
-        found: Option<Vec<u8>>,
-        stamp: Stamp,
-        exchange: Exchange,
-    ) -> Option<Stamped<Reply>> {
-        let mut inner = self.inner();
-        inner.note_clock(stamp, exchange);
-        if stamp.clock != step.clock {
-            // Another server has answered. The stamp says nothing about the hold.
-            return None;
+        let Some(estimate) = inner.estimate(now) else {
+            return (Vec::new(), (0..batch.len()).collect());
+        };
+        let (mut steps, mut others) = (Vec::with_capacity(batch.len()), Vec::new());
+        for (index, request) in batch.iter().enumerate() {
+            match inner.step(index, request, estimate, now) {
+                Some(step) => steps.push(step),
+                None => others.push(index),
+            }
         }
-        if found.as_deref() == Some(&*step.old) {
-            let reply = step.reply_at(stamp);
-            let known = Known {
-                hold: matches!(step.reply, Reply::Acquire(_)).then_some(step.hold),
-                state: step.state,
-                bytes: step.new,
-                at: stamp.at.max(step.at),
-            };
-            inner.remember(step.key, Some(known), Moment::default());
-            return Some(reply);
-        }
-        inner.count_miss(exchange.received);
-        let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
-        let shared_until = exchange.received.saturating_add(SHARED_FOR);
-        inner.remember(step.key, known, shared_until);
-        None
-    }
-
-    /// The server has refused the step. Scripts serve the key for a while.
-    fn refused(&self, step: Step, now: Moment) {
-        let shared_until = now.saturating_add(SHARED_FOR);
-        self.inner().remember(step.key, None, shared_until);
+        (steps, others)
     }
 
     /// Scripts have answered. Predicts what they have stored.
@@ -305,27 +299,38 @@ struct Exchange {
 }
 
 impl Inner {
-    fn step(&mut self, request: &impl Predictable, now: Moment) -> Option<Step> {
-        let (key, clock) = (request.key(), self.clock?);
-        let Entry {
-            known: Some(known),
-            shared_until,
-        } = self.keys.peek(key)?
-        else {
-            return None;
-        };
+    /// The server's clock, if it was read lately.
+    fn estimate(&self, now: Moment) -> Option<Estimate> {
+        let clock = self.clock?;
         let is_recent = now.saturating_since(clock.exchange.received) <= CLOCK_LASTS;
-        if !is_recent || *shared_until > now {
+        is_recent.then(|| Estimate {
+            clock: clock.stamp.clock,
+            at: clock.lower_bound(now),
+            lag: clock.lag(now),
+        })
+    }
+
+    fn step(
+        &mut self,
+        index: usize,
+        request: &impl Predictable,
+        estimate: Estimate,
+        now: Moment,
+    ) -> Option<Step> {
+        let key = request.key();
+        let entry = self.keys.get_mut(key)?;
+        let known = entry.known.as_deref()?;
+        if entry.shared_until > now {
             return None;
         }
-        let at = clock.lower_bound(now).max(known.at);
+        let at = estimate.at.max(known.at);
         let mut command = request.command();
         let fits = match &mut command {
             Command::Acquire(request) => {
                 // The limit is for the server's clock, which is ahead of this time.
                 let latest = at.saturating_add(bounds::DELIVERY_WINDOW);
                 request.deliver_before = request.deliver_before.min(latest);
-                known.hold.is_none() && clock.lag(now) <= request.lease / LAG_PARTS
+                known.hold.is_none() && estimate.lag <= request.lease / LAG_PARTS
             }
             Command::Release(request) => {
                 (known.hold).is_some_and(|it| it.operation == request.operation)
@@ -336,16 +341,52 @@ impl Inner {
             return None;
         }
         // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
-        let known = self.keys.pop(key)?.known?;
-        let at = Stamp {
-            clock: clock.stamp.clock,
+        let known = entry.known.take()?;
+        let stamp = Stamp {
+            clock: estimate.clock,
             at,
         };
-        known.step(key, command, at)
+        known.step(index, command, stamp, &mut self.parts)
+    }
+
+    /// The server has compared the string, before the stamp. `None` if a script executes the command next.
+    fn finish(
+        &mut self,
+        step: Step,
+        outcome: Outcome,
+        stamp: Stamp,
+        received: Moment,
+    ) -> Option<Result<Reply, BackendError>> {
+        let shared_until = received.saturating_add(SHARED_FOR);
+        let is_other_server = stamp.clock != step.clock;
+        match outcome {
+            Outcome::Unknown(error) => return Some(Err(error)),
+            Outcome::NotExecuted => self.remember(step.key, None, shared_until),
+            // The stamp of another server says nothing about the hold.
+            Outcome::Same | Outcome::Other(_) if is_other_server => {}
+            Outcome::Same => {
+                let reply = step.reply_at(stamp);
+                let Step { key, new, .. } = step;
+                let mut known = step.known;
+                known.spare = std::mem::replace(&mut known.bytes, new);
+                known.at = stamp.at.max(step.at);
+                known.is_certain = true;
+                known.hold = matches!(step.reply, Reply::Acquire(_)).then_some(step.hold);
+                self.remember(key, Some(known), Moment::default());
+                return Some(Ok(reply));
+            }
+            Outcome::Other(found) => {
+                self.count_miss(received);
+                let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
+                self.remember(step.key, known.map(Box::new), shared_until);
+            }
+        }
+        None
     }
 
     fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
-        let (known, shared_until) = match self.keys.pop(request.key()) {
+        let entry = self.keys.pop(request.key());
+        let (known, shared_until) = match entry {
             Some(Entry {
                 known: Some(known),
                 shared_until,
@@ -354,11 +395,11 @@ impl Inner {
                 return self.remember(request.key().clone(), None, shared_until);
             }
             _ if self.misses < MOST_MISSES || self.misses_end() <= now => {
-                (Known::default(), Moment::default())
+                (Box::default(), Moment::default())
             }
             _ => return,
         };
-        let known = known.after(&request.command(), answer);
+        let known = known.after(&request.command(), answer, &mut self.parts);
         let shared_until = match known {
             Some(_) => shared_until,
             None => now.saturating_add(SHARED_FOR),
@@ -366,7 +407,7 @@ impl Inner {
         self.remember(request.key().clone(), known, shared_until);
     }
 
-    fn remember(&mut self, key: Key, known: Option<Known>, shared_until: Moment) {
+    fn remember(&mut self, key: Key, known: Option<Box<Known>>, shared_until: Moment) {
         let entry = Entry {
             known,
             shared_until,
@@ -405,18 +446,6 @@ impl Inner {
     }
 }
 
-impl Default for Known {
-    /// A key that does not exist.
-    fn default() -> Self {
-        Self {
-            state: State::default(),
-            bytes: Vec::new(),
-            at: ServerTime::default(),
-            hold: None,
-        }
-    }
-}
-
 impl Known {
     /// The state in a string that the server has had at this time.
     fn read(bytes: Vec<u8>, at: ServerTime) -> Option<Self> {
@@ -425,73 +454,96 @@ impl Known {
             hold: hold_of(&state),
             state,
             bytes,
+            spare: Vec::new(),
+            is_certain: true,
             at,
         })
     }
 
     /// Executes an acquire or a release at this time. `None` unless it succeeds, and concerns nobody else.
-    fn step(mut self, key: &Key, command: Command, at: Stamp) -> Option<Step> {
+    fn step(
+        mut self: Box<Self>,
+        index: usize,
+        command: Command,
+        at: Stamp,
+        parts: &mut StateParts,
+    ) -> Option<Step> {
         let stored_end = self.state.stored_end();
         let reply = step_alone(&mut self.state, &command, at.at)?;
-        let hold = match &reply {
-            Reply::Acquire(_) => hold_after(&reply, &command, at.at)?,
-            Reply::Release(ReleaseReply::Released { holds_left: 0, .. }) => self.hold?,
+        let (key, hold) = match (&reply, &command) {
+            (Reply::Acquire(_), Command::Acquire(request)) => (
+                request.key.clone(),
+                hold_after(&reply, request.operation, at.at)?,
+            ),
+            (
+                Reply::Release(ReleaseReply::Released { holds_left: 0, .. }),
+                Command::Release(request),
+            ) => (request.key.clone(), self.hold?),
             _ => return None,
         };
         let moved = self.state.stored_end() != stored_end;
+        let spare = std::mem::take(&mut self.spare);
         Some(Step {
-            key: key.clone(),
-            new: stored::encode(&self.state)?,
-            old: self.bytes,
+            index,
+            key,
+            new: stored::encode_into(&self.state, parts, spare)?,
             expires: moved.then(|| expiry(self.state.stored_end())),
+            known: self,
             clock: at.clock,
             at: at.at,
             command,
-            state: self.state,
             hold,
             reply,
         })
     }
 
     /// What a script has stored if its answer is the predicted one.
-    fn after(mut self, command: &Command, answer: &Stamped<Reply>) -> Option<Self> {
+    fn after(
+        mut self: Box<Self>,
+        command: &Command,
+        answer: &Stamped<Reply>,
+        parts: &mut StateParts,
+    ) -> Option<Box<Self>> {
         let at = answer.stamp.at;
         let reply = step_alone(&mut self.state, command, at)?;
         if at < self.at || reply != answer.reply {
             return None;
         }
-        self.hold = match &reply {
-            Reply::Acquire(_) => Some(hold_after(&reply, command, at)?),
-            Reply::Renew(RenewReply::Renewed { remaining, .. }) => self.hold.map(|hold| Hold {
-                end: at.saturating_add(*remaining),
-                ..hold
-            }),
-            Reply::Release(ReleaseReply::Released { .. }) => None,
+        self.hold = match (&reply, command) {
+            (Reply::Acquire(_), Command::Acquire(request)) => {
+                Some(hold_after(&reply, request.operation, at)?)
+            }
+            (Reply::Renew(RenewReply::Renewed { remaining, .. }), _) => {
+                self.hold.map(|hold| Hold {
+                    end: at.saturating_add(*remaining),
+                    ..hold
+                })
+            }
+            (Reply::Release(ReleaseReply::Released { .. }), _) => None,
             _ => return None,
         };
-        self.bytes = stored::encode(&self.state)?;
+        self.bytes = stored::encode_into(&self.state, parts, std::mem::take(&mut self.bytes))?;
+        self.is_certain = false;
         self.at = at;
         Some(self)
     }
 }
 
 /// The hold that an acquire has made at this time.
-fn hold_after(reply: &Reply, command: &Command, at: ServerTime) -> Option<Hold> {
-    match (reply, command) {
-        (Reply::Acquire(AcquireReply::Acquired(acquired)), Command::Acquire(request)) => {
-            Some(Hold {
-                operation: request.operation,
-                end: at.saturating_add(acquired.remaining),
-            })
-        }
+fn hold_after(reply: &Reply, operation: Operation, at: ServerTime) -> Option<Hold> {
+    match reply {
+        Reply::Acquire(AcquireReply::Acquired(acquired)) => Some(Hold {
+            operation,
+            end: at.saturating_add(acquired.remaining),
+        }),
         _ => None,
     }
 }
 
 impl Step {
     /// The reply of the step, as of the stamp.
-    fn reply_at(&self, stamp: Stamp) -> Stamped<Reply> {
-        let reply = match &self.reply {
+    fn reply_at(&self, stamp: Stamp) -> Reply {
+        match &self.reply {
             Reply::Acquire(AcquireReply::Acquired(acquired)) => {
                 Reply::Acquire(AcquireReply::Acquired(Acquired {
                     remaining: self.hold.end.saturating_since(stamp.at),
@@ -503,8 +555,7 @@ impl Step {
                 Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown))
             }
             other => other.clone(),
-        };
-        Stamped { stamp, reply }
+        }
     }
 }
 

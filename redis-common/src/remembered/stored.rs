@@ -17,14 +17,24 @@ const ONE_HOLD: u32 = 9;
 /// The string that the scripts store for this state. `None` for a state with more records, or one of a
 /// semaphore.
 pub fn encode(state: &State) -> Option<Vec<u8>> {
-    let parts = state.to_parts();
+    let bytes = Vec::with_capacity(LONGEST);
+    encode_into(state, &mut StateParts::default(), bytes)
+}
+
+/// The same in the memory of `bytes`. Uses `parts` on the way.
+pub(super) fn encode_into(
+    state: &State,
+    parts: &mut StateParts,
+    bytes: Vec<u8>,
+) -> Option<Vec<u8>> {
+    state.write_parts(parts);
     let spec = parts.spec.filter(|spec| spec.kind() != Kind::Semaphore)?;
     let (holders, watermarks) = (&parts.holders, &parts.watermarks);
     let is_small = parts.waiters.is_empty() && holders.len() <= 1 && watermarks.len() <= 1;
     if !is_small || parts.note.is_some() {
         return None;
     }
-    let mut out = Writer::with_capacity(LONGEST);
+    let mut out = Writer::over(bytes);
     out.raw(MAGIC).spec(&spec).number(parts.token);
     for time in [parts.stored_end, parts.earliest, parts.last_scan] {
         out.number(time.as_micros());

@@ -65,16 +65,18 @@ impl Server for OneKey {
         true
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
         if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
             return Ok((vec![outcome()], self.stamp()));
         }
-        let found = self.stored();
-        if found.as_deref() == Some(steps[0].expected()) {
-            *self.state.lock().expect("no panic") =
-                decode(steps[0].replacement()).expect("a state");
-        }
-        Ok((vec![Outcome::Found(found)], self.stamp()))
+        let (step, found) = (&steps[0], self.stored());
+        let outcome = if found.as_deref() == Some(step.expected()) {
+            *self.state.lock().expect("no panic") = decode(step.replacement()).expect("a state");
+            Outcome::Same
+        } else {
+            Outcome::Other(found.filter(|_| step.learns()))
+        };
+        Ok((vec![outcome], self.stamp()))
     }
 }
 
@@ -321,7 +323,7 @@ fn memory_is_bounded_and_shows_no_secret() {
         let key = Key::new(n.to_string()).expect("a good key");
         memory
             .inner()
-            .remember(key, Some(Known::default()), Moment::default());
+            .remember(key, Some(Box::default()), Moment::default());
     }
     assert_eq!(memory.inner().keys.len(), MOST_KEYS);
     assert_eq!(format!("{memory:?}"), "Memory { .. }");

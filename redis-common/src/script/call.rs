@@ -200,6 +200,17 @@ impl Protocol {
         out.finish()
     }
 
+    /// The Redis keys of these locks, one [piece](Pieces) each.
+    #[cfg(feature = "connection")]
+    pub(crate) fn keys<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone) -> Vec<u8> {
+        let length = |key| LENGTH + self.names.usual_length(key);
+        let mut out = Writer::with_capacity(keys.clone().map(length).sum());
+        for key in keys {
+            out.piece(|out| self.names.write_key(out, key));
+        }
+        out.finish()
+    }
+
     /// The channel of a session's notifications.
     pub fn channel(&self, session: &SessionId) -> String {
         self.names.channel(session)

@@ -40,6 +40,12 @@ impl Writer {
         }
     }
 
+    /// Writes over these bytes, in their memory.
+    pub(crate) fn over(mut bytes: Vec<u8>) -> Self {
+        bytes.clear();
+        Self { bytes }
+    }
+
     /// Writes a piece, preceded by its length, for [`Pieces`].
     pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
         let start = self.bytes.len() + LENGTH;

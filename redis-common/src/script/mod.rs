@@ -25,6 +25,8 @@ pub(crate) mod source;
 
 pub use call::{AddressedCall, Call, Protocol, ScriptSettings};
 pub use encoding::Malformed;
+#[cfg(feature = "connection")]
+pub(crate) use encoding::Pieces;
 pub use error_class::{ErrorClass, classify, without_arguments};
 pub use reply::decode_notification;
 pub use source::Script;

@@ -34,12 +34,14 @@ impl Remembering {
         }
     }
 
-    fn note(&self, step: &Step, found: Option<&[u8]>) {
-        let applied = found == Some(step.expected());
-        self.monitor.reached(match applied {
-            true => Situation::Compared,
-            false => Situation::ComparedInVain,
-        });
+    /// What the string says that the server has found.
+    fn outcome(&self, step: &Step, found: Option<Vec<u8>>) -> Outcome {
+        if found.as_deref() == Some(step.expected()) {
+            self.monitor.reached(Situation::Compared);
+            return Outcome::Same;
+        }
+        self.monitor.reached(Situation::ComparedInVain);
+        Outcome::Other(found.filter(|_| step.learns()))
     }
 }
 
@@ -58,7 +60,7 @@ impl Server for Remembering {
         true
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), Outcome> {
+    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
         let answers = steps.iter().map(|step| {
             let (old, command) = (step.expected().to_vec(), step.command().clone());
             let at = Stamp {
@@ -74,17 +76,15 @@ impl Server for Remembering {
             .into_iter()
             .zip(steps)
             .map(|(answer, step)| match answer {
-                Ok(answer) => {
-                    self.note(step, answer.reply.as_deref());
-                    Outcome::Found(answer.reply)
-                }
+                Ok(answer) => self.outcome(step, answer.reply),
                 Err(error @ BackendError::OutcomeUnknown { .. }) => Outcome::Unknown(error),
                 Err(_) => Outcome::NotExecuted,
             });
         let mut outcomes: Vec<_> = outcomes.collect();
-        match stamp {
-            Some(stamp) => Ok((outcomes, stamp)),
-            None => Err(outcomes.pop().unwrap_or(Outcome::NotExecuted)),
+        match (stamp, outcomes.pop()) {
+            (Some(stamp), last) => Ok((outcomes.into_iter().chain(last).collect(), stamp)),
+            (None, Some(Outcome::Unknown(error))) => Err(error),
+            (None, _) => Err(BackendError::unavailable("the server is another one")),
         }
     }
 }
