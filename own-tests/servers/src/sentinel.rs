@@ -11,6 +11,13 @@ const SENTINELS: usize = 3;
 /// The maximum time of a failover on a busy machine, and of the start of all servers.
 const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
+/// After three times the `failover-timeout`, no sentinel goes on with a failover.
+const GIVEN_UP_AFTER: Duration = Duration::from_millis(3 * FAILOVER_TIMEOUT_MS);
+
+const FAILOVER_TIMEOUT_MS: u64 = 3_000;
+
+const INTERVAL: Duration = Duration::from_millis(20);
+
 /// The sentinels' user on the servers. A server that takes its rights away is isolated from them.
 const WATCHER: &str = "sentinel";
 
@@ -146,14 +153,25 @@ impl SentinelServers {
     /// # Panics
     /// Panics if there is no new primary within 60 s.
     pub fn fail_over(&self) -> usize {
-        let old = self.primary();
         let command = format!("SENTINEL FAILOVER {}", Self::SERVICE);
-        eventually("the failover begins", || {
-            // It is refused while another one is going on, or no replica is fit.
-            let replies = self.sentinels.iter().map(|it| it.values(&command));
-            replies.flatten().any(|reply| reply == ["OK"])
-        });
-        self.wait_for_another_primary(old)
+        let begun = Instant::now();
+        // Sentinels may give up a failover that they have agreed to, or replace the primary on their own before.
+        while begun.elapsed() < CHANGE_WITHIN {
+            let old = self.primary();
+            eventually("the failover begins", || {
+                // It is refused while another one is going on, or no replica is fit.
+                let replies = self.sentinels.iter().map(|it| it.values(&command));
+                replies.flatten().any(|reply| reply == ["OK"])
+            });
+            let asked = Instant::now();
+            while asked.elapsed() < GIVEN_UP_AFTER {
+                if let Some(new) = self.successor_of(old) {
+                    return new;
+                }
+                std::thread::sleep(INTERVAL);
+            }
+        }
+        panic!("too late: the sentinels have promoted no replica");
     }
 
     /// Waits until all sentinels that run name another server than `old`, and that server has
@@ -162,14 +180,19 @@ impl SentinelServers {
     /// # Panics
     /// Panics if there is no new primary within 60 s.
     pub fn wait_for_another_primary(&self, old: usize) -> usize {
-        let mut new = old;
+        let mut new = None;
         eventually("another primary is named", || {
-            let named: Vec<_> = self.sentinels.iter().map(|it| self.named_by(it)).collect();
-            let mut named = named.into_iter().flatten();
-            new = named.next().unwrap_or(old);
-            new != old && named.all(|it| it == new) && self.says(new, "role:master")
+            new = self.successor_of(old);
+            new.is_some()
         });
-        new
+        new.expect("a server")
+    }
+
+    /// The primary that all sentinels that run name, if it isn't `old`.
+    fn successor_of(&self, old: usize) -> Option<usize> {
+        let mut named = self.sentinels.iter().filter_map(|it| self.named_by(it));
+        let new = named.next()?;
+        (new != old && named.all(|it| it == new) && self.says(new, "role:master")).then_some(new)
     }
 
     /// Waits until a server has no replicas left.
@@ -277,7 +300,7 @@ fn config(port: u16, down_after: Duration) -> String {
          sentinel auth-user {service} {WATCHER}\n\
          sentinel auth-pass {service} watch\n\
          sentinel down-after-milliseconds {service} {}\n\
-         sentinel failover-timeout {service} 3000\n\
+         sentinel failover-timeout {service} {FAILOVER_TIMEOUT_MS}\n\
          sentinel parallel-syncs {service} 2\n",
         down_after.as_millis()
     )
@@ -287,7 +310,7 @@ fn eventually(what: &str, mut check: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !check() {
         assert!(begun.elapsed() < CHANGE_WITHIN, "too late: {what}");
-        std::thread::sleep(Duration::from_millis(20));
+        std::thread::sleep(INTERVAL);
     }
 }
 

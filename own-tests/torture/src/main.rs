@@ -266,7 +266,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     let mut verdicts = Vec::new();
     for seed in args.seed..args.seed + args.repeat {
         let name = format!("{}-{}-{seed}", subject.name, args.on.name());
-        let history = run::run(&Plan {
+        let (history, ended) = run::run(&Plan {
             subject,
             topology: args.on,
             time: Duration::from_secs_f64(args.minutes * 60.0),
@@ -279,6 +279,7 @@ fn torment(args: &Args) -> Result<bool, Failure> {
             log: &args.out.join(format!("{name}.log")),
         })?;
         history.save(&args.out.join(format!("{name}.jsonl")))?;
+        ended?;
         let verdict = verdict::print(&history);
         verdict.save(&history, &args.out, &name)?;
         verdicts.push(verdict);

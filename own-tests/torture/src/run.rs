@@ -49,8 +49,8 @@ pub(crate) struct Plan<'a> {
     pub(crate) log: &'a Path,
 }
 
-/// Runs it.
-pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
+/// Runs it. Returns the history even if the run failed in the middle, with the reason.
+pub(crate) fn run(plan: &Plan<'_>) -> Result<(History, Result<(), Failure>), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -76,12 +76,14 @@ pub(crate) fn run(plan: &Plan<'_>) -> Result<History, Failure> {
         skew_ppm: plan.skews().into_iter().map(i64::abs).max().unwrap_or(0),
     };
     let record = Record::new();
-    about.lasted_us = plan.torment(&record, servers.as_mut(), &links)?;
-    plan.look_for_what_is_left(&record, servers.as_ref(), &links[0])?;
-    Ok(History {
-        about,
-        entries: record.take(),
-    })
+    let ended = plan
+        .torment(&record, servers.as_mut(), &links)
+        .and_then(|lasted| {
+            about.lasted_us = lasted;
+            plan.look_for_what_is_left(&record, servers.as_ref(), &links[0])
+        });
+    let entries = record.take();
+    Ok((History { about, entries }, ended))
 }
 
 impl Plan<'_> {
