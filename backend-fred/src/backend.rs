@@ -4,7 +4,7 @@ use std::fmt;
 
 use fred::clients::{Client, Pool};
 use fred::types::Builder;
-use leasehold_api::{ConnectError, LockBackend, forward_lock_backend};
+use leasehold_api::{BoxFuture, ConnectError, LockBackend, forward_lock_backend};
 use leasehold_redis_common::connection::ServerUrl;
 use leasehold_redis_common::{Backend, Options};
 
@@ -101,9 +101,18 @@ impl FredBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
-        let connector = FredConnector::from_url(&url, &options)?;
-        Ok(Self(Backend::connect(connector, &url, options).await?))
+        Self::connect_boxed(url, options).await
+    }
+
+    /// Boxed, so that its code is compiled once, here. Each crate that awaits an `async fn` compiles it again, with
+    /// all that it awaits.
+    #[inline(never)]
+    fn connect_boxed(url: &str, options: Options) -> BoxFuture<'_, Result<Self, ConnectError>> {
+        Box::pin(async move {
+            let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+            let connector = FredConnector::from_url(&url, &options)?;
+            Ok(Self(Backend::connect(connector, &url, options).await?))
+        })
     }
 
     /// Creates a backend that opens its connections with your configuration. The first call opens

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    BackendError, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime,
+    BackendError, BoxFuture, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime,
     forward_lock_backend,
 };
 use leasehold_store::StoreBackend;
@@ -194,15 +194,20 @@ impl PostgresBackend {
         Self::on(Self::shared(config, connector, options), None)
     }
 
-    async fn start(
+    /// Boxed, so that its code is compiled once, here. Each crate that awaits an `async fn` compiles it again, with
+    /// all that it awaits.
+    #[inline(never)]
+    fn start(
         config: Config,
         connector: Box<dyn Connector>,
         options: Options,
-    ) -> Result<Self, ConnectError> {
-        let shared = Self::shared(config, connector, options);
-        let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
-        let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
-        Self::on(shared, Some(open))
+    ) -> BoxFuture<'static, Result<Self, ConnectError>> {
+        Box::pin(async move {
+            let shared = Self::shared(config, connector, options);
+            let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
+            let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
+            Self::on(shared, Some(open))
+        })
     }
 
     fn shared(mut config: Config, connector: Box<dyn Connector>, options: Options) -> Arc<Shared> {

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use leasehold_api::{ConnectError, LockBackend, forward_lock_backend};
+use leasehold_api::{BoxFuture, ConnectError, LockBackend, forward_lock_backend};
 use leasehold_redis_common::connection::ServerUrl;
 use leasehold_redis_common::{Backend, Options};
 use redis::aio::ConnectionLike;
@@ -102,10 +102,19 @@ impl RedisBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
-        let source = Source::from_url(&url, &options)?;
-        let connector = RedisConnector::Own(source, options.resp);
-        Ok(Self(Backend::connect(connector, &url, options).await?))
+        Self::connect_boxed(url, options).await
+    }
+
+    /// Boxed, so that its code is compiled once, here. Each crate that awaits an `async fn` compiles it again, with
+    /// all that it awaits.
+    #[inline(never)]
+    fn connect_boxed(url: &str, options: Options) -> BoxFuture<'_, Result<Self, ConnectError>> {
+        Box::pin(async move {
+            let url = ServerUrl::parse(url, cfg!(feature = "tls-rustls"))?;
+            let source = Source::from_url(&url, &options)?;
+            let connector = RedisConnector::Own(source, options.resp);
+            Ok(Self(Backend::connect(connector, &url, options).await?))
+        })
     }
 
     /// Creates a backend that opens its connections through your client. The first call opens the
