@@ -335,6 +335,22 @@ mod tests {
     }
 
     #[test]
+    fn failover_that_the_sentinels_give_up_is_begun_again() {
+        let all = SentinelServers::start(DOWN_AFTER);
+        let old = all.primary();
+        let replicas = || (0..SERVERS).filter(|&number| number != old);
+        replicas().for_each(|number| all.server(number).pause());
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The sentinels have promoted a replica that doesn't answer.
+                std::thread::sleep(Duration::from_millis(FAILOVER_TIMEOUT_MS + 1_000));
+                replicas().for_each(|number| all.server(number).resume());
+            });
+            assert_ne!(all.fail_over(), old);
+        });
+    }
+
+    #[test]
     fn isolated_primary_is_replaced_and_goes_on_until_it_rejoins() {
         let all = SentinelServers::start(DOWN_AFTER);
         let old = all.primary();
