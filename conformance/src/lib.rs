@@ -26,7 +26,7 @@
 //! [`cases`]. A case is reported as *ignored* if the backend's
 //! [`Capabilities`](leasehold_api::Capabilities) rule it out, and the suite compares the ignored
 //! cases with a list that you pass. Cases without needs (exclusion, expiry, owner-checked release,
-//! redelivery) can't be ignored. A server that can't be reached is a failure.
+//! redelivery, stalls, closing, and more) can't be ignored. A server that can't be reached is a failure.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

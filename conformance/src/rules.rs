@@ -161,6 +161,7 @@ mod tests {
             ("ownership", 9),
             ("redelivery", 15),
             ("stalls", 4),
+            ("closing", 2),
         ] {
             let free = families::all()
                 .filter(|case| case.family == family && case.needs.is_empty())

@@ -1,4 +1,4 @@
-//! A backend that turns requests into script calls.
+//! A backend that turns requests into script calls, or, for free locks that it remembers, into compare-and-sets.
 
 mod remembering;
 mod waiters;
@@ -476,7 +476,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         }
     }
 
-    /// Each command is one script.
+    /// Each command is one script or one compare-and-set, so there is nothing to check.
     async fn self_check(&self, _: &Key) -> Result<(), BackendError> {
         Ok(())
     }
