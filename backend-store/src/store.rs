@@ -68,7 +68,7 @@ pub struct Write<'a> {
     pub bytes: &'a [u8],
     /// The row may be removed from this time of the store's clock on, but not before.
     pub keep_until: ServerTime,
-    /// The write must not be applied from this time of the store's clock on.
+    /// The write must not be applied at or after this time, by the store's clock.
     pub deadline: ServerTime,
     /// The messages to deliver if the write is applied, in order.
     pub messages: &'a [Message],

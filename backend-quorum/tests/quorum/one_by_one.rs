@@ -1,7 +1,7 @@
 //! Something happens to one server at a time: its clock jumps, or it restarts with its data.
 //!
-//! A hold at all servers bears one jump of one clock: two servers of three still have it, and those are no
-//! quorum for anybody else. A hold at a bare majority doesn't. So the promise is: from the first renewal on that
+//! A hold that all three servers have survives one jump of a clock: two still have it, and the third alone is
+//! no quorum for anybody else. A hold at a bare majority doesn't. So the promise is: from the first renewal on that
 //! reaches all servers, one jump ends no exclusion, and it ends no guard.
 
 use std::cell::Cell;

@@ -287,7 +287,8 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         let draws = &self.best.draws;
         let removed: Vec<Draw> = chunk.iter().map(|&at| draws[at]).collect();
         let later = draws[at..].iter().filter(|draw| draw.value != 0).count();
-        // A removal that failed once fails again if only other choices have changed.
+        // A removal that failed is tried again only if its own choices, the one that it is for, or the number of
+        // later choices that are set have changed.
         if !self.tried.insert(hash_of(&(later, draws[at], removed))) {
             return false;
         }

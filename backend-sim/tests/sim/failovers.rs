@@ -169,8 +169,8 @@ async fn try_lock(locks: &LockClient) -> Option<MutexGuard> {
     outcome.into_guard()
 }
 
-/// Assumption A3 covers the clocks of all servers of a key: a lease ends at a time of the clock that
-/// granted it. Here the next server's clock is 60 s ahead.
+/// Assumption A3 covers the clocks of all servers of a key: a lease ends at a time on the clock of the
+/// server that granted it. Here the next server's clock is 60 s ahead.
 #[tokio::test(start_paused = true)]
 async fn lock_that_moves_to_a_clock_far_ahead_has_two_holders() {
     let server = SimServer::new(1);

@@ -13,7 +13,7 @@ use crate::support::{Faults, Server, block_on};
 
 const LATENCY: Duration = Duration::from_millis(5);
 
-/// Acquires with all that is in the reply.
+/// Acquires, and returns the reply with its stamp.
 async fn acquired(client: &Client, request: Acquire) -> Stamped<Acquired> {
     let answer = client.acquire(&[request]).await.remove(0).expect("a reply");
     match answer.reply {

@@ -21,7 +21,7 @@ use crate::server_stats::ServerStats;
 pub(crate) const CLIENTS: [usize; 5] = [2, 8, 32, 200, 1_000];
 /// A quick run only shows that the measurements work, so its longer queues have this many clients.
 const QUICK_CLIENTS: usize = 40;
-/// The clients that wait for the first time at the same time.
+/// How many clients begin to wait at the same time.
 const AT_ONCE: usize = 20;
 /// The tasks of one client that queue for one mutex.
 pub(crate) const TASKS: [usize; 2] = [1_000, 10_000];

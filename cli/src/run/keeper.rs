@@ -19,7 +19,7 @@ pub(super) struct Keeper {
     input: Option<ChildStdin>,
     /// `None` once the keeper has ended.
     output: Option<ChildStdout>,
-    /// The start of a line.
+    /// The part of a line that was read so far.
     unread: Vec<u8>,
 }
 

@@ -446,7 +446,7 @@ impl State {
         }
     }
 
-    /// When the waiters of a session poll that are not among the first. Session ids are random.
+    /// When a session's waiters poll, other than the first ones. Session ids are random.
     fn poll_with_session(&self, session: SessionId) -> Duration {
         let step = u64::from(session.as_bytes()[0]) % u64::from(STAGGER_STEPS);
         let poll = micros(self.poll_interval());

@@ -479,8 +479,8 @@ impl<C: Connector> ManagedConnection<C> {
         Live::new(connected, self.shared.now())
     }
 
-    /// The clock by the `run_id`. `None` if the server has none, or if the library may have connected
-    /// to another server meanwhile.
+    /// The clock id that was derived from the server's `run_id`. `None` if it has none, or if the library may
+    /// have connected to another server meanwhile.
     fn certain_clock(&self, live: &Live<C::Connection>) -> Option<ClockId> {
         live.clock.filter(|_| self.shared.connector.is_own())
     }

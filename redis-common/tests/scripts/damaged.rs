@@ -108,7 +108,7 @@ impl Stored {
         fixture.request(name, operation, spec, mode)
     }
 
-    /// Makes the lock full, in several ways.
+    /// Fills the lock with holders, waiters and watermarks.
     fn fill(&self, fixture: &mut Fixture, name: &str) {
         for session in 0..self.watermarks {
             let gone = attempt(100 + session, 1);

@@ -414,8 +414,9 @@ pub struct LockClientBuilder {
 impl LockClientBuilder {
     /// Sets the lease: how long a hold lasts without renewal. 100 ms to 1 h, 30 s by default.
     ///
-    /// The lock of a crashed holder is free after one lease, or 2 s after the grant if the holder had waited
-    /// for the lock and its lease is shorter. A handle can [override](crate::Mutex::lease) this setting.
+    /// The lock of a crashed holder is free after one lease. A holder that had waited for the lock may keep it
+    /// until 2 s after the grant, however short its lease. A handle can [override](crate::Mutex::lease) this
+    /// setting.
     ///
     /// # Examples
     /// `builder.lease(Duration::from_secs(10))`

@@ -117,9 +117,8 @@ impl Hold {
         })
     }
 
-    /// Asks `answer` whenever the deadline has changed or the time that it named has come, until it
-    /// returns a value. It gets the time, and the deadline or the loss. Never completes if a release
-    /// begins first.
+    /// Calls `answer` with the time and the deadline (or the loss), now, at each change, and at the time that
+    /// it returns as `Err`, until it returns `Ok`. Never completes if a release begins first.
     fn watch<T: 'static, F>(
         &self,
         answer: F,

@@ -1,7 +1,7 @@
 //! The highest token that the client has seen for each key, as the floor of its acquires.
 //!
 //! With a floor, tokens keep increasing even if the server has lost the stored one (rule 15). The
-//! memory is a least-recently-used cache: a new key replaces the key that was updated longest ago.
+//! memory has a bound: a new key replaces the one whose token was noted longest ago.
 
 use lru::LruCache;
 

@@ -127,8 +127,9 @@ impl HolderCell {
     /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
     /// cell, a count above one means that the release of the last one is still in flight, so the new
     /// hold joins. A count of one under a higher token means that the server has dropped the holds in
-    /// the cell, so the holder is lost. A pushed grant has no count. Under a higher token it may follow another
-    /// client's turn (its epoch): a guard that got this token would write with it what it has read before that epoch.
+    /// the cell, so the holder is lost. A pushed grant has no count. If its token is higher, another client may
+    /// have had the key in between, and the older guards would show a token under which they have read nothing. So
+    /// the holder is lost then too.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.

@@ -4,9 +4,9 @@
 //! acquire, because a grant may be pushed before the reply arrives (rule 11). While the attempt waits, its
 //! entry is an [`Inbox`], which keeps the last grant and whether to poll. A grant is taken from the inbox once,
 //! so a duplicate has no effect. With a guard, the entry refers to its holder, so that a forced release reaches
-//! it. A forced release may overtake the reply with the grant. The entry then remembers it, and the guard is lost as
-//! soon as there is one. Once a release is decided, the entry only remains until the release is
-//! acknowledged, and notifications for it are ignored. A notification without an entry is ignored too: it is a
+//! it. A forced release may overtake the reply with the grant. Then the entry keeps it, and the guard is lost as
+//! soon as it is made. Once a release is decided, the entry stays only until that is acknowledged, and
+//! notifications for it are ignored. A notification without an entry is ignored too: it is a
 //! late copy, or it is for another session whose channel has the same name.
 //!
 //! When the subscription is confirmed or lost, notifications may have been missed. Every inbox then

@@ -84,7 +84,7 @@ impl Checker {
         self.duties.slow_network();
     }
 
-    /// Restarts the time for which a client has been healthy, because its own user interfered.
+    /// Counts a client as healthy only from now on, because its own user has interfered.
     pub(crate) fn excuse(&mut self, at: Duration, client: usize) {
         self.duties.disturb(client, at);
     }

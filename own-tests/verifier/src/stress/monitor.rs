@@ -253,7 +253,7 @@ impl Monitor {
         self.checker(|checker| checker.model())
     }
 
-    /// Restarts the time for which a client has been healthy, because its own user interferes.
+    /// Counts a client as healthy only from now on, because its own user has interfered.
     pub(crate) fn excuse(&self, client: usize) {
         let at = self.sim.elapsed();
         self.checker(|checker| checker.excuse(at, client));

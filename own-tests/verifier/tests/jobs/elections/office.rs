@@ -1,4 +1,4 @@
-//! The office: who leads, and what may not be.
+//! Records who leads each term, and reports what must not happen.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
