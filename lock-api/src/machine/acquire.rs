@@ -91,27 +91,22 @@ impl State {
 
     /// Sets the spec of an idle key. Otherwise checks that the request has the spec in use.
     fn adopt(&mut self, request: &Acquire) -> Result<(), Refused> {
-        match self.spec {
-            Some(lives_with) if lives_with != request.spec => {
-                if !self.holders.is_empty() || !self.waiters.is_empty() {
-                    return Err(Refused::Mismatch { lives_with });
-                }
-                self.spec = Some(request.spec);
-                Ok(())
-            }
-            _ => {
-                self.spec = Some(request.spec);
-                Ok(())
-            }
+        let is_idle = self.holders.is_empty() && self.waiters.is_empty();
+        if let Some(lives_with) = self.spec
+            && lives_with != request.spec
+            && !is_idle
+        {
+            return Err(Refused::Mismatch { lives_with });
         }
+        self.spec = Some(request.spec);
+        Ok(())
     }
 
     /// Adds a hold to an existing holder of the owner (rule 5).
     fn reenter(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
         let holder_id = self.holder_id(request.operation);
-        let Some(holder) = self.holders.get_mut(&holder_id) else {
-            return AcquireReply::Refused(Refused::Stale);
-        };
+        let holder = self.holders.get_mut(&holder_id);
+        let holder = holder.expect("the caller has found it");
         if request.mode == Mode::Exclusive && holder.mode() == Mode::Shared {
             return AcquireReply::Refused(Refused::WouldDeadlock);
         }
@@ -127,15 +122,8 @@ impl State {
             holder.end = holder.end.max(env.now.saturating_add(request.lease));
         }
         let end = holder.end;
-        self.cover_holder(end, env.settings);
-        let acquired = self
-            .holders
-            .get(&holder_id)
-            .map(|holder| self.acquired(holder, env.now));
-        acquired.map_or(
-            AcquireReply::Refused(Refused::Stale),
-            AcquireReply::Acquired,
-        )
+        self.cover_with_token(end, env.settings);
+        AcquireReply::Acquired(self.acquired(&self.holders[&holder_id], env.now))
     }
 
     /// Whether a new attempt gets the free capacity. Called after settling.
@@ -205,7 +193,7 @@ impl State {
             (request.operation.session, request.operation.sequence),
             ticket,
         );
-        self.cover_holder(end, env.settings);
+        self.cover_with_token(end, env.settings);
         ticket
     }
 
@@ -256,7 +244,7 @@ impl State {
         waiter.listening = request.listening;
         self.unreachable -= u32::from(std::mem::take(&mut waiter.unreachable));
         let end = waiter.end;
-        self.cover_holder(end, env.settings);
+        self.cover_with_token(end, env.settings);
     }
 
     /// Under the barging policy, a waiter gets a free key by its own poll.

@@ -12,13 +12,13 @@
 //! | key | token `u64`, stored end, earliest end, last scan, next ticket `u64` |
 //! | holders | count `u32`, then each: session (16), id `u64`, end, token `u64` if the kind is `S`, flags `u8`, label, holds |
 //! | holds | count `u32`, then each: sequence `u64`, mode |
-//! | waiters | count `u32`, then each: ticket `u64`, session (16), sequence `u64`, owner `u64`, mode, label, lease, end, marks `u8`, flags `u8`, floor `u64` if flagged, deadline if flagged |
+//! | waiters | count `u32`, then each: ticket `u64`, session (16), sequence `u64`, owner `u64`, mode, label, lease, end, marks `u8`, flags `u8`, floor `u64` if flagged, wait-until if flagged |
 //! | watermarks | count `u32`, then each: session (16), sequence `u64`, end, reason: 0, `E`, `F`, `R`, `U` |
 //! | note | token `u64`, version `u32`, end, length `u8`, bytes |
 //!
 //! A watermark is the highest sequence of a session. A mode is `X`, `S`, or `P` and the number of permits as
 //! `u32`. A label is its length as `u8` and its text. Flags of a holder: 1 revoked, 2 upgraded. Flags of a
-//! waiter: 1 listening, 2 unreachable, 4 has a floor, 8 has a deadline. The other bits are reserved. A set
+//! waiter: 1 listening, 2 unreachable, 4 has a floor, 8 has a wait-until. The other bits are reserved. A set
 //! reserved bit is refused: its writer knows a rule that this version would break.
 
 use std::time::Duration;
@@ -45,7 +45,7 @@ const UPGRADED: u8 = 2;
 const LISTENING: u8 = 1;
 const UNREACHABLE: u8 = 2;
 const HAS_FLOOR: u8 = 4;
-const HAS_DEADLINE: u8 = 8;
+const HAS_WAIT_UNTIL: u8 = 8;
 
 /// The fewest bytes of an entry. They bound the memory that a count can make the decoder allocate.
 const MIN_HOLDER: usize = 38;
@@ -270,7 +270,7 @@ impl Writer {
             (waiter.listening, LISTENING),
             (waiter.unreachable, UNREACHABLE),
             (waiter.floor.is_some(), HAS_FLOOR),
-            (waiter.wait_until.is_some(), HAS_DEADLINE),
+            (waiter.wait_until.is_some(), HAS_WAIT_UNTIL),
         ]);
         if let Some(floor) = waiter.floor {
             self.u64(floor.get());
@@ -432,7 +432,7 @@ impl<'a> Reader<'a> {
 
     fn waiter(&mut self) -> Result<WaiterParts, DecodeError> {
         const WHAT: &str = "waiter";
-        const FLAGS: u8 = LISTENING | UNREACHABLE | HAS_FLOOR | HAS_DEADLINE;
+        const FLAGS: u8 = LISTENING | UNREACHABLE | HAS_FLOOR | HAS_WAIT_UNTIL;
         let ticket = self.u64(WHAT)?;
         let operation = Operation {
             session: self.session(WHAT)?,
@@ -445,7 +445,7 @@ impl<'a> Reader<'a> {
         let flags = self.flags(FLAGS, "flags of a waiter")?;
         let floor = (flags & HAS_FLOOR != 0).then(|| self.u64("floor"));
         let floor = floor.transpose()?.map(FencingToken::new);
-        let wait_until = (flags & HAS_DEADLINE != 0).then(|| self.time("deadline"));
+        let wait_until = (flags & HAS_WAIT_UNTIL != 0).then(|| self.time("wait-until"));
         Ok(WaiterParts {
             ticket,
             operation,

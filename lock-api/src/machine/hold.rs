@@ -49,7 +49,7 @@ impl State {
         if let Some(holder) = self.holders.get_mut(&holder_id) {
             holder.end = end;
         }
-        self.cover_holder(end, env.settings);
+        self.cover_with_token(end, env.settings);
         end
     }
 
@@ -81,9 +81,8 @@ impl State {
     /// Removes one hold from its holder. Also returns whether that freed capacity.
     fn remove_hold(&mut self, env: Env<'_>, request: &Release) -> (ReleaseReply, bool) {
         let holder_id = self.holder_id(request.operation);
-        let Some(holder) = self.holders.get_mut(&holder_id) else {
-            return (ReleaseReply::NotHeld(EndReason::Unknown), false);
-        };
+        let holder = self.holders.get_mut(&holder_id);
+        let holder = holder.expect("the caller has found it");
         if holder.holds.len() == 1 {
             self.remove_holder(holder_id);
             return (
@@ -105,10 +104,7 @@ impl State {
             self.used = self.used - self.weight(before) + self.weight(after);
             self.next_token(env.now, None);
         }
-        let holder = self
-            .holders
-            .get(&holder_id)
-            .map(|holder| self.status(holder, env.now));
+        let holder = Some(self.status(&self.holders[&holder_id], env.now));
         (
             ReleaseReply::Released { holds_left, holder },
             before != after,
@@ -163,9 +159,8 @@ impl State {
     ) -> ConvertReply {
         let holder_id = self.holder_id(request.operation);
         let others_wait = self.has_queue();
-        let Some(holder) = self.holders.get_mut(&holder_id) else {
-            return ConvertReply::Lost(EndReason::Unknown);
-        };
+        let holder = self.holders.get_mut(&holder_id);
+        let holder = holder.expect("the caller has found it");
         let before = holder.mode();
         for hold in &mut holder.holds {
             if hold.sequence == request.operation.sequence {

@@ -150,9 +150,8 @@ impl State {
 
     /// Marks a waiter unreachable if nobody listens for its grant (rule 9). Returns whether it did.
     fn mark_if_unreachable(&mut self, env: Env<'_>, ticket: u64) -> bool {
-        let Some(waiter) = self.waiters.get_mut(&ticket) else {
-            return true;
-        };
+        let waiter = self.waiters.get_mut(&ticket);
+        let waiter = waiter.expect("the caller has found it");
         let may_mark = waiter.listening && waiter.unreachable_marks < MAX_UNREACHABLE_MARKS;
         if !may_mark || (env.reachable)(waiter.operation.session) != Reach::Nobody {
             return false;

@@ -92,7 +92,7 @@ pub(super) struct Waiter {
 pub(super) struct Watermark {
     pub(super) sequence: u64,
     pub(super) end: ServerTime,
-    /// Why the operation with exactly this sequence is gone, if known.
+    /// Why the operation with exactly this sequence is gone, if known. Only `Forced` or `Released`.
     pub(super) reason: Option<EndReason>,
 }
 
@@ -152,8 +152,8 @@ impl State {
 
     /// The time from which on the state counts as empty, and can be deleted.
     ///
-    /// It covers every holder, offer, waiter and watermark, the last token for T beyond its holder, and
-    /// the time for which a note is kept (rule 14).
+    /// It covers every holder, offer and waiter with T beyond it, for its token, every watermark, and the time
+    /// for which a note is kept (rule 14).
     pub const fn stored_end(&self) -> ServerTime {
         self.stored_end
     }
@@ -184,8 +184,9 @@ impl State {
         }
     }
 
-    /// Moves the stored end to cover a holder that ends at `end`, and its token for T beyond it.
-    pub(super) fn cover_holder(&mut self, end: ServerTime, settings: Settings) {
+    /// Moves the stored end to cover a holder that ends at `end`, and its token for T beyond it. A waiter needs no
+    /// T, but gets it too: an offer ends no later than its waiter, so the grant needn't move the stored end.
+    pub(super) fn cover_with_token(&mut self, end: ServerTime, settings: Settings) {
         self.cover(end.saturating_add(settings.retention), settings);
     }
 
@@ -277,7 +278,7 @@ impl State {
             sequence: grant.operation.sequence,
             mode: grant.mode,
         };
-        self.cover_holder(grant.end, env.settings);
+        self.cover_with_token(grant.end, env.settings);
         // With many holders, the scan may not have dropped an expired one yet. A grant to its owner
         // must not revive it.
         self.drop_holder_if_expired(holder_id, env.now);
