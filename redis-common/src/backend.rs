@@ -288,8 +288,11 @@ impl<C: Connector> Backend<C> {
         }
         let (encode, decoded) = (&encode, &decoded);
         let calls = by_key.into_values().map(|indices| async move {
-            let heard = |index: &usize| self.heard(cluster, &batch[*index]).into_owned();
-            let elements: Vec<E> = indices.iter().map(heard).collect();
+            let elements = indices.iter().map(|&index| {
+                let element = self.listening_if_subscribed(cluster, &batch[index]);
+                element.into_owned()
+            });
+            let elements: Vec<E> = elements.collect();
             let call = encode(&self.protocol, &elements);
             let answer = cluster.script(lane, &call, limit).await;
             indices.into_iter().zip(decoded(&elements, answer))

@@ -26,7 +26,7 @@ pub(super) trait Keyed: Clone + Sync {
     }
 
     /// A copy that doesn't say that its session listens.
-    fn unheard(&self) -> Self {
+    fn without_listening(&self) -> Self {
         self.clone()
     }
 }
@@ -41,7 +41,7 @@ impl Keyed for Acquire {
         listens.then_some(self.operation.session)
     }
 
-    fn unheard(&self) -> Self {
+    fn without_listening(&self) -> Self {
         let mut copy = self.clone();
         if let Some(wait) = &mut copy.wait {
             wait.listening = false;
@@ -59,7 +59,7 @@ impl Keyed for Poll {
         self.listening.then_some(self.operation.session)
     }
 
-    fn unheard(&self) -> Self {
+    fn without_listening(&self) -> Self {
         let mut copy = self.clone();
         copy.listening = false;
         copy
@@ -80,10 +80,14 @@ impl Keyed for Release {
 
 impl<C: Connector> Backend<C> {
     /// The request, or a copy that doesn't say that its session listens.
-    pub(super) fn heard<'a, E: Keyed>(&self, cluster: &Cluster<C>, request: &'a E) -> Cow<'a, E> {
+    pub(super) fn listening_if_subscribed<'a, E: Keyed>(
+        &self,
+        cluster: &Cluster<C>,
+        request: &'a E,
+    ) -> Cow<'a, E> {
         match request.listener() {
             Some(session) if !self.listens(cluster, session, request.key()) => {
-                Cow::Owned(request.unheard())
+                Cow::Owned(request.without_listening())
             }
             _ => Cow::Borrowed(request),
         }
