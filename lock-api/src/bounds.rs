@@ -23,7 +23,7 @@ pub const MACHINE_MIN_LEASE: Duration = Duration::from_millis(1);
 pub const RENEWALS_PER_LEASE: u32 = 3;
 /// Longest wait for the answer to a renewal before it is sent again, after a random pause. For a lease
 /// below 10 s the wait is a tenth of the lease. The pause is a quarter to a half of the wait.
-pub const MAX_RENEW_ATTEMPT: Duration = Duration::from_secs(1);
+pub const MAX_RENEW_TRY: Duration = Duration::from_secs(1);
 
 /// The drift allowance of a duration is duration / `DRIFT_PARTS` + [`DRIFT_FLOOR`].
 pub const DRIFT_PARTS: u32 = 100;
@@ -36,8 +36,10 @@ pub const DEFAULT_WAITER_LEASE: Duration = Duration::from_secs(5);
 pub const MIN_WAITER_LEASE: Duration = Duration::from_secs(3);
 /// Longest waiter lease that the client accepts.
 pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
-/// Longest poll interval. It is a third of the waiter lease, and at most this. `poll_after` in a reply
-/// says when the waiter polls (rule 3).
+/// A waiter polls at least each waiter lease / `POLLS_PER_WAITER_LEASE`.
+pub const POLLS_PER_WAITER_LEASE: u32 = 3;
+/// Longest poll interval, however long the waiter lease is. `poll_after` in a reply says when the waiter polls
+/// (rule 3).
 pub const MAX_POLL_INTERVAL: Duration = Duration::from_secs(1);
 /// An offer, a grant to a waiter that has not confirmed it yet, lasts for the lease that the waiter asked for,
 /// and at least this many poll intervals, but never longer than the waiter would have (rule 10). A waiter that

@@ -152,8 +152,9 @@ impl LockSpec {
     /// The longest time between two polls: a third of the waiter lease, rounded down to whole
     /// microseconds, and at most [`bounds::MAX_POLL_INTERVAL`].
     pub fn poll_interval(&self) -> Duration {
-        let third = crate::time::micros(self.waiter_lease) / 3;
-        Duration::from_micros(third).min(bounds::MAX_POLL_INTERVAL)
+        let lease = crate::time::micros(self.waiter_lease);
+        let interval = lease / u64::from(bounds::POLLS_PER_WAITER_LEASE);
+        Duration::from_micros(interval).min(bounds::MAX_POLL_INTERVAL)
     }
 
     /// The share of the capacity that a hold in `mode` takes.
@@ -194,13 +195,17 @@ pub struct Limits {
     pub holders: u32,
 }
 
+impl Limits {
+    pub(crate) const DEFAULT: Self = Self {
+        holds: bounds::DEFAULT_HOLD_LIMIT,
+        waiters: bounds::DEFAULT_WAITER_LIMIT,
+        holders: bounds::DEFAULT_HOLDER_LIMIT,
+    };
+}
+
 impl Default for Limits {
     fn default() -> Self {
-        Self {
-            holds: bounds::DEFAULT_HOLD_LIMIT,
-            waiters: bounds::DEFAULT_WAITER_LIMIT,
-            holders: bounds::DEFAULT_HOLDER_LIMIT,
-        }
+        Self::DEFAULT
     }
 }
 

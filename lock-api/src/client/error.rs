@@ -261,7 +261,7 @@ fn about(key: Option<&Key>) -> String {
 }
 
 /// Describes why a request was refused.
-fn refusal(asked: &LockSpec, reason: &Refused) -> String {
+pub(crate) fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     match reason {
         Refused::Stale => "a later attempt of this client reached the server first".into(),
         Refused::TooLate => "the attempt reached the server too late".into(),

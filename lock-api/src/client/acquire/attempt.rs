@@ -54,8 +54,8 @@ pub(crate) struct Attempt<'a> {
     in_doubt: bool,
     /// Whether a grant may be an offer that needs a renewal.
     may_be_offer: bool,
-    /// How many acquires were `TooLate`.
-    too_late: u32,
+    /// Whether an acquire was `TooLate`.
+    too_late: bool,
     /// The waiter's own deadline, on the server's clock.
     wait_until: Option<ServerTime>,
     _busy: Busy<'a>,
@@ -85,7 +85,7 @@ impl<'a> Attempt<'a> {
             live: false,
             in_doubt: false,
             may_be_offer: false,
-            too_late: 0,
+            too_late: false,
             wait_until: None,
             _busy: busy,
         }
@@ -153,10 +153,9 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Counts a `TooLate`. Returns whether it is the first.
-    pub(crate) const fn count_too_late(&mut self) -> bool {
-        self.too_late += 1;
-        self.too_late == 1
+    /// Notes a `TooLate`. Returns whether it is the first.
+    pub(crate) const fn is_first_too_late(&mut self) -> bool {
+        !std::mem::replace(&mut self.too_late, true)
     }
 
     /// Registers the waiter for polls.
@@ -276,7 +275,7 @@ impl<'a> Attempt<'a> {
             class: self.ask.options.class,
             since: now,
             loss_reported: false,
-            ended: Arc::default(),
+            release_result: Arc::default(),
         };
         core.floors.saw(self.ask.key, token);
         let holder = self.join_or_create(status, &state, holds);

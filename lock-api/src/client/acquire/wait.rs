@@ -100,7 +100,7 @@ struct WaitLoop<'a> {
     failing_since: Moment,
     backoff: Backoff,
     obstacle: Obstacle,
-    /// Whether the answer to the first call was no grant.
+    /// Whether a call so far brought no grant.
     waited: bool,
 }
 
@@ -207,7 +207,7 @@ impl<'a> WaitLoop<'a> {
 
     /// Notes the error of a call that had `limit` to answer. Returns the pause before the next
     /// call. Fails if a retry cannot help.
-    fn note_error(&mut self, error: BackendError, limit: Duration) -> Result<Duration, Error> {
+    fn saw_error(&mut self, error: BackendError, limit: Duration) -> Result<Duration, Error> {
         if !error.is_transient() {
             return Err(error.on(self.ask.key));
         }
@@ -231,13 +231,13 @@ impl<'a> WaitLoop<'a> {
     }
 
     /// Notes an answer that resets the backoff.
-    fn note_progress(&mut self) {
-        self.note_answer();
+    fn saw_progress(&mut self) {
+        self.saw_answer();
         self.backoff.reset();
     }
 
     /// Notes that a call was answered.
-    fn note_answer(&mut self) {
+    fn saw_answer(&mut self) {
         let failures = std::mem::take(&mut self.failures);
         if failures > 0 {
             let core = self.ask.client;
@@ -290,7 +290,7 @@ impl<'a> WaitLoop<'a> {
                 }
                 Err(error) => {
                     self.waited = true;
-                    let pause = self.note_error(error, limit)?;
+                    let pause = self.saw_error(error, limit)?;
                     if self.sleep(pause).await? == Slept::PastDeadline {
                         return self.out_of_time().map(Step::Done);
                     }
@@ -299,24 +299,24 @@ impl<'a> WaitLoop<'a> {
             };
             match answer.reply {
                 AcquireReply::Acquired(acquired) => {
-                    self.note_progress();
+                    self.saw_progress();
                     return self.granted(attempt, answer.with(acquired.into())).await;
                 }
                 AcquireReply::Queued(queued) => {
-                    self.note_progress();
+                    self.saw_progress();
                     return self.wait_in_queue(attempt, answer.stamp, queued).await;
                 }
                 AcquireReply::Contended(contended) => {
                     // The backoff is not reset, because a wait without a queue consists of these
                     // pauses.
-                    self.note_answer();
+                    self.saw_answer();
                     return Ok(self.not_queued(contended));
                 }
                 AcquireReply::Refused(Refused::Stale) => return Ok(Step::Retry(Duration::ZERO)),
                 AcquireReply::Refused(Refused::TooLate) => {
                     // The stamp of the reply has corrected the clock, so the first retry is
                     // immediate.
-                    let pause = if attempt.count_too_late() {
+                    let pause = if attempt.is_first_too_late() {
                         Duration::ZERO
                     } else {
                         self.next_pause()
@@ -341,7 +341,7 @@ impl<'a> WaitLoop<'a> {
         if !is_ours {
             return Err(self.refusal(reason));
         }
-        self.note_answer();
+        self.saw_answer();
         self.refused = Some(reason);
         Ok(Step::Retry(self.next_pause()))
     }
@@ -369,7 +369,7 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    fn note_queued(&mut self, queued: &Queued) {
+    fn saw_queued(&mut self, queued: &Queued) {
         let now = self.ask.client.now();
         self.obstacle = Obstacle {
             holder: None,
@@ -399,7 +399,7 @@ impl<'a> WaitLoop<'a> {
             let limit = self.call_limit();
             let pause = match attempt.renew(limit).await {
                 Ok(Some(answer)) => {
-                    self.note_progress();
+                    self.saw_progress();
                     if attempt.is_usable(&answer) {
                         return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
                     }
@@ -408,7 +408,7 @@ impl<'a> WaitLoop<'a> {
                 // The server may grant again at once, for example to the owner of a revoked
                 // holder. The pause avoids a busy loop.
                 Ok(None) => return Ok(Step::Retry(self.next_pause())),
-                Err(error) => self.note_error(error, limit)?,
+                Err(error) => self.saw_error(error, limit)?,
             };
             if self.sleep(pause).await? == Slept::PastDeadline {
                 return self.out_of_time().map(Step::Done);
@@ -431,7 +431,7 @@ impl<'a> WaitLoop<'a> {
         core.events.queued(key, mode, &queued);
         let polls = attempt.register_polls();
         let mut due = self.next_poll(&attempt, stamp, &queued);
-        self.note_queued(&queued);
+        self.saw_queued(&queued);
         loop {
             // Each event creates a new timer, and timers may fire late. Without this check,
             // frequent events would extend the wait.
@@ -452,14 +452,14 @@ impl<'a> WaitLoop<'a> {
                 }
                 Woken::PollNow => Due::NOW,
                 Woken::Polled(Ok(answer)) => {
-                    self.note_progress();
+                    self.saw_progress();
                     match answer.reply {
                         PollReply::Acquired(acquired) => {
                             drop(polls);
                             return self.granted(attempt, answer.with(acquired.into())).await;
                         }
                         PollReply::Queued(queued) => {
-                            self.note_queued(&queued);
+                            self.saw_queued(&queued);
                             self.next_poll(&attempt, answer.stamp, &queued)
                         }
                         PollReply::Gone(_) => {
@@ -469,8 +469,8 @@ impl<'a> WaitLoop<'a> {
                     }
                 }
                 Woken::Polled(Err(error)) => {
-                    let after = self.note_error(error, core.settings.call_timeout)?;
-                    let early = after / 2;
+                    let after = self.saw_error(error, core.settings.call_timeout)?;
+                    let early = after / EARLY_PARTS;
                     Due { after, early }
                 }
             };

@@ -244,8 +244,8 @@ impl Core {
         let (key, session) = (holder.key.clone(), Arc::clone(&holder.session));
         PendingRelease {
             holder: Some(Arc::clone(holder)),
-            was_lost: hold.loss_reported,
-            ..PendingRelease::new(key, hold.operation, session, give_up, hold.ended)
+            was_lost: hold.was_lost(),
+            ..PendingRelease::new(key, hold.operation, session, give_up, hold.release_result)
         }
     }
 
@@ -286,7 +286,7 @@ impl Core {
                 // Only the renewal task calls the hook.
                 self.renewals.changed.notify();
             }
-            None if hold.loss_reported => {}
+            None if hold.was_lost() => {}
             None => self.events.releasing(holder, hold, now),
         }
     }

@@ -12,9 +12,8 @@
 
 use std::time::Duration;
 
-use crate::bounds::DEFAULT_HOLD_LIMIT;
 use crate::client::core::{Busy, ClientHandle, Core};
-use crate::client::error::{Error, Loss};
+use crate::client::error::{Error, Loss, refusal};
 use crate::client::guard::Guard;
 use crate::client::handle::client::LockClient;
 use crate::client::handoff::kind::Transferable;
@@ -273,14 +272,11 @@ impl<'a> TransferHold<'a> {
                         let lost = || self.hold.loss_error(Loss::Unknown);
                         return Err(self.hold.check().err().unwrap_or_else(lost));
                     }
-                    AcquireReply::Refused(Refused::Stale) => {
-                        *self = Self::draw(self.hold, self.spec, self.mode);
-                        BackendError::unavailable(
-                            "a later attempt of this client reached the server first",
-                        )
-                    }
-                    AcquireReply::Refused(Refused::TooLate) => {
-                        BackendError::unavailable("the attempt reached the server too late")
+                    AcquireReply::Refused(reason @ (Refused::Stale | Refused::TooLate)) => {
+                        if reason == Refused::Stale {
+                            *self = Self::draw(self.hold, self.spec, self.mode);
+                        }
+                        BackendError::unavailable(refusal(&self.spec, &reason))
                     }
                     AcquireReply::Refused(reason) => {
                         return Err(Error::Refused {
@@ -309,10 +305,7 @@ impl<'a> TransferHold<'a> {
             wait: None,
             deliver_before,
             floor: None,
-            limits: Limits {
-                holds: DEFAULT_HOLD_LIMIT.max(BOTH_HOLDS),
-                ..Limits::default()
-            },
+            limits: Limits::default(),
         };
         self.may_exist = true;
         let call = core.backend.acquire(std::slice::from_ref(&request));
@@ -483,7 +476,7 @@ impl Adopter<'_> {
             class: "",
             since: core.now(),
             loss_reported: false,
-            ended: Arc::default(),
+            release_result: Arc::default(),
         };
         core.floors.saw(&handoff.key, status.token);
         let holder = Arc::new(HolderCell::new(

@@ -73,7 +73,7 @@ impl Hold {
             waited: false,
             fixed_lease: state.fixed_until.is_some(),
             release_begun: AtomicBool::new(false),
-            release_result: Arc::clone(&state.ended),
+            release_result: Arc::clone(&state.release_result),
         }
     }
 
@@ -190,7 +190,7 @@ impl Hold {
         let Some((state, lost)) = self.holder.begin_release(now, self.sequence()) else {
             return Err(self.released_error());
         };
-        if state.loss_reported {
+        if state.was_lost() {
             // Lost since the caller's check. Another task may have reported the loss already.
             core.report_releasing(&self.holder, &state, lost, now);
             let reason = lost.or_else(|| self.holder.lost()).unwrap_or(Loss::Unknown);

@@ -76,11 +76,10 @@ impl Sample {
         }
     }
 
-    /// A lower bound of the local time, in microseconds, when the server's clock showed `at`. It
-    /// holds even if that clock runs fast. For a time before this sample it leaves nothing for a clock that
-    /// runs slow. That is safe because a deadline leaves 1 % of `remaining`, and the age of such a grant is less
-    /// than `remaining`.
-    fn not_after(&self, at: i128) -> i128 {
+    /// The earliest local time, in µs, at which the server's clock can have shown `at`. After this sample it
+    /// allows for a clock that runs fast. Before it, no allowance is needed: a deadline leaves 1 % of `remaining`,
+    /// and the age of such a grant is less than `remaining`.
+    fn earliest_local(&self, at: i128) -> i128 {
         let since = at - self.at;
         self.sent + since - since.max(0) / i128::from(DRIFT_PARTS)
     }
@@ -198,7 +197,7 @@ impl ServerClock {
     pub(crate) fn granted_at(&self, stamp: Stamp, received: Moment) -> Option<Moment> {
         let clocks = self.0.lock();
         let best = clocks.by_id.get(&stamp.clock)?.best;
-        let granted = best.not_after(i128::from(stamp.at.as_micros()));
+        let granted = best.earliest_local(i128::from(stamp.at.as_micros()));
         let received = local_micros(received);
         if granted > received + allowance_micros((received - best.sent).abs()) {
             return None;

@@ -24,6 +24,7 @@ pub(crate) struct HoldState {
     pub(crate) fixed_until: Option<Moment>,
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
+    /// For [`give_up_at`](crate::client::state::release_queue::give_up_at).
     pub(crate) waiter_lease: Duration,
     /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
     pub(crate) may_be_offer: bool,
@@ -31,10 +32,10 @@ pub(crate) struct HoldState {
     pub(crate) class: &'static str,
     /// When the caller got the guard.
     pub(crate) since: Moment,
-    /// Whether its loss was reported. Once its release has begun, whether it was lost before that.
+    /// Whether its loss was reported.
     pub(crate) loss_reported: bool,
     /// Receives the result of its release.
-    pub(crate) ended: Arc<ReleaseResult>,
+    pub(crate) release_result: Arc<ReleaseResult>,
 }
 
 impl HoldState {
@@ -47,6 +48,12 @@ impl HoldState {
     pub(super) fn loss(&self, now: Moment, holder: Option<Loss>) -> Option<Loss> {
         let passed = self.max_until.is_some_and(|until| now >= until);
         holder.or(passed.then_some(Loss::MaxHold))
+    }
+
+    /// Of a hold whose release has begun: whether it was lost before that.
+    pub(crate) const fn was_lost(&self) -> bool {
+        // The beginning of the release takes the loss.
+        self.loss_reported
     }
 
     /// Returns the loss once and marks it as reported.

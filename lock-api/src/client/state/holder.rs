@@ -463,7 +463,7 @@ pub(crate) mod tests {
             class: "",
             since: Moment::default(),
             loss_reported: false,
-            ended: Arc::default(),
+            release_result: Arc::default(),
         }
     }
 

@@ -14,12 +14,12 @@ use std::time::Duration;
 
 use crate::bounds::MAX_BATCH;
 use crate::client::state::answer::Answer;
-use crate::client::state::signal::Signal;
+use crate::client::state::signal::{Signal, StartFlag};
 use crate::error::BackendError;
 use crate::id::{Key, Operation};
 use crate::reply::PollReply;
 use crate::runtime::Moment;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, Mutex};
 
 /// A poll is sent at most this much before its due time.
 const MAX_EARLY: Duration = Duration::from_millis(500);
@@ -50,7 +50,7 @@ impl Due {
 pub(crate) struct Polls {
     state: Mutex<Schedule>,
     pub(crate) changed: Signal,
-    started: AtomicBool,
+    pub(crate) started: StartFlag,
 }
 
 #[derive(Debug, Default)]
@@ -153,11 +153,6 @@ impl Polls {
     /// Takes out the waiters that are due, in batches.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         self.state.lock().take_due(now)
-    }
-
-    /// Whether this is the first call. That caller spawns the task.
-    pub(crate) fn start(&self) -> bool {
-        !self.started.swap(true, Ordering::AcqRel)
     }
 
     /// Notes and returns the moment when the task wakes next.

@@ -17,13 +17,13 @@ use crate::client::state::backoff::Backoff;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::session::Session;
-use crate::client::state::signal::Signal;
+use crate::client::state::signal::{Signal, StartFlag};
 use crate::error::BackendError;
 use crate::id::{Key, Operation};
 use crate::reply::ReleaseReply;
 use crate::request::Release;
 use crate::runtime::Moment;
-use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, Mutex};
 
 /// Maximum number of calls in flight: for new releases, and for retries.
 const MAX_CALLS: usize = 8;
@@ -46,7 +46,7 @@ pub(crate) struct PendingRelease {
     pub(crate) backoff: Backoff,
     /// Whether the background task sends it.
     pub(crate) background: bool,
-    pub(crate) done: Arc<ReleaseResult>,
+    pub(crate) result: Arc<ReleaseResult>,
 }
 
 impl PendingRelease {
@@ -56,7 +56,7 @@ impl PendingRelease {
         operation: Operation,
         session: Arc<Session>,
         give_up: Moment,
-        done: Arc<ReleaseResult>,
+        result: Arc<ReleaseResult>,
     ) -> Self {
         Self {
             key,
@@ -68,7 +68,7 @@ impl PendingRelease {
             was_lost: false,
             backoff: Backoff::background(),
             background: true,
-            done,
+            result,
         }
     }
 
@@ -79,7 +79,7 @@ impl PendingRelease {
     /// Removes the operation from the router and passes the result to the callers that wait for it.
     pub(crate) fn complete(&self, result: Result<ReleaseReply, BackendError>) {
         self.session.router.remove(self.operation.sequence);
-        self.done.set(result.map(|reply| Acknowledged {
+        self.result.set(result.map(|reply| Acknowledged {
             reply,
             in_doubt: self.in_doubt,
             was_lost: self.was_lost,
@@ -87,8 +87,9 @@ impl PendingRelease {
     }
 }
 
-/// When nothing of an operation can be left on the server, if its release begins now. Until then,
-/// its acquire may still be delivered, wait for a waiter lease, be granted and last for a lease.
+/// When nothing of an operation can be left on the server, if its release begins now. Until then, its acquire
+/// may still be delivered, its waiter may last for a waiter lease, and for another one if a late poll refreshes
+/// it, and its hold for a lease.
 pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
     now.saturating_add(DELIVERY_WINDOW + lease + waiter_lease * 2)
 }
@@ -97,7 +98,7 @@ pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -
 pub(crate) struct ReleaseQueue {
     state: Mutex<Queue>,
     pub(crate) changed: Signal,
-    started: AtomicBool,
+    pub(crate) started: StartFlag,
 }
 
 #[derive(Debug, Default)]
@@ -187,11 +188,6 @@ impl ReleaseQueue {
     /// Ends such work.
     pub(crate) fn end_work(&self) {
         self.state.lock().busy -= 1;
-    }
-
-    /// Whether this is the first call. That caller spawns the task.
-    pub(crate) fn start(&self) -> bool {
-        !self.started.swap(true, Ordering::AcqRel)
     }
 
     /// Waits until the queue [is idle](Self::is_idle).

@@ -6,8 +6,8 @@
 //!
 //! A holder has one entry in the queue, at the earlier of its next renewal and its next loss. The
 //! check at that moment reports losses and sends a renewal if one is due. While a renewal is in
-//! flight, the next attempt is already scheduled. Attempts are numbered, because several may be in
-//! flight. Once a later attempt was sent, the failure of an earlier one is ignored, and its success
+//! flight, the next try is already scheduled. Tries are numbered, because several may be in
+//! flight. Once a later try was sent, the failure of an earlier one is ignored, and its success
 //! can only postpone the next renewal. A renewal that was asked for meanwhile is not postponed: no answer
 //! so far is an answer to it.
 
@@ -16,20 +16,20 @@ use std::time::Duration;
 
 use crate::bounds::RENEWALS_PER_LEASE;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::signal::Signal;
+use crate::client::state::signal::{Signal, StartFlag};
 use crate::runtime::Moment;
-use crate::sync::{Arc, AtomicBool, AtomicU64, Mutex, Ordering};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
 use crate::time::ClockId;
 
 /// The grid is this fraction of the interval between two renewals.
 const GRID_PARTS: u32 = 8;
 
-/// The outcome of a renewal attempt.
+/// The outcome of a try to renew.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     /// The holder was renewed, and is due again at this moment.
     Renewed(Moment),
-    /// The attempt failed, and the next one is due at this moment.
+    /// The try failed, and the next one is due at this moment.
     Retry(Moment),
     /// The holder is lost or needs no more renewals.
     Stop,
@@ -40,7 +40,7 @@ pub(crate) struct Renewals {
     state: Mutex<Schedule>,
     pub(crate) changed: Signal,
     next_id: AtomicU64,
-    started: AtomicBool,
+    pub(crate) started: StartFlag,
     phase: u64,
 }
 
@@ -55,12 +55,12 @@ struct Schedule {
 #[derive(Debug)]
 struct Entry {
     holder: Arc<HolderCell>,
-    /// When it is renewed next. While a renewal is in flight, when the next attempt is sent. `None`
+    /// When it is renewed next. While a renewal is in flight, when the next try is sent. `None`
     /// without automatic renewal.
     renew: Option<Moment>,
-    /// The number of attempts so far.
-    attempts: u64,
-    /// Whether a renewal was asked for after the latest attempt was sent.
+    /// The number of tries so far.
+    tries: u64,
+    /// Whether a renewal was asked for after the latest try was sent.
     asked: bool,
     /// When it is checked next, to renew it or to report a loss.
     due: Option<Moment>,
@@ -113,7 +113,7 @@ impl Renewals {
             state: Mutex::default(),
             changed: Signal::default(),
             next_id: AtomicU64::new(1),
-            started: AtomicBool::new(false),
+            started: StartFlag::default(),
             phase,
         }
     }
@@ -160,7 +160,7 @@ impl Renewals {
             let entry = state.holders.entry(holder.id).or_insert_with(|| Entry {
                 holder: Arc::clone(holder),
                 renew: None,
-                attempts: 0,
+                tries: 0,
                 asked: false,
                 due: None,
             });
@@ -186,23 +186,23 @@ impl Renewals {
         }
     }
 
-    /// Counts an attempt that is sent now, and schedules the next one at `retry` in case no answer
-    /// arrives. Returns the number of the attempt.
-    pub(crate) fn begin_attempt(&self, holder: &HolderCell, retry: Moment) -> u64 {
+    /// Counts a try that is sent now, and schedules the next one at `retry` in case no answer
+    /// arrives. Returns the number of the try.
+    pub(crate) fn begin_try(&self, holder: &HolderCell, retry: Moment) -> u64 {
         let mut state = self.state.lock();
         let Some(entry) = state.holders.get_mut(&holder.id) else {
             return 0;
         };
-        entry.attempts += 1;
+        entry.tries += 1;
         entry.asked = false;
-        let number = entry.attempts;
+        let number = entry.tries;
         entry.renew = Some(retry);
         state.check_by(holder.id, retry);
         number
     }
 
-    /// Schedules what follows from the outcome of an attempt.
-    pub(crate) fn end_attempt(&self, holder: &HolderCell, number: u64, next: Next) {
+    /// Schedules what follows from the outcome of a try.
+    pub(crate) fn end_try(&self, holder: &HolderCell, number: u64, next: Next) {
         let mut state = self.state.lock();
         let Some(entry) = state.holders.get_mut(&holder.id) else {
             return;
@@ -210,10 +210,10 @@ impl Renewals {
         let by = match next {
             Next::Stop => return,
             Next::Renewed(due) if entry.asked => entry.renew.map_or(due, |renew| renew.min(due)),
-            Next::Renewed(due) if entry.attempts == number => due,
-            // A later attempt is in flight or was answered.
+            Next::Renewed(due) if entry.tries == number => due,
+            // A later try is in flight or was answered.
             Next::Renewed(due) => entry.renew.map_or(due, |renew| renew.max(due)),
-            Next::Retry(at) if entry.attempts == number => {
+            Next::Retry(at) if entry.tries == number => {
                 entry.renew.map_or(at, |renew| renew.min(at))
             }
             Next::Retry(_) => return,
@@ -288,11 +288,6 @@ impl Renewals {
         state.armed = state.queue.first().map(|(at, _)| *at);
         state.armed
     }
-
-    /// Whether this is the first call. That caller spawns the task.
-    pub(crate) fn start(&self) -> bool {
-        !self.started.swap(true, Ordering::AcqRel)
-    }
 }
 
 #[cfg(test)]
@@ -306,7 +301,7 @@ mod tests {
         let holder = Arc::new(holder(hold(1, 1_000)));
         renewals.schedule(&holder, at(0), at(100));
         assert!(takes_renewal(&renewals, 100));
-        let number = renewals.begin_attempt(&holder, at(150));
+        let number = renewals.begin_try(&holder, at(150));
         (renewals, holder, number)
     }
 
@@ -318,7 +313,7 @@ mod tests {
     #[test]
     fn answer_postpones_the_next_renewal() {
         let (renewals, holder, number) = renewing();
-        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        renewals.end_try(&holder, number, Next::Renewed(at(430)));
         assert!(!takes_renewal(&renewals, 429));
         assert!(takes_renewal(&renewals, 430));
     }
@@ -327,10 +322,10 @@ mod tests {
     fn answer_to_an_older_renewal_does_not_postpone_one_that_was_asked_for() {
         let (renewals, holder, number) = renewing();
         renewals.renew_now(at(110));
-        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        renewals.end_try(&holder, number, Next::Renewed(at(430)));
         assert!(takes_renewal(&renewals, 120), "it was asked for at 110 ms");
-        let asked = renewals.begin_attempt(&holder, at(170));
-        renewals.end_attempt(&holder, asked, Next::Renewed(at(450)));
+        let asked = renewals.begin_try(&holder, at(170));
+        renewals.end_try(&holder, asked, Next::Renewed(at(450)));
         assert!(!takes_renewal(&renewals, 449), "it was answered");
     }
 
@@ -338,9 +333,9 @@ mod tests {
     fn late_answer_does_not_postpone_a_renewal_that_was_asked_for() {
         let (renewals, holder, number) = renewing();
         assert!(takes_renewal(&renewals, 150));
-        renewals.begin_attempt(&holder, at(200));
+        renewals.begin_try(&holder, at(200));
         renewals.renew_now(at(160));
-        renewals.end_attempt(&holder, number, Next::Renewed(at(430)));
+        renewals.end_try(&holder, number, Next::Renewed(at(430)));
         assert!(takes_renewal(&renewals, 160));
     }
 

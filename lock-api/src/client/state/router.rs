@@ -87,7 +87,6 @@ enum Entry {
 pub(crate) struct NotificationRouter {
     entries: Mutex<BTreeMap<u64, Entry>>,
     listening: AtomicBool,
-    pub(crate) started: AtomicBool,
 }
 
 impl NotificationRouter {

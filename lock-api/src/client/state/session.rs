@@ -6,6 +6,7 @@
 
 use crate::client::state::polls::Polls;
 use crate::client::state::router::NotificationRouter;
+use crate::client::state::signal::StartFlag;
 use crate::id::{Operation, OwnerId, SessionId};
 use crate::runtime::Runtime;
 use crate::sync::{Arc, AtomicU64, Ordering};
@@ -18,6 +19,8 @@ pub(crate) struct Session {
     /// The base of new owner ids. A random id for each operation would cost a system call.
     owner_base: u64,
     pub(crate) router: NotificationRouter,
+    /// Whether the subscription that feeds the router was started.
+    pub(crate) listen_started: StartFlag,
     pub(crate) polls: Arc<Polls>,
 }
 
@@ -32,6 +35,7 @@ impl Session {
             sequence: AtomicU64::new(1),
             owner_base: runtime.random_u64(),
             router: NotificationRouter::default(),
+            listen_started: StartFlag::default(),
             polls: Arc::default(),
         }
     }
@@ -45,6 +49,7 @@ impl Session {
             sequence: AtomicU64::new(u64::MAX),
             owner_base: 0,
             router: NotificationRouter::default(),
+            listen_started: StartFlag::default(),
             polls: Arc::default(),
         }
     }

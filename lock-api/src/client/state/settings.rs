@@ -32,11 +32,7 @@ impl ClientSettings {
             policy: Policy::Fair,
             label,
             call_timeout: bounds::CALL_TIMEOUT,
-            limits: Limits {
-                holds: bounds::DEFAULT_HOLD_LIMIT,
-                waiters: bounds::DEFAULT_WAITER_LIMIT,
-                holders: bounds::DEFAULT_HOLDER_LIMIT,
-            },
+            limits: Limits::DEFAULT,
             on_loss: None,
         }
     }

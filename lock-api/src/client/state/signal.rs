@@ -14,7 +14,18 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-use crate::sync::Mutex;
+use crate::sync::{AtomicBool, Mutex, Ordering};
+
+/// Lets the first caller spawn a task.
+#[derive(Debug, Default)]
+pub(crate) struct StartFlag(AtomicBool);
+
+impl StartFlag {
+    /// Whether this is the first call.
+    pub(crate) fn is_first(&self) -> bool {
+        !self.0.swap(true, Ordering::AcqRel)
+    }
+}
 
 #[derive(Debug, Default)]
 pub(crate) struct Signal(Mutex<State>);

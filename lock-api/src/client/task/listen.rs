@@ -18,7 +18,7 @@ use crate::bounds::CALL_TIMEOUT;
 use crate::client::core::Core;
 use crate::client::state::session::Session;
 use crate::error::BackendError;
-use crate::sync::{Arc, Ordering};
+use crate::sync::Arc;
 
 /// The longest pause after a transient failure.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -28,8 +28,7 @@ const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 /// Spawns the task of a session, once, if the backend has waiters to notify. A backend without `push` may
 /// still notify the waiters of its own client, or refuse the subscription.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
-    let started = session.router.started.swap(true, Ordering::AcqRel);
-    if core.capabilities.queue && !started {
+    if core.capabilities.queue && session.listen_started.is_first() {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }

@@ -24,7 +24,7 @@ pub(crate) fn register(
     key: &Key,
     operation: Operation,
 ) -> PollHandle {
-    if session.polls.start() {
+    if session.polls.started.is_first() {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }

@@ -26,7 +26,7 @@ use crate::sync::Arc;
 
 /// Spawns the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
-    if core.releases.start() {
+    if core.releases.started.is_first() {
         core.runtime.spawn(Box::pin(run(Arc::clone(core))));
     }
 }
@@ -156,13 +156,13 @@ impl Drop for InFlight<'_> {
 /// Waits for the result of a release, for two call timeouts at most.
 pub(crate) async fn await_release(
     core: &Core,
-    done: &ReleaseResult,
+    released: &ReleaseResult,
 ) -> Result<Acknowledged, BackendError> {
-    if let Some(result) = done.get() {
+    if let Some(result) = released.get() {
         return result;
     }
     let limit = core.settings.call_timeout * 2;
-    let result = core.runtime.timeout(limit, done.wait()).await;
+    let result = core.runtime.timeout(limit, released.wait()).await;
     result.unwrap_or_else(|| {
         let reason = "the release is not acknowledged yet; the client retries it";
         Err(BackendError::outcome_unknown(reason))

@@ -2,10 +2,10 @@
 //!
 //! [`Renewals`](crate::client::state::renewals) decides when a holder is due. A failed renewal is
 //! retried after a short random pause until the deadline. If a renewal gets no answer within the
-//! time of an attempt, the task sends another one *beside* it. The first call goes on until its
+//! time of a try, the task sends another one *beside* it. The first call goes on until its
 //! call timeout. Its answer counts whenever it arrives, because the new deadline is computed from
-//! the moment when that request was sent. So no lock is lost because the network is slower than an
-//! attempt.
+//! the moment when that request was sent. So no lock is lost because the network is slower than a
+//! try.
 //!
 //! A holder is lost when its deadline passes or the server says so. The task also reports losses
 //! and calls the hook, even if no code awaits the loss.
@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::stream::FuturesUnordered;
 
-use crate::bounds::{MAX_BATCH, MAX_RENEW_ATTEMPT};
+use crate::bounds::{MAX_BATCH, MAX_RENEW_TRY};
 use crate::client::core::Core;
 use crate::client::error::Loss;
 use crate::client::state::answer::{Answer, reply_of};
@@ -26,14 +26,14 @@ use crate::request::Renew;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
 
-/// How long an attempt may take before another one is sent beside it.
-fn attempt_time(lease: Duration) -> Duration {
-    MAX_RENEW_ATTEMPT.min(lease / 10)
+/// How long a try may take before another one is sent beside it.
+fn try_time(lease: Duration) -> Duration {
+    MAX_RENEW_TRY.min(lease / 10)
 }
 
 /// Spawns the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
-    if core.renewals.start() {
+    if core.renewals.started.is_first() {
         core.runtime
             .spawn_on_renewal_thread(Box::pin(run(Arc::clone(core))));
     }
@@ -61,7 +61,7 @@ async fn run(core: Arc<Core>) {
 pub(crate) struct Member {
     holder: Arc<HolderCell>,
     plan: Plan,
-    /// The number of the attempt.
+    /// The number of the try.
     number: u64,
 }
 
@@ -73,8 +73,8 @@ pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
         core.report_losses(&holder, now);
         core.renewals.schedule_next_check(&holder);
         if renew && let Some(plan) = holder.plan(now) {
-            let retry = now.saturating_add(attempt_time(plan.lease) + pause(core, plan.lease));
-            let number = core.renewals.begin_attempt(&holder, retry);
+            let retry = now.saturating_add(try_time(plan.lease) + pause(core, plan.lease));
+            let number = core.renewals.begin_try(&holder, retry);
             members.push(Member {
                 holder,
                 plan,
@@ -93,7 +93,7 @@ pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
 
 /// A random pause before a renewal is retried.
 fn pause(core: &Core, lease: Duration) -> Duration {
-    let limit = attempt_time(lease);
+    let limit = try_time(lease);
     core.random_between(limit / 4, limit / 2)
 }
 
@@ -117,8 +117,7 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     for (member, answer) in batch.iter().zip(answers) {
         core.events.renewal(&member.holder.key, reply_of(&answer));
         let next = apply(&core, &member.holder, member.plan, &answer);
-        core.renewals
-            .end_attempt(&member.holder, member.number, next);
+        core.renewals.end_try(&member.holder, member.number, next);
     }
 }
 

@@ -2,7 +2,7 @@
 //!
 //! The rest of the client calls one method of [`Events`] for each thing that happens. The method
 //! decides which event, metrics and hook calls follow. `docs/observability.md` lists the names,
-//! levels and fields. No event carries anything that authorises a command: no session, no owner and
+//! levels and fields. No event carries anything that authorizes a command: no session, no owner and
 //! no sequence number.
 //!
 //! Losses go into a queue. The renewal task drains it and calls the hook, so the hook never runs
