@@ -20,6 +20,8 @@ const MAX_SCAN: u32 = 200;
 const USUAL: usize = 48;
 /// The size of an acquire in bytes, with a label of 32 bytes.
 const ACQUIRE: usize = 129;
+/// In a forced release: the holders are removed at once.
+pub(super) const FORCE_NOW: u8 = b'N';
 
 /// Settings that are compiled into the scripts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -154,12 +156,12 @@ impl AddressedCall<'_> {
         self.call.keys().chain(arguments).chain(clock)
     }
 
-    /// The number of keys and arguments.
+    /// The number of keys and arguments, with the clock.
     pub const fn word_count(&self) -> usize {
         self.call.pieces + 1
     }
 
-    /// The size of all keys and arguments, in bytes.
+    /// The size of all keys and arguments, in bytes, with the clock.
     pub const fn bytes(&self) -> usize {
         self.call.packed.len() - self.call.pieces * LENGTH + CLOCK
     }
@@ -344,7 +346,7 @@ impl Protocol {
             |out, request| {
                 out.u8(match request.how {
                     ForceMode::Revoke => b'R',
-                    ForceMode::Now => b'N',
+                    ForceMode::Now => FORCE_NOW,
                 });
                 for token in &request.tokens {
                     out.number(token.get());

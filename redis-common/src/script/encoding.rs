@@ -22,6 +22,20 @@ pub(crate) const LENGTH: usize = 4;
 /// The size of the id of a clock, in bytes.
 pub(crate) const CLOCK: usize = 8;
 
+// Codes of kinds, in a spec.
+const MUTEX: u8 = b'M';
+pub(super) const RW_LOCK: u8 = b'R';
+pub(super) const SEMAPHORE: u8 = b'S';
+// Codes of policies, in a spec.
+pub(super) const FAIR: u8 = b'F';
+pub(super) const BARGING: u8 = b'B';
+pub(super) const READERS_FIRST: u8 = b'R';
+pub(super) const WRITERS_FIRST: u8 = b'W';
+// Codes of modes.
+pub(super) const EXCLUSIVE: u8 = b'X';
+const SHARED: u8 = b'S';
+const PERMITS: u8 = b'P';
+
 /// The id of a clock, as the scripts copy it from a call to a message.
 pub(crate) const fn clock_bytes(clock: ClockId) -> [u8; CLOCK] {
     clock.get().to_le_bytes()
@@ -91,15 +105,15 @@ impl Writer {
     /// Writes a spec. The scripts store and compare these bytes.
     pub(crate) fn spec(&mut self, spec: &LockSpec) -> &mut Self {
         let kind = match spec.kind() {
-            Kind::Mutex => b'M',
-            Kind::RwLock => b'R',
-            Kind::Semaphore => b'S',
+            Kind::Mutex => MUTEX,
+            Kind::RwLock => RW_LOCK,
+            Kind::Semaphore => SEMAPHORE,
         };
         let policy = match spec.policy() {
-            Policy::Fair => b'F',
-            Policy::Barging => b'B',
-            Policy::ReaderPreference => b'R',
-            Policy::WriterPreference => b'W',
+            Policy::Fair => FAIR,
+            Policy::Barging => BARGING,
+            Policy::ReaderPreference => READERS_FIRST,
+            Policy::WriterPreference => WRITERS_FIRST,
         };
         self.u8(kind)
             .u8(policy)
@@ -223,8 +237,8 @@ impl<'a> Reader<'a> {
     pub(crate) fn mode(&mut self, what: &'static str) -> Result<Mode, Malformed> {
         let (code, permits) = (self.u8(what)?, self.u32(what)?);
         match (code, permits) {
-            (b'P', 1..=bounds::MAX_PERMITS) => Ok(Mode::Permits(permits)),
-            (b'P', _) => Err(Malformed { what }),
+            (PERMITS, 1..=bounds::MAX_PERMITS) => Ok(Mode::Permits(permits)),
+            (PERMITS, _) => Err(Malformed { what }),
             (code, _) => mode_of(code).ok_or(Malformed { what }),
         }
     }
@@ -233,16 +247,16 @@ impl<'a> Reader<'a> {
         let (kind, policy) = (self.u8(what)?, self.u8(what)?);
         let (capacity, waiter_lease) = (self.u32(what)?, self.duration(what)?);
         let policy = match policy {
-            b'F' => Policy::Fair,
-            b'B' => Policy::Barging,
-            b'R' => Policy::ReaderPreference,
-            b'W' => Policy::WriterPreference,
+            FAIR => Policy::Fair,
+            BARGING => Policy::Barging,
+            READERS_FIRST => Policy::ReaderPreference,
+            WRITERS_FIRST => Policy::WriterPreference,
             _ => return Err(Malformed { what }),
         };
         let spec = match kind {
-            b'M' => LockSpec::mutex(),
-            b'R' => LockSpec::rw_lock(),
-            b'S' => LockSpec::semaphore(capacity).map_err(|_| Malformed { what })?,
+            MUTEX => LockSpec::mutex(),
+            RW_LOCK => LockSpec::rw_lock(),
+            SEMAPHORE => LockSpec::semaphore(capacity).map_err(|_| Malformed { what })?,
             _ => return Err(Malformed { what }),
         };
         spec.with_policy(policy)
@@ -254,8 +268,8 @@ impl<'a> Reader<'a> {
 /// The mode that has this code and no permits.
 pub(crate) const fn mode_of(code: u8) -> Option<Mode> {
     match code {
-        b'X' => Some(Mode::Exclusive),
-        b'S' => Some(Mode::Shared),
+        EXCLUSIVE => Some(Mode::Exclusive),
+        SHARED => Some(Mode::Shared),
         _ => None,
     }
 }
@@ -263,8 +277,8 @@ pub(crate) const fn mode_of(code: u8) -> Option<Mode> {
 /// The code of a mode, and its number of permits.
 pub(crate) const fn mode_code(mode: Mode) -> (u8, u32) {
     match mode {
-        Mode::Exclusive => (b'X', 0),
-        Mode::Shared => (b'S', 0),
-        Mode::Permits(permits) => (b'P', permits),
+        Mode::Exclusive => (EXCLUSIVE, 0),
+        Mode::Shared => (SHARED, 0),
+        Mode::Permits(permits) => (PERMITS, permits),
     }
 }

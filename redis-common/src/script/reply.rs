@@ -36,6 +36,9 @@ pub(super) const UNKNOWN: u8 = b'U';
 /// In a watermark: its operation is live, or gone for an unknown reason.
 pub(crate) const NO_REASON: u8 = b' ';
 
+/// In a message: a hold is revoked.
+pub(super) const REVOCATION: u8 = b'R';
+
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.
 pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<AcquireReply>> {
@@ -221,7 +224,7 @@ pub fn decode_notification(payload: &[u8]) -> Result<Vec<Notification>, Malforme
                 stamp,
             },
             b'H' => Notification::WakeUp { sequence, stamp },
-            b'R' => Notification::Revoked { sequence, stamp },
+            REVOCATION => Notification::Revoked { sequence, stamp },
             _ => {
                 return Err(Malformed {
                     what: "notification",
@@ -232,7 +235,8 @@ pub fn decode_notification(payload: &[u8]) -> Result<Vec<Notification>, Malforme
     Ok(notifications)
 }
 
-/// Returns the server's time in the answer of any script. `None` if the answer is malformed.
+/// Returns the server's time in the answer of a script that serves keys; the answers of `list` and `rights` have
+/// none. `None` if the answer is malformed.
 pub fn time(bytes: &[u8]) -> Option<ServerTime> {
     let mut from = Reader::new(bytes);
     from.u8("status").ok()?;

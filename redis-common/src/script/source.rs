@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::bounds;
 
-use super::call::ScriptSettings;
-use super::reply;
+use super::call::{FORCE_NOW, ScriptSettings};
+use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
 pub(crate) const MAGIC: &[u8; 3] = b"LH\x04";
@@ -275,7 +275,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SLACK", number(settings.token_retention / 8)),
         ("PUSH", settings.push.to_string()),
         ("SHARD_CHANNELS", settings.shard_channels.to_string()),
-        ("REVOCATION", b'R'.to_string()),
+        ("REVOCATION", reply::REVOCATION.to_string()),
         ("PUBLISH", publish.into()),
         // The channel of session `to`, for the Redis key `key`.
         (
@@ -299,17 +299,21 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ),
         ("FIRST_WAITERS", bounds::FIRST_WAITERS.to_string()),
         ("STAGGER_STEPS", bounds::STAGGER_STEPS.to_string()),
+        (
+            "POLLS_PER_WAITER_LEASE",
+            bounds::POLLS_PER_WAITER_LEASE.to_string(),
+        ),
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
         ("OFFER_POLLS", bounds::OFFER_POLLS.to_string()),
         ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
-        // Codes of kinds, policies and modes; see `encoding`.
-        ("SEMAPHORE", b'S'.to_string()),
-        ("RW_LOCK", b'R'.to_string()),
-        ("EXCLUSIVE", b'X'.to_string()),
-        ("FAIR", b'F'.to_string()),
-        ("BARGING", b'B'.to_string()),
-        ("READERS_FIRST", b'R'.to_string()),
-        ("WRITERS_FIRST", b'W'.to_string()),
+        // Codes of kinds, policies and modes.
+        ("SEMAPHORE", encoding::SEMAPHORE.to_string()),
+        ("RW_LOCK", encoding::RW_LOCK.to_string()),
+        ("EXCLUSIVE", encoding::EXCLUSIVE.to_string()),
+        ("FAIR", encoding::FAIR.to_string()),
+        ("BARGING", encoding::BARGING.to_string()),
+        ("READERS_FIRST", encoding::READERS_FIRST.to_string()),
+        ("WRITERS_FIRST", encoding::WRITERS_FIRST.to_string()),
         // Flags of a holder.
         ("REVOKED", "1".into()),
         ("UPGRADED", "2".into()),
@@ -347,7 +351,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("NONE", "0".into()),
         // Beyond 2^53, the next ticket would be the same number.
         ("MAX_TICKET", "9007199254740992".into()),
-        ("FORCE_NOW", b'N'.to_string()),
+        ("FORCE_NOW", FORCE_NOW.to_string()),
         // The first bytes of hash fields.
         ("HOLDER", b'h'.to_string()),
         ("WATERMARK", b'm'.to_string()),

@@ -3,7 +3,7 @@
 S.strict = true
 
 -- Adds a hold to the owner's holder.
-local function enter_again(S, holder, mode, lease, limit)
+local function reenter(S, holder, mode, lease, limit)
   if mode == 'X' and S:mode_of(holder) == 'S' then
     return 'RD'
   end
@@ -74,7 +74,7 @@ return S:serve(function(S)
   end
   local holder = S:holder_of(S:holder_id())
   if holder then
-    return enter_again(S, holder, mode, lease, hold_limit)
+    return reenter(S, holder, mode, lease, hold_limit)
   end
   if may_enter(S, mode, permits) then
     if S.holder_count >= holder_limit then

@@ -18,7 +18,7 @@ return S:serve(function(S)
     return 'S'
   end
   if expected ~= S.token then
-    return 'W' .. S:view(holder)
+    return 'W' .. S:status(holder)
   end
   local holds, at = holder.holds, S:hold_at(holder, S.raw_sequence)
   if string.sub(holds, at, at) == to then

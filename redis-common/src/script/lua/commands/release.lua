@@ -1,7 +1,7 @@
 -- Release: releases a hold, rejects an offer (a grant to a waiter), or leaves the queue.
 
 -- Removes one hold from its holder. Returns the reply, and whether this freed any capacity.
-local function release_hold(S, holder)
+local function remove_hold(S, holder)
   local holds = holder.holds
   if #holds == 9 then
     S:remove_holder(S:holder_id(), holder)
@@ -17,7 +17,7 @@ local function release_hold(S, holder)
     S.used = S.used - S:weight(before) + S:weight(after)
     S.token = math.max(S.token + 1, S.now)
   end
-  return 'R' .. struct.pack('<I4', #holder.holds / 9) .. S:view(holder), before ~= after
+  return 'R' .. struct.pack('<I4', #holder.holds / 9) .. S:status(holder), before ~= after
 end
 
 return S:serve(function(S)
@@ -27,7 +27,7 @@ return S:serve(function(S)
   local reply
   local holder = S:live()
   if holder then
-    reply, freed = release_hold(S, holder)
+    reply, freed = remove_hold(S, holder)
   else
     local ticket, waiter
     if S.waiter_count > 0 then

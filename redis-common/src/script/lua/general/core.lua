@@ -9,7 +9,7 @@
 --             the waiters.
 --   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
 --             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. With
---             more than @SHARED_WAITERS@ waiter behind permits or readers, the state is a hash too,
+--             more than one waiter (@SHARED_WAITERS@) behind permits or readers, the state is a hash too,
 --             because the fast path serves such a queue only there. The fields are `head` (with the
 --             holder, if there is only one), `h`HOLDER_ID (one of several holders), `s`SLOT (the
 --             holder id in a slot, to list all holders), `w`TICKET (a waiter), `q`SESSION SEQUENCE

@@ -460,7 +460,7 @@
     return @REASON_UNKNOWN@
   end,
 
-  view = function(S, holder)
+  status = function(S, holder)
     return struct.pack('<c1I4dd', S:mode_of(holder), holder.permits or 0, S:token_of(holder),
       math.max(holder.ends - S.now, 0))
   end,

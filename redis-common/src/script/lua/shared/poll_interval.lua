@@ -1,1 +1,1 @@
-math.min(math.floor(waiter_lease / 3), @MAX_POLL_INTERVAL@)
+math.min(math.floor(waiter_lease / @POLLS_PER_WAITER_LEASE@), @MAX_POLL_INTERVAL@)
