@@ -281,7 +281,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             .timeout(self.call_timeout, self.store.time())
             .await
             .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?;
-        self.memory.note_clock(stamp, runtime.now());
+        self.memory.saw_clock(stamp, runtime.now());
         Ok(stamp)
     }
 

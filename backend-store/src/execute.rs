@@ -177,7 +177,7 @@ impl<S: Store> Executor<S> {
         limit: Duration,
         pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
-        self.memory.note_read(key, &read, self.runtime.now());
+        self.memory.saw_read(key, &read, self.runtime.now());
         let found = read.row.as_ref().map(|row| row.version);
         answer_written(calls, found, read.stamp);
         if calls.is_empty() {
@@ -227,7 +227,7 @@ impl<S: Store> Executor<S> {
             refused @ (Written::NotApplied | Written::NotListening) => {
                 self.memory.forget(key);
                 let version = write.version;
-                stepped.note_refused(calls, version);
+                stepped.keep_replies(calls, version);
                 pauses.asks |= refused == Written::NotListening;
                 Ok(Attempted::Conflict { at_once, found })
             }
@@ -288,7 +288,7 @@ impl<S: Store> Executor<S> {
                 // The write may have been refused because the estimate of the clock is wrong.
                 self.memory.forget_clock();
                 let version = write.version;
-                stepped.note_refused(calls, version);
+                stepped.keep_replies(calls, version);
                 Ok(Tried::Unfit)
             }
         }
@@ -318,7 +318,7 @@ impl<S: Store> Executor<S> {
 
     /// Remembers a row that was written. `at` is the store's clock at that time.
     fn remember(&self, write: &Write<'_>, at: Stamp) {
-        self.memory.note_clock(at, self.runtime.now());
+        self.memory.saw_clock(at, self.runtime.now());
         let at = at.at.max(write.stamp.at);
         self.memory
             .remember(write.key, write.expected, write.row(), at);
@@ -438,7 +438,7 @@ impl Stepped {
     }
 
     /// Keeps the replies, in case the store got the write twice and reported the second one.
-    fn note_refused(self, calls: &mut [Call], version: Version) {
+    fn keep_replies(self, calls: &mut [Call], version: Version) {
         for (call, answer) in calls.iter_mut().zip(self.answers()) {
             call.refused = Some((version, answer));
             call.end_write();

@@ -87,7 +87,7 @@ impl Memory {
 
     /// Notes the store's clock in an answer that has just come. An answer that took long is behind the
     /// estimate, and is passed over.
-    pub(crate) fn note_clock(&self, stamp: Stamp, now: Moment) {
+    pub(crate) fn saw_clock(&self, stamp: Stamp, now: Moment) {
         let mut inner = self.inner();
         let is_behind = inner.clock.is_some_and(|clock| {
             let (read, received) = clock;
@@ -106,8 +106,8 @@ impl Memory {
     }
 
     /// Notes what a read has found.
-    pub(crate) fn note_read(&self, key: &Key, read: &Read, now: Moment) {
-        self.note_clock(read.stamp, now);
+    pub(crate) fn saw_read(&self, key: &Key, read: &Read, now: Moment) {
+        self.saw_clock(read.stamp, now);
         let found = read.row.as_ref().map(|row| row.version);
         let mut inner = self.inner();
         if inner.version(key).is_some_and(|own| found != Some(own)) {
@@ -192,13 +192,13 @@ mod tests {
 
     /// A client writes `new` after it has found `found`.
     fn write(memory: &Memory, name: &str, found: Option<u64>, new: u64) {
-        memory.note_clock(stamp(START), after(0));
+        memory.saw_clock(stamp(START), after(0));
         memory.remember(&key(name), found.map(Version::new), row(new), START);
     }
 
     fn read(memory: &Memory, name: &str, found: u64) {
         let (stamp, row) = (stamp(START), Some(row(found)));
-        memory.note_read(&key(name), &Read { stamp, row }, after(0));
+        memory.saw_read(&key(name), &Read { stamp, row }, after(0));
     }
 
     #[test]
@@ -241,7 +241,7 @@ mod tests {
         assert!(behind > Duration::from_millis(9) && behind < Duration::from_millis(10));
         assert_eq!(now(after(11)), None, "the clock was read long ago");
         // Another answer says that the clock was stepped back.
-        memory.note_clock(stamp(ServerTime::from_micros(1)), after(11));
+        memory.saw_clock(stamp(ServerTime::from_micros(1)), after(11));
         assert_eq!(now(after(11)), Some(START));
     }
 
