@@ -9,7 +9,7 @@ use leasehold_redis_common::connection::{
     CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind, Found,
     ServerUrl, SlotRange, UnboundedSender,
 };
-use leasehold_redis_common::script::AddressedCall;
+use leasehold_redis_common::script::{AddressedCall, ErrorClass};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
@@ -166,7 +166,7 @@ fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
 }
 
 /// Reads the answer to [`set_if_equal`].
-fn found(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
+fn found_by(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
     match answer.extract_error().map_err(failure)? {
         Value::Okay if !command.get => Ok(Found::Same),
         Value::BulkString(bytes) if command.get => Ok(match bytes == command.old {
@@ -174,8 +174,17 @@ fn found(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
             false => Found::Other(Some(bytes)),
         }),
         Value::Nil => Ok(Found::Other(None)),
+        // It may be a stored string, which authorizes releases.
+        Value::BulkString(_) => Err(Failure::garbled("SET", &"a string")),
         other => Err(Failure::garbled("SET", &other)),
     }
+}
+
+/// Whether the server has answered that it didn't execute the command.
+fn was_refused(found: &Result<Found, Failure>) -> bool {
+    let unknown = FailureKind::Answered(ErrorClass::OutcomeUnknown);
+    (found.as_ref().err())
+        .is_some_and(|it| matches!(it.kind(), FailureKind::Answered(_)) && it.kind() != unknown)
 }
 
 /// Reads the answer to `TIME`.
@@ -296,11 +305,17 @@ impl Connection for RedisConnection {
             .await;
         let mut answers = answers.map_err(failure)?;
         let time = answers.pop().ok_or_else(|| Failure::lost("no TIME"))?;
-        let found = commands
-            .iter()
-            .zip(answers)
-            .map(|(command, it)| found(command, it));
-        Ok((found.collect(), server_time(&time)?))
+        let found = commands.iter().zip(answers);
+        let found: Vec<_> = found.map(|(command, it)| found_by(command, it)).collect();
+        match time.extract_error() {
+            Ok(time) => Ok((found, server_time(&time)?)),
+            // The server executes nothing now, or nobody knows what remains of a hold.
+            Err(error) if found.iter().all(was_refused) => Err(failure(error)),
+            Err(_) => Err(Failure::new(
+                FailureKind::Answered(ErrorClass::OutcomeUnknown),
+                "the server has answered without its time",
+            )),
+        }
     }
 
     async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {

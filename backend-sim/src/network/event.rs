@@ -33,8 +33,8 @@ pub(crate) struct CompareAndSet {
     pub(crate) key: Key,
     /// The stored form of a state; `None` for one that has none.
     pub(crate) encode: fn(&State) -> Option<Vec<u8>>,
-    /// The stored form before the step.
-    pub(crate) old: Vec<u8>,
+    /// The stored form before the step, and after it.
+    pub(crate) forms: [Vec<u8>; 2],
     pub(crate) command: Command,
     /// The time of the step, as the client has chosen it, on a server's clock.
     pub(crate) at: Stamp,

@@ -31,14 +31,23 @@ impl Network {
         on_old: bool,
     ) -> Option<Vec<u8>> {
         let CompareAndSet {
-            key, command, at, ..
+            key,
+            command,
+            at,
+            forms: [old, new],
+            ..
         } = request;
         let store = &mut self.servers.of(on_old).store;
         let (found, stamp) = (store.form(key, request.encode), store.stamp(now));
-        let applied = found.as_ref() == Some(&request.old);
+        let applied = found.as_ref() == Some(old);
         self.choices.trace.fold(14 ^ u64::from(applied) << 8);
         if applied {
             self.step(now, arrival, (key, command), at.at, 1, on_old);
+            let stored = self.servers.of(on_old).store.form(key, request.encode);
+            assert!(
+                stored.as_ref() == Some(new),
+                "the client stores another state of {key} than its command makes"
+            );
         }
         self.keep(Some(arrival.message), now, Some(arrival.client), || {
             Event::Compared {

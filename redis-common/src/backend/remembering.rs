@@ -1,6 +1,6 @@
 //! The server, as [`Memory`](crate::remembered::Memory) needs it.
 
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, Stamp};
+use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime};
 
 use super::waiters::Keyed;
 use super::{Backend, Servers};
@@ -40,7 +40,10 @@ impl<C: Connector> Server for Backend<C> {
         }
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
+    async fn compare_and_set(
+        &self,
+        steps: &[Step],
+    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
         let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
             return Err(BackendError::unavailable("a cluster only runs scripts"));
         };
@@ -56,7 +59,7 @@ impl<C: Connector> Server for Backend<C> {
         let clock = first.clock();
         let (found, at) = node.commands.compare_and_set(&commands, clock).await?;
         let outcomes = found.into_iter().map(|found| self.outcome(found));
-        Ok((outcomes.collect(), Stamp { clock, at }))
+        Ok((outcomes.collect(), at))
     }
 }
 

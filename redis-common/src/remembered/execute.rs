@@ -7,7 +7,7 @@ use futures_util::future::join;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, Moment, Release, ReleaseReply, Renew, RenewReply,
-    Stamp, Stamped,
+    ServerTime, Stamp, Stamped,
 };
 
 use super::{Exchange, Memory, Step};
@@ -88,7 +88,7 @@ pub trait Server: Sync {
     fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> impl Future<Output = Result<(Vec<Outcome>, Stamp), BackendError>> + Send;
+    ) -> impl Future<Output = Result<(Vec<Outcome>, ServerTime), BackendError>> + Send;
 }
 
 /// Runs the scripts of one type of requests.
@@ -108,13 +108,14 @@ impl Memory {
         scripts: &impl Scripts<E>,
         batch: &[E],
     ) -> Vec<Answer<E::Reply>> {
-        let (steps, others) = match server.can_compare() {
+        let steps = match server.can_compare() {
             true => self.steps(batch, server.now()),
-            false => (Vec::new(), Vec::new()),
+            false => Vec::new(),
         };
         if steps.is_empty() {
             return self.run_and_predict(server, scripts, batch).await;
         }
+        let others = others(&steps, batch.len());
         let mut answers: Vec<_> = batch.iter().map(|_| None).collect();
         let (missed, scripted) = {
             let compared = pin!(self.compare_and_set::<E>(server, steps, &mut answers));
@@ -183,7 +184,10 @@ impl Memory {
         answers: &mut [Option<Answer<E::Reply>>],
     ) -> Vec<usize> {
         let sent = server.now();
-        let (outcomes, stamp) = match server.compare_and_set(&steps).await {
+        let Some(clock) = steps.first().map(Step::clock) else {
+            return Vec::new();
+        };
+        let (outcomes, at) = match server.compare_and_set(&steps).await {
             Ok(compared) => compared,
             Err(BackendError::Unavailable { .. }) => {
                 return steps.into_iter().map(|step| step.index).collect();
@@ -195,7 +199,7 @@ impl Memory {
                 return Vec::new();
             }
         };
-        let received = server.now();
+        let (stamp, received) = (Stamp { clock, at }, server.now());
         let (mut inner, mut missed) = (self.inner(), Vec::new());
         inner.note_clock(stamp, Exchange { sent, received });
         for (step, outcome) in steps.into_iter().zip(outcomes) {
@@ -211,6 +215,15 @@ impl Memory {
         }
         missed
     }
+}
+
+/// The places of the requests for which there is no step.
+fn others(steps: &[Step], requests: usize) -> Vec<usize> {
+    if steps.len() == requests {
+        return Vec::new();
+    }
+    let is_step = |place: &usize| steps.iter().any(|step| step.index == *place);
+    (0..requests).filter(|place| !is_step(place)).collect()
 }
 
 fn no_answer() -> BackendError {

@@ -15,8 +15,8 @@
 //!   server's clock, read right behind the commands, and the time that remains is the end of the hold minus that
 //!   stamp (rule 2).
 //! - **One clock.** A step is only sent to the server whose clock it is for, over a connection of this backend.
-//! - **What is answered.** Only `Acquired` of a first hold, and `Released` of the only one, of a key without
-//!   waiters. So nobody is passed over, and nobody is to be told.
+//! - **What is answered.** Only `Acquired` of a first hold, and `Released` of the only one (or `NotHeld`, if its lease may
+//!   have ended before), of a key without waiters. So nobody is passed over, and nobody is to be told.
 //! - **Doubt.** Without an answer, the outcome is unknown, and the key is forgotten. The caller repeats or releases the
 //!   operation by a script, which finds whatever has become of it, and changes the string. A later copy of the
 //!   step then finds another one.
@@ -26,8 +26,8 @@
 //! for one that doesn't exist. The first step on a prediction also asks for the string that the server has (`GET`). A
 //! later one asks only whether it is the remembered one, which keeps the answer small. If it is another one, that is a
 //! *miss*: nothing was written, and a script executes the command in a second call. Then the scripts serve the key for
-//! 2 W, until the watermarks of others have ended. So clients that take turns with a key pay for a miss now and then, and
-//! a client that knows few of its keys for 64 misses in that time at most.
+//! 2 W, until the watermarks of others have ended, and twice as long after each miss in a row. So clients that take turns
+//! with a key pay for a miss now and then. A client stops taking unknown keys for new ones after 64 misses in 2 W.
 
 mod execute;
 mod stored;
@@ -52,8 +52,10 @@ const MOST_KEYS: usize = 1_024;
 const CLOCK_LASTS: Duration = Duration::from_secs(10);
 /// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
 const LAG_PARTS: u32 = 8;
-/// How long the scripts serve a key that somebody else has used.
+/// How long the scripts serve a key that somebody else has used. After each further miss it is twice as long, up to
+/// some 20 minutes.
 const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
+const MOST_DOUBLINGS: u32 = 6;
 /// The client takes unknown keys for new ones until it has had this many misses in [`SHARED_FOR`].
 const MOST_MISSES: u32 = 64;
 
@@ -81,11 +83,26 @@ struct Inner {
 }
 
 /// What is known of a key.
+#[derive(Default)]
 struct Entry {
-    /// `None` while a step is on its way, and if others use the key too.
+    /// `None` while a step is on its way, and whenever it isn't known what the server has.
     known: Option<Box<Known>>,
+    /// How many answers of scripts have come, and commands were sent that may change the key. A step that sees
+    /// another number when its answer comes doesn't know which of them was last.
+    touches: u64,
     /// Until then, the scripts serve it.
-    shared_until: Moment,
+    scripts_until: Moment,
+    /// How many steps have missed since one was executed.
+    misses: u32,
+}
+
+impl Entry {
+    /// Somebody else uses the key, or the server refuses steps on it. So the scripts serve it, for longer each time.
+    fn leave_to_scripts(&mut self, now: Moment) {
+        let times = 1 << self.misses.min(MOST_DOUBLINGS);
+        self.scripts_until = now.saturating_add(SHARED_FOR * times);
+        self.misses += 1;
+    }
 }
 
 /// A lower bound of the server's clock.
@@ -157,6 +174,8 @@ struct Hold {
 pub struct Step {
     /// The place of the request in its batch.
     index: usize,
+    /// Those of its entry.
+    touches: u64,
     key: Key,
     /// The state after the step, and the string before it.
     known: Box<Known>,
@@ -240,21 +259,17 @@ impl Memory {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Steps on the remembered states of the keys, and forgets them until the answers come. Also returns the places
-    /// of the requests that a script must execute. All steps are for the same clock.
-    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> (Vec<Step>, Vec<usize>) {
+    /// Steps on the remembered states of the keys, where it can, and forgets them until the answers come. All steps
+    /// are for the same clock.
+    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Vec<Step> {
         let mut inner = self.inner();
         let Some(estimate) = inner.estimate(now) else {
-            return (Vec::new(), (0..batch.len()).collect());
+            return Vec::new();
         };
-        let (mut steps, mut others) = (Vec::with_capacity(batch.len()), Vec::new());
-        for (index, request) in batch.iter().enumerate() {
-            match inner.step(index, request, estimate, now) {
-                Some(step) => steps.push(step),
-                None => others.push(index),
-            }
-        }
-        (steps, others)
+        let mut steps = Vec::with_capacity(batch.len());
+        let requests = batch.iter().enumerate();
+        steps.extend(requests.filter_map(|(index, it)| inner.step(index, it, estimate, now)));
+        steps
     }
 
     /// Scripts have answered. Predicts what they have stored.
@@ -275,7 +290,7 @@ impl Memory {
                     };
                     inner.predict(request, &answer, exchange.received);
                 }
-                Err(_) => drop(inner.keys.pop(request.key())),
+                Err(_) => inner.forget(request.key()),
             }
         }
     }
@@ -287,7 +302,7 @@ impl Memory {
 
     /// Forgets a key, before another command is sent.
     pub fn forget(&self, key: &Key) {
-        self.inner().keys.pop(key);
+        self.inner().forget(key);
     }
 }
 
@@ -320,7 +335,7 @@ impl Inner {
         let key = request.key();
         let entry = self.keys.get_mut(key)?;
         let known = entry.known.as_deref()?;
-        if entry.shared_until > now {
+        if entry.scripts_until > now {
             return None;
         }
         let at = estimate.at.max(known.at);
@@ -341,12 +356,17 @@ impl Inner {
             return None;
         }
         // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
-        let known = entry.known.take()?;
+        let (known, touches) = (entry.known.take()?, entry.touches);
         let stamp = Stamp {
             clock: estimate.clock,
             at,
         };
-        known.step(index, command, stamp, &mut self.parts)
+        let step = known.step(command, stamp, &mut self.parts)?;
+        Some(Step {
+            index,
+            touches,
+            ..step
+        })
     }
 
     /// The server has compared the string, before the stamp. `None` if a script executes the command next.
@@ -357,64 +377,80 @@ impl Inner {
         stamp: Stamp,
         received: Moment,
     ) -> Option<Result<Reply, BackendError>> {
-        let shared_until = received.saturating_add(SHARED_FOR);
-        let is_other_server = stamp.clock != step.clock;
-        match outcome {
+        let found = match outcome {
             Outcome::Unknown(error) => return Some(Err(error)),
-            Outcome::NotExecuted => self.remember(step.key, None, shared_until),
-            // The stamp of another server says nothing about the hold.
-            Outcome::Same | Outcome::Other(_) if is_other_server => {}
-            Outcome::Same => {
-                let reply = step.reply_at(stamp);
-                let Step { key, new, .. } = step;
-                let mut known = step.known;
-                known.spare = std::mem::replace(&mut known.bytes, new);
-                known.at = stamp.at.max(step.at);
-                known.is_certain = true;
-                known.hold = matches!(step.reply, Reply::Acquire(_)).then_some(step.hold);
-                self.remember(key, Some(known), Moment::default());
-                return Some(Ok(reply));
-            }
-            Outcome::Other(found) => {
-                self.count_miss(received);
-                let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
-                self.remember(step.key, known.map(Box::new), shared_until);
-            }
-        }
+            Outcome::Same => return Some(Ok(self.executed(step, stamp))),
+            Outcome::Other(found) => found,
+            Outcome::NotExecuted => None,
+        };
+        self.count_miss(received);
+        let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
+        let entry = self.entry(&step.key);
+        entry.known = known.map(Box::new);
+        entry.leave_to_scripts(received);
         None
     }
 
-    fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
-        let entry = self.keys.pop(request.key());
-        let (known, shared_until) = match entry {
-            Some(Entry {
-                known: Some(known),
-                shared_until,
-            }) => (known, shared_until),
-            Some(Entry { shared_until, .. }) if shared_until > now => {
-                return self.remember(request.key().clone(), None, shared_until);
-            }
-            _ if self.misses < MOST_MISSES || self.misses_end() <= now => {
-                (Box::default(), Moment::default())
-            }
-            _ => return,
-        };
-        let known = known.after(&request.command(), answer, &mut self.parts);
-        let shared_until = match known {
-            Some(_) => shared_until,
-            None => now.saturating_add(SHARED_FOR),
-        };
-        self.remember(request.key().clone(), known, shared_until);
+    /// The server has executed the step.
+    fn executed(&mut self, step: Step, stamp: Stamp) -> Reply {
+        let reply = step.reply_at(stamp);
+        let was_set_back = step.at.saturating_since(stamp.at) > bounds::DRIFT_FLOOR;
+        let mut known = step.known;
+        known.spare = std::mem::replace(&mut known.bytes, step.new);
+        known.at = stamp.at.max(step.at);
+        let is_acquire = matches!(step.reply, Reply::Acquire(_));
+        known.hold = is_acquire.then_some(step.hold);
+        let entry = self.entry(&step.key);
+        known.is_certain = entry.touches == step.touches;
+        if is_acquire {
+            // Nobody else has had the key since the last release. A release doesn't show that.
+            entry.misses = 0;
+        }
+        // After a clock that was set back, the key would keep the old time.
+        entry.known = (!was_set_back).then_some(known);
+        reply
     }
 
-    fn remember(&mut self, key: Key, known: Option<Box<Known>>, shared_until: Moment) {
-        let entry = Entry {
-            known,
-            shared_until,
+    fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
+        let may_guess = self.misses < MOST_MISSES || self.misses_end() <= now;
+        let (keys, parts) = (&mut self.keys, &mut self.parts);
+        let is_new = !keys.contains(request.key());
+        let entry = keys.get_or_insert_mut(request.key().clone(), Entry::default);
+        entry.touches += 1;
+        let known = match entry.known.take() {
+            Some(known) => known,
+            None if entry.scripts_until > now || !may_guess => return,
+            // It is taken for a key that doesn't exist.
+            None => Box::default(),
         };
-        self.keys.put(key, entry);
+        match known.after(&request.command(), answer, parts) {
+            Some(known) => entry.known = Some(known),
+            None => entry.scripts_until = entry.scripts_until.max(now.saturating_add(SHARED_FOR)),
+        }
+        if is_new {
+            self.limit();
+        }
+    }
+
+    /// The entry of a key, which is made if there is none.
+    fn entry(&mut self, key: &Key) -> &mut Entry {
+        if !self.keys.contains(key) {
+            self.keys.put(key.clone(), Entry::default());
+            self.limit();
+        }
+        self.keys.get_mut(key).expect("it was put there")
+    }
+
+    fn limit(&mut self) {
         if self.keys.len() > MOST_KEYS {
             self.keys.pop_lru();
+        }
+    }
+
+    fn forget(&mut self, key: &Key) {
+        if let Some(entry) = self.keys.peek_mut(key) {
+            entry.known = None;
+            entry.touches += 1;
         }
     }
 
@@ -429,7 +465,7 @@ impl Inner {
         self.misses_since.saturating_add(SHARED_FOR)
     }
 
-    /// Keeps the stamp that is the better lower bound. If the server's clock is another one, or was set back, the
+    /// Keeps the stamp that is the better lower bound, or not too old. If the server's clock is another one, or was set back, the
     /// remembered times are void.
     fn note_clock(&mut self, stamp: Stamp, exchange: Exchange) {
         let new = Sample { stamp, exchange };
@@ -440,8 +476,12 @@ impl Inner {
         if known.stamp.clock != stamp.clock || known.is_contradicted_by(&new) {
             self.keys.clear();
             self.clock = Some(new);
-        } else if known.lower_bound(exchange.received) <= new.lower_bound(exchange.received) {
-            self.clock = Some(new);
+        } else {
+            let now = exchange.received;
+            let is_old = now.saturating_since(known.exchange.received) > CLOCK_LASTS;
+            if is_old || known.lower_bound(now) <= new.lower_bound(now) {
+                self.clock = Some(new);
+            }
         }
     }
 }
@@ -463,7 +503,6 @@ impl Known {
     /// Executes an acquire or a release at this time. `None` unless it succeeds, and concerns nobody else.
     fn step(
         mut self: Box<Self>,
-        index: usize,
         command: Command,
         at: Stamp,
         parts: &mut StateParts,
@@ -484,7 +523,8 @@ impl Known {
         let moved = self.state.stored_end() != stored_end;
         let spare = std::mem::take(&mut self.spare);
         Some(Step {
-            index,
+            index: 0,
+            touches: 0,
             key,
             new: stored::encode_into(&self.state, parts, spare)?,
             expires: moved.then(|| expiry(self.state.stored_end())),

@@ -1,5 +1,6 @@
 //! Clients on a server that compares, whose scripts are the state machine.
 
+use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
@@ -11,23 +12,23 @@ use super::*;
 
 const LEASE: Duration = Duration::from_secs(30);
 
-/// One key of a server. Its clock and that of the clients are set by the test.
-struct OneKey {
-    state: Mutex<State>,
+/// A server. Its clock and that of the clients are set by the test.
+struct Fake {
+    states: Mutex<BTreeMap<Key, State>>,
     moment: Mutex<Moment>,
     clock: Mutex<Stamp>,
     scripts: AtomicU32,
     refuses: Mutex<Option<fn() -> Outcome>>,
 }
 
-impl OneKey {
+impl Fake {
     fn new() -> Self {
         let clock = Stamp {
             clock: ClockId::new(7),
             at: ServerTime::from_micros(1_000_000_000_000),
         };
         Self {
-            state: Mutex::default(),
+            states: Mutex::default(),
             moment: Mutex::default(),
             clock: Mutex::new(clock),
             scripts: AtomicU32::new(0),
@@ -51,12 +52,23 @@ impl OneKey {
         self.scripts.swap(0, Ordering::Relaxed)
     }
 
-    fn stored(&self) -> Option<Vec<u8>> {
-        encode(&self.state.lock().expect("no panic"))
+    /// Compares and sets.
+    fn execute(&self, step: &Step) -> Outcome {
+        if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
+            return outcome();
+        }
+        let mut states = self.states.lock().expect("no panic");
+        let found = states.get(step.key()).and_then(encode);
+        if found.as_deref() == Some(step.expected()) {
+            let state = decode(step.replacement()).expect("a state");
+            states.insert(step.key().clone(), state);
+            return Outcome::Same;
+        }
+        Outcome::Other(found.filter(|_| step.learns()))
     }
 }
 
-impl Server for OneKey {
+impl Server for Fake {
     fn now(&self) -> Moment {
         *self.moment.lock().expect("no panic")
     }
@@ -65,32 +77,30 @@ impl Server for OneKey {
         true
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
-        if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
-            return Ok((vec![outcome()], self.stamp()));
+    async fn compare_and_set(
+        &self,
+        steps: &[Step],
+    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
+        let Stamp { clock, at } = self.stamp();
+        if steps.iter().any(|step| step.clock() != clock) {
+            return Err(BackendError::unavailable("another server"));
         }
-        let (step, found) = (&steps[0], self.stored());
-        let outcome = if found.as_deref() == Some(step.expected()) {
-            *self.state.lock().expect("no panic") = decode(step.replacement()).expect("a state");
-            Outcome::Same
-        } else {
-            Outcome::Other(found.filter(|_| step.learns()))
-        };
-        Ok((vec![outcome], self.stamp()))
+        Ok((steps.iter().map(|step| self.execute(step)).collect(), at))
     }
 }
 
-impl<E: Predictable> Scripts<E> for OneKey {
+impl<E: Predictable> Scripts<E> for Fake {
     async fn run(&self, batch: &[E]) -> Vec<Answer<E::Reply>> {
         self.scripts.fetch_add(1, Ordering::Relaxed);
-        let (stamp, mut state) = (self.stamp(), self.state.lock().expect("no panic"));
+        let (stamp, mut states) = (self.stamp(), self.states.lock().expect("no panic"));
         let mut run = |request: &E| {
             let env = Env {
                 now: stamp.at,
                 settings: Settings::default(),
                 reachable: &|_| Reach::Unknown,
             };
-            let (reply, _) = machine::step(&mut state, env, &request.command());
+            let state = states.entry(request.key().clone()).or_default();
+            let (reply, _) = machine::step(state, env, &request.command());
             let reply = E::unwrap(reply).expect("the reply of this command");
             Ok(Stamped { stamp, reply })
         };
@@ -121,28 +131,38 @@ impl Client {
         }
     }
 
-    fn acquire(&mut self, server: &OneKey) -> Answer<AcquireReply> {
+    fn acquire(&mut self, server: &Fake) -> Answer<AcquireReply> {
         self.acquire_for(server, LEASE)
     }
 
-    fn acquire_for(&mut self, server: &OneKey, lease: Duration) -> Answer<AcquireReply> {
+    fn acquire_for(&mut self, server: &Fake, lease: Duration) -> Answer<AcquireReply> {
+        let request = [self.request("a", server, lease)];
+        let answers = self.memory.execute(server, server, &request);
+        let answers = answers.now_or_never().expect("the server answers at once");
+        answers.into_iter().next().expect("one answer")
+    }
+
+    fn request(&mut self, key: &str, server: &Fake, lease: Duration) -> Acquire {
         self.sequence += 1;
         let before = server.stamp().at.saturating_add(Duration::from_secs(2));
         let request = Acquire::new(
-            key(),
+            Key::new(key).expect("a good key"),
             LockSpec::mutex(),
             Mode::Exclusive,
             self.operation(),
             lease,
             before,
         );
-        let request = [request.expect("a good request")];
-        let answers = self.memory.execute(server, server, &request);
-        let answers = answers.now_or_never().expect("the server answers at once");
-        answers.into_iter().next().expect("one answer")
+        request.expect("a good request")
     }
 
-    fn release(&self, server: &OneKey) -> Answer<ReleaseReply> {
+    /// The step of an acquire of the key, which is on its way.
+    fn step(&mut self, server: &Fake) -> Option<Step> {
+        let request = self.request("a", server, LEASE);
+        self.memory.steps(&[request], server.now()).pop()
+    }
+
+    fn release(&self, server: &Fake) -> Answer<ReleaseReply> {
         let request = [Release::new(key(), self.operation())];
         let answers = self.memory.execute(server, server, &request);
         let answers = answers.now_or_never().expect("the server answers at once");
@@ -150,7 +170,7 @@ impl Client {
     }
 
     /// Acquires and releases. Returns the token, and how many scripts that took.
-    fn pair(&mut self, server: &OneKey) -> (FencingToken, u32) {
+    fn pair(&mut self, server: &Fake) -> (FencingToken, u32) {
         server.scripts();
         let token = acquired(&self.acquire(server)).token;
         let released = self.release(server).expect("released").reply;
@@ -178,7 +198,7 @@ fn acquired(answer: &Answer<AcquireReply>) -> Acquired {
 
 #[test]
 fn free_key_of_one_client_needs_one_script() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     let (mut last, scripts) = client.pair(&server);
     assert_eq!(scripts, 1, "the first acquire");
     for _ in 0..50 {
@@ -192,7 +212,7 @@ fn free_key_of_one_client_needs_one_script() {
 
 #[test]
 fn key_that_others_use_is_left_to_the_scripts_for_a_while() {
-    let (server, mut one, mut other) = (OneKey::new(), Client::new(1), Client::new(2));
+    let (server, mut one, mut other) = (Fake::new(), Client::new(1), Client::new(2));
     one.pair(&server);
     other.pair(&server);
     // The states of both sessions are stored, so nothing is learned.
@@ -202,7 +222,7 @@ fn key_that_others_use_is_left_to_the_scripts_for_a_while() {
     server.pass(SHARED_FOR);
     // It is taken for a new key. The release misses, and brings the string.
     assert_eq!(one.pair(&server).1, 2);
-    for _ in 0..4 {
+    for _ in 0..8 {
         server.pass(SHARED_FOR / 4);
         one.pair(&server);
     }
@@ -212,7 +232,7 @@ fn key_that_others_use_is_left_to_the_scripts_for_a_while() {
 
 #[test]
 fn clients_that_take_turns_rarely_miss() {
-    let (server, mut one, mut other) = (OneKey::new(), Client::new(1), Client::new(2));
+    let (server, mut one, mut other) = (Fake::new(), Client::new(1), Client::new(2));
     let mut compared = 0;
     for _ in 0..100 {
         for client in [&mut one, &mut other] {
@@ -227,7 +247,7 @@ fn clients_that_take_turns_rarely_miss() {
 
 #[test]
 fn hold_ends_early_and_never_late() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.pass(Duration::from_secs(5));
     let before = server.stamp().at;
@@ -236,13 +256,16 @@ fn hold_ends_early_and_never_late() {
     let Acquired { remaining, .. } = acquired(&Ok(answer));
     // A hundredth of the time since the last stamp, and 10 ms.
     assert_eq!(remaining, LEASE - Duration::from_millis(60));
-    let end = server.state.lock().expect("no panic").to_parts().holders[0].end;
+    let end = server.states.lock().expect("no panic")[&key()]
+        .to_parts()
+        .holders[0]
+        .end;
     assert_eq!(end, before.saturating_add(remaining));
 }
 
 #[test]
 fn short_lease_is_not_shortened_much() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.pass(Duration::from_secs(5));
     let lease = Duration::from_millis(400); // the lag is 60 ms
@@ -255,7 +278,7 @@ fn short_lease_is_not_shortened_much() {
 
 #[test]
 fn clock_that_was_read_long_ago_is_not_estimated() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.pass(CLOCK_LASTS + Duration::from_millis(1));
     assert_eq!(client.pair(&server).1, 1, "the acquire");
@@ -263,7 +286,7 @@ fn clock_that_was_read_long_ago_is_not_estimated() {
 
 #[test]
 fn clock_that_was_set_back_voids_what_is_remembered() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.pass(Duration::from_secs(1));
     let hour = 3_600_000_000;
@@ -278,7 +301,7 @@ fn clock_that_was_set_back_voids_what_is_remembered() {
 
 #[test]
 fn another_server_voids_what_is_remembered() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.clock.lock().expect("no panic").clock = ClockId::new(8);
     // The step was for the old one, so its stamp says nothing.
@@ -287,7 +310,7 @@ fn another_server_voids_what_is_remembered() {
 
 #[test]
 fn release_at_the_end_of_the_lease_does_not_guess() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.acquire(&server).expect("acquired");
     // The local clock is slow, so the step is before the end.
     let now = server.now();
@@ -299,7 +322,7 @@ fn release_at_the_end_of_the_lease_does_not_guess() {
 
 #[test]
 fn refused_and_unknown_steps() {
-    let (server, mut client) = (OneKey::new(), Client::new(1));
+    let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     *server.refuses.lock().expect("no panic") = Some(|| Outcome::NotExecuted);
     assert_eq!(client.pair(&server).1, 2, "scripts serve the key");
@@ -307,7 +330,7 @@ fn refused_and_unknown_steps() {
     client.pair(&server);
     *server.refuses.lock().expect("no panic") =
         Some(|| Outcome::Unknown(BackendError::outcome_unknown("lost")));
-    server.pass(SHARED_FOR);
+    server.pass(SHARED_FOR * 2);
     let mut unknown = 0;
     for _ in 0..3 {
         unknown += u32::from(client.acquire(&server).is_err());
@@ -321,9 +344,7 @@ fn memory_is_bounded_and_shows_no_secret() {
     let memory = Memory::default();
     for n in 0..3_000 {
         let key = Key::new(n.to_string()).expect("a good key");
-        memory
-            .inner()
-            .remember(key, Some(Box::default()), Moment::default());
+        memory.inner().entry(&key).known = Some(Box::default());
     }
     assert_eq!(memory.inner().keys.len(), MOST_KEYS);
     assert_eq!(format!("{memory:?}"), "Memory { .. }");
@@ -337,7 +358,7 @@ fn wrong_guesses_are_limited() {
         memory.inner().count_miss(now);
     }
     let (server, mut client) = (
-        OneKey::new(),
+        Fake::new(),
         Client {
             memory,
             ..Client::new(1)
@@ -353,4 +374,79 @@ fn wrong_guesses_are_limited() {
     server.pass(SHARED_FOR);
     client.pair(&server);
     assert_eq!(client.pair(&server).1, 0, "it was learned");
+}
+
+#[test]
+fn batch_has_steps_that_are_executed_or_miss_and_scripts() {
+    let (server, mut client, mut other) = (Fake::new(), Client::new(1), Client::new(2));
+    let pair = |client: &mut Client, name| {
+        let acquire = [client.request(name, &server, LEASE)];
+        let release = [Release::new(acquire[0].key.clone(), client.operation())];
+        let memory = &client.memory;
+        memory.execute(&server, &server, &acquire).now_or_never();
+        memory.execute(&server, &server, &release).now_or_never();
+    };
+    for name in ["same", "changed", "last"] {
+        pair(&mut client, name);
+    }
+    pair(&mut other, "changed");
+    server.scripts();
+    let names = ["same", "new", "changed", "last"];
+    let batch = names.map(|name| client.request(name, &server, LEASE));
+    let answers = client.memory.execute(&server, &server, &batch);
+    let answers = answers.now_or_never().expect("the server answers at once");
+    assert_eq!(server.scripts(), 2, "one for the new key, one for the miss");
+    let states = server.states.lock().expect("no panic");
+    for (request, answer) in batch.iter().zip(&answers) {
+        let state = &states[&request.key];
+        assert_eq!(acquired(answer).token.get(), state.to_parts().token);
+        let hold = hold_of(state).expect("a hold");
+        assert_eq!(hold.operation, request.operation);
+    }
+    assert_eq!(answers.len(), names.len());
+}
+
+#[test]
+fn state_is_uncertain_if_something_else_was_sent_meanwhile() {
+    for disturbs in [false, true] {
+        let (server, mut client) = (Fake::new(), Client::new(1));
+        client.pair(&server);
+        let step = client.step(&server).expect("a step");
+        if disturbs {
+            client.memory.forget(&key());
+        }
+        assert!(client.step(&server).is_none(), "one is on its way");
+        let (stamp, now) = (server.stamp(), server.now());
+        let mut inner = client.memory.inner();
+        let answer = inner.finish(step, Outcome::Same, stamp, now);
+        assert!(answer.is_some_and(|it| it.is_ok()));
+        let known = inner.entry(&key()).known.take().expect("a state");
+        assert_eq!(known.is_certain, !disturbs);
+    }
+}
+
+#[test]
+fn clock_that_was_set_back_under_a_step_does_not_keep_the_key() {
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    client.pair(&server);
+    let step = client.step(&server).expect("a step");
+    let (mut stamp, now) = (server.stamp(), server.now());
+    stamp.at = ServerTime::from_micros(stamp.at.as_micros() - 3_600_000_000);
+    let mut inner = client.memory.inner();
+    inner.finish(step, Outcome::Same, stamp, now);
+    assert!(inner.entry(&key()).known.is_none());
+}
+
+#[test]
+fn clients_that_take_turns_slowly_miss_less_and_less() {
+    let (server, mut one, mut other) = (Fake::new(), Client::new(1), Client::new(2));
+    let mut misses = 0;
+    for _ in 0..60 {
+        for client in [&mut one, &mut other] {
+            server.pass(Duration::from_secs(30));
+            client.pair(&server);
+        }
+        misses += std::mem::take(&mut one.memory.inner().misses);
+    }
+    assert!((1..=9).contains(&misses), "{misses} in an hour");
 }

@@ -10,7 +10,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
     NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    SessionId, Stamp, Stamped,
+    ServerTime, SessionId, Stamp, Stamped,
 };
 use leasehold_redis_common::remembered::{Answer, Memory, Outcome, Scripts, Server, Step, encode};
 use leasehold_sim::SimBackend;
@@ -60,32 +60,36 @@ impl Server for Remembering {
         true
     }
 
-    async fn compare_and_set(&self, steps: &[Step]) -> Result<(Vec<Outcome>, Stamp), BackendError> {
+    async fn compare_and_set(
+        &self,
+        steps: &[Step],
+    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
         let answers = steps.iter().map(|step| {
-            let (old, command) = (step.expected().to_vec(), step.command().clone());
+            let (old, new) = (step.expected().to_vec(), step.replacement().to_vec());
             let at = Stamp {
                 clock: step.clock(),
                 at: step.at(),
             };
-            (self.backend).compare_and_set(step.key(), encode, old, command, at)
+            let command = step.command().clone();
+            (self.backend).compare_and_set(step.key(), encode, [old, new], command, at)
         });
-        let answers = join_all(answers).await;
-        let stamps = answers.iter().flatten().map(|it| it.stamp);
-        let stamp = stamps.max_by_key(|stamp| stamp.at);
-        let outcomes = answers
-            .into_iter()
-            .zip(steps)
-            .map(|(answer, step)| match answer {
-                Ok(answer) => self.outcome(step, answer.reply),
-                Err(error @ BackendError::OutcomeUnknown { .. }) => Outcome::Unknown(error),
+        let (mut outcomes, mut at, mut unknown) = (Vec::new(), None, None);
+        for (answer, step) in join_all(answers).await.into_iter().zip(steps) {
+            outcomes.push(match answer {
+                Ok(answer) => {
+                    at = at.max(Some(answer.stamp.at));
+                    self.outcome(step, answer.reply)
+                }
+                Err(error @ BackendError::OutcomeUnknown { .. }) => {
+                    unknown = Some(error.clone());
+                    Outcome::Unknown(error)
+                }
                 Err(_) => Outcome::NotExecuted,
             });
-        let mut outcomes: Vec<_> = outcomes.collect();
-        match (stamp, outcomes.pop()) {
-            (Some(stamp), last) => Ok((outcomes.into_iter().chain(last).collect(), stamp)),
-            (None, Some(Outcome::Unknown(error))) => Err(error),
-            (None, _) => Err(BackendError::unavailable("the server is another one")),
         }
+        let not_executed = || BackendError::unavailable("the server is another one");
+        let at = at.ok_or_else(|| unknown.unwrap_or_else(not_executed))?;
+        Ok((outcomes, at))
     }
 }
 
