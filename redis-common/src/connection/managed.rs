@@ -141,11 +141,14 @@ impl<C: Connector> ManagedConnection<C> {
     ) -> Result<Answer<C>, CallError> {
         let turn = self.turn().await.map_err(CallError::NotSent)?;
         let clock = self.certain_clock(&turn.live).unwrap_or(UNKNOWN);
+        // The others answer without a time: what looks like one may be the name of a key.
+        let serves_keys = call.elements() > 0;
         let call = call.to_server(clock);
         let answer = pin!(connector::script(&turn.live.connection, &call, asking));
         match self.wait_for_answer(&turn, answer).await {
             Ok(body) => {
-                let clock = self.clock_of(&turn, reply::time(body.as_ref()));
+                let at = serves_keys.then(|| reply::time(body.as_ref())).flatten();
+                let clock = self.clock_of(&turn, at);
                 Ok(Answer { body, clock })
             }
             Err(failure) => Err(CallError::Failed(failure)),
