@@ -1,9 +1,12 @@
 //! What a free lock sends: a compare-and-set on servers that have it, scripts on others.
 
-use leasehold_api::{LockClient, Outcome};
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use leasehold_api::{Error, LockClient, Outcome};
 use leasehold_redis_common::Options;
 use leasehold_redis_rs::RedisBackend;
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, ServerOptions};
 
 /// How many scripts the server has run for its clients.
 fn scripts(server: &RedisServer) -> u64 {
@@ -71,4 +74,39 @@ async fn foreign_value_is_an_error_as_ever() {
     pairs(&locks, "a", 3).await;
     pairs(&locks, "b", 5).await;
     locks.shutdown().await.expect("closed");
+}
+
+#[tokio::test]
+async fn busy_server_keeps_the_connection() {
+    let options = ServerOptions::default().with_config("busy-reply-threshold", ["5"]);
+    let server = options.start();
+    let backend = RedisBackend::connect(&server.url()).await;
+    let locks = LockClient::new(backend.expect("connected"));
+    pairs(&locks, "own", 5).await;
+    let clients = || -> BTreeSet<String> {
+        let list = server.run(&["CLIENT", "LIST"]);
+        list.lines()
+            .filter_map(|it| it.split(' ').next().map(Into::into))
+            .collect()
+    };
+    let before = clients();
+    let client = redis::Client::open(server.url()).expect("a URL");
+    let connect = || client.get_connection().expect("connected");
+    let (mut watching, mut running) = (connect(), connect());
+    let endless = std::thread::spawn(move || {
+        let script = "while true do end";
+        redis::cmd("EVAL").arg(script).arg(0).exec(&mut running)
+    });
+    while redis::cmd("PING").exec(&mut watching).is_ok() {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+    }
+    let mutex = locks.mutex("own").expect("a good key");
+    let busy = mutex.try_lock().await.expect_err("a busy server");
+    assert!(matches!(busy, Error::Unavailable { .. }), "{busy:?}");
+    server.run(&["SCRIPT", "KILL"]);
+    assert!(endless.join().expect("no panic").is_err(), "it was killed");
+    pairs(&locks, "own", 5).await;
+    // The one that listed them has ended.
+    let ended = before.difference(&clients()).count();
+    assert_eq!(ended, 1, "no other connection was replaced");
 }
