@@ -29,14 +29,19 @@ async fn pairs(locks: &LockClient, key: &str, count: usize) {
     }
 }
 
-/// The scripts of ten pairs on a key that the client knows.
+/// The scripts of ten pairs on a key that the client knows. In the background, a client runs one more when it has
+/// prepared its connection for renewals, so the smallest of three counts is the one of the pairs.
 async fn scripts_of_ten_pairs(server: &RedisServer, options: Options) -> u64 {
     let backend = RedisBackend::connect_with(&server.url(), options).await;
     let locks = LockClient::new(backend.expect("connected"));
     pairs(&locks, "own", 5).await;
-    let before = scripts(server);
-    pairs(&locks, "own", 10).await;
-    scripts(server) - before
+    let mut fewest = u64::MAX;
+    for _ in 0..3 {
+        let before = scripts(server);
+        pairs(&locks, "own", 10).await;
+        fewest = fewest.min(scripts(server) - before);
+    }
+    fewest
 }
 
 #[tokio::test]
