@@ -180,11 +180,9 @@ fn found_by(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure
     }
 }
 
-/// Whether the server has answered that it didn't execute the command.
-fn was_refused(found: &Result<Found, Failure>) -> bool {
-    let unknown = FailureKind::Answered(ErrorClass::OutcomeUnknown);
-    (found.as_ref().err())
-        .is_some_and(|it| matches!(it.kind(), FailureKind::Answered(_)) && it.kind() != unknown)
+fn all_refused(found: &[Result<Found, Failure>]) -> bool {
+    let mut found = found.iter();
+    found.all(|it| it.as_ref().is_err_and(Failure::is_refusal))
 }
 
 /// Reads the answer to `TIME`.
@@ -310,7 +308,7 @@ impl Connection for RedisConnection {
         match time.extract_error() {
             Ok(time) => Ok((found, server_time(&time)?)),
             // The server executes nothing now, or nobody knows what remains of a hold.
-            Err(error) if found.iter().all(was_refused) => Err(failure(error)),
+            Err(error) if all_refused(&found) => Err(failure(error)),
             Err(_) => Err(Failure::new(
                 FailureKind::Answered(ErrorClass::OutcomeUnknown),
                 "the server has answered without its time",

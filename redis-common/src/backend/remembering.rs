@@ -4,9 +4,9 @@ use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime};
 
 use super::waiters::Keyed;
 use super::{Backend, Servers};
-use crate::connection::{CompareAndSet, Connector, Failure, FailureKind, Found, Lane};
+use crate::connection::{CompareAndSet, Connector, Failure, Found, Lane};
 use crate::remembered::{Answer, Outcome, Predictable, Scripts, Server, Step};
-use crate::script::{Call, ErrorClass, Pieces, Protocol};
+use crate::script::{Call, Pieces, Protocol};
 
 /// Decodes the answers to a batch.
 type Decode<T> = fn(&[u8], usize, ClockId) -> Vec<Answer<T>>;
@@ -69,14 +69,8 @@ impl<C: Connector> Backend<C> {
         match found {
             Ok(Found::Same) => Outcome::Same,
             Ok(Found::Other(string)) => Outcome::Other(string),
-            Err(failure) => match failure.kind() {
-                FailureKind::Answered(ErrorClass::OutcomeUnknown)
-                | FailureKind::Misconfigured
-                | FailureKind::Lost => {
-                    Outcome::Unknown(failure.in_call(&self.shared.options.key_prefix))
-                }
-                FailureKind::Answered(_) | FailureKind::Refused => Outcome::NotExecuted,
-            },
+            Err(failure) if failure.is_refusal() => Outcome::NotExecuted,
+            Err(failure) => Outcome::Unknown(failure.in_call(&self.shared.options.key_prefix)),
         }
     }
 }

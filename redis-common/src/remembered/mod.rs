@@ -92,7 +92,7 @@ struct Entry {
     touches: u64,
     /// Until then, the scripts serve it.
     scripts_until: Moment,
-    /// How many steps have missed since one was executed.
+    /// How many steps have missed since an acquire was one that was executed.
     misses: u32,
 }
 
@@ -130,7 +130,8 @@ impl Sample {
     /// By how much the lower bound may be behind.
     fn lag(&self, now: Moment) -> Duration {
         let Exchange { sent, received } = self.exchange;
-        self.drift(now) + received.saturating_since(sent)
+        // The server's clock may be ahead by the drift that the bound has taken off, and by as much again.
+        self.drift(now) * 2 + received.saturating_since(sent)
     }
 
     /// A time that the server's clock has passed at `now`.
@@ -361,12 +362,7 @@ impl Inner {
             clock: estimate.clock,
             at,
         };
-        let step = known.step(command, stamp, &mut self.parts)?;
-        Some(Step {
-            index,
-            touches,
-            ..step
-        })
+        known.step(command, stamp, (index, touches), &mut self.parts)
     }
 
     /// The server has compared the string, before the stamp. `None` if a script executes the command next.
@@ -413,38 +409,32 @@ impl Inner {
 
     fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
         let may_guess = self.misses < MOST_MISSES || self.misses_end() <= now;
-        let (keys, parts) = (&mut self.keys, &mut self.parts);
-        let is_new = !keys.contains(request.key());
-        let entry = keys.get_or_insert_mut(request.key().clone(), Entry::default);
+        let mut parts = std::mem::take(&mut self.parts);
+        let entry = self.entry(request.key());
         entry.touches += 1;
         let known = match entry.known.take() {
-            Some(known) => known,
-            None if entry.scripts_until > now || !may_guess => return,
             // It is taken for a key that doesn't exist.
-            None => Box::default(),
+            None if entry.scripts_until <= now && may_guess => Some(Box::default()),
+            known => known,
         };
-        match known.after(&request.command(), answer, parts) {
-            Some(known) => entry.known = Some(known),
-            None => entry.scripts_until = entry.scripts_until.max(now.saturating_add(SHARED_FOR)),
+        if let Some(known) = known {
+            entry.known = known.after(&request.command(), answer, &mut parts);
+            if entry.known.is_none() {
+                entry.scripts_until = entry.scripts_until.max(now.saturating_add(SHARED_FOR));
+            }
         }
-        if is_new {
-            self.limit();
-        }
+        self.parts = parts;
     }
 
     /// The entry of a key, which is made if there is none.
     fn entry(&mut self, key: &Key) -> &mut Entry {
         if !self.keys.contains(key) {
             self.keys.put(key.clone(), Entry::default());
-            self.limit();
+            if self.keys.len() > MOST_KEYS {
+                self.keys.pop_lru();
+            }
         }
         self.keys.get_mut(key).expect("it was put there")
-    }
-
-    fn limit(&mut self) {
-        if self.keys.len() > MOST_KEYS {
-            self.keys.pop_lru();
-        }
     }
 
     fn forget(&mut self, key: &Key) {
@@ -465,8 +455,8 @@ impl Inner {
         self.misses_since.saturating_add(SHARED_FOR)
     }
 
-    /// Keeps the stamp that is the better lower bound, or not too old. If the server's clock is another one, or was set back, the
-    /// remembered times are void.
+    /// Keeps the stamp that is the better lower bound, unless it is old. If the server's clock is another one, or was
+    /// set back, the remembered times are void.
     fn note_clock(&mut self, stamp: Stamp, exchange: Exchange) {
         let new = Sample { stamp, exchange };
         let Some(known) = &self.clock else {
@@ -505,6 +495,7 @@ impl Known {
         mut self: Box<Self>,
         command: Command,
         at: Stamp,
+        (index, touches): (usize, u64),
         parts: &mut StateParts,
     ) -> Option<Step> {
         let stored_end = self.state.stored_end();
@@ -523,8 +514,8 @@ impl Known {
         let moved = self.state.stored_end() != stored_end;
         let spare = std::mem::take(&mut self.spare);
         Some(Step {
-            index: 0,
-            touches: 0,
+            index,
+            touches,
             key,
             new: stored::encode_into(&self.state, parts, spare)?,
             expires: moved.then(|| expiry(self.state.stored_end())),

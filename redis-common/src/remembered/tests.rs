@@ -351,6 +351,20 @@ fn memory_is_bounded_and_shows_no_secret() {
 }
 
 #[test]
+fn memory_is_bounded_when_nothing_is_guessed() {
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    for _ in 0..MOST_MISSES {
+        client.memory.inner().count_miss(server.now());
+    }
+    for n in 0..2 * MOST_KEYS {
+        let request = [client.request(&n.to_string(), &server, LEASE)];
+        let answers = client.memory.execute(&server, &server, &request);
+        answers.now_or_never().expect("the server answers at once");
+    }
+    assert!(client.memory.inner().keys.len() <= MOST_KEYS);
+}
+
+#[test]
 fn wrong_guesses_are_limited() {
     let memory = Memory::default();
     let now = Moment::default();
