@@ -9,6 +9,7 @@ use leasehold_redis_common::connection::{
     CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind, Found,
     ServerUrl, SlotRange, UnboundedSender,
 };
+use leasehold_redis_common::remembered::Few;
 use leasehold_redis_common::script::{AddressedCall, ErrorClass};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
@@ -187,10 +188,16 @@ fn all_refused(found: &[Result<Found, Failure>]) -> bool {
 
 /// Reads the answer to `TIME`.
 fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
-    match redis::from_redis_value_ref::<(u64, u64)>(answer) {
-        Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
-        Err(_) => Err(Failure::garbled("TIME", answer)),
-    }
+    let number = |value: &Value| match value {
+        Value::BulkString(digits) => str::from_utf8(digits).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let time = match answer.as_sequence() {
+        Some([seconds, micros]) => number(seconds).zip(number(micros)),
+        _ => None,
+    };
+    let (seconds, micros) = time.ok_or_else(|| Failure::garbled("TIME", answer))?;
+    Ok(ServerTime::from_micros(seconds * 1_000_000 + micros))
 }
 
 /// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.
@@ -296,7 +303,9 @@ impl Connection for RedisConnection {
         for command in commands {
             pipeline.add_command(set_if_equal(command));
         }
-        pipeline.cmd("TIME");
+        let mut time = Cmd::with_capacity(1, "TIME".len());
+        time.arg("TIME");
+        pipeline.add_command(time);
         let answers = connection
             .clone()
             .send_packed_commands(&pipeline, 0, commands.len() + 1)
@@ -304,7 +313,7 @@ impl Connection for RedisConnection {
         let mut answers = answers.map_err(failure)?;
         let time = answers.pop().ok_or_else(|| Failure::lost("no TIME"))?;
         let found = commands.iter().zip(answers);
-        let found: Vec<_> = found.map(|(command, it)| found_by(command, it)).collect();
+        let found: Few<_> = found.map(|(command, it)| found_by(command, it)).collect();
         match time.extract_error() {
             Ok(time) => Ok((found, server_time(&time)?)),
             // The server executes nothing now, or nobody knows what remains of a hold.

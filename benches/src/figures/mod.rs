@@ -3,6 +3,7 @@
 
 mod cost;
 mod distinct_keys;
+mod free_lock;
 pub(crate) mod hand_over;
 pub mod held;
 pub mod idle;
@@ -41,6 +42,7 @@ pub const ALL: &[Measurement] = &[
         EachRound,
         distinct_keys::measure_unix
     ),
+    measurement!("free_lock", Tcp, EachRound, free_lock::measure),
     measurement!("server_cpu", Tcp, EachRound, server_cpu::measure),
     measurement!("client", Tcp, EachRound, cost::measure),
     measurement!("hand_over", Tcp, EachRound, hand_over::measure),

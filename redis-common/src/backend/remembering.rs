@@ -5,7 +5,7 @@ use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime};
 use super::waiters::Keyed;
 use super::{Backend, Servers};
 use crate::connection::{CompareAndSet, Connector, Failure, Found, Lane};
-use crate::remembered::{Answer, Outcome, Predictable, Scripts, Server, Step};
+use crate::remembered::{Answer, Few, Outcome, Predictable, Scripts, Server, Step};
 use crate::script::{Call, Pieces, Protocol};
 
 /// Decodes the answers to a batch.
@@ -43,7 +43,7 @@ impl<C: Connector> Server for Backend<C> {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
         let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
             return Err(BackendError::unavailable("a cluster only runs scripts"));
         };
@@ -55,7 +55,7 @@ impl<C: Connector> Server for Backend<C> {
             expires: step.expires(),
             get: step.learns(),
         });
-        let commands: Vec<_> = commands.collect();
+        let commands: Few<_> = commands.collect();
         let clock = first.clock();
         let (found, at) = node.commands.compare_and_set(&commands, clock).await?;
         let outcomes = found.into_iter().map(|found| self.outcome(found));

@@ -10,6 +10,7 @@ use super::failure::{Failure, FailureKind};
 use super::slots::SlotRange;
 use super::url::ServerUrl;
 use crate::options::Options;
+use crate::remembered::Few;
 use crate::script::{AddressedCall, ErrorClass};
 
 /// An event that a connection reports.
@@ -65,7 +66,7 @@ impl fmt::Debug for CompareAndSet<'_> {
 }
 
 /// What was found at each key, and the server's clock after that.
-pub type Compared = (Vec<Result<Found, Failure>>, ServerTime);
+pub type Compared = (Few<Result<Found, Failure>>, ServerTime);
 
 /// Opens connections through a client library.
 pub trait Connector: Send + Sync + 'static {

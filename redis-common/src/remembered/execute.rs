@@ -9,6 +9,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, Moment, Release, ReleaseReply, Renew, RenewReply,
     ServerTime, Stamp, Stamped,
 };
+use smallvec::SmallVec;
 
 use super::{Exchange, Memory, Step};
 
@@ -59,6 +60,9 @@ macro_rules! predictable {
 
 predictable!(Acquire: AcquireReply, Renew: RenewReply, Release: ReleaseReply);
 
+/// What belongs to a batch. Most batches have one request, and allocate nothing for it.
+pub type Few<T> = SmallVec<[T; 1]>;
+
 /// The answer to one request.
 pub type Answer<T> = Result<Stamped<T>, BackendError>;
 
@@ -88,7 +92,7 @@ pub trait Server: Sync {
     fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> impl Future<Output = Result<(Vec<Outcome>, ServerTime), BackendError>> + Send;
+    ) -> impl Future<Output = Result<(Few<Outcome>, ServerTime), BackendError>> + Send;
 }
 
 /// Runs the scripts of one type of requests.
@@ -110,13 +114,13 @@ impl Memory {
     ) -> Vec<Answer<E::Reply>> {
         let steps = match server.can_compare() {
             true => self.steps(batch, server.now()),
-            false => Vec::new(),
+            false => Few::new(),
         };
         if steps.is_empty() {
             return self.run_and_predict(server, scripts, batch).await;
         }
         let others = others(&steps, batch.len());
-        let mut answers: Vec<_> = batch.iter().map(|_| None).collect();
+        let mut answers: Few<_> = batch.iter().map(|_| None).collect();
         let (missed, scripted) = {
             let compared = pin!(self.compare_and_set::<E>(server, steps, &mut answers));
             // Most batches need no script, so the future of one is boxed: the others need not carry it.
@@ -180,7 +184,7 @@ impl Memory {
     async fn compare_and_set<E: Predictable>(
         &self,
         server: &impl Server,
-        steps: Vec<Step>,
+        steps: Few<Step>,
         answers: &mut [Option<Answer<E::Reply>>],
     ) -> Vec<usize> {
         let sent = server.now();

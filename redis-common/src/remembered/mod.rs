@@ -43,7 +43,7 @@ use leasehold_api::{
 };
 use lru::LruCache;
 
-pub use execute::{Answer, Outcome, Predictable, Scripts, Server};
+pub use execute::{Answer, Few, Outcome, Predictable, Scripts, Server};
 pub use stored::{decode, encode};
 
 /// At most this many keys are remembered. Each takes about 1.5 kB.
@@ -262,12 +262,12 @@ impl Memory {
 
     /// Steps on the remembered states of the keys, where it can, and forgets them until the answers come. All steps
     /// are for the same clock.
-    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Vec<Step> {
+    fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Few<Step> {
         let mut inner = self.inner();
         let Some(estimate) = inner.estimate(now) else {
-            return Vec::new();
+            return Few::new();
         };
-        let mut steps = Vec::with_capacity(batch.len());
+        let mut steps = Few::with_capacity(batch.len());
         let requests = batch.iter().enumerate();
         steps.extend(requests.filter_map(|(index, it)| inner.step(index, it, estimate, now)));
         steps

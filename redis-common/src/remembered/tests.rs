@@ -80,7 +80,7 @@ impl Server for Fake {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
         let Stamp { clock, at } = self.stamp();
         if steps.iter().any(|step| step.clock() != clock) {
             return Err(BackendError::unavailable("another server"));

@@ -12,7 +12,9 @@ use leasehold_api::{
     NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
     ServerTime, SessionId, Stamp, Stamped,
 };
-use leasehold_redis_common::remembered::{Answer, Memory, Outcome, Scripts, Server, Step, encode};
+use leasehold_redis_common::remembered::{
+    Answer, Few, Memory, Outcome, Scripts, Server, Step, encode,
+};
 use leasehold_sim::SimBackend;
 
 use crate::checker::Situation;
@@ -63,7 +65,7 @@ impl Server for Remembering {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Vec<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
         let answers = steps.iter().map(|step| {
             let (old, new) = (step.expected().to_vec(), step.replacement().to_vec());
             let at = Stamp {
@@ -73,7 +75,7 @@ impl Server for Remembering {
             let command = step.command().clone();
             (self.backend).compare_and_set(step.key(), encode, [old, new], command, at)
         });
-        let (mut outcomes, mut at, mut unknown) = (Vec::new(), None, None);
+        let (mut outcomes, mut at, mut unknown) = (Few::new(), None, None);
         for (answer, step) in join_all(answers).await.into_iter().zip(steps) {
             outcomes.push(match answer {
                 Ok(answer) => {
