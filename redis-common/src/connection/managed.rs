@@ -526,3 +526,6 @@ impl<T> Live<T> {
             .await;
     }
 }
+
+#[cfg(test)]
+mod tests;
