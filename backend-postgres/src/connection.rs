@@ -226,16 +226,22 @@ impl fmt::Debug for Session {
 
 impl Session {
     /// Opens a connection within the connect timeout. Its task runs on `handle`.
-    pub(crate) async fn open(shared: &Shared, handle: &Handle) -> Result<Self, BackendError> {
-        let opening = async {
-            let (client, attempt) = shared.connect(handle, None).await?;
-            Self::prepare(client, attempt, shared).await
-        };
-        let opened = shared
-            .runtime
-            .timeout(shared.options.connect_timeout, opening)
-            .await;
-        opened.unwrap_or_else(|| Err(shared.too_late("connection")))
+    ///
+    /// The future is boxed here, so that crates which await it through this one don't compile it again.
+    #[inline(never)]
+    pub(crate) fn open<'a>(
+        shared: &'a Shared,
+        handle: &'a Handle,
+    ) -> BoxFuture<'a, Result<Self, BackendError>> {
+        Box::pin(async move {
+            let opening = async {
+                let (client, attempt) = shared.connect(handle, None).await?;
+                Self::prepare(client, attempt, shared).await
+            };
+            let limit = shared.options.connect_timeout;
+            let opened = shared.runtime.timeout(limit, opening).await;
+            opened.unwrap_or_else(|| Err(shared.too_late("connection")))
+        })
     }
 
     /// Makes a session of a new connection.
@@ -400,7 +406,7 @@ impl Managed {
     async fn open(&self) -> Result<Arc<Session>, BackendError> {
         let mut closed = self.shared.closed.subscribe();
         let closing = pin!(closed.wait_for(|closed| *closed));
-        let opening = pin!(Session::open(&self.shared, &self.handle));
+        let opening = Session::open(&self.shared, &self.handle);
         let opened = match select(closing, opening).await {
             Either::Left(_) => Err(BackendError::Closed),
             Either::Right((opened, _)) => opened.map(Arc::new),

@@ -7,31 +7,15 @@ use leasehold::{ConnectError, ConnectOptions, InvalidInput, LockClient, RedisLib
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 
-/// No server listens at these URLs: an error must come before any I/O.
-async fn error_at(url: &str) -> ConnectError {
-    leasehold::connect(url).await.expect_err(url)
-}
-
 #[tokio::test]
-async fn url_of_another_service_is_refused_without_its_password() {
+async fn bad_url_is_refused_without_its_password() {
     for url in [
+        // Another service.
         "mysql://me:s3cret@127.0.0.1/db",
         "127.0.0.1:6379",
         "host=/run/postgresql password=s3cret",
         "",
-    ] {
-        let error = error_at(url).await;
-        assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
-        assert!(
-            !format!("{error} {error:?}").contains("s3cret"),
-            "{error:?}"
-        );
-    }
-}
-
-#[tokio::test]
-async fn malformed_url_is_refused_without_its_password() {
-    for url in [
+        // Malformed.
         "redis://me:s3cret@127.0.0.1:port",
         "postgres://me:s3cret@127.0.0.1:port/db",
     ] {
@@ -48,7 +32,8 @@ async fn malformed_url_is_refused_without_its_password() {
 /// The tests have both features.
 #[tokio::test]
 async fn with_two_redis_libraries_the_program_chooses() {
-    let error = error_at("redis://127.0.0.1:1").await;
+    let connected = leasehold::connect("redis://127.0.0.1:1").await;
+    let error = connected.expect_err("two libraries");
     assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
     let text = error.to_string();
     assert!(text.contains("ConnectOptions::redis_library"), "{text}");

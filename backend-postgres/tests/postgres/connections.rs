@@ -9,7 +9,7 @@ use leasehold_api::{
 };
 use leasehold_postgres::PostgresBackend;
 
-use crate::support::{Server, connect_to};
+use crate::support::{Server, connect_to, hold};
 
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
@@ -60,12 +60,7 @@ async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
         LockClient::new(backend)
     };
     let (locks, others) = (connect().await, connect().await);
-    let guard = locks
-        .mutex("a")
-        .expect("valid")
-        .lock()
-        .await
-        .expect("a lock");
+    let guard = hold(&locks, "a").await;
     assert!(kill(&server, "true").parse::<u32>().expect("a number") >= 2);
     // A call may fail if it is sent before the end of the connection is noticed.
     let renewed = async || {
@@ -148,12 +143,7 @@ async fn stuck_statement_does_not_block_later_calls() {
     let begun = std::time::Instant::now();
     let stuck = mutex.try_lock().await.expect_err("stuck");
     assert!(begun.elapsed() < Duration::from_secs(6), "{stuck}");
-    let other = locks
-        .mutex("other")
-        .expect("valid")
-        .lock()
-        .await
-        .expect("a lock");
+    let other = hold(&locks, "other").await;
     other.release().await.expect("released");
     client.batch_execute("ROLLBACK").await.expect("unlocked");
     let guard = mutex

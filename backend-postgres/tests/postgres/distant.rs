@@ -1,8 +1,8 @@
 //! A distant server, and one that refuses connections, behind a proxy that counts them.
 
 use std::net::Ipv4Addr;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::{
@@ -18,7 +18,7 @@ use tokio::sync::mpsc::unbounded_channel;
 use tokio::time::Instant;
 
 use crate::connections::{LONG, kill, next};
-use crate::events::Recorder;
+use crate::events;
 use crate::support::{Server, connect_to};
 
 /// Forwards connections to a server.
@@ -210,8 +210,7 @@ async fn closing_ends_an_attempt_to_connect() {
 
 #[tokio::test]
 async fn refused_subscription_is_reported_once_and_tried_seldom() {
-    let lines = Arc::new(Mutex::new(Vec::new()));
-    let _recording = tracing::subscriber::set_default(Recorder(Arc::clone(&lines)));
+    events::record();
     let (server, proxy, backend) = start(Duration::from_secs(1)).await;
     let session = SessionId::from_bytes([7; 16]);
     let mut stream = backend.listen(session).await.expect("a stream");
@@ -230,11 +229,7 @@ async fn refused_subscription_is_reported_once_and_tried_seldom() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     server.execute("ALTER ROLE locks LOGIN");
     assert_eq!(next(&mut stream).await, missed(true));
-    let lines = lines.lock().expect("no panic");
+    let lines = events::lines("WARN subscription failed", &format!(":{}: ", proxy.port));
     assert_eq!(lines.len(), 1, "{lines:?}");
-    assert!(
-        lines[0].starts_with("WARN subscription failed"),
-        "{lines:?}"
-    );
     assert!(lines[0].contains("not permitted to log in"), "{lines:?}");
 }

@@ -1,5 +1,8 @@
 //! A late transaction has no effect, and no addition is lost.
 
+mod functions;
+mod jobs;
+
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -8,9 +11,7 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{FencingToken, Key, LockClient};
-use leasehold_postgres::{
-    Claim, FENCE_SCHEMA, Fence, FenceError, Options, PostgresBackend, row_key,
-};
+use leasehold_postgres::{Claim, Fence, FenceError, Options, PostgresBackend, row_key};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
 
@@ -18,9 +19,6 @@ use crate::support::{Server, connect_to};
 
 const ANN: FencingToken = FencingToken::new(33);
 const BOB: FencingToken = FencingToken::new(34);
-
-/// The SQLSTATE for a call in the wrong place.
-const MISPLACED: &str = "LH002";
 
 async fn connect(server: &Server) -> Client {
     let connected = tokio_postgres::connect(&server.url(), NoTls).await;
@@ -86,103 +84,11 @@ fn code(error: &tokio_postgres::Error) -> Option<&str> {
     error.code().map(SqlState::code)
 }
 
-/// Runs an occurrence of a job: adds 1, and records that it is done.
-async fn run_job(client: &mut Client, fire: i64, token: i64) -> Result<(), tokio_postgres::Error> {
-    let transaction = client.transaction().await?;
-    let done = "SELECT leasehold.done('report', $1, $2)";
-    transaction.execute(done, &[&fire, &token]).await?;
-    let update = "UPDATE invoices SET total = total + 1";
-    transaction.execute(update, &[]).await?;
-    transaction.commit().await
-}
-
-#[tokio::test]
-async fn effects_of_a_job_are_committed_once() {
-    let server = start();
-    let mut client = connect(&server).await;
-    run_job(&mut client, 1_000, 33)
-        .await
-        .expect("the first run");
-    // The same occurrence, an earlier one, and both under a later token.
-    for (fire, token) in [(1_000, 33), (999, 33), (1_000, 34), (1, 35)] {
-        let error = run_job(&mut client, fire, token).await.expect_err("done");
-        assert_eq!(code(&error), Some("LH004"), "{error}");
-    }
-    run_job(&mut client, 2_000, 36)
-        .await
-        .expect("the next occurrence");
-    let error = run_job(&mut client, 3_000, 35)
-        .await
-        .expect_err("an earlier holder");
-    assert_eq!(code(&error), Some("LH001"), "{error}");
-    // A rollback takes "done" back with the effects.
-    let transaction = client.transaction().await.expect("a transaction");
-    let done = "SELECT leasehold.done('report', 3000, 37)";
-    transaction.execute(done, &[]).await.expect("not done yet");
-    transaction.rollback().await.expect("rolled back");
-    run_job(&mut client, 3_000, 37)
-        .await
-        .expect("it runs again");
-    assert_eq!(total(&server), "103");
-    // Other keys are fenced before.
-    let _ = claim(&client, ANN).await.expect("free");
-    let transaction = client.transaction().await.expect("a transaction");
-    for fence in [
-        "SELECT leasehold.fence('invoice:42', 33)",
-        "SELECT leasehold.done('report', 4000, 38)",
-    ] {
-        transaction
-            .execute(fence, &[])
-            .await
-            .expect("in this order");
-    }
-    transaction.commit().await.expect("committed");
-    // Another prefix is another job.
-    let done = "SELECT leasehold.done('report', 1, 1, 'billing:')";
-    client.execute(done, &[]).await.expect("another job");
-}
-
-/// A clock that was wrong for a moment must not silence a job: neither that of the lock service, nor that of Postgres.
-#[tokio::test]
-async fn done_ahead_of_the_clock_is_an_error() {
-    let server = start();
-    let mut client = connect(&server).await;
-    let in_days = |days: i64| {
-        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
-        let millis = now.expect("after 1970").as_millis();
-        i64::try_from(millis).expect("this century") + days * 86_400_000
-    };
-    let error = run_job(&mut client, in_days(3), 33).await;
-    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
-    run_job(&mut client, in_days(1), 33)
-        .await
-        .expect("no more than two days");
-    // Recorded while the clock of this server was ahead.
-    server.execute(&format!(
-        "UPDATE leasehold.jobs SET done = {}",
-        in_days(300)
-    ));
-    let error = run_job(&mut client, in_days(0), 34).await;
-    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
-    server.execute("DELETE FROM leasehold.jobs");
-    run_job(&mut client, in_days(0), 34)
-        .await
-        .expect("as the hint says");
-    assert_eq!(total(&server), "102");
-}
-
-#[tokio::test]
-async fn two_runs_of_an_occurrence_commit_one() {
-    let server = start();
-    let (mut one, mut other) = (connect(&server).await, connect(&server).await);
-    for fire in 1..=20 {
-        let (first, second) = tokio::join!(
-            run_job(&mut one, fire, 2 * fire),
-            run_job(&mut other, fire, 2 * fire)
-        );
-        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
-    }
-    assert_eq!(total(&server), "120");
+/// Executes statements, which must fail with this SQLSTATE.
+async fn refused(client: &Client, statements: &str, state: &str) {
+    let refused = client.batch_execute(statements).await;
+    let error = refused.expect_err(statements);
+    assert_eq!(code(&error), Some(state), "{statements}");
 }
 
 /// The first holder is paused past its lease. The second one takes the lock and writes. Then the first
@@ -317,32 +223,6 @@ async fn claim_that_the_database_has_lost_is_none() {
     }
 }
 
-/// What SQL programs write: a claim in one transaction and a fence in the next.
-#[tokio::test]
-async fn fence_without_a_claim_is_refused() {
-    let server = start();
-    let client = connect(&server).await;
-    let fence =
-        "BEGIN; SELECT leasehold.fence('invoice:42', 34); UPDATE invoices SET total = 9; COMMIT";
-    let unclaimed = async || {
-        let error = client.batch_execute(fence).await.expect_err("refused");
-        assert_eq!(code(&error), Some("LH003"));
-        client.batch_execute("ROLLBACK").await.expect("rolled back");
-        assert_eq!(total(&server), "100");
-    };
-    unclaimed().await;
-    let claim = "SELECT leasehold.claim('invoice:42', 34)";
-    let rolled_back = format!("BEGIN; {claim}; SELECT total FROM invoices; ROLLBACK");
-    client.batch_execute(&rolled_back).await.expect("executed");
-    unclaimed().await;
-    client.batch_execute(claim).await.expect("claimed");
-    client.batch_execute(fence).await.expect("fenced");
-    // One transaction may do everything.
-    let one = format!("BEGIN; {claim}; UPDATE invoices SET total = 150; COMMIT");
-    client.batch_execute(&one).await.expect("claimed");
-    assert_eq!(total(&server), "150");
-}
-
 /// Ann's transaction began in time. Bob's waits for it, and sees what it has written.
 #[tokio::test]
 async fn transaction_that_was_first_is_finished_and_seen() {
@@ -395,8 +275,7 @@ async fn stale_transaction_cannot_be_committed() {
 
     client.batch_execute("BEGIN").await.expect("begun");
     let call = "SELECT leasehold.fence('invoice:42', 33)";
-    let error = client.batch_execute(call).await.expect_err("stale");
-    assert_eq!(code(&error), Some("LH001"));
+    refused(&client, call, "LH001").await;
     let write = "UPDATE invoices SET total = 9";
     client.batch_execute(write).await.expect_err("aborted");
     client.batch_execute("COMMIT").await.expect("rolled back");
@@ -426,99 +305,6 @@ async fn several_keys_are_fenced() {
     assert_stale(stale, BOB);
     let other = of_one.begin(client.build_transaction()).await;
     drop(other.expect("nothing was claimed for it"));
-}
-
-/// If the failure were undone with the savepoint, a stale transaction would be committed.
-#[tokio::test]
-async fn fence_within_a_savepoint_is_refused() {
-    let server = start();
-    let mut client = connect(&server).await;
-    drop(claim(&client, BOB).await.expect("claimed"));
-    // All of these tokens are good.
-    let call = "SELECT leasehold.fence('invoice:42', 34)";
-
-    let mut outer = client.transaction().await.expect("a transaction");
-    let inner = outer.transaction().await.expect("a savepoint");
-    let error = inner.batch_execute(call).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-    drop(inner);
-    outer.rollback().await.expect("rolled back");
-
-    let block = format!(
-        "DO $$ BEGIN PERFORM {}; EXCEPTION WHEN division_by_zero THEN END $$",
-        call.trim_start_matches("SELECT ")
-    );
-    let error = client.batch_execute(&block).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-
-    // So is a claim.
-    let claim = call.replace("fence(", "claim(");
-    let within = format!("BEGIN; SAVEPOINT s; {claim}");
-    let error = client.batch_execute(&within).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-    client.batch_execute("ROLLBACK").await.expect("rolled back");
-
-    // Also a second time, within a transaction that is fenced.
-    let mut outer = begin(&mut client, BOB).await.expect("begun");
-    let inner = outer.transaction().await.expect("a savepoint");
-    let error = inner.batch_execute(call).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-    drop(inner);
-    drop(outer);
-
-    // Elsewhere it may be called, also within a block and twice.
-    let released = format!("BEGIN; SAVEPOINT s; RELEASE s; {call}; {call}; COMMIT");
-    client.batch_execute(&released).await.expect("fenced");
-    let block = block.replace("EXCEPTION WHEN division_by_zero THEN ", "");
-    client.batch_execute(&block).await.expect("fenced");
-}
-
-/// What such a transaction has read is perhaps too old.
-#[tokio::test]
-async fn fence_after_a_write_is_refused() {
-    let server = start();
-    let client = connect(&server).await;
-    drop(claim(&client, BOB).await.expect("claimed"));
-    let late = "BEGIN; UPDATE invoices SET total = 9; SELECT leasehold.fence('invoice:42', 34)";
-    let error = client.batch_execute(late).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-    client.batch_execute("COMMIT").await.expect("rolled back");
-    assert_eq!(total(&server), "100");
-    // The next transaction of the connection isn't taken for this one.
-    let first = "BEGIN; SELECT leasehold.fence('invoice:42', 34); COMMIT";
-    client.batch_execute(first).await.expect("fenced");
-    let error = client.batch_execute(late).await.expect_err("refused");
-    assert_eq!(code(&error), Some(MISPLACED));
-}
-
-/// The transaction has read another key's rows before that key is fenced, and has written since.
-#[tokio::test]
-async fn second_fence_after_a_write_is_refused() {
-    let server = start();
-    let client = connect(&server).await;
-    let (a, b) = ("leasehold.fence('a', 34)", "leasehold.fence('b', 34)");
-    let claims = "SELECT leasehold.claim('a', 34), leasehold.claim('b', 34)";
-    client.batch_execute(claims).await.expect("claimed");
-    let reads = "SELECT total FROM invoices";
-    let writes = [
-        "UPDATE invoices SET total = 9",
-        "SELECT total FROM invoices FOR UPDATE",
-        "SAVEPOINT s; UPDATE invoices SET total = 9; ROLLBACK TO s",
-        "CREATE TEMPORARY TABLE other ()",
-    ];
-    for write in writes {
-        let late = format!("BEGIN; SELECT {a}; {reads}; {write}; SELECT {b}; COMMIT");
-        let error = client.batch_execute(&late).await.expect_err(write);
-        assert_eq!(code(&error), Some(MISPLACED), "{write}");
-        client.batch_execute("ROLLBACK").await.expect("rolled back");
-    }
-    assert_eq!(total(&server), "100");
-    let early = format!(
-        "BEGIN; SELECT {a}, {b}; {reads}; SELECT {b}; SELECT {a}; {}; COMMIT",
-        writes[0]
-    );
-    client.batch_execute(&early).await.expect("fenced");
-    assert_eq!(total(&server), "9");
 }
 
 /// Ann's process is paused while Postgres sends her a result. No setting of Postgres ends her transaction.
@@ -622,40 +408,6 @@ async fn wrong_arguments_are_refused_before_any_io() {
     }
 }
 
-#[tokio::test]
-async fn wrong_arguments_of_the_functions_are_refused() {
-    let server = start();
-    let client = connect(&server).await;
-    for function in ["claim", "fence"] {
-        for arguments in [
-            "NULL, 34",
-            "'invoice:42', NULL",
-            "'invoice:42', 0",
-            "'invoice:42', 34, NULL",
-            "'invoice:42', 34, '', 0",
-            "'invoice:42', 34, '', NULL",
-        ] {
-            let call = format!("SELECT leasehold.{function}({arguments})");
-            let error = client.batch_execute(&call).await.expect_err(&call);
-            assert_eq!(
-                error.code(),
-                Some(&SqlState::INVALID_PARAMETER_VALUE),
-                "{call}"
-            );
-        }
-    }
-    assert_eq!(server.execute("SELECT count(*) FROM leasehold.fences"), "0");
-    // What a session sets doesn't change the name of a row.
-    let old_strings = "SET standard_conforming_strings = off; SET escape_string_warning = off;
-        SELECT leasehold.claim('42', 34, 'billing:')";
-    client.batch_execute(old_strings).await.expect("claimed");
-    let stored = row_key("billing:", &Key::new("42").expect("valid"));
-    let row = client
-        .query_one("SELECT key FROM leasehold.fences", &[])
-        .await;
-    assert_eq!(row.expect("a row").get::<_, Vec<u8>>(0), stored);
-}
-
 /// Prefix and key are one text together. Neither the locks nor the fences are one.
 #[tokio::test]
 async fn prefixes_separate_locks_and_fences() {
@@ -693,31 +445,6 @@ async fn prefixes_separate_locks_and_fences() {
             assert_eq!(rows, 1, "{prefix} {key} in {table}");
         }
         guards.push((locks, guard));
-    }
-}
-
-/// The function as it was before fences had prefixes, and as it was when it claimed.
-const BEFORE: [&str; 2] = [
-    "CREATE FUNCTION leasehold.fence(name text, new_token bigint) RETURNS void
-        LANGUAGE plpgsql AS $$ BEGIN RAISE 'an old one'; END $$",
-    "CREATE FUNCTION leasehold.fence(name text, new_token bigint, key_prefix text DEFAULT '')
-        RETURNS void LANGUAGE plpgsql AS $$ BEGIN RAISE 'an old one'; END $$",
-];
-
-#[tokio::test]
-async fn schema_of_fences_is_its_own_upgrade() {
-    for before in BEFORE {
-        let server = start();
-        server.execute("DROP FUNCTION leasehold.claim, leasehold.fence, leasehold.lock_fence");
-        server.execute(before);
-        let mut client = connect(&server).await;
-        server.execute("INSERT INTO leasehold.fences VALUES ('invoice:42', 34)");
-        server.execute(FENCE_SCHEMA);
-        server.execute(FENCE_SCHEMA);
-        assert_stale(add(&mut client, ANN, 10).await, ANN);
-        add(&mut client, BOB, 50).await.expect("written");
-        let call = "SELECT leasehold.fence('invoice:42', 34)";
-        client.batch_execute(call).await.expect("fenced");
     }
 }
 

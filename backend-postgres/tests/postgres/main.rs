@@ -7,6 +7,7 @@ mod support;
 mod connections;
 mod crowd;
 mod distant;
+#[path = "../../../redis-common/tests/shared/events.rs"]
 mod events;
 #[path = "../../../redis-common/tests/shared/faults.rs"]
 mod faults;

@@ -11,7 +11,7 @@ use leasehold_postgres::tokio_postgres::{self, Config, NoTls, Socket};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 
 use crate::lock_is_handed_over;
-use crate::support::{Server, connect_to};
+use crate::support::{Server, connect_to, hold};
 
 /// A busy machine may need longer than the default.
 fn options() -> Options {
@@ -100,8 +100,8 @@ async fn change_to_shared_connections_is_noticed() {
     let server = Server::start();
     let (pooler, url) = server.pooler("pool_mode = session");
     let locks = LockClient::new(connect_to(&url).await);
-    let guard = locks.mutex("a").expect("valid").lock().await;
-    guard.expect("a lock").release().await.expect("released");
+    let guard = hold(&locks, "a").await;
+    guard.release().await.expect("released");
     pooler.reconfigure("pool_mode = transaction\nserver_round_robin = 1");
     let _clients = others(&url, 3, false).await;
     let error = tokio::time::timeout(Duration::from_secs(20), async {

@@ -8,7 +8,7 @@ use leasehold_api::{LockClient, bounds};
 use leasehold_postgres::{Options, PostgresBackend};
 use tokio::task::JoinSet;
 
-use crate::support::{Server, connect_to};
+use crate::support::{Server, connect_to, hold};
 
 /// A busy machine may need longer than the default.
 fn slow() -> Options {
@@ -32,12 +32,7 @@ async fn rows_past_their_time_are_removed_and_others_kept() {
          FROM generate_series(1, 3500) AS n;
          INSERT INTO leasehold.locks VALUES ('new', 0, '', 9000000000000000)",
     );
-    let guard = locks
-        .mutex("a")
-        .expect("valid")
-        .lock()
-        .await
-        .expect("a lock");
+    let guard = hold(&locks, "a").await;
     for _ in 0..100 {
         tokio::time::sleep(Duration::from_millis(50)).await;
         if server.execute("SELECT count(*) FROM leasehold.locks") == "2" {
@@ -77,8 +72,8 @@ async fn removal_reads_no_row_that_is_kept() {
     // The first call begins a removal.
     for _ in 0..300 {
         let begun = Instant::now();
-        let guard = locks.mutex("a").expect("valid").lock().await;
-        guard.expect("a lock").release().await.expect("released");
+        let guard = hold(&locks, "a").await;
+        guard.release().await.expect("released");
         longest = longest.max(begun.elapsed());
     }
     println!("{rows} rows: the longest acquire and release beside a removal took {longest:?}");
@@ -103,8 +98,8 @@ async fn index_leaves_most_updates_within_their_page() {
     let server = Server::start();
     let locks = client(&server).await;
     for _ in 0..100 {
-        let guard = locks.mutex("a").expect("valid").lock().await;
-        guard.expect("a lock").release().await.expect("released");
+        let guard = hold(&locks, "a").await;
+        guard.release().await.expect("released");
     }
     drop(locks);
     let updates = "SELECT n_tup_upd > 190, n_tup_hot_upd > n_tup_upd - 5 FROM pg_stat_user_tables
@@ -128,12 +123,7 @@ async fn prefixes_separate_programs() {
         LockClient::new(backend.expect("a server"))
     };
     let (billing, shop) = (with("billing:").await, with("shop:").await);
-    let first = billing
-        .mutex("a")
-        .expect("valid")
-        .lock()
-        .await
-        .expect("a lock");
+    let first = hold(&billing, "a").await;
     let second = shop
         .mutex("a")
         .expect("valid")
@@ -199,8 +189,8 @@ async fn locks_are_committed_to_disk_whatever_the_default_is() {
              FOR EACH ROW EXECUTE FUNCTION note()",
     );
     let locks = client(&server).await;
-    let guard = locks.mutex("a").expect("valid").lock().await;
-    guard.expect("a lock").release().await.expect("released");
+    let guard = hold(&locks, "a").await;
+    guard.release().await.expect("released");
     let seen = "SELECT string_agg(DISTINCT setting, ' ') FROM seen";
     assert_eq!(server.execute(seen), "on");
 }

@@ -124,34 +124,21 @@ async fn password_is_bound_to_the_tls_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificate_of_an_unknown_authority_is_refused() {
-    let server = server(Authority::new().issue(HOST));
-    let check = "set the authority's certificate with Options::root_certificates";
-    refused(
-        &server,
-        "?sslmode=require",
-        trusting(&Authority::new()),
-        check,
-    )
-    .await;
-    // The machine doesn't know it either.
-    refused(&server, "?sslmode=require", options(), check).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificate_for_another_host_is_refused() {
+async fn bad_certificate_is_refused() {
     let authority = Authority::new();
-    let server = server(authority.issue("db.example"));
-    let check = "the server's certificate is for another host";
-    refused(&server, "?sslmode=require", trusting(&authority), check).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expired_certificate_is_refused() {
-    let authority = Authority::new();
-    let server = server(authority.issue_expired(HOST));
-    let check = "the server's certificate has expired";
-    refused(&server, "?sslmode=require", trusting(&authority), check).await;
+    let unknown = "set the authority's certificate with Options::root_certificates";
+    let other_host = "the server's certificate is for another host";
+    let expired = "the server's certificate has expired";
+    let trusting = || trusting(&authority);
+    for (identity, options, check) in [
+        (Authority::new().issue(HOST), trusting(), unknown),
+        // The machine doesn't know it either.
+        (authority.issue(HOST), options(), unknown),
+        (authority.issue("db.example"), trusting(), other_host),
+        (authority.issue_expired(HOST), trusting(), expired),
+    ] {
+        refused(&server(identity), "?sslmode=require", options, check).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

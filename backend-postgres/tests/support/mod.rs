@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::{LockClient, MutexGuard};
 use leasehold_postgres::{Options, PostgresBackend, SCHEMA};
 use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer};
 
@@ -57,4 +58,10 @@ pub(crate) async fn connect_to(url: &str) -> PostgresBackend {
     let options = Options::new().connect_timeout(Duration::from_secs(5));
     let backend = PostgresBackend::connect_with(url, options).await;
     backend.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Waits for a mutex.
+pub(crate) async fn hold(locks: &LockClient, key: &str) -> MutexGuard {
+    let mutex = locks.mutex(key).expect("valid");
+    mutex.lock().await.expect("a lock")
 }

@@ -6,8 +6,8 @@ mod scenarios;
 mod servers;
 
 use leasehold_test_servers::{RedisServer, ServerOptions};
-use scenarios::support::Place;
-use scenarios::{ALL, run_all, statuses};
+use scenarios::support::{Place, SLACK, Started};
+use scenarios::{ALL, operators, run_all, statuses};
 
 #[test]
 fn redis() {
@@ -27,16 +27,15 @@ fn a_server_that_refuses() {
         .with_config("requirepass", ["secret"])
         .start();
     let place = Place::new(&server.url(), "refused");
-    let mut refused = scenarios::support::Started::new(place.run(&[], "true"));
-    let text = refused.expect_status(77, scenarios::support::SLACK);
+    let mut refused = Started::new(place.run(&[], "true"));
+    let text = refused.expect_status(77, SLACK);
     assert!(!text.contains("secret"), "{text}");
 
     // The password comes from a file.
     let url = format!("redis://:secret@127.0.0.1:{}\n", server.port());
     std::fs::write(place.file("url"), url).expect("written");
-    let mut accepted =
-        scenarios::support::Started::new(place.run(&["--url-file", "url"], "exit 2"));
-    accepted.expect_status(2, scenarios::support::SLACK);
+    let mut accepted = Started::new(place.run(&["--url-file", "url"], "exit 2"));
+    accepted.expect_status(2, SLACK);
 }
 
 /// Without persistence, a restart would lose locks.
@@ -52,10 +51,8 @@ fn doctor() {
     ] {
         let server = options.start();
         let place = Place::new(&server.url(), "doctor");
-        let output = place.leasehold().arg("doctor").output();
-        let output = output.expect("the command runs");
-        let text = String::from_utf8(output.stdout).expect("text");
-        assert_eq!(output.status.code(), Some(status), "{text}");
+        let (found, text) = operators::run(&place, &["doctor"]);
+        assert_eq!(found, Some(status), "{text}");
         assert!(text.contains(line), "{text}");
     }
 }

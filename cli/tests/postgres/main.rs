@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 use scenarios::support::{LEASE, Place, SLACK, alive_in, wait_until};
-use scenarios::{ALL, run_all};
+use scenarios::{ALL, operators, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
 fn server() -> (PostgresServer, String) {
@@ -29,13 +29,8 @@ fn postgres() {
 #[test]
 fn doctor_sees_settings() {
     let (server, url) = server();
-    let doctor = || {
-        let place = Place::new(&url, "doctor");
-        let output = place.leasehold().arg("doctor").output();
-        let output = output.expect("the command runs");
-        let text = String::from_utf8(output.stdout).expect("text");
-        (output.status.code(), text)
-    };
+    let place = Place::new(&url, "doctor");
+    let doctor = || operators::run(&place, &["doctor"]);
     let (status, text) = doctor();
     assert_eq!(status, Some(0), "{text}");
     server.execute("postgres", "ALTER TABLE leasehold.locks SET UNLOGGED");

@@ -7,13 +7,14 @@
 
 use std::collections::VecDeque;
 use std::fmt;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use leasehold_api::{BackendError, ClockId};
 
 use super::connector::Connection;
 use super::failure::{Failure, FailureKind};
+use super::lock;
 use super::server::{UNKNOWN, field};
 use crate::options::ServerChecks;
 use crate::script::Call;
@@ -166,11 +167,6 @@ impl Checks {
             }
         }
     }
-}
-
-/// Ignores poisoning: the data behind these locks is always valid.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn reject(found: &[Finding]) -> Result<(), BackendError> {

@@ -45,6 +45,10 @@ pub(crate) struct Node {
     pub(crate) answers_take: Mutex<Duration>,
     /// The number of scripts that it has run.
     pub(crate) scripts: AtomicUsize,
+    /// What they answer.
+    pub(crate) script_answer: Mutex<Vec<u8>>,
+    /// Whether it doesn't tell its `run_id`.
+    pub(crate) unnamed: AtomicBool,
     /// The channels that were unsubscribed.
     pub(crate) left: Mutex<Vec<String>>,
 }
@@ -59,6 +63,8 @@ impl Default for Node {
             silent: AtomicBool::default(),
             answers_take: Mutex::default(),
             scripts: AtomicUsize::default(),
+            script_answer: Mutex::default(),
+            unnamed: AtomicBool::default(),
             left: Mutex::default(),
         }
     }
@@ -196,11 +202,14 @@ impl Connection for ToNode {
         _: bool,
     ) -> Result<Vec<u8>, Failure> {
         self.node.scripts.fetch_add(1, Ordering::SeqCst);
-        Ok(Vec::new())
+        Ok(self.node.script_answer.lock().expect("no panic").clone())
     }
 
     async fn info(&self, _: Option<&'static str>) -> Result<String, Failure> {
-        Ok(INFO.into())
+        Ok(match self.node.unnamed.load(Ordering::SeqCst) {
+            true => INFO.replace("run_id", "other"),
+            false => INFO.into(),
+        })
     }
 
     async fn primary_of(&self, _: &str) -> Result<Option<(String, u16)>, Failure> {

@@ -23,7 +23,7 @@
 use std::future::Future;
 use std::pin::{Pin, pin};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -34,6 +34,7 @@ use tokio::sync::watch;
 use super::clock::ClockWatch;
 use super::connector::{self, CompareAndSet, Compared, Connection, Connector};
 use super::failure::{Failure, FailureKind};
+use super::lock;
 use super::server::UNKNOWN;
 use super::shared::{Connected, Shared, no_connection, not_run};
 use super::slots::SlotRange;
@@ -526,7 +527,5 @@ impl<T> Live<T> {
     }
 }
 
-/// Ignores poisoning: the data behind these locks is always valid.
-fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
+#[cfg(test)]
+mod tests;

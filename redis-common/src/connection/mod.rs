@@ -23,6 +23,8 @@ mod subscription;
 mod tls;
 mod url;
 
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
 pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
 pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};
@@ -38,3 +40,8 @@ pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;
 pub use url::{Address, Sentinels, ServerUrl};
+
+/// Ignores poisoning: the data behind these locks is always valid.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

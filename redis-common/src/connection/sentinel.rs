@@ -12,7 +12,7 @@
 
 use std::error::Error;
 use std::fmt;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
@@ -22,6 +22,7 @@ use tokio::runtime::Handle;
 
 use super::connector::{Connection, Connector};
 use super::failure::Failure;
+use super::lock;
 use super::shared::{Connected, Shared, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
 use crate::options::Options;
@@ -272,8 +273,7 @@ impl<C: Connector> SentinelSource<C> {
 
     /// The address of the primary that was reached last.
     fn primary(&self) -> Option<Address> {
-        let primary = self.primary.lock();
-        primary.unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.primary).clone()
     }
 
     /// Records that a connection has reached the primary at `address`. If the connections so far
@@ -290,7 +290,7 @@ impl<C: Connector> SentinelSource<C> {
         address: &Address,
         connected: Connected<T>,
     ) -> Result<Connected<T>, BackendError> {
-        let mut primary = self.primary.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut primary = lock(&self.primary);
         if let Some(now) = &*primary
             && Some(now) != known
             && now != address

@@ -24,7 +24,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -35,6 +35,7 @@ use tokio::sync::watch;
 use super::cluster::Cluster;
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
+use super::lock;
 use super::shared::{Shared, not_run};
 use super::slots::{NodeAddress, slot_of};
 use super::subscription::{CHECK_EVERY, as_stream};
@@ -98,7 +99,7 @@ impl Streams {
     }
 
     fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Vec<UnboundedSender<Notification>>>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 }
 
@@ -459,11 +460,11 @@ impl<C: Connector> Subscriber<C> {
     }
 
     fn failure(&self) -> MutexGuard<'_, Option<BackendError>> {
-        self.failure.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.failure)
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<String, Channel>> {
-        self.channels.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.channels)
     }
 }
 

@@ -67,16 +67,12 @@ impl<C: Connector> Shared<C> {
     pub(crate) fn for_node(&self, connector: C, unnamed_clock: ClockId) -> Self {
         Self {
             connector: Arc::new(connector),
-            options: self.options.clone(),
-            runtime: self.runtime.clone(),
-            handle: self.handle.clone(),
             sentinels: None,
             moved: Arc::default(),
-            checks: Arc::clone(&self.checks),
             has_rights: Arc::default(),
             clock: Arc::default(),
             unnamed_clock,
-            mode: self.mode,
+            ..self.driven_by(self.handle.clone())
         }
     }
 

@@ -32,9 +32,6 @@ pub struct ScriptSettings {
     /// How long the server remembers the last token of a key. Must be the same for all clients of a
     /// server.
     pub token_retention: Duration,
-    /// Whether scripts publish notifications. If not, waiters depend on polls, and no request may
-    /// say that its session listens.
-    pub push: bool,
     /// Whether scripts publish on shard channels, as in a cluster. The channel is then in the slot of
     /// the key.
     pub shard_channels: bool,
@@ -45,20 +42,12 @@ impl Default for ScriptSettings {
         Self {
             delivery_window: bounds::DELIVERY_WINDOW,
             token_retention: bounds::TOKEN_RETENTION,
-            push: true,
             shard_channels: false,
         }
     }
 }
 
 impl ScriptSettings {
-    /// Sets whether scripts publish notifications.
-    #[must_use]
-    pub const fn with_push(mut self, push: bool) -> Self {
-        self.push = push;
-        self
-    }
-
     /// Sets whether scripts publish on shard channels.
     #[must_use]
     pub const fn with_shard_channels(mut self, shard_channels: bool) -> Self {

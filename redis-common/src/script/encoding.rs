@@ -55,6 +55,7 @@ impl Writer {
     }
 
     /// Writes over these bytes, in their memory.
+    #[cfg(feature = "remembered")]
     pub(crate) fn over(mut bytes: Vec<u8>) -> Self {
         bytes.clear();
         Self { bytes }

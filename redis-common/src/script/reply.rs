@@ -51,11 +51,7 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
         b'Q' => AcquireReply::Queued(queued(from)?),
         b'H' => AcquireReply::Contended(contention(from)?),
         b'R' => AcquireReply::Refused(refused(from)?),
-        _ => {
-            return Err(Malformed {
-                what: "acquire reply",
-            });
-        }
+        _ => return malformed("acquire reply"),
     })
 }
 
@@ -67,7 +63,7 @@ pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<PollRepl
             b'A' => PollReply::Acquired(acquired(from)?),
             b'Q' => PollReply::Queued(queued(from)?),
             b'G' => PollReply::Gone(reason(from)?),
-            _ => return Err(Malformed { what: "poll reply" }),
+            _ => return malformed("poll reply"),
         })
     })
 }
@@ -82,11 +78,7 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<Renew
                 remaining: from.duration("remaining")?,
             },
             b'L' => RenewReply::Lost(reason(from)?),
-            _ => {
-                return Err(Malformed {
-                    what: "renew reply",
-                });
-            }
+            _ => return malformed("renew reply"),
         })
     })
 }
@@ -98,20 +90,13 @@ pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<Relea
         Ok(match from.u8("release reply")? {
             b'R' => {
                 let holds_left = from.u32("holds left")?;
-                let holder = if holds_left == 0 {
-                    None
-                } else {
-                    Some(holder_status(from)?)
-                };
+                let holder = (holds_left > 0).then(|| holder_status(from));
+                let holder = holder.transpose()?;
                 ReleaseReply::Released { holds_left, holder }
             }
             b'L' => ReleaseReply::Left,
             b'N' => ReleaseReply::NotHeld(reason(from)?),
-            _ => {
-                return Err(Malformed {
-                    what: "release reply",
-                });
-            }
+            _ => return malformed("release reply"),
         })
     })
 }
@@ -127,11 +112,7 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Decoded<ConvertReply> {
             b'S' => ConvertReply::NotSoleHolder,
             b'W' => ConvertReply::WrongEpoch(holder_status(from)?),
             b'L' => ConvertReply::Lost(reason(from)?),
-            _ => {
-                return Err(Malformed {
-                    what: "convert reply",
-                });
-            }
+            _ => return malformed("convert reply"),
         })
     })
 }
@@ -139,31 +120,15 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Decoded<ConvertReply> {
 /// Decodes the answer to [`Protocol::inspect`](super::Protocol::inspect).
 pub fn inspect(bytes: &[u8], clock: ClockId) -> Decoded<InspectReply> {
     only(bytes, clock, |from| {
-        let spec = if from.flag("spec flag")? {
-            Some(from.spec("spec")?)
-        } else {
-            None
-        };
-        let token = if from.flag("token flag")? {
-            Some(from.token("token")?)
-        } else {
-            None
-        };
-        let holder_count = from.u32("holder count")?;
-        let weight = from.u32("weight")?;
-        let holders = list(from, holder)?;
-        let waiter_count = from.u32("waiter count")?;
-        let waiters = list(from, waiter)?;
-        let note = note_view(from)?;
         Ok(InspectReply {
-            spec,
-            token,
-            holders,
-            holder_count,
-            weight,
-            waiters,
-            waiter_count,
-            note,
+            spec: optional(from, "spec flag", |from| from.spec("spec"))?,
+            token: optional(from, "token flag", |from| from.token("token"))?,
+            holder_count: from.u32("holder count")?,
+            weight: from.u32("weight")?,
+            holders: list(from, holder)?,
+            waiter_count: from.u32("waiter count")?,
+            waiters: list(from, waiter)?,
+            note: note_view(from)?,
         })
     })
 }
@@ -176,11 +141,7 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Decoded<ForceReply> {
                 holders: from.u32("holders")?,
             },
             b'W' => ForceReply::WrongEpoch,
-            _ => {
-                return Err(Malformed {
-                    what: "force reply",
-                });
-            }
+            _ => return malformed("force reply"),
         })
     })
 }
@@ -197,7 +158,7 @@ pub fn note(bytes: &[u8], clock: ClockId) -> Decoded<NoteReply> {
                 reason: reason(from)?,
                 note: note_view(from)?,
             },
-            _ => return Err(Malformed { what: "note reply" }),
+            _ => return malformed("note reply"),
         })
     })
 }
@@ -225,11 +186,7 @@ pub fn decode_notification(payload: &[u8]) -> Result<Vec<Notification>, Malforme
             },
             b'H' => Notification::WakeUp { sequence, stamp },
             REVOCATION => Notification::Revoked { sequence, stamp },
-            _ => {
-                return Err(Malformed {
-                    what: "notification",
-                });
-            }
+            _ => return malformed("notification"),
         });
     }
     Ok(notifications)
@@ -307,12 +264,16 @@ fn element<T>(
             classify(code, message).into_error(text.as_str())
         }
         BROKEN => BackendError::outcome_unknown(text),
-        _ => return Err(Malformed { what: "status" }),
+        _ => return malformed("status"),
     }))
 }
 
 fn garbage(error: &Malformed) -> BackendError {
     BackendError::outcome_unknown("the answer can't be decoded").with_source(error.clone())
+}
+
+const fn malformed<T>(what: &'static str) -> Result<T, Malformed> {
+    Err(Malformed { what })
 }
 
 fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
@@ -321,7 +282,7 @@ fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
         FORCED => Ok(EndReason::Forced),
         RELEASED => Ok(EndReason::Released),
         UNKNOWN => Ok(EndReason::Unknown),
-        _ => Err(Malformed { what: "reason" }),
+        _ => malformed("reason"),
     }
 }
 
@@ -342,15 +303,9 @@ fn queued(from: &mut Reader<'_>) -> Result<Queued, Malformed> {
 }
 
 fn contention(from: &mut Reader<'_>) -> Result<Contended, Malformed> {
-    let retry_after = from.duration("retry after")?;
-    let holder = if from.flag("label flag")? {
-        Some(from.label("label")?)
-    } else {
-        None
-    };
     Ok(Contended {
-        retry_after,
-        holder,
+        retry_after: from.duration("retry after")?,
+        holder: optional(from, "label flag", |from| from.label("label"))?,
     })
 }
 
@@ -366,7 +321,7 @@ fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
         b'N' => Refused::HoldLimit,
         b'D' => Refused::WouldDeadlock,
         b'F' => Refused::FloorTooHigh,
-        _ => return Err(Malformed { what: "refusal" }),
+        _ => return malformed("refusal"),
     })
 }
 
@@ -379,19 +334,26 @@ fn holder_status(from: &mut Reader<'_>) -> Result<HolderStatus, Malformed> {
 }
 
 fn note_view(from: &mut Reader<'_>) -> Result<Option<NoteView>, Malformed> {
-    if !from.flag("note flag")? {
-        return Ok(None);
-    }
-    let (token, version) = (from.token("token")?, from.u32("version")?);
-    let kept_for = from.duration("kept for")?;
-    let length = usize::from(from.u8("length of a note")?);
-    let bytes = from.take(length, "note")?.to_vec();
-    Ok(Some(NoteView {
-        token,
-        version,
-        bytes,
-        kept_for,
-    }))
+    optional(from, "note flag", |from| {
+        let (token, version) = (from.token("token")?, from.u32("version")?);
+        let kept_for = from.duration("kept for")?;
+        let length = usize::from(from.u8("length of a note")?);
+        Ok(NoteView {
+            token,
+            version,
+            bytes: from.take(length, "note")?.to_vec(),
+            kept_for,
+        })
+    })
+}
+
+/// Reads a flag, and then what follows if it is set.
+fn optional<'a, T>(
+    from: &mut Reader<'a>,
+    flag: &'static str,
+    read: impl FnOnce(&mut Reader<'a>) -> Result<T, Malformed>,
+) -> Result<Option<T>, Malformed> {
+    from.flag(flag)?.then(|| read(from)).transpose()
 }
 
 fn list<T>(

@@ -273,7 +273,6 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("RETENTION", number(settings.token_retention)),
         // Added to the stored end whenever it moves, so that it moves rarely.
         ("SLACK", number(settings.token_retention / 8)),
-        ("PUSH", settings.push.to_string()),
         ("SHARD_CHANNELS", settings.shard_channels.to_string()),
         ("REVOCATION", reply::REVOCATION.to_string()),
         ("PUBLISH", publish.into()),

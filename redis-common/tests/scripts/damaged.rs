@@ -121,13 +121,11 @@ impl Stored {
         };
         for holder in 0..holders {
             let request = self.request(fixture, name, attempt(HOLDER + holder, 1));
-            let reply = fixture.acquire(&request);
-            assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+            fixture.acquired(&request);
         }
         for waiter in 0..self.waiters {
             let request = self.request(fixture, name, attempt(10 + waiter, 1));
-            let reply = fixture.acquire(&request.with_wait(Wait::new(waiter % 2 == 0)));
-            assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+            fixture.queued(&request.with_wait(Wait::new(waiter % 2 == 0)));
         }
     }
 }
@@ -177,7 +175,8 @@ fn send_all(
     let request = stored.request(fixture, name, attempt(STRANGER, 1));
     let acquire = fixture.protocol.acquire(from_ref(&request));
     let acquired = fixture.decoded(&acquire, |bytes| {
-        reply::acquires(bytes, 1, CLOCK).remove(0).map(drop_stamp)
+        let first = reply::acquires(bytes, 1, CLOCK).remove(0);
+        first.map(|stamped| stamped.reply)
     });
     let (name, token) = (key(name), FencingToken::new(1));
     for operation in [attempt(HOLDER, 1), attempt(10, 1), attempt(STRANGER, 2)] {
@@ -203,10 +202,6 @@ fn send_all(
     let force = fixture.protocol.force_release(&force);
     let _ = fixture.decoded(&force, |it| reply::force_release(it, CLOCK).map(drop));
     acquired
-}
-
-fn drop_stamp<T>(stamped: leasehold_api::Stamped<T>) -> T {
-    stamped.reply
 }
 
 impl Fixture {
@@ -284,25 +279,16 @@ fn batch_with_a_damaged_value_fails_only_there() {
     let call = fixture.protocol.acquire(&acquires);
     let answer = fixture.connection.run(&call);
     let acquired = reply::acquires(answer.bytes(), 3, CLOCK);
-    assert!(matches!(
-        granted(&acquired[0]),
-        Some(AcquireReply::Acquired(_))
-    ));
-    assert!(acquired[1].is_err(), "{acquired:?}");
-    assert!(matches!(
-        granted(&acquired[2]),
-        Some(AcquireReply::Acquired(_))
-    ));
+    let replies = acquired.iter().map(|answer| answer.as_ref().ok());
+    let granted = replies.map(|it| Some(matches!(it?.reply, AcquireReply::Acquired(_))));
+    let granted: Vec<_> = granted.collect();
+    assert_eq!(granted, [Some(true), None, Some(true)], "{acquired:?}");
 
     let releases = names.map(|name| Release::new(key(name), attempt(HOLDER, 1)));
     let answer = fixture.connection.run(&fixture.protocol.release(&releases));
     let released = reply::releases(answer.bytes(), 3, CLOCK);
     let ok: Vec<_> = released.iter().map(Result::is_ok).collect();
     assert_eq!(ok, [true, false, true], "{released:?}");
-}
-
-fn granted<T: Clone, E>(answer: &Result<leasehold_api::Stamped<T>, E>) -> Option<T> {
-    answer.as_ref().ok().map(|stamped| stamped.reply.clone())
 }
 
 /// The same for tickets of a string: a ticket whose successor is itself.

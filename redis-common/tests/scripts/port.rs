@@ -17,18 +17,18 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
-    Acquire, BackendError, Convert, FencingToken, ForceMode, ForceRelease, Key, Label, Limits,
-    LockSpec, Mode, Note, Notification, Operation, OwnerId, Policy, Poll, Release, Renew,
-    ServerTime, SessionId, Stamp, Stamped, Wait,
+    Acquire, Convert, FencingToken, ForceMode, ForceRelease, Key, Note, Notification, Poll,
+    Release, Renew, ServerTime, SessionId, Stamp,
 };
 use leasehold_redis_common::remembered;
-use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification, reply};
+use leasehold_redis_common::script::reply::{self, Decoded};
+use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
 use super::support::{CLOCK, Connection, Value};
-use actions::{Action, Attempt, CONTENDED, actions, contention};
+use actions::{Action, CONTENDED, actions, contention};
 
 /// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
@@ -36,11 +36,6 @@ const RETENTION: Duration = Duration::from_millis(80);
 
 fn session(number: u8) -> SessionId {
     SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
-}
-
-/// Owners that sort differently as bytes and as numbers.
-fn owner(number: u8) -> OwnerId {
-    OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
 }
 
 fn release(request: &Acquire) -> Command {
@@ -114,93 +109,6 @@ impl<'a> World<'a> {
 }
 
 impl World<'_> {
-    fn spec(&self, choice: u8) -> LockSpec {
-        if choice >= CONTENDED {
-            let spec = match self.spec - CONTENDED {
-                0 => LockSpec::mutex(),
-                1 => LockSpec::rw_lock(),
-                _ => LockSpec::semaphore(3).expect("a good number"),
-            };
-            return spec
-                .with_waiter_lease(Duration::from_secs(2))
-                .expect("a good lease");
-        }
-        // Mostly the same one in a case, so that the key is shared.
-        let choice = if choice < 28 { self.spec } else { choice };
-        let plain = match choice % 4 {
-            0 => LockSpec::mutex(),
-            1 | 2 => LockSpec::rw_lock(),
-            _ => LockSpec::semaphore(3).expect("a good number"),
-        };
-        let policy = match choice / 4 % 4 {
-            0 => Policy::Fair,
-            1 => Policy::Barging,
-            2 => Policy::ReaderPreference,
-            _ => Policy::WriterPreference,
-        };
-        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 16 % 2)]);
-        plain
-            .with_policy(policy)
-            .unwrap_or(plain)
-            .with_waiter_lease(lease)
-            .expect("a good lease")
-    }
-
-    fn request(&mut self, attempt: &Attempt) -> Acquire {
-        let spec = self.spec(attempt.spec);
-        let mode = match spec.kind() {
-            leasehold_api::Kind::Mutex => Mode::Exclusive,
-            leasehold_api::Kind::RwLock if attempt.mode.is_multiple_of(3) => Mode::Exclusive,
-            leasehold_api::Kind::RwLock => Mode::Shared,
-            leasehold_api::Kind::Semaphore => Mode::Permits(u32::from(attempt.mode) % 3 + 1),
-        };
-        let session = session(attempt.session);
-        let next = self.sequences.entry(session).or_insert(0);
-        *next += 1;
-        let operation = Operation {
-            session,
-            sequence: *next,
-            owner: owner(attempt.owner),
-        };
-        let ahead = match attempt.deliver {
-            0..4 => Duration::ZERO,
-            4..8 => Duration::from_secs(1),
-            _ => Duration::from_millis(25),
-        };
-        let lease = Duration::from_millis(u64::from(attempt.lease) + 1);
-        let key = self.keys[usize::from(attempt.key)].clone();
-        let until = self.now.saturating_add(ahead);
-        let mut request = Acquire::new(key, spec, mode, operation, lease, until)
-            .expect("a good request")
-            .with_label(Label::new("label".repeat(usize::from(attempt.owner))).expect("short"));
-        request.wait = match attempt.wait % 8 {
-            0 | 1 => None,
-            2 => Some(Wait::new(false)),
-            3 => Some(
-                Wait::new(true).with_wait_until(
-                    self.now
-                        .saturating_add(Duration::from_millis(u64::from(attempt.wait % 16))),
-                ),
-            ),
-            _ => Some(Wait::new(true)),
-        };
-        let token = self.tokens.last().map_or(0, |token| token.get());
-        request.floor = match attempt.floor {
-            0..4 => Some(FencingToken::new(1 << 52)),
-            4..30 => Some(FencingToken::new(token)),
-            30..40 => Some(FencingToken::new(token + 50_000)),
-            _ => None,
-        };
-        if attempt.limits < 40 {
-            request = request.with_limits(Limits {
-                holds: 1 + u32::from(attempt.limits % 3),
-                waiters: u32::from(attempt.limits % 4),
-                holders: 1 + u32::from(attempt.limits / 4 % 4),
-            });
-        }
-        request
-    }
-
     fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
         match action {
             Action::Acquire(attempt) => {
@@ -421,23 +329,11 @@ impl World<'_> {
             Command::Note(request) => protocol.note(request),
         };
         let bytes = self.run_call(&call, matches!(command, Command::Acquire(_)))?;
-        let first = |answers: Vec<_>| answers.into_iter().next().expect("one element");
         match command {
-            Command::Acquire(_) => {
-                let mut all = reply::acquires(&bytes, 1, CLOCK);
-                unstamp(all.remove(0), Reply::Acquire)
-            }
-            Command::Poll(_) => {
-                let mut all = reply::polls(&bytes, 1, CLOCK);
-                unstamp(all.remove(0), Reply::Poll)
-            }
-            Command::Renew(_) => {
-                let mut all = reply::renewals(&bytes, 1, CLOCK);
-                unstamp(all.remove(0), Reply::Renew)
-            }
-            Command::Release(_) => {
-                unstamp(first(reply::releases(&bytes, 1, CLOCK)), Reply::Release)
-            }
+            Command::Acquire(_) => first(reply::acquires(&bytes, 1, CLOCK), Reply::Acquire),
+            Command::Poll(_) => first(reply::polls(&bytes, 1, CLOCK), Reply::Poll),
+            Command::Renew(_) => first(reply::renewals(&bytes, 1, CLOCK), Reply::Renew),
+            Command::Release(_) => first(reply::releases(&bytes, 1, CLOCK), Reply::Release),
             Command::Convert(_) => unstamp(reply::convert(&bytes, CLOCK), Reply::Convert),
             Command::Note(_) => unstamp(reply::note(&bytes, CLOCK), Reply::Note),
             Command::Inspect => unstamp(reply::inspect(&bytes, CLOCK), Reply::Inspect),
@@ -525,8 +421,15 @@ fn payload(notification: Notification) -> (Payload, Stamp) {
     }
 }
 
+fn first<T>(
+    mut answers: Vec<Decoded<T>>,
+    wrap: impl Fn(T) -> Reply,
+) -> Result<(ServerTime, Reply), TestCaseError> {
+    unstamp(answers.remove(0), wrap)
+}
+
 fn unstamp<T>(
-    answer: Result<Stamped<T>, BackendError>,
+    answer: Decoded<T>,
     wrap: impl Fn(T) -> Reply,
 ) -> Result<(ServerTime, Reply), TestCaseError> {
     let stamped = answer.map_err(|error| TestCaseError::fail(error.to_string()))?;

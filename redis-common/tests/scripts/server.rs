@@ -7,9 +7,9 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Convert, ConvertReply, EndReason, Key, LockSpec, Mode,
-    Operation, OwnerId, Policy, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    ServerTime, SessionId, Wait,
+    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, FencingToken,
+    Key, LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Queued, Release,
+    ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
 };
 use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
 use leasehold_test_servers::{RedisServer, ServerOptions};
@@ -81,10 +81,27 @@ impl Fixture {
         self.try_acquire(request).expect("a reply")
     }
 
+    /// Acquires the lock, which must be free.
+    #[track_caller]
+    pub(super) fn acquired(&mut self, request: &Acquire) -> Acquired {
+        match self.acquire(request) {
+            AcquireReply::Acquired(acquired) => acquired,
+            other => panic!("not acquired: {other:?}"),
+        }
+    }
+
+    /// Queues for the lock, which must be held.
+    #[track_caller]
+    pub(super) fn queued(&mut self, request: &Acquire) -> Queued {
+        match self.acquire(request) {
+            AcquireReply::Queued(queued) => queued,
+            other => panic!("not queued: {other:?}"),
+        }
+    }
+
     fn hold(&mut self, name: &str, operation: Operation) {
         let request = self.mutex(name, operation);
-        let reply = self.acquire(&request);
-        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        self.acquired(&request);
     }
 
     pub(super) fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
@@ -92,6 +109,25 @@ impl Fixture {
         let answer = self.connection.run(&call);
         let first = reply::releases(answer.bytes(), 1, CLOCK).remove(0);
         first.expect("a reply").reply
+    }
+
+    /// Releases what the operation holds.
+    #[track_caller]
+    pub(super) fn released(&mut self, name: &str, operation: Operation) {
+        let reply = self.release(name, operation);
+        assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
+    }
+
+    /// Polls, and gets the lock. Returns the token.
+    #[track_caller]
+    fn granted(&mut self, name: &str, operation: Operation) -> FencingToken {
+        let poll = Poll::new(key(name), operation, true);
+        let answer = self.connection.run(&self.protocol.poll(&[poll]));
+        let first = reply::polls(answer.bytes(), 1, CLOCK).remove(0);
+        match first.expect("a reply").reply {
+            PollReply::Acquired(acquired) => acquired.token,
+            other => panic!("not granted: {other:?}"),
+        }
     }
 
     fn renew(&mut self, name: &str, operation: Operation) -> RenewReply {
@@ -223,14 +259,12 @@ fn full_memory_stops_only_acquires() {
         fixture.hold(name, attempt(1, 1));
     }
     let write = fixture.request("converted", attempt(1, 1), rw, Mode::Exclusive);
-    let AcquireReply::Acquired(held) = fixture.acquire(&write) else {
-        panic!("the key was free");
-    };
+    let held = fixture.acquired(&write);
     for name in ["waited", "given up"] {
         let queued = fixture
             .mutex(name, attempt(2, 2))
             .with_wait(Wait::new(true));
-        assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
+        fixture.queued(&queued);
     }
     fixture.configure("maxmemory", "1");
     fixture.configure("maxmemory-policy", "noeviction");
@@ -248,11 +282,7 @@ fn full_memory_stops_only_acquires() {
         fixture.renew("renewed", attempt(1, 1)),
         RenewReply::Renewed { .. }
     ));
-    let released = fixture.release("ended", attempt(1, 1));
-    assert!(
-        matches!(released, ReleaseReply::Released { .. }),
-        "{released:?}"
-    );
+    fixture.released("ended", attempt(1, 1));
     let unknown = fixture.release("nothing there", attempt(1, 1));
     assert!(matches!(unknown, ReleaseReply::NotHeld(_)), "{unknown:?}");
     assert_eq!(
@@ -260,17 +290,8 @@ fn full_memory_stops_only_acquires() {
         ReleaseReply::Left
     );
     // Nobody listens, so the release publishes first and marks the waiter as unreachable.
-    let released = fixture.release("waited", attempt(1, 1));
-    assert!(
-        matches!(released, ReleaseReply::Released { .. }),
-        "{released:?}"
-    );
-    let poll = Poll::new(key("waited"), attempt(2, 2), true);
-    let answer = fixture.connection.run(&fixture.protocol.poll(&[poll]));
-    let polled = reply::polls(answer.bytes(), 1, CLOCK)
-        .remove(0)
-        .expect("a reply");
-    assert!(matches!(polled.reply, PollReply::Acquired(_)), "{polled:?}");
+    fixture.released("waited", attempt(1, 1));
+    fixture.granted("waited", attempt(2, 2));
     let down = Convert::to_shared(key("converted"), attempt(1, 1), held.token);
     let answer = fixture.connection.run(&fixture.protocol.convert(&down));
     let converted = reply::convert(answer.bytes(), CLOCK).expect("a reply");
@@ -288,12 +309,11 @@ fn read_only_server_answers_readonly() {
     ];
     for (name, spec) in keys {
         let holder = fixture.request(name, attempt(1, 1), spec, Mode::Exclusive);
-        let reply = fixture.acquire(&holder);
-        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+        fixture.acquired(&holder);
         let queued = fixture
             .request(name, attempt(2, 1), spec, Mode::Exclusive)
             .with_wait(Wait::new(true));
-        assert!(matches!(fixture.acquire(&queued), AcquireReply::Queued(_)));
+        fixture.queued(&queued);
     }
     let mut pushes = Connection::open(&fixture._server);
     let channel = fixture.protocol.channel(&SessionId::from_bytes([2; 16]));
@@ -332,20 +352,14 @@ fn waiter_without_watermark_is_not_queued_twice() {
         request
     };
     let holder = request(&mut fixture, 1);
-    assert!(matches!(
-        fixture.acquire(&holder),
-        AcquireReply::Acquired(_)
-    ));
+    fixture.acquired(&holder);
     let waiter = request(&mut fixture, 2);
-    assert!(matches!(fixture.acquire(&waiter), AcquireReply::Queued(_)));
+    fixture.queued(&waiter);
     std::thread::sleep(3 * delivery_window);
     let again = request(&mut fixture, 2);
-    assert!(matches!(fixture.acquire(&again), AcquireReply::Queued(_)));
+    fixture.queued(&again);
     let third = request(&mut fixture, 3);
-    let AcquireReply::Queued(queued) = fixture.acquire(&third) else {
-        panic!("the key is held");
-    };
-    assert_eq!(queued.ahead, 1);
+    assert_eq!(fixture.queued(&third).ahead, 1);
 }
 
 #[test]
@@ -354,10 +368,7 @@ fn key_with_many_records_is_a_hash() {
     let rw = LockSpec::rw_lock();
     for session in 1..=80 {
         let request = fixture.request("shared", attempt(session, 1), rw, Mode::Shared);
-        assert!(matches!(
-            fixture.acquire(&request),
-            AcquireReply::Acquired(_)
-        ));
+        fixture.acquired(&request);
         let expected = if session <= 32 { "string" } else { "hash" };
         assert_eq!(
             fixture.type_of("shared"),
@@ -366,8 +377,7 @@ fn key_with_many_records_is_a_hash() {
         );
     }
     for session in 1..=80 {
-        let reply = fixture.release("shared", attempt(session, 1));
-        assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
+        fixture.released("shared", attempt(session, 1));
     }
     // With a short delivery window, watermarks expire while the key is in use.
     let settings = ScriptSettings::default().with_delivery_window(Duration::from_secs(1));
@@ -375,26 +385,16 @@ fn key_with_many_records_is_a_hash() {
     for session in 1..=170 {
         let mut request = fixture.request("brief", attempt(session, 1), rw, Mode::Shared);
         request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
-        assert!(matches!(
-            fixture.acquire(&request),
-            AcquireReply::Acquired(_)
-        ));
-        assert!(matches!(
-            fixture.release("brief", attempt(session, 1)),
-            ReleaseReply::Released { .. }
-        ));
+        fixture.acquired(&request);
+        fixture.released("brief", attempt(session, 1));
     }
     assert_eq!(fixture.type_of("brief"), "hash");
     std::thread::sleep(Duration::from_millis(2_100));
     for sequence in 2..=90 {
         let mut request = fixture.request("brief", attempt(1, sequence), rw, Mode::Shared);
         request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
-        assert!(matches!(
-            fixture.acquire(&request),
-            AcquireReply::Acquired(_)
-        ));
-        let reply = fixture.release("brief", attempt(1, sequence));
-        assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
+        fixture.acquired(&request);
+        fixture.released("brief", attempt(1, sequence));
     }
     assert_eq!(fixture.type_of("brief"), "string");
 }
@@ -418,23 +418,18 @@ fn locks_without_fast_path_become_hashes_earlier() {
         // More records than FEW_RECORDS, and fewer than PACKED_RECORDS.
         for session in 1..=100 {
             let request = fixture.request("many", attempt(session, 1), spec, mode);
-            let reply = fixture.acquire(&request);
-            assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
+            fixture.acquired(&request);
             if shared {
                 let request = fixture.request("many", attempt(session, 2), spec, mode);
-                let reply = fixture.acquire(&request);
-                assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-                let reply = fixture.release("many", attempt(session, 2));
-                assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
+                fixture.acquired(&request);
+                fixture.released("many", attempt(session, 2));
             } else {
                 let waiter = fixture.request("many", attempt(101, session.into()), spec, mode);
-                let reply = fixture.acquire(&waiter.with_wait(Wait::new(false)));
-                assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+                fixture.queued(&waiter.with_wait(Wait::new(false)));
                 let reply = fixture.release("many", attempt(101, session.into()));
                 assert_eq!(reply, ReleaseReply::Left);
             }
-            let reply = fixture.release("many", attempt(session, 1));
-            assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
+            fixture.released("many", attempt(session, 1));
         }
         assert_eq!(fixture.type_of("many"), "hash", "{spec:?}");
     }
@@ -446,15 +441,14 @@ fn queue_of_14_stays_a_string_and_longer_ones_a_hash() {
         let mut fixture = Fixture::new();
         let mut pushes = Connection::open(&fixture._server);
         let mut sequence = [0; 100];
-        let mut acquire = |fixture: &mut Fixture, session: u8| {
+        let mut next = |fixture: &mut Fixture, session: u8| {
             sequence[usize::from(session)] += 1;
             let operation = attempt(session, sequence[usize::from(session)]);
-            let request = fixture.mutex("busy", operation).with_wait(Wait::new(true));
-            (operation, fixture.acquire(&request))
+            fixture.mutex("busy", operation).with_wait(Wait::new(true))
         };
-        let (first, reply) = acquire(&mut fixture, 0);
-        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-        let mut queue = std::collections::VecDeque::from([first]);
+        let first = next(&mut fixture, 0);
+        fixture.acquired(&first);
+        let mut queue = std::collections::VecDeque::from([first.operation]);
         for session in 0..=waiters {
             let channel = fixture
                 .protocol
@@ -462,41 +456,27 @@ fn queue_of_14_stays_a_string_and_longer_ones_a_hash() {
             pushes.command(&["SUBSCRIBE", &channel]);
         }
         for session in 1..=waiters {
-            let (operation, reply) = acquire(&mut fixture, session);
-            let queued =
-                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(session) - 1);
-            assert!(queued, "{session}: {reply:?}");
-            queue.push_back(operation);
+            let request = next(&mut fixture, session);
+            assert_eq!(fixture.queued(&request).ahead, u32::from(session) - 1);
+            queue.push_back(request.operation);
         }
         assert_eq!(fixture.type_of("busy"), form);
         let mut token = None;
         // Every session holds three times, so that the gap in the string is closed at least once.
         for turn in 0..3 * (usize::from(waiters) + 1) {
             let done = queue.pop_front().expect("a holder");
-            let released = fixture.release("busy", done);
-            assert!(
-                matches!(released, ReleaseReply::Released { .. }),
-                "{turn}: {released:?}"
-            );
+            fixture.released("busy", done);
             if turn % 5 == 0 {
                 let again = fixture.release("busy", done);
                 assert_eq!(again, ReleaseReply::NotHeld(EndReason::Released), "{turn}");
             }
-            let (again, reply) = acquire(&mut fixture, done.session.as_bytes()[0]);
-            let queued =
-                matches!(&reply, AcquireReply::Queued(at) if at.ahead == u32::from(waiters) - 1);
-            assert!(queued, "{turn}: {reply:?}");
-            queue.push_back(again);
-            let poll = Poll::new(key("busy"), queue[0], true);
-            let answer = fixture.connection.run(&fixture.protocol.poll(&[poll]));
-            let polled = reply::polls(answer.bytes(), 1, CLOCK)
-                .remove(0)
-                .expect("a reply");
-            let PollReply::Acquired(next) = polled.reply else {
-                panic!("{turn}: {polled:?}");
-            };
-            assert!(token < Some(next.token), "{turn}");
-            token = Some(next.token);
+            let again = next(&mut fixture, done.session.as_bytes()[0]);
+            let ahead = fixture.queued(&again).ahead;
+            assert_eq!(ahead, u32::from(waiters) - 1, "{turn}");
+            queue.push_back(again.operation);
+            let granted = fixture.granted("busy", queue[0]);
+            assert!(token < Some(granted), "{turn}");
+            token = Some(granted);
         }
         assert_eq!(fixture.type_of("busy"), form);
     }

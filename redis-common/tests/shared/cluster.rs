@@ -1,26 +1,27 @@
-//! Locks on a Redis Cluster: each key on its node, while slots migrate and nodes fail.
+//! Locks on a Redis Cluster: each key on its node, while nodes fail.
 
 use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Error, Guard, LockClient, LockSpec, Mode, Mutex,
-    MutexGuard, Outcome, Poll, Release, Renew, RenewReply, Wait, bounds,
+    BackendError, Error, Guard, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds,
 };
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
 
+use super::support::{
+    LATE, RECOVERY, acquire, connect, eventually, key, mutex, operation, session, soon,
+};
 use crate::client::connect_with;
-use crate::support::{LATE, RECOVERY, connect, eventually, key, mutex, operation, session, soon};
 
 /// Many renewals fit into the tests.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
 /// Longer than a failover.
-const LONG_LEASE: Duration = Duration::from_secs(30);
+pub(crate) const LONG_LEASE: Duration = Duration::from_secs(30);
 /// A failover takes two or three seconds on an idle machine.
-const FAILOVER: Duration = Duration::from_secs(20);
+pub(crate) const FAILOVER: Duration = Duration::from_secs(20);
 
 /// The Redis key of a lock.
 pub(crate) fn stored(name: &str) -> String {
@@ -62,7 +63,7 @@ pub(crate) async fn wait_in_line(
 }
 
 /// The waiter gets the lock that is released, with a higher token.
-async fn expect_turn(
+pub(crate) async fn expect_turn(
     guard: MutexGuard,
     waiting: tokio::task::JoinHandle<Result<MutexGuard, Error>>,
 ) {
@@ -73,162 +74,6 @@ async fn expect_turn(
     let next = next.expect("its turn").expect("no panic").expect("a guard");
     assert!(next.fencing_token() > token);
     next.release().await.expect("released");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn lock_survives_the_migration_of_its_slot() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let (locks, others) = (client(&cluster).await, client(&cluster).await);
-    let name = "migrating";
-    let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
-    let waiting = wait_in_line(&others, name, LEASE).await;
-    let stored = stored(name);
-    let to = block_in_place(|| {
-        let to = (cluster.primary_of(&stored) + 1) % 3;
-        cluster.begin_migration(&stored, to);
-        // The new node doesn't know the scripts.
-        cluster.move_key(&stored, to);
-        to
-    });
-    tokio::time::sleep(LEASE * 2).await;
-    assert!(
-        guard.is_valid(),
-        "renewed by ASK: {:?}",
-        guard.loss_reason()
-    );
-    block_in_place(|| cluster.end_migration(&stored, to));
-    tokio::time::sleep(LEASE * 2).await;
-    expect_turn(guard, waiting).await;
-    assert_eq!(block_in_place(|| cluster.primary_of(&stored)), to);
-}
-
-/// While a slot migrates, a key that doesn't exist is created on the new node.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let locks = client(&cluster).await;
-    let stored = stored("new");
-    let to = block_in_place(|| {
-        let to = (cluster.primary_of(&stored) + 1) % 3;
-        cluster.begin_migration(&stored, to);
-        to
-    });
-    let guard = lock(&locks, "new", LEASE).try_lock_for(FAILOVER).await;
-    let guard = guard.expect("an answer").into_guard().expect("acquired");
-    let refused = lock(&locks, "new", LEASE).try_lock().await;
-    assert!(matches!(refused, Ok(Outcome::Contended(_))), "{refused:?}");
-    block_in_place(|| cluster.end_migration(&stored, to));
-    tokio::time::sleep(LEASE * 2).await;
-    assert!(guard.is_valid(), "{:?}", guard.loss_reason());
-    guard.release().await.expect("released");
-}
-
-/// The elements of a key are one call, also when it is redirected to a node that doesn't know the scripts.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let backend = connect(&cluster.url()).await.expect("connected");
-    let (key, stored, before) = (key("read"), stored("read"), soon(&backend).await);
-    let readers = || (1..=128).map(|sequence| operation(session(1), sequence));
-    let acquires = readers().map(|reader| {
-        let (spec, mode) = (LockSpec::rw_lock(), Mode::Shared);
-        let request = Acquire::new(key.clone(), spec, mode, reader, LONG_LEASE, before);
-        request.expect("a good request")
-    });
-    let acquires: Vec<_> = acquires.collect();
-    for answer in backend.acquire(&acquires).await {
-        let reply = answer.expect("an answer").reply;
-        assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
-    }
-    let renewals = readers().map(|reader| Renew::new(key.clone(), reader, LONG_LEASE));
-    let renewals: Vec<_> = renewals.map(|it| it.expect("a good request")).collect();
-    let expect_renewed = async || {
-        let answers = backend.renew(&renewals).await;
-        assert_eq!(answers.len(), renewals.len());
-        for answer in answers {
-            let reply = answer.expect("an answer").reply;
-            assert!(matches!(reply, RenewReply::Renewed { .. }), "{reply:?}");
-        }
-    };
-    expect_renewed().await;
-    let to = block_in_place(|| {
-        let to = (cluster.primary_of(&stored) + 1) % 3;
-        cluster.begin_migration(&stored, to);
-        cluster.move_key(&stored, to);
-        to
-    });
-    expect_renewed().await;
-    block_in_place(|| cluster.end_migration(&stored, to));
-    expect_renewed().await;
-}
-
-/// A queue behind readers is a hash, anything smaller a string. While a slot migrates, the server refuses to
-/// create keys in it.
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let backend = connect(&cluster.url()).await.expect("connected");
-    let (key, stored) = (key("form"), stored("form"));
-    let before = soon(&backend).await;
-    let acquire = async |number: u8, mode| {
-        let (spec, operation) = (LockSpec::rw_lock(), operation(session(number), 1));
-        let request = Acquire::new(key.clone(), spec, mode, operation, LONG_LEASE, before);
-        let request = request.expect("a good request").with_wait(Wait::new(false));
-        backend.acquire(&[request]).await.remove(0)
-    };
-    let leave = async |number: u8| {
-        let release = Release::new(key.clone(), operation(session(number), 1));
-        backend.release(&[release]).await.remove(0)
-    };
-    let counts = async || {
-        let found = answered(async || backend.inspect(&key).await).await;
-        (found.reply.holder_count, found.reply.waiter_count)
-    };
-    let begin = || {
-        let to = (cluster.primary_of(&stored) + 1) % 3;
-        cluster.begin_migration(&stored, to);
-        to
-    };
-    let end = |to| {
-        cluster.move_key(&stored, to);
-        cluster.end_migration(&stored, to);
-    };
-    answered(async || acquire(1, Mode::Shared).await).await;
-    answered(async || acquire(2, Mode::Exclusive).await).await;
-    let to = block_in_place(begin);
-    // The second waiter needs a hash.
-    eventually("it is refused", async || {
-        let result = acquire(3, Mode::Exclusive).await;
-        let error = result.expect_err("the state would be lost");
-        assert!(error.is_transient(), "{error}");
-        error.to_string().contains("TRYAGAIN")
-    })
-    .await;
-    assert_eq!(counts().await, (1, 1));
-    block_in_place(|| end(to));
-    answered(async || acquire(3, Mode::Exclusive).await).await;
-    assert_eq!(counts().await, (1, 2));
-    let to = block_in_place(begin);
-    for waiter in [3, 2] {
-        answered(async || leave(waiter).await).await;
-    }
-    assert_eq!(counts().await, (1, 0));
-    block_in_place(|| end(to));
-    assert_eq!(counts().await, (1, 0));
-}
-
-/// Calls until there is an answer: a busy machine may need longer than a call's limit.
-async fn answered<T>(call: impl AsyncFn() -> Result<T, BackendError>) -> T {
-    let began = Instant::now();
-    loop {
-        match call().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(
-                error.is_transient() && began.elapsed() < FAILOVER,
-                "no answer: {error}"
-            ),
-        }
-    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -293,8 +138,6 @@ async fn lost_node_fails_only_its_keys() {
     held.release().await.expect("released");
 }
 
-/// The connections to the old primary stay open and never say that it is gone. The caller gives up
-/// each call before its time limit.
 /// Many renewals are due at the same time. Those of a silent node must not keep back the others.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_node_costs_no_lock_of_another() {
@@ -328,6 +171,8 @@ async fn silent_node_costs_no_lock_of_another() {
     );
 }
 
+/// The connections to the old primary stay open and never say that it is gone. The caller gives up
+/// each call before its time limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_primary_is_left_after_its_failover() {
     let cluster = block_in_place(RedisCluster::start);
@@ -393,7 +238,7 @@ async fn calls_end_in_time_while_the_cluster_is_down() {
     let error = loop {
         let request = mutex(&key(&names[1]), operation(session(1), 1), before);
         let called = Instant::now();
-        let answer = backend.acquire(&[request]).await.remove(0);
+        let answer = acquire(&backend, &request).await;
         assert!(called.elapsed() <= bounds::CALL_TIMEOUT + LATE);
         match answer {
             Err(error) => break error,
@@ -527,7 +372,7 @@ async fn missing_rights_are_named_by_each_node() {
         let before = soon(&backend).await;
         for (number, name) in names.iter().enumerate() {
             let request = mutex(&key(name), operation(session(1), 1), before);
-            let answer = backend.acquire(&[request]).await.remove(0);
+            let answer = acquire(&backend, &request).await;
             if number != 1 || missing.is_empty() || !can_tell {
                 answer.expect("enough rights");
                 continue;

@@ -4,14 +4,15 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{
-    AcquireReply, BackendError, ClockId, Notification, Notifications, Poll, PollReply, Release,
-    Wait,
+    AcquireReply, BackendError, ClockId, Notification, Notifications, Poll, PollReply, Wait,
 };
 use leasehold_test_servers::{RedisCluster, RedisServer};
 use tokio::task::block_in_place;
 
-use crate::cluster::{LEASE, client, lock, one_on_each, stored, wait_in_line};
-use crate::support::{RECOVERY, connect, eventually, key, mutex, operation, session, soon};
+use super::cluster::{LEASE, client, lock, one_on_each, stored, wait_in_line};
+use super::support::{
+    RECOVERY, acquire, connect, eventually, key, mutex, operation, release, session, soon,
+};
 
 /// Longer than all failovers of a test.
 const HOLD: Duration = Duration::from_secs(30);
@@ -58,13 +59,10 @@ async fn grants_are_pushed_from_the_node_of_the_key() {
             let held = mutex(&key(name), operation(session(1), number), before);
             let mut waiter = mutex(&key(name), operation(session(2), number), before);
             waiter.wait = Some(Wait::new(true));
-            let got = backend.acquire(std::slice::from_ref(&held)).await.remove(0);
+            let got = acquire(&backend, &held).await;
             let got = got.expect("an answer").reply;
             assert!(matches!(got, AcquireReply::Acquired(_)), "{what}: {got:?}");
-            let got = backend
-                .acquire(std::slice::from_ref(&waiter))
-                .await
-                .remove(0);
+            let got = acquire(&backend, &waiter).await;
             let got = got.expect("an answer").reply;
             assert!(matches!(got, AcquireReply::Queued(_)), "{what}: {got:?}");
             block_in_place(|| disturb(&cluster, fault, &stored(name)));
@@ -74,8 +72,7 @@ async fn grants_are_pushed_from_the_node_of_the_key() {
             let got = backend.poll(&[poll]).await.remove(0).expect("an answer");
             assert!(matches!(got.reply, PollReply::Queued(_)), "{what}: {got:?}");
             for operation in [held.operation, waiter.operation] {
-                let release = Release::new(key(name), operation);
-                let released = backend.release(&[release]).await.remove(0);
+                let released = release(&backend, &key(name), operation).await;
                 released.expect("an answer");
                 if operation == held.operation {
                     let (sequence, clock) = next_grant(&mut stream).await;

@@ -5,18 +5,19 @@
 //! the effect of the first one. All real servers run these tests: `crate::lossy` starts them.
 
 use std::any::Any;
-use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Convert, ConvertReply, EndReason,
     ForceMode, ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll,
-    PollReply, Release, ReleaseReply, Renew, RenewReply, Stamped, Wait,
+    PollReply, ReleaseReply, RenewReply, Stamped, Wait,
 };
 use leasehold_test_servers::{FaultProxy, Request};
 
-use super::requests::{Backend, LEASE, key, mutex, operation, session, soon};
+use super::requests::{
+    Backend, LEASE, acquire, key, mutex, only, operation, release, renew, session, soon,
+};
 use crate::lossy;
 
 /// The number of lost replies for each command and constructor: `LEASEHOLD_LOST_REPLIES`, or 20.
@@ -91,38 +92,32 @@ impl Setup {
 
     /// Acquires without a fault.
     async fn acquire(&self, request: &Acquire) -> Acquired {
-        let answer = self
-            .direct
-            .acquire(from_ref(request))
-            .await
-            .remove(0)
-            .expect("an answer");
-        acquired(&answer.reply)
+        let answer = acquire(&self.direct, request).await;
+        acquired(&answer.expect("an answer").reply)
     }
 
     async fn release(&self, key: &Key, operation: Operation) {
-        first(
-            self.direct
-                .release(&[Release::new(key.clone(), operation)])
-                .await,
-        )
-        .expect("an answer");
+        let answer = release(&self.direct, key, operation).await;
+        answer.expect("an answer");
     }
-}
 
-/// Whether the operation was released before.
-fn was_released(reply: &ReleaseReply) -> bool {
-    matches!(
-        reply,
-        ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown)
-    )
-}
+    /// Acquires, and loses the first reply.
+    async fn acquire_again(&mut self, request: &Acquire) -> AcquireReply {
+        self.lose_reply(async |backend| acquire(backend, request).await)
+            .await
+    }
 
-pub(crate) fn first<T>(
-    mut answers: Vec<Result<Stamped<T>, BackendError>>,
-) -> Result<Stamped<T>, BackendError> {
-    assert_eq!(answers.len(), 1);
-    answers.remove(0)
+    /// Releases, and loses the first reply. The next one says that the operation was released before.
+    async fn release_again(&mut self, key: &Key, operation: Operation) {
+        let reply = self
+            .lose_reply(async |backend| release(backend, key, operation).await)
+            .await;
+        let was_released = matches!(
+            reply,
+            ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown)
+        );
+        assert!(was_released, "{reply:?}");
+    }
 }
 
 fn acquired(reply: &AcquireReply) -> Acquired {
@@ -139,9 +134,7 @@ async fn repeated_acquire_holds_once() {
         for sequence in 1..=rounds() {
             let operation = operation(session(1), sequence);
             let request = mutex(&key, operation, soon(&setup.direct).await);
-            let reply = setup
-                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
-                .await;
+            let reply = setup.acquire_again(&request).await;
             let held = acquired(&reply);
             assert_eq!(held.holds, 1);
             let seen = setup.inspect(&key).await;
@@ -165,22 +158,15 @@ async fn repeated_nested_hold_counts_once() {
             setup.acquire(&mutex(&key, outer, before)).await;
 
             let request = mutex(&key, inner, before);
-            let reply = setup
-                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
-                .await;
+            let reply = setup.acquire_again(&request).await;
             assert_eq!(acquired(&reply).holds, 2);
 
-            let release = [Release::new(key.clone(), inner)];
             setup
-                .lose_reply(async |backend| first(backend.release(&release).await))
+                .lose_reply(async |backend| release(backend, &key, inner).await)
                 .await;
             assert_eq!(setup.inspect(&key).await.holders[0].holds, 1);
 
-            let release = [Release::new(key.clone(), outer)];
-            let reply = setup
-                .lose_reply(async |backend| first(backend.release(&release).await))
-                .await;
-            assert!(was_released(&reply), "{reply:?}");
+            setup.release_again(&key, outer).await;
             assert_eq!(setup.inspect(&key).await.holder_count, 0);
         }
     }
@@ -194,9 +180,8 @@ async fn repeated_renewal_extends_by_one_lease() {
         let held = mutex(&key, operation, soon(&setup.direct).await);
         let held = setup.acquire(&held).await;
         for _ in 0..rounds() {
-            let renew = [Renew::new(key.clone(), operation, LEASE * 2).expect("a good lease")];
             let reply = setup
-                .lose_reply(async |backend| first(backend.renew(&renew).await))
+                .lose_reply(async |backend| renew(backend, &key, operation, LEASE * 2).await)
                 .await;
             let RenewReply::Renewed { token, remaining } = reply else {
                 panic!("{reply:?}");
@@ -217,24 +202,18 @@ async fn repeated_acquire_queues_once() {
             let waiter = operation(session(2), sequence);
             let request = mutex(&key, waiter, soon(&setup.direct).await);
             let request = request.with_wait(Wait::new(false));
-            let reply = setup
-                .lose_reply(async |backend| backend.acquire(from_ref(&request)).await.remove(0))
-                .await;
+            let reply = setup.acquire_again(&request).await;
             assert!(matches!(reply, AcquireReply::Queued(waiter) if waiter.ahead == 0));
             assert_eq!(setup.inspect(&key).await.waiter_count, 1);
 
             let poll = [Poll::new(key.clone(), waiter, false)];
             let reply = setup
-                .lose_reply(async |backend| first(backend.poll(&poll).await))
+                .lose_reply(async |backend| only(backend.poll(&poll).await))
                 .await;
             assert!(matches!(reply, PollReply::Queued(waiter) if waiter.ahead == 0));
             assert_eq!(setup.inspect(&key).await.waiter_count, 1);
 
-            let release = [Release::new(key.clone(), waiter)];
-            let reply = setup
-                .lose_reply(async |backend| first(backend.release(&release).await))
-                .await;
-            assert!(was_released(&reply), "{reply:?}");
+            setup.release_again(&key, waiter).await;
             assert_eq!(setup.inspect(&key).await.waiter_count, 0);
         }
     }
@@ -268,8 +247,8 @@ async fn repeated_conversion_starts_one_epoch() {
                 matches!(again.reply, ConvertReply::WrongEpoch(view) if view.token == now.token)
             );
             token = now.token;
-            let renew = [Renew::new(key.clone(), operation, LEASE).expect("a good lease")];
-            first(setup.direct.renew(&renew).await).expect("an answer");
+            let renewed = renew(&setup.direct, &key, operation, LEASE).await;
+            renewed.expect("an answer");
         }
     }
 }

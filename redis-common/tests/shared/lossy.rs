@@ -1,15 +1,17 @@
 //! Redis servers behind proxies that drop replies, and a backend for each constructor.
 
-use std::slice::{self, from_ref};
+use std::slice;
 use std::sync::Arc;
 
-use leasehold_api::{AcquireReply, Convert, ForceRelease, Key, Poll, Release, Renew, bounds};
+use leasehold_api::{AcquireReply, Convert, ForceRelease, Key, Poll, bounds};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{FaultProxy, RedisCluster, RedisServer, Request};
 use tokio::task::block_in_place;
 
-use super::faults::{Setup, first};
-use super::requests::{Backend, LEASE, mutex, operation, session, soon};
+use super::faults::Setup;
+use super::requests::{
+    Backend, LEASE, acquire, mutex, only, operation, release, renew, session, soon,
+};
 use crate::constructors::{CONSTRUCTORS, ON_CLUSTER};
 
 enum Servers {
@@ -96,19 +98,19 @@ pub(crate) async fn setups(key: &Key) -> Vec<Setup> {
 /// Runs every script once. Otherwise the lost reply could be `NOSCRIPT`.
 async fn load_scripts(backend: &Backend, key: &Key) {
     let operation = operation(session(9), 1);
-    let acquire = mutex(key, operation, soon(backend).await);
-    let answer = first(backend.acquire(from_ref(&acquire)).await).expect("an answer");
+    let request = mutex(key, operation, soon(backend).await);
+    let answer = acquire(backend, &request).await.expect("an answer");
     let AcquireReply::Acquired(held) = answer.reply else {
         panic!("not acquired: {answer:?}");
     };
     let poll = Poll::new(key.clone(), operation, false);
-    first(backend.poll(&[poll]).await).expect("an answer");
-    let renew = Renew::new(key.clone(), operation, LEASE).expect("a good lease");
-    first(backend.renew(&[renew]).await).expect("an answer");
+    only(backend.poll(&[poll]).await).expect("an answer");
+    let renewed = renew(backend, key, operation, LEASE).await;
+    renewed.expect("an answer");
     let convert = Convert::to_shared(key.clone(), operation, held.token);
     backend.convert(&convert).await.expect("an answer");
     let force = ForceRelease::new(key.clone(), vec![held.token]);
     backend.force_release(&force).await.expect("an answer");
-    let release = Release::new(key.clone(), operation);
-    first(backend.release(&[release]).await).expect("an answer");
+    let released = release(backend, key, operation).await;
+    released.expect("an answer");
 }

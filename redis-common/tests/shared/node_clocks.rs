@@ -2,13 +2,12 @@
 
 use std::time::Duration;
 
-use leasehold_api::{LockClient, Mutex, MutexGuard, Outcome, bounds};
-use leasehold_redis_common::Options;
+use leasehold_api::{LockClient, MutexGuard, Outcome};
 use leasehold_test_servers::{RedisCluster, ServerOptions, SteppedClock};
 use tokio::task::block_in_place;
 
-use crate::client::connect_with;
-use crate::events;
+use super::cluster::{client, lock, stored};
+use super::events;
 
 /// How far the clock of one node is ahead, longer than the lease.
 const AHEAD: Duration = Duration::from_secs(60);
@@ -23,19 +22,9 @@ fn cluster(clock: &SteppedClock) -> RedisCluster {
     })
 }
 
-/// The Redis key of a lock.
-fn stored(name: &str) -> String {
-    format!("{}{{{name}}}", bounds::DEFAULT_KEY_PREFIX)
-}
-
-async fn client(cluster: &RedisCluster) -> LockClient {
-    let backend = connect_with(&cluster.url(), Options::new()).await;
-    LockClient::new(backend.expect("connected"))
-}
-
 async fn try_lock(locks: &LockClient, name: &str) -> Outcome<MutexGuard> {
-    let lock: Mutex = locks.mutex(name).expect("a good key").lease(LEASE);
-    lock.try_lock().await.expect("an answer")
+    let tried = lock(locks, name, LEASE).try_lock().await;
+    tried.expect("an answer")
 }
 
 /// The counter-example of decision 0044.

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{Acquire, BackendError, Notification};
-use leasehold_test_servers::{Data, FaultProxy, RedisServer, ServerOptions};
+use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
 use super::support::{
     Backend, Constructor, RECOVERY, admin, connect, hello_in_time, key, mutex, operation, session,
@@ -39,10 +39,7 @@ fn expect_transient_errors(constructor: &Constructor, results: &[Result<(), Back
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restarted_server_is_used_again_with_a_new_clock() {
-    for constructor in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.reconnects)
-    {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.reconnects) {
         let mut server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
@@ -60,10 +57,7 @@ async fn restarted_server_is_used_again_with_a_new_clock() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn restart_between_calls_fails_no_call() {
     let mut server = RedisServer::start();
-    for constructor in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.notices_disconnect)
-    {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.notices_disconnect) {
         let backend = constructor.open(&server.url()).await;
         let before = backend.hello().await.expect("the server answers");
         tokio::task::block_in_place(|| server.restart(Data::Lost));
@@ -110,10 +104,7 @@ async fn calls_into_a_black_hole_end_in_time() {
 async fn silent_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for constructor in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.replaces_silent)
-    {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.replaces_silent) {
         let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         proxy.strand_connections();
@@ -132,10 +123,7 @@ async fn silent_connection_is_replaced() {
 async fn cut_connection_is_replaced() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for constructor in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.reconnects)
-    {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.reconnects) {
         let backend = constructor.open(&proxy.url()).await;
         let before = backend.hello().await.expect("the server answers");
         for _ in 0..20 {
@@ -161,7 +149,7 @@ async fn cut_connection_is_replaced() {
 async fn impatient_callers_get_a_connection() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         // A call takes 60 ms. Connecting takes several times as long.
@@ -187,7 +175,7 @@ async fn impatient_callers_get_a_connection() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn failover_moves_to_the_new_primary() {
     let (old, new) = (RedisServer::start(), RedisServer::start());
-    let constructors = CONSTRUCTORS.iter().filter(|constructor| constructor.push);
+    let constructors = CONSTRUCTORS.iter().filter(|it| it.push);
     for (constructor, number) in constructors.zip(1..) {
         for elements in [1, 2] {
             moves_to_the_new_primary(constructor, (&old, &new), 2 * number + elements, elements)
@@ -252,7 +240,7 @@ async fn moves_to_the_new_primary(
 async fn slow_server_is_not_considered_dead() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&proxy.url()).await;
         time_to_success(&backend, RECOVERY).await;
         let connections = proxy.connections();
@@ -270,32 +258,6 @@ async fn slow_server_is_not_considered_dead() {
             constructor.name
         );
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn missing_server_is_unavailable() {
-    let mut server = RedisServer::start();
-    let url = server.url();
-    server.kill();
-    let error = connect(&url).await.expect_err("no server");
-    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn wrong_password_is_rejected() {
-    let server = ServerOptions::default()
-        .with_config("requirepass", ["right"])
-        .start();
-    for (url, reason) in [
-        (format!("redis://:wrong@{}", server.address()), "password"),
-        (server.url(), "password"),
-    ] {
-        let error = connect(&url).await.expect_err("wrong");
-        assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-        assert!(error.to_string().contains(reason), "{error}");
-    }
-    let backend = connect(&format!("redis://:right@{}", server.address())).await;
-    backend.expect("the right password works");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -7,18 +7,14 @@ use std::slice::from_ref;
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::ConnectError;
-use leasehold_api::{
-    AcquireReply, BackendError, Key, Release, ReleaseReply, Renew, RenewReply, SessionId,
-};
-use leasehold_redis_common::Options;
+use leasehold_api::{AcquireReply, BackendError, Key, ReleaseReply, RenewReply, SessionId};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
+use super::requests::{LEASE, renew};
 use super::support::{
-    Backend, RECOVERY, admin, connect, eventually, key, mutex, operation, session, soon,
-    time_to_success,
+    Backend, RECOVERY, acquire, admin, connect, eventually, key, mutex, operation, release,
+    session, soon, time_to_success,
 };
-use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
 /// A script that keeps the server busy for half a second or more.
@@ -27,23 +23,16 @@ const BUSY: &str = "for _ = 1, 5e7 do end";
 async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
     let before = soon(backend).await;
     let request = mutex(key, operation(session(1), sequence), before);
-    match backend.acquire(from_ref(&request)).await.remove(0)?.reply {
+    match acquire(backend, &request).await?.reply {
         AcquireReply::Acquired(_) => Ok(()),
         other => panic!("{other:?}"),
     }
 }
 
-async fn release(backend: &Backend, key: &Key, sequence: u64) {
-    let release = Release::new(key.clone(), operation(session(1), sequence));
-    let answer = backend
-        .release(&[release])
-        .await
-        .remove(0)
-        .expect("an answer");
-    assert!(
-        matches!(answer.reply, ReleaseReply::Released { .. }),
-        "{answer:?}"
-    );
+async fn expect_release(backend: &Backend, key: &Key, sequence: u64) {
+    let answer = release(backend, key, operation(session(1), sequence)).await;
+    let reply = answer.expect("an answer").reply;
+    assert!(matches!(reply, ReleaseReply::Released { .. }), "{reply:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -58,7 +47,7 @@ async fn flushed_scripts_are_sent_again() {
                 .expect("acquired");
         }
         admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
-        release(&backend, &key("forgotten"), sequence).await;
+        expect_release(&backend, &key("forgotten"), sequence).await;
     }
 }
 
@@ -96,13 +85,10 @@ async fn full_server_refuses_new_holds_and_serves_old_ones() {
         assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("OOM"), "{error}");
         let held = operation(session(1), sequence);
-        let renew = Renew::new(key("held"), held, Duration::from_secs(30)).expect("a good lease");
-        let renewed = backend.renew(&[renew]).await.remove(0).expect("an answer");
-        assert!(
-            matches!(renewed.reply, RenewReply::Renewed { .. }),
-            "{renewed:?}"
-        );
-        release(&backend, &key("held"), sequence).await;
+        let renewed = renew(&backend, &key("held"), held, LEASE).await;
+        let reply = renewed.expect("an answer").reply;
+        assert!(matches!(reply, RenewReply::Renewed { .. }), "{reply:?}");
+        expect_release(&backend, &key("held"), sequence).await;
         admin(&url, &["CONFIG", "SET", "maxmemory", "0"]).await;
     }
 }
@@ -122,14 +108,10 @@ async fn flushed_keys_are_lost_at_the_next_renewal() {
             AcquireReply::Acquired(acquired) => acquired.token,
             other => panic!("not acquired: {other:?}"),
         };
-        let acquired = backend.acquire(from_ref(&held)).await.remove(0);
+        let acquired = acquire(&backend, &held).await;
         let before = token(acquired.expect("an answer").reply);
         admin(&url, &["FLUSHALL"]).await;
-        let renew = Renew::new(held.key.clone(), held.operation, Duration::from_secs(30));
-        let renewed = backend
-            .renew(&[renew.expect("a good lease")])
-            .await
-            .remove(0);
+        let renewed = renew(&backend, &held.key, held.operation, LEASE).await;
         let reply = renewed.expect("an answer").reply;
         assert!(matches!(reply, RenewReply::Lost(_)), "{reply:?}");
         let next = mutex(
@@ -137,7 +119,7 @@ async fn flushed_keys_are_lost_at_the_next_renewal() {
             operation(session(2), sequence),
             soon(&backend).await,
         );
-        let acquired = backend.acquire(&[next]).await.remove(0);
+        let acquired = acquire(&backend, &next).await;
         let after = token(acquired.expect("an answer").reply);
         assert!(after > before, "{}: {before} {after}", constructor.name);
     }
@@ -152,7 +134,7 @@ async fn replica_is_unavailable_until_it_is_promoted() {
         try_acquire(&backend, &key("replica"), sequence)
             .await
             .expect("acquired");
-        release(&backend, &key("replica"), sequence).await;
+        expect_release(&backend, &key("replica"), sequence).await;
         admin(&url, &["REPLICAOF", "127.0.0.1", "1"]).await;
         let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
         let error = error.expect_err("read-only");
@@ -178,7 +160,7 @@ async fn busy_server_is_unavailable() {
         let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
         let error = loop {
             // Until the server is busy, the same request is acquired again.
-            match backend.acquire(from_ref(&request)).await.remove(0) {
+            match acquire(&backend, &request).await {
                 Ok(_) => assert!(!busy.is_finished(), "it was never busy"),
                 Err(error) => break error,
             }
@@ -186,12 +168,8 @@ async fn busy_server_is_unavailable() {
         assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
         assert!(error.to_string().contains("BUSY"), "{error}");
         busy.await.expect("it ends");
-        backend
-            .acquire(from_ref(&request))
-            .await
-            .remove(0)
-            .expect("an answer");
-        release(&backend, &key("busy"), sequence).await;
+        acquire(&backend, &request).await.expect("an answer");
+        expect_release(&backend, &key("busy"), sequence).await;
     }
 }
 
@@ -235,10 +213,8 @@ async fn secrets_are_in_no_error() {
         // The server repeats 128 bytes. The name is so long that they end with the session, before the id of
         // the clock: the libraries can't read an error that is no text.
         let request = mutex(&key(&"repeated".repeat(6)), operation, soon(&backend).await);
-        let error = backend
-            .acquire(from_ref(&request))
+        let error = acquire(&backend, &request)
             .await
-            .remove(0)
             .expect_err("unknown command");
         let mut text = format!("{error} {error:?}");
         let mut below = std::error::Error::source(&error);
@@ -255,10 +231,7 @@ async fn secrets_are_in_no_error() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn call_dropped_during_an_outage_is_not_sent_later() {
     let key = key("zombie");
-    for constructor in CONSTRUCTORS
-        .iter()
-        .filter(|constructor| constructor.reconnects)
-    {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.reconnects) {
         let mut server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
         let before = soon(&backend).await;
@@ -292,12 +265,8 @@ async fn release_cleans_up_after_dropped_calls() {
             let request = mutex(&key, operation, soon(&backend).await);
             let limit = Duration::from_micros(sequence % 50 * 10);
             let _ = tokio::time::timeout(limit, backend.acquire(from_ref(&request))).await;
-            let release = Release::new(key.clone(), operation);
-            backend
-                .release(&[release])
-                .await
-                .remove(0)
-                .expect("an answer");
+            let released = release(&backend, &key, operation).await;
+            released.expect("an answer");
         }
         eventually("nothing is left", async || {
             let seen = backend.inspect(&key).await.expect("an answer").reply;
@@ -311,7 +280,7 @@ async fn release_cleans_up_after_dropped_calls() {
 async fn many_callers_share_one_attempt_to_connect() {
     let mut server = RedisServer::start();
     let url = server.url();
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&url).await;
         server.kill();
         let calls = (0..64).map(|_| {
@@ -334,43 +303,5 @@ async fn many_callers_share_one_attempt_to_connect() {
             .expect("more lines");
         let count: u32 = count[..digits].parse().expect("a number");
         assert!(count < 12, "{}: {count} connections", constructor.name);
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn connect_error_names_the_server_without_password() {
-    let server = RedisServer::start();
-    let url = server.url();
-    admin(&url, &["CONFIG", "SET", "requirepass", "hunter2"]).await;
-    let address = url.rsplit('/').next().expect("an address").to_owned();
-    let wrong = format!("redis://me:swordfish@{address}");
-    let refused = connect(&wrong).await.expect_err("a wrong password");
-    drop(server);
-    let options = Options::new().initial_connect_timeout(Duration::from_millis(100));
-    let gone = match connect_with(&wrong, options).await {
-        Err(ConnectError::Backend(error)) => error,
-        other => panic!("{other:?}"),
-    };
-    for error in [refused, gone] {
-        let text = format!("{error} {error:?}");
-        assert!(text.contains(&address), "{text}");
-        assert!(!text.contains("swordfish"), "{text}");
-        // A report prints the whole chain, so no source repeats a part of the message.
-        let message = error.to_string();
-        let mut below = std::error::Error::source(&error);
-        while let Some(error) = below {
-            assert!(
-                !message.contains(&error.to_string()),
-                "{error} in {message}"
-            );
-            assert!(!error.to_string().contains("swordfish"), "{error}");
-            below = error.source();
-        }
-    }
-    for url in ["localhost:6379", "me:swordfish@localhost"] {
-        let refused = connect_with(url, Options::new()).await;
-        let text = refused.expect_err("no scheme").to_string();
-        assert!(text.contains("it has no scheme; write redis://"), "{text}");
-        assert!(!text.contains("swordfish"), "{text}");
     }
 }

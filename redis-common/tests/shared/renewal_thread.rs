@@ -88,7 +88,7 @@ struct LockedClient {
 
 async fn hold_one_each(server: &RedisServer) -> Vec<LockedClient> {
     let mut all = Vec::new();
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&server.url()).await);
         let mutex = locks.mutex(constructor.name).expect("a good key");
         let guard = mutex.lease(BLOCKED_LEASE).lock().await.expect("acquired");
@@ -164,7 +164,7 @@ async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Obser
 async fn lock_survives_a_dead_renewal_connection() {
     let server = RedisServer::start();
     let proxy = FaultProxy::start(server.address()).await;
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&proxy.url()).await);
         let mutex = locks.mutex("stranded").expect("a good key").lease(LEASE);
         let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
@@ -186,7 +186,7 @@ async fn acquire_prepares_the_first_renewal() {
     let url = server.url();
     let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default());
     let renewal = protocol.expect("a good prefix").renew(&[]);
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         admin(&url, &["SCRIPT", "FLUSH"]).await;
         let backend = constructor.open(&url).await;
         backend.hello().await.expect("connected");
@@ -206,7 +206,7 @@ async fn acquire_prepares_the_first_renewal() {
 
 #[tokio::test]
 async fn command_connection_renews_if_a_second_one_is_refused() {
-    for constructor in CONSTRUCTORS.iter().filter(|constructor| constructor.push) {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
         backend.hello().await.expect("connected");

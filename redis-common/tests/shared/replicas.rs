@@ -8,7 +8,7 @@ use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use super::support::{
-    Constructor, admin, connect, eventually, key, mutex, operation, session, soon,
+    Constructor, acquire, admin, connect, eventually, key, mutex, operation, session, soon,
 };
 use crate::client::connect_with;
 
@@ -123,8 +123,8 @@ async fn connections_leave_a_replica_that_takes_writes() {
     .await;
     address.lead_to(second.address());
     eventually("its calls go to the new primary", async || {
-        let acquire = [mutex(&key("locked"), operation(session(2), 1), before)];
-        let answer = backend.acquire(&acquire).await.remove(0);
+        let request = mutex(&key("locked"), operation(session(2), 1), before);
+        let answer = acquire(&backend, &request).await;
         answer.is_ok_and(|answer| answer.stamp.clock != old.clock)
     })
     .await;

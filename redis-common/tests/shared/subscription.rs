@@ -15,7 +15,7 @@ use crate::constructors::CONSTRUCTORS;
 const WAIT: Duration = Duration::from_secs(8);
 
 fn listeners() -> impl Iterator<Item = &'static Constructor> {
-    CONSTRUCTORS.iter().filter(|constructor| constructor.push)
+    CONSTRUCTORS.iter().filter(|it| it.push)
 }
 
 fn channel(number: u8) -> String {

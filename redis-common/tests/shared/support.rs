@@ -9,7 +9,7 @@ use leasehold_redis_common::{Options, RespVersion};
 
 use crate::client;
 
-pub(crate) use super::requests::{Backend, key, mutex, operation, session, soon};
+pub(crate) use super::requests::{Backend, acquire, key, mutex, operation, release, session, soon};
 
 /// How late a call may end on a busy machine.
 pub(crate) const LATE: Duration = Duration::from_millis(500);

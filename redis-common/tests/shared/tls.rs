@@ -40,7 +40,7 @@ async fn refused(url: &str, options: Options, check: &str) {
         "{url}: {error:?}"
     );
     let text = error.to_string();
-    assert!(text.contains(check), "{text}");
+    assert!(text.contains(check), "{check}: {text}");
     let names = |part: &str| part.contains(':') && text.contains(part);
     assert!(parts.any(names), "{text}");
     assert!(took < LONG / 4, "{took:?}: {text}");
@@ -194,29 +194,35 @@ async fn locks_work_with_a_client_certificate() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificate_of_an_unknown_authority_is_refused() {
+async fn bad_certificate_is_refused() {
     let authority = Authority::new();
-    let server = server(authority.issue(HOST), None);
-    let check = "set the authority's certificate with Options::root_certificates";
-    refused(&server.tls_url(), trusting(&Authority::new()), check).await;
-    // The machine doesn't know it either.
-    refused(&server.tls_url(), Options::new(), check).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn certificate_for_another_host_is_refused() {
-    let authority = Authority::new();
-    let server = server(authority.issue("redis.example"), None);
-    let check = "the server's certificate is for another host";
-    refused(&server.tls_url(), trusting(&authority), check).await;
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn expired_certificate_is_refused() {
-    let authority = Authority::new();
-    let server = server(authority.issue_expired(HOST), None);
-    let check = "the server's certificate has expired";
-    refused(&server.tls_url(), trusting(&authority), check).await;
+    let unknown = "set the authority's certificate with Options::root_certificates";
+    let other_host = "the server's certificate is for another host";
+    let expired = "the server's certificate has expired";
+    let of_client = "the server refused the client certificate";
+    let trusting = || trusting(&authority);
+    let strange_client = with_client(trusting(), &Authority::new().issue("client"));
+    for (identity, clients, options, check) in [
+        (Authority::new().issue(HOST), None, trusting(), unknown),
+        // The machine doesn't know it either.
+        (authority.issue(HOST), None, Options::new(), unknown),
+        (
+            authority.issue("redis.example"),
+            None,
+            trusting(),
+            other_host,
+        ),
+        (authority.issue_expired(HOST), None, trusting(), expired),
+        (
+            authority.issue(HOST),
+            Some(&authority),
+            strange_client,
+            of_client,
+        ),
+    ] {
+        let server = server(identity, clients);
+        refused(&server.tls_url(), options, check).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -230,15 +236,6 @@ async fn missing_client_certificate_is_named() {
         let check = "the server wants a client certificate";
         refused(&server.tls_url(), trusting(&authority), check).await;
     }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn client_certificate_of_an_unknown_authority_is_named() {
-    let authority = Authority::new();
-    let server = server(authority.issue(HOST), Some(&authority));
-    let options = with_client(trusting(&authority), &Authority::new().issue("client"));
-    let check = "the server refused the client certificate";
-    refused(&server.tls_url(), options, check).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -1,6 +1,13 @@
-//! Random actions.
+//! Random actions, and the requests that their numbers mean.
 
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, FencingToken, Kind, Label, Limits, LockSpec, Mode, Operation, OwnerId, Policy, Wait,
+};
 use proptest::prelude::*;
+
+use super::{World, session};
 
 /// One random action. The numbers choose keys, sessions, earlier attempts and so on.
 #[derive(Clone, Debug)]
@@ -118,4 +125,98 @@ pub(super) fn contention() -> impl Strategy<Value = Action> {
         4 => (0..4_u8, any::<bool>()).prop_map(|(a, b)| Action::Listen(a, b)),
         2 => (0..16_u8).prop_map(Action::Sleep),
     ]
+}
+
+/// Owners that sort differently as bytes and as numbers.
+fn owner(number: u8) -> OwnerId {
+    OwnerId::from_u64([5, 1 << 32, 0x0100_0000_0000_0001][usize::from(number)])
+}
+
+impl World<'_> {
+    fn spec(&self, choice: u8) -> LockSpec {
+        if choice >= CONTENDED {
+            let spec = match self.spec - CONTENDED {
+                0 => LockSpec::mutex(),
+                1 => LockSpec::rw_lock(),
+                _ => LockSpec::semaphore(3).expect("a good number"),
+            };
+            return spec
+                .with_waiter_lease(Duration::from_secs(2))
+                .expect("a good lease");
+        }
+        // Mostly the same one in a case, so that the key is shared.
+        let choice = if choice < 28 { self.spec } else { choice };
+        let plain = match choice % 4 {
+            0 => LockSpec::mutex(),
+            1 | 2 => LockSpec::rw_lock(),
+            _ => LockSpec::semaphore(3).expect("a good number"),
+        };
+        let policy = match choice / 4 % 4 {
+            0 => Policy::Fair,
+            1 => Policy::Barging,
+            2 => Policy::ReaderPreference,
+            _ => Policy::WriterPreference,
+        };
+        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 16 % 2)]);
+        plain
+            .with_policy(policy)
+            .unwrap_or(plain)
+            .with_waiter_lease(lease)
+            .expect("a good lease")
+    }
+
+    pub(super) fn request(&mut self, attempt: &Attempt) -> Acquire {
+        let spec = self.spec(attempt.spec);
+        let mode = match spec.kind() {
+            Kind::Mutex => Mode::Exclusive,
+            Kind::RwLock if attempt.mode.is_multiple_of(3) => Mode::Exclusive,
+            Kind::RwLock => Mode::Shared,
+            Kind::Semaphore => Mode::Permits(u32::from(attempt.mode) % 3 + 1),
+        };
+        let session = session(attempt.session);
+        let next = self.sequences.entry(session).or_insert(0);
+        *next += 1;
+        let operation = Operation {
+            session,
+            sequence: *next,
+            owner: owner(attempt.owner),
+        };
+        let ahead = match attempt.deliver {
+            0..4 => Duration::ZERO,
+            4..8 => Duration::from_secs(1),
+            _ => Duration::from_millis(25),
+        };
+        let lease = Duration::from_millis(u64::from(attempt.lease) + 1);
+        let key = self.keys[usize::from(attempt.key)].clone();
+        let until = self.now.saturating_add(ahead);
+        let mut request = Acquire::new(key, spec, mode, operation, lease, until)
+            .expect("a good request")
+            .with_label(Label::new("label".repeat(usize::from(attempt.owner))).expect("short"));
+        request.wait = match attempt.wait % 8 {
+            0 | 1 => None,
+            2 => Some(Wait::new(false)),
+            3 => Some(
+                Wait::new(true).with_wait_until(
+                    self.now
+                        .saturating_add(Duration::from_millis(u64::from(attempt.wait % 16))),
+                ),
+            ),
+            _ => Some(Wait::new(true)),
+        };
+        let token = self.tokens.last().map_or(0, |token| token.get());
+        request.floor = match attempt.floor {
+            0..4 => Some(FencingToken::new(1 << 52)),
+            4..30 => Some(FencingToken::new(token)),
+            30..40 => Some(FencingToken::new(token + 50_000)),
+            _ => None,
+        };
+        if attempt.limits < 40 {
+            request = request.with_limits(Limits {
+                holds: 1 + u32::from(attempt.limits % 3),
+                waiters: u32::from(attempt.limits % 4),
+                holders: 1 + u32::from(attempt.limits / 4 % 4),
+            });
+        }
+        request
+    }
 }

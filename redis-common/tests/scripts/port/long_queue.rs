@@ -130,8 +130,7 @@ impl World<'_> {
         ahead: Duration,
     ) -> Result<(), TestCaseError> {
         let request = self.waiter(spec, number, writer, ahead);
-        self.queue.push_back(request.clone());
-        self.both(&request.key.clone(), &Command::Acquire(request))
+        self.enter(request)
     }
 
     /// Releases a request: usually the first, which holds, and sometimes one that waits. Neighbours

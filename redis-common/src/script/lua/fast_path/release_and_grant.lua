@@ -1,7 +1,7 @@
 -- Release of the only hold of the only holder, if it is exclusive, the policy is fair and the first
 -- waiter wants an exclusive hold, listens, and is heard. The waiter behind it, if any, is live and not
 -- unreachable. Offers the key to the first waiter and publishes the grant.
-if @PUSH@ and type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.byte(stored, 50) == 1 and string.byte(stored, 51) > 0
   and string.byte(stored, 4) ~= @SEMAPHORE@ and string.byte(stored, 5) == @FAIR@
 then

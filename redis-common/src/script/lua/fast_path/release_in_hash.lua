@@ -61,7 +61,7 @@ if type(first) == 'table' then
           return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
         end
       end
-    elseif @PUSH@ then
+    else
       local granted = struct.pack('<c1d', 'w', first_ticket)
       local second = struct.pack('<c1d', 'w', first_ticket + 1)
       local waiters = redis.call('HMGET', KEYS[1], granted, second)

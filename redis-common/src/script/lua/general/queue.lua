@@ -177,7 +177,7 @@
     S.reach = S.reach or {}
     if S.reach[session] == nil then
       local channel = S:channel_of(session)
-      S.reach[session] = not @PUSH@ or @LISTENS@
+      S.reach[session] = @LISTENS@
     end
     return S.reach[session]
   end,
@@ -199,10 +199,8 @@
   end,
 
   publish_pending = function(S)
-    if @PUSH@ then
-      for to, body in pairs(S.pending) do
-        S:publish(to, body)
-      end
+    for to, body in pairs(S.pending) do
+      S:publish(to, body)
     end
   end,
 

@@ -1,0 +1,104 @@
+//! The effects of a job are committed once.
+
+use tokio_postgres::Client;
+
+use super::{ANN, claim, code, connect, start, total};
+
+/// Runs an occurrence of a job: adds 1, and records that it is done.
+async fn run_job(client: &mut Client, fire: i64, token: i64) -> Result<(), tokio_postgres::Error> {
+    let transaction = client.transaction().await?;
+    let done = "SELECT leasehold.done('report', $1, $2)";
+    transaction.execute(done, &[&fire, &token]).await?;
+    let update = "UPDATE invoices SET total = total + 1";
+    transaction.execute(update, &[]).await?;
+    transaction.commit().await
+}
+
+#[tokio::test]
+async fn effects_of_a_job_are_committed_once() {
+    let server = start();
+    let mut client = connect(&server).await;
+    run_job(&mut client, 1_000, 33)
+        .await
+        .expect("the first run");
+    // The same occurrence, an earlier one, and both under a later token.
+    for (fire, token) in [(1_000, 33), (999, 33), (1_000, 34), (1, 35)] {
+        let error = run_job(&mut client, fire, token).await.expect_err("done");
+        assert_eq!(code(&error), Some("LH004"), "{error}");
+    }
+    run_job(&mut client, 2_000, 36)
+        .await
+        .expect("the next occurrence");
+    let error = run_job(&mut client, 3_000, 35)
+        .await
+        .expect_err("an earlier holder");
+    assert_eq!(code(&error), Some("LH001"), "{error}");
+    // A rollback takes "done" back with the effects.
+    let transaction = client.transaction().await.expect("a transaction");
+    let done = "SELECT leasehold.done('report', 3000, 37)";
+    transaction.execute(done, &[]).await.expect("not done yet");
+    transaction.rollback().await.expect("rolled back");
+    run_job(&mut client, 3_000, 37)
+        .await
+        .expect("it runs again");
+    assert_eq!(total(&server), "103");
+    // Other keys are fenced before.
+    let _ = claim(&client, ANN).await.expect("free");
+    let transaction = client.transaction().await.expect("a transaction");
+    for fence in [
+        "SELECT leasehold.fence('invoice:42', 33)",
+        "SELECT leasehold.done('report', 4000, 38)",
+    ] {
+        transaction
+            .execute(fence, &[])
+            .await
+            .expect("in this order");
+    }
+    transaction.commit().await.expect("committed");
+    // Another prefix is another job.
+    let done = "SELECT leasehold.done('report', 1, 1, 'billing:')";
+    client.execute(done, &[]).await.expect("another job");
+}
+
+/// A clock that was wrong for a moment must not silence a job: neither that of the lock service, nor that of Postgres.
+#[tokio::test]
+async fn done_ahead_of_the_clock_is_an_error() {
+    let server = start();
+    let mut client = connect(&server).await;
+    let in_days = |days: i64| {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        let millis = now.expect("after 1970").as_millis();
+        i64::try_from(millis).expect("this century") + days * 86_400_000
+    };
+    let error = run_job(&mut client, in_days(3), 33).await;
+    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
+    run_job(&mut client, in_days(1), 33)
+        .await
+        .expect("no more than two days");
+    // Recorded while the clock of this server was ahead.
+    server.execute(&format!(
+        "UPDATE leasehold.jobs SET done = {}",
+        in_days(300)
+    ));
+    let error = run_job(&mut client, in_days(0), 34).await;
+    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
+    server.execute("DELETE FROM leasehold.jobs");
+    run_job(&mut client, in_days(0), 34)
+        .await
+        .expect("as the hint says");
+    assert_eq!(total(&server), "102");
+}
+
+#[tokio::test]
+async fn two_runs_of_an_occurrence_commit_one() {
+    let server = start();
+    let (mut one, mut other) = (connect(&server).await, connect(&server).await);
+    for fire in 1..=20 {
+        let (first, second) = tokio::join!(
+            run_job(&mut one, fire, 2 * fire),
+            run_job(&mut other, fire, 2 * fire)
+        );
+        assert!(first.is_ok() != second.is_ok(), "{first:?} {second:?}");
+    }
+    assert_eq!(total(&server), "120");
+}
