@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use leasehold_api::{BoxFuture, Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 
-use support::{Faults, Server};
+use support::{Fault, Faults, Server};
 
 const FOREIGN: &[u8] = b"another program's value";
 
@@ -59,11 +59,11 @@ impl Harness for Memory {
             seed.wrapping_mul(31).wrapping_add(byte.into())
         });
         let server = Server::new(seed, Duration::from_millis(1));
-        server.set_faults(Faults {
-            conflict: 20,
-            copied: 10,
-            ..Faults::default()
-        });
+        server.set_faults(
+            Faults::default()
+                .share(Fault::Conflict, 20)
+                .share(Fault::Copied, 10),
+        );
         // Each case runs with one of the two ways to learn who listens.
         if seed.is_multiple_of(2) {
             server.compare_reach();

@@ -14,21 +14,14 @@ use std::time::Duration;
 
 use leasehold_conformance::differential::{check_with_estimates, commands};
 
-use support::{Faults, Server};
+use support::{Fault, Faults, Server};
 
 #[test]
 fn random_commands_are_answered_as_the_machine_does() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime starts");
+    let runtime = support::paused();
     let backend = runtime.block_on(async {
         let server = Server::new(1, Duration::ZERO);
-        server.set_faults(Faults {
-            conflict: 3,
-            ..Faults::default()
-        });
+        server.set_faults(Faults::default().share(Fault::Conflict, 3));
         server.client()
     });
     match check_with_estimates(&runtime, Arc::new(backend), commands()) {

@@ -92,8 +92,8 @@ impl Attempt {
     }
 
     /// Polls and expects a grant.
-    pub(crate) async fn poll_granted(&self, rule: &'static str) -> Result<Acquired, Failure> {
-        Ok(self.poll_granted_at(rule).await?.reply)
+    pub(crate) async fn poll_granted(&self, rule: &'static str) -> Verdict {
+        self.poll_granted_at(rule).await.map(drop)
     }
 
     /// Polls and expects a grant. Returns it with its stamp.

@@ -1,8 +1,9 @@
 //! The steps that cases of the client are made of.
 
 use std::fmt::Debug;
-use std::future::Future;
+use std::future::{Future, poll_fn};
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
@@ -51,6 +52,24 @@ impl World {
             Either::Right(((), _)) => None,
         }
     }
+}
+
+/// Polls a future at most `polls` times, then drops it. Returns its output if it completed.
+pub(crate) async fn polled<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = polls;
+    poll_fn(|cx| {
+        if left == 0 {
+            return Poll::Ready(None);
+        }
+        left -= 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if left == 0 => Poll::Ready(None),
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
 }
 
 /// Expects a guard.

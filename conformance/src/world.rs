@@ -150,6 +150,27 @@ impl World {
         Ok(<[Session; N]>::try_from(sessions).expect("there are N sessions"))
     }
 
+    /// Creates two sessions, and lets the first one hold the lock, with a long lease.
+    pub(crate) async fn held(&self, lock: Lock) -> Held {
+        self.held_by(lock, |ask| ask).await
+    }
+
+    /// Like [`held`](Self::held), with a lease of `units` units.
+    pub(crate) async fn held_for(&self, lock: Lock, units: u32) -> Held {
+        self.held_by(lock, |ask| ask.lease(self.units(units))).await
+    }
+
+    /// Like [`held`](Self::held), by a reader.
+    pub(crate) async fn held_shared(&self, lock: Lock) -> Held {
+        self.held_by(lock, Ask::shared).await
+    }
+
+    async fn held_by(&self, lock: Lock, how: impl FnOnce(Ask) -> Ask) -> Held {
+        let [a, b] = self.sessions().await?;
+        let held = how(a.ask(&lock)).acquired("S1").await?;
+        Ok((a, b, lock, held))
+    }
+
     /// Returns `n` units of the harness's time.
     pub(crate) fn units(&self, n: u32) -> Duration {
         self.timing.unit * n
@@ -247,6 +268,9 @@ impl Lock {
         self
     }
 }
+
+/// Two sessions, a lock, and the attempt by which the first session holds it.
+pub(crate) type Held = Result<(Session, Session, Lock, Attempt), Failure>;
 
 /// A session, which numbers its attempts.
 #[derive(Clone, Debug)]
@@ -459,8 +483,18 @@ impl Ask {
         Ok((attempt, queued))
     }
 
+    /// Sends the attempt and expects that it is granted. The attempt is not needed any longer.
+    pub(crate) async fn is_granted(self, rule: &'static str) -> Verdict {
+        self.acquired(rule).await.map(drop)
+    }
+
     /// Sends the attempt and expects that somebody else holds the key.
-    pub(crate) async fn held(self, rule: &'static str) -> Result<Contended, Failure> {
+    pub(crate) async fn held(self, rule: &'static str) -> Verdict {
+        self.contended(rule).await.map(drop)
+    }
+
+    /// Like [`held`](Self::held). Returns what the attempt is told.
+    pub(crate) async fn contended(self, rule: &'static str) -> Result<Contended, Failure> {
         let (_, reply) = self.send().await?;
         let held = want!(
             reply,

@@ -64,25 +64,22 @@ const MAX_FAULTS: u32 = 8;
 impl FaultMix {
     /// No faults.
     pub const fn none() -> Self {
-        Self {
-            messages: false,
-            connections: false,
-            pauses: false,
-            restarts: false,
-            outages: false,
-            failovers: false,
-        }
+        Self::every(false)
     }
 
     /// All kinds of faults.
     pub const fn all() -> Self {
+        Self::every(true)
+    }
+
+    const fn every(on: bool) -> Self {
         Self {
-            messages: true,
-            connections: true,
-            pauses: true,
-            restarts: true,
-            outages: true,
-            failovers: true,
+            messages: on,
+            connections: on,
+            pauses: on,
+            restarts: on,
+            outages: on,
+            failovers: on,
         }
     }
 

@@ -347,31 +347,23 @@ impl Exploration {
     }
 
     /// Makes one run. Returns its report, and why it failed, if it did.
-    fn run<F, S>(
+    fn run<F: Future<Output: Verdict>>(
         &self,
         options: SimOptions,
         scheduling: Scheduling,
-        scenario: &S,
-    ) -> (RunReport<()>, Option<String>)
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> (RunReport<()>, Option<String>) {
         self.try_run(options, scheduling, scenario)
             .unwrap_or_else(|reason| left_over(options.seed, &reason))
     }
 
     /// Makes one run, as [`run`](Self::run). Returns an error if a destructor panics after its end.
-    fn try_run<F, S>(
+    fn try_run<F: Future<Output: Verdict>>(
         &self,
         options: SimOptions,
         scheduling: Scheduling,
-        scenario: &S,
-    ) -> Result<(RunReport<()>, Option<String>), String>
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> Result<(RunReport<()>, Option<String>), String> {
         let simulation = self.simulation(options).scheduling(scheduling);
         let scenario = self.with_faults(scenario);
         quietly(|| {
@@ -388,11 +380,10 @@ impl Exploration {
     }
 
     /// Returns the scenario with its faults, and with its verdict as output.
-    fn with_faults<F, S>(&self, scenario: &S) -> impl Fn(SimServer) -> WithVerdict<F>
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+    fn with_faults<F: Future<Output: Verdict>>(
+        &self,
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> impl Fn(SimServer) -> WithVerdict<F> {
         let fault_mix = self.fault_mix;
         move |sim| {
             fault_mix.spawn(&sim);
@@ -428,11 +419,11 @@ impl Exploration {
     }
 
     /// Runs one seed twice. If the runs differ, the scenario is not deterministic.
-    fn determinism_check<F, S>(&self, seed: u64, scenario: &S) -> Option<FailedRun>
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+    fn determinism_check<F: Future<Output: Verdict>>(
+        &self,
+        seed: u64,
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> Option<FailedRun> {
         let (first, reason) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         let (second, again) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         // The hash covers the times of events, the log covers their content.
@@ -457,11 +448,13 @@ impl Exploration {
     }
 
     /// Returns the failure for a run that failed once, but not when it was repeated.
-    fn unrepeated<F, S>(&self, runs: u64, seed: u64, reason: &str, scenario: &S) -> FailedRun
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+    fn unrepeated<F: Future<Output: Verdict>>(
+        &self,
+        runs: u64,
+        seed: u64,
+        reason: &str,
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> FailedRun {
         let (report, _) = self.run(self.options(seed), self.scheduling.clone(), scenario);
         let reason = format!(
             "{reason}\n(but not when it was repeated: the scenario does something that the seed doesn't \
@@ -470,11 +463,11 @@ impl Exploration {
         FailedRun::new(runs, seed, reason, &report, None)
     }
 
-    fn replay<F, S>(&self, tape: Tape, scenario: &S) -> Option<FailedRun>
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+    fn replay<F: Future<Output: Verdict>>(
+        &self,
+        tape: Tape,
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> Option<FailedRun> {
         let (seed, wanted) = (tape.seed, tape.clone());
         let (report, reason) = self.run(self.options(seed), Scheduling::Replay(tape), scenario);
         let mut reason = reason?;
@@ -487,17 +480,13 @@ impl Exploration {
     }
 
     /// Simplifies a failing run. The result fails in the same way.
-    fn simplest<F, S>(
+    fn simplest<F: Future<Output: Verdict>>(
         &self,
         runs: u64,
         found: RunReport<()>,
         reason: &str,
-        scenario: &S,
-    ) -> FailedRun
-    where
-        S: Fn(SimServer) -> F,
-        F: Future<Output: Verdict>,
-    {
+        scenario: &impl Fn(SimServer) -> F,
+    ) -> FailedRun {
         let wanted = signature(reason);
         let mut allowed = StepsAllowed::of(&found, self.step_limit);
         let tape = found.tape;

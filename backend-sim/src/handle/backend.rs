@@ -5,6 +5,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -19,6 +20,7 @@ use leasehold_api::{
 use crate::driver::world::World;
 use crate::engine::gate::{Gate, Turnstile};
 use crate::handle::runtime::SimRuntime;
+use crate::network::Network;
 use crate::network::calls::CallResult;
 use crate::network::event::{CallId, ClientIndex, CompareAndSet, Request, Response};
 use crate::record::{Call, ClientEvent, Event, ServerAnswer};
@@ -93,12 +95,12 @@ enum Progress {
 
 impl CallFuture<'_> {
     fn send(&self, request: Request, waker: &Waker) -> Result<CallId, BackendError> {
-        let client = self.backend.runtime.client;
         let world = self.backend.world();
         world.clock.assert_paused();
         world.assert_sound();
         let request = (self.call, request);
-        world.act(|network, now| network.send(now, client, request, waker))
+        self.backend
+            .act(|network, client, now| network.send(now, client, request, waker))
     }
 
     fn record_failure(&self, error: &BackendError) {
@@ -197,13 +199,7 @@ impl SimBackend {
         read: fn(Reply) -> Option<T>,
     ) -> Result<Stamped<T>, BackendError> {
         let steps = vec![(key.clone(), command)];
-        let mut response = self.call(call, Request::Steps(steps)).await?;
-        let answer = response.answers.pop();
-        unwrap_answer(
-            response.stamp,
-            answer.expect("one command has one answer"),
-            read,
-        )
+        self.steps(call, steps, read).await.remove(0)
     }
 
     /// Sends a batch of commands. The result has an element for each.
@@ -264,10 +260,14 @@ impl SimBackend {
         })
     }
 
+    /// Acts on the network as this client.
+    pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Network, ClientIndex, Duration) -> T) -> T {
+        let client = self.runtime.client;
+        self.world().act(|network, now| act(network, client, now))
+    }
+
     pub(crate) fn record(&self, event: Event) {
-        let client = Some(self.runtime.client);
-        self.world()
-            .act(|network, now| network.record(now, client, event));
+        self.act(|network, client, now| network.record(now, Some(client), event));
     }
 }
 
@@ -293,6 +293,17 @@ macro_rules! of {
             _ => None,
         }
     };
+}
+
+/// Sends a batch of requests of one kind.
+macro_rules! batch {
+    ($backend:ident, $batch:ident, $kind:ident) => {{
+        let steps = $batch
+            .iter()
+            .map(|request| (request.key.clone(), Command::$kind(request.clone())));
+        let steps = steps.collect();
+        $backend.steps(Call::$kind, steps, of!($kind)).await
+    }};
 }
 
 #[async_trait]
@@ -330,13 +341,10 @@ impl LockBackend for SimBackend {
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        let client = self.runtime.client;
-        let number = self
-            .world()
-            .act(|network, _| network.add_subscription(client, session));
+        let number = self.act(|network, client, _| network.add_subscription(client, session));
         let stream = NotificationStream {
             world: Arc::clone(self.world()),
-            client,
+            client: self.runtime.client,
             number,
             turnstile: Turnstile::new(self.gate().clone()),
         };
@@ -345,33 +353,19 @@ impl LockBackend for SimBackend {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let steps = batch
-            .iter()
-            .map(|request| (request.key.clone(), Command::Acquire(request.clone())));
-        self.steps(Call::Acquire, steps.collect(), of!(Acquire))
-            .await
+        batch!(self, batch, Acquire)
     }
 
     async fn poll(&self, batch: &[PollWaiter]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let steps = batch
-            .iter()
-            .map(|request| (request.key.clone(), Command::Poll(request.clone())));
-        self.steps(Call::Poll, steps.collect(), of!(Poll)).await
+        batch!(self, batch, Poll)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let steps = batch
-            .iter()
-            .map(|request| (request.key.clone(), Command::Renew(request.clone())));
-        self.steps(Call::Renew, steps.collect(), of!(Renew)).await
+        batch!(self, batch, Renew)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let steps = batch
-            .iter()
-            .map(|request| (request.key.clone(), Command::Release(request.clone())));
-        self.steps(Call::Release, steps.collect(), of!(Release))
-            .await
+        batch!(self, batch, Release)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
@@ -407,8 +401,7 @@ impl LockBackend for SimBackend {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        let client = self.runtime.client;
-        self.world().act(|network, now| {
+        self.act(|network, client, now| {
             if network.close(now, client) {
                 network.record(now, Some(client), Event::Client(ClientEvent::Closed));
             }

@@ -12,9 +12,7 @@ use crate::record::{Call, ClientEvent, Event, Fault};
 impl SimBackend {
     /// Returns the name that the client was created with.
     pub fn name(&self) -> String {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].name.to_string())
+        self.act(|network, client, _| network.clients[client].name.to_string())
     }
 
     /// Pauses the client, as SIGSTOP, a long garbage collection or a suspended laptop does. Does
@@ -66,13 +64,11 @@ impl SimBackend {
     /// Panics if the client was killed.
     #[track_caller]
     pub fn resume(&self) {
-        let client = self.runtime.client;
         assert!(!self.is_killed(), "client {:?} was killed", self.name());
         if self.gate().is_shut() {
             self.record(Event::Client(ClientEvent::Resumed));
             self.gate().open();
-            self.world()
-                .act(|network, now| network.try_subscribe(now, client));
+            self.act(|network, client, now| network.try_subscribe(now, client));
         }
     }
 
@@ -82,9 +78,7 @@ impl SimBackend {
     }
 
     pub(crate) fn is_killed(&self) -> bool {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].killed)
+        self.act(|network, client, _| network.clients[client].killed)
     }
 
     /// Kills the client, as SIGKILL does. Its connection breaks, and none of its code runs again.
@@ -110,9 +104,8 @@ impl SimBackend {
     /// # }
     /// ```
     pub fn kill(&self) {
-        let client = self.runtime.client;
         self.gate().shut();
-        self.world().act(|network, now| {
+        self.act(|network, client, now| {
             if !std::mem::replace(&mut network.clients[client].killed, true) {
                 network.record(now, Some(client), Event::Client(ClientEvent::Killed));
                 network.lose_connection(now, client);
@@ -165,13 +158,9 @@ impl SimBackend {
     /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
     /// subscribed again.
     pub fn drop_connection(&self) {
-        let client = self.runtime.client;
-        self.world().act(|network, now| {
-            network.record(
-                now,
-                Some(client),
-                Event::Client(ClientEvent::ConnectionDropped),
-            );
+        self.act(|network, client, now| {
+            let event = Event::Client(ClientEvent::ConnectionDropped);
+            network.record(now, Some(client), event);
             network.lose_connection(now, client);
             network.try_subscribe(now, client);
         });
@@ -182,9 +171,7 @@ impl SimBackend {
     /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
     /// subscribed at the primary.
     pub fn follow_primary(&self) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, now| network.follow_primary(now, client));
+        self.act(|network, client, now| network.follow_primary(now, client));
     }
 
     /// Sends the client's requests to the replica that was [cut off](crate::SimServer::cut_off_replica)
@@ -195,19 +182,14 @@ impl SimBackend {
     /// Panics if no replica was cut off.
     #[track_caller]
     pub fn visit_replica(&self) {
-        let client = self.runtime.client;
-        let possible = self
-            .world()
-            .act(|network, now| network.visit_replica(now, client, true));
+        let possible = self.act(|network, client, now| network.visit_replica(now, client, true));
         assert!(possible, "no replica was cut off");
     }
 
     /// Sends the client's requests to the primary again, after
     /// [`visit_replica`](Self::visit_replica).
     pub fn leave_replica(&self) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, now| network.visit_replica(now, client, false));
+        self.act(|network, client, now| network.visit_replica(now, client, false));
     }
 
     /// Drops all messages from and to the client until [`rejoin`](Self::rejoin). Nothing reports
@@ -222,8 +204,7 @@ impl SimBackend {
     }
 
     fn set_isolated(&self, isolated: bool, event: ClientEvent) {
-        let client = self.runtime.client;
-        self.world().act(|network, now| {
+        self.act(|network, client, now| {
             network.clients[client].isolated = isolated;
             network.record(now, Some(client), Event::Client(event));
         });
@@ -269,32 +250,24 @@ impl SimBackend {
     }
 
     fn add_fault(&self, call: Option<Call>, fault: Fault) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].faults.inject(call, fault));
+        self.act(|network, client, _| network.clients[client].faults.inject(call, fault));
     }
 
     /// Returns how many injected faults have not happened yet. Assert that it is 0, so that your
     /// test doesn't pass without its fault.
     pub fn pending_faults(&self) -> usize {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].faults.pending())
+        self.act(|network, client, _| network.clients[client].faults.pending())
     }
 
     /// Removes the injected faults that have not happened yet.
     pub fn clear_faults(&self) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].faults.clear());
+        self.act(|network, client, _| network.clients[client].faults.clear());
     }
 
     /// Sets the latency of this client's messages, in both directions. Messages in flight keep
     /// theirs.
     pub fn set_latency(&self, latency: Latency) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].latency = latency);
+        self.act(|network, client, _| network.clients[client].latency = latency);
     }
 
     /// Sets the rate error of the client's clock, in parts per million: positive is fast, negative
@@ -321,8 +294,7 @@ impl SimBackend {
     }
 
     fn change_clock(&self, event: ClientEvent, change: impl FnOnce(&mut LocalClock, Duration)) {
-        let client = self.runtime.client;
-        self.world().act(|network, now| {
+        self.act(|network, client, now| {
             change(&mut network.clients[client].clock, now);
             network.record(now, Some(client), Event::Client(event));
         });
@@ -332,8 +304,6 @@ impl SimBackend {
     /// Sets whether pushes to this client may overtake each other and the replies, as on a separate
     /// connection. By default, everything that the server sends to a client arrives in order.
     pub fn set_unordered_pushes(&self, unordered: bool) {
-        let client = self.runtime.client;
-        self.world()
-            .act(|network, _| network.clients[client].unordered_pushes = unordered);
+        self.act(|network, client, _| network.clients[client].unordered_pushes = unordered);
     }
 }

@@ -1,14 +1,12 @@
 //! A lease that passes from one client to the next, by single commands at exact times.
 
 use leasehold_api::{AcquireReply, PollReply, ReleaseReply, RenewReply};
-use leasehold_sim::SimServer;
 
 use crate::support::{Raw, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_passes_on() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     let (first, reply) = a.acquire(secs(10)).await;
     assert!(matches!(reply, AcquireReply::Acquired(_)), "{reply:?}");
     let (second, reply) = b.queue(secs(10)).await;

@@ -10,12 +10,11 @@ use leasehold_api::{
 };
 use leasehold_sim::{Data, Latency, SimOptions, SimServer, replay};
 
-use crate::support::{Raw, key, ms, secs, unknown};
+use crate::support::{Raw, key, ms, paused, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn paused_client_stops_while_its_clock_runs() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let runtime = a.backend.runtime();
     let ticks = Arc::new(AtomicU32::new(0));
     let counter = Arc::clone(&ticks);
@@ -43,10 +42,8 @@ async fn paused_client_stops_while_its_clock_runs() {
 
 #[tokio::test(start_paused = true)]
 async fn reply_waits_for_a_paused_client() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (operation, request) = a.ask(secs(10)).await;
     let pause = async {
         server.advance(ms(1)).await;
         a.backend.pause();
@@ -68,8 +65,7 @@ async fn reply_waits_for_a_paused_client() {
 
 #[tokio::test(start_paused = true)]
 async fn paused_client_sends_nothing() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     a.backend.pause();
     assert!(a.backend.is_paused());
     let resume = async {
@@ -83,8 +79,7 @@ async fn paused_client_sends_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn code_run_as_the_client_stops_with_it() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let body = a.backend.run(async {
         for _ in 0..10 {
             tokio::time::sleep(ms(1)).await;
@@ -107,8 +102,7 @@ async fn code_run_as_the_client_stops_with_it() {
 
 #[tokio::test(start_paused = true)]
 async fn resumed_client_receives_its_notifications() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     let (held, _) = a.acquire(secs(10)).await;
     let mut notifications = b.backend.listen(b.session).await.expect("listening");
     b.queue(secs(10)).await;
@@ -126,8 +120,7 @@ async fn resumed_client_receives_its_notifications() {
 
 #[tokio::test(start_paused = true)]
 async fn killed_client_leaves_its_hold_until_the_lease_expires() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let _notifications = a.backend.listen(a.session).await.expect("listening");
     a.acquire(secs(10)).await;
     let runs = Arc::new(AtomicU32::new(0));
@@ -154,8 +147,7 @@ async fn killed_client_cannot_be_resumed() {
 
 #[tokio::test(start_paused = true)]
 async fn stopped_server_refuses_calls_and_breaks_connections() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let mut notifications = a.backend.listen(a.session).await.expect("listening");
     let (operation, _) = a.acquire(secs(10)).await;
     let first_clock = a.backend.hello().await.expect("an answer").clock;
@@ -202,8 +194,7 @@ async fn stopped_server_refuses_calls_and_breaks_connections() {
 #[tokio::test(start_paused = true)]
 async fn restart_keeps_or_loses_the_data() {
     for (data, kept) in [(Data::Kept, true), (Data::Lost, false)] {
-        let server = SimServer::new(1);
-        let a = Raw::new(&server, "a");
+        let (server, a) = Raw::alone();
         let (operation, _) = a.acquire(secs(10)).await;
         server.restart(data);
         let renewed = a.renew(operation, secs(10)).await.expect("an answer");
@@ -216,10 +207,8 @@ async fn restart_keeps_or_loses_the_data() {
 
 #[tokio::test(start_paused = true)]
 async fn request_in_flight_is_lost_with_the_server() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (_, request) = a.ask(secs(10)).await;
     let mut call = Box::pin(a.send(&request));
     assert!((&mut call).now_or_never().is_none());
     server.restart(Data::Kept);
@@ -230,8 +219,7 @@ async fn request_in_flight_is_lost_with_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn stepped_clock_ends_or_extends_leases() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let (operation, _) = a.acquire(secs(10)).await;
     server.step_clock_back(secs(60));
     server.advance(secs(20)).await;
@@ -245,11 +233,9 @@ async fn stepped_clock_ends_or_extends_leases() {
 
 #[tokio::test(start_paused = true)]
 async fn foreign_value_is_reported_and_kept() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     server.plant_foreign(key(), "hash");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (operation, request) = a.ask(secs(10)).await;
     for found in [
         a.send(&request).await.map(drop),
         a.renew(operation, secs(1)).await.map(drop),
@@ -267,8 +253,7 @@ async fn foreign_value_is_reported_and_kept() {
 
 #[tokio::test(start_paused = true)]
 async fn removed_key_has_no_holder() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let (operation, _) = a.acquire(secs(10)).await;
     server.remove_key(key());
     server.assert_idle();
@@ -280,8 +265,7 @@ async fn removed_key_has_no_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn advance_runs_everything_that_is_due() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let (operation, _) = a.acquire(secs(10)).await;
     let mut renew = Box::pin(a.renew(operation, secs(10)));
     assert!((&mut renew).now_or_never().is_none());
@@ -323,8 +307,7 @@ async fn advance_ends_after_everything_that_is_due() {
   mutex \"job\": \"b\" waits for it (exclusive), 4.999s left
 ")]
 async fn what_is_left_behind_is_listed() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     a.acquire(secs(10)).await;
     b.queue(secs(10)).await;
     server.assert_idle();
@@ -411,14 +394,7 @@ async fn changed_log_does_not_replay() {
 
 #[test]
 fn seed_repeats_a_run_byte_for_byte() {
-    let run = |seed| {
-        tokio::runtime::Builder::new_current_thread()
-            .enable_time()
-            .start_paused(true)
-            .build()
-            .expect("a runtime")
-            .block_on(async { busy_run(seed).await.1 })
-    };
+    let run = |seed| paused().block_on(async { busy_run(seed).await.1 });
     let logs: Vec<_> = (0..20).map(run).collect();
     for (seed, log) in (0..).zip(&logs) {
         assert_eq!(&run(seed), log, "seed {seed}");
@@ -459,8 +435,7 @@ fn missing_runtime_is_refused() {
 #[tokio::test(start_paused = true)]
 #[should_panic(expected = "the clock of this tokio runtime is not paused")]
 async fn resumed_clock_is_refused() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (_server, a) = Raw::alone();
     tokio::time::resume();
     let _ = a.backend.hello().await;
 }

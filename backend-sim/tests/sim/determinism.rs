@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use leasehold_sim::{Ending, SimOptions, SimServer, Simulation, assert_deterministic};
 
 use crate::drivers::{options, scenario};
-use crate::support::{ms, secs};
+use crate::support::{ms, paused, secs};
 
 fn simulation() -> Simulation {
     Simulation::new(options(7))
@@ -67,14 +67,6 @@ fn biased_select_passes() {
             () = sim.sleep(secs(5)) => 2,
         }
     });
-}
-
-fn paused() -> tokio::runtime::Runtime {
-    tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime")
 }
 
 fn on_tokio<T>(test: impl AsyncFn(SimServer) -> T) -> (SimServer, T) {

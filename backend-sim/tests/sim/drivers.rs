@@ -8,7 +8,7 @@ use leasehold_sim::{
     SimServer, Simulation, Site,
 };
 
-use crate::support::{ms, secs};
+use crate::support::{ms, paused, secs};
 
 /// A scenario whose tasks all belong to the simulation.
 pub(crate) async fn scenario(sim: SimServer) -> (u32, u64) {
@@ -101,12 +101,7 @@ fn ending_name<T>(ending: &Ending<T>) -> String {
 
 /// Runs the scenario in a tokio runtime. Returns its output and its timeline.
 fn run_on_tokio(seed: u64) -> ((u32, u64), String) {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    paused().block_on(async {
         let sim = SimServer::with_options(options(seed));
         let task = sim.spawn(scenario(sim.clone()));
         let output = task.await;
@@ -193,12 +188,7 @@ fn changed_tape_is_followed_as_far_as_it_fits() {
 #[test]
 #[should_panic(expected = "the replay diverges at draw 0")]
 fn diverging_replay_fails_a_tokio_test() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    paused().block_on(async {
         let tape = "7.o5:3.A".parse().expect("a tape");
         let sim = SimServer::with_scheduling(options(7), Scheduling::Replay(tape));
         sim.draw(9);

@@ -7,8 +7,8 @@ use std::task::Poll;
 use futures_util::future::join;
 use leasehold_sim::{Call, Fault, SimServer};
 
-use crate::locks::{client, hold, job, released};
-use crate::support::{ms, secs};
+use crate::locks::{client, hold, job, released, two_clients};
+use crate::support::{ms, paused, secs};
 
 /// The point at which a future is dropped.
 #[derive(Clone, Copy, Debug)]
@@ -62,9 +62,7 @@ async fn dropped_renewal_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_waiter_frees_the_next() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (_, a), (_, b)) = two_clients();
     let (_, c) = client(&server, "c");
     let guard = hold(&a).await;
     let mutex = job(&b);
@@ -91,11 +89,7 @@ async fn dropped_guard_is_released_in_the_background() {
 
 #[test]
 fn guard_may_be_dropped_outside_of_a_runtime() {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
+    let runtime = paused();
     let (server, locks, guard) = runtime.block_on(async {
         let server = SimServer::new(1);
         let (_, locks) = client(&server, "a");

@@ -6,19 +6,13 @@ use std::time::Duration;
 
 use futures_util::StreamExt as _;
 use futures_util::future::join;
-use leasehold_api::machine::Settings;
 use leasehold_api::{
     BackendError, LockBackend, LockClient, MutexGuard, Notification, Outcome, ReleaseReply,
 };
-use leasehold_sim::{Latency, Reads, SimOptions, SimServer, Tail, replay};
+use leasehold_sim::{Latency, Reads, SimOptions, SimServer, Tail};
 
 use crate::locks::job;
-use crate::support::{Raw, key, ms, secs};
-
-#[track_caller]
-fn assert_replays(server: &SimServer) {
-    replay(Settings::default(), &server.log()).expect("the same answers");
-}
+use crate::support::{Raw, assert_replays, key, ms, secs};
 
 /// The next notification of a stream within a second.
 async fn next(server: &SimServer, stream: &mut leasehold_api::Notifications) -> Notification {
@@ -31,8 +25,7 @@ async fn next(server: &SimServer, stream: &mut leasehold_api::Notifications) -> 
 
 #[tokio::test(start_paused = true)]
 async fn request_to_a_demoted_server_is_refused_and_not_executed() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let request = a.request(a.operation(), secs(30)).await;
     let move_it = async { server.switch_over(Duration::ZERO, from_ref(&a.backend)) };
     let (refused, ()) = join(a.send(&request), move_it).await;
@@ -72,8 +65,7 @@ async fn graceful_failover_loses_nothing() {
 /// arrives, after the lag of the replica.
 #[tokio::test(start_paused = true)]
 async fn replica_relays_to_a_subscription_that_is_not_counted() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     let mut stream = b.backend.listen(b.session).await.expect("served");
     let (held, _) = a.acquire(secs(30)).await;
     let (waiting, _) = b.queue(secs(30)).await;
@@ -107,8 +99,7 @@ async fn replica_relays_to_a_subscription_that_is_not_counted() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_at_a_replica_is_unreachable_until_it_follows() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     let mut stream = b.backend.listen(b.session).await.expect("served");
     let (held, _) = a.acquire(secs(30)).await;
     let (waiting, _) = b.queue(secs(30)).await;
@@ -228,8 +219,7 @@ async fn drift_allowance_covers_servers_that_are_ten_milliseconds_apart() {
 
 #[tokio::test(start_paused = true)]
 async fn replica_refuses_every_command_of_its_visitors() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let request = a.request(a.operation(), secs(30)).await;
     server.cut_off_replica(Reads::Refused);
     a.backend.visit_replica();
@@ -246,8 +236,7 @@ async fn replica_refuses_every_command_of_its_visitors() {
 /// It answers what writes nothing, from the data of the moment when it lost its link.
 #[tokio::test(start_paused = true)]
 async fn replica_that_lags_answers_from_its_old_data() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (server, a, b) = Raw::pair();
     let (held, _) = a.acquire(secs(30)).await;
     server.cut_off_replica(Reads::Answered);
     a.release(held).await.expect("served");

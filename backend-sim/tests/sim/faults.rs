@@ -12,10 +12,8 @@ use crate::support::{Raw, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn lost_request_is_not_executed() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (_, request) = a.ask(secs(10)).await;
     a.backend.inject(Fault::LoseRequest);
     let sent = server.elapsed();
     assert!(unknown(&a.send(&request).await));
@@ -26,10 +24,8 @@ async fn lost_request_is_not_executed() {
 
 #[tokio::test(start_paused = true)]
 async fn retry_after_a_lost_reply_reports_the_grant() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (operation, request) = a.ask(secs(10)).await;
     a.backend.inject(Fault::LoseReply);
     assert!(unknown(&a.send(&request).await));
     assert_eq!(server.elapsed(), ms(1_002));
@@ -49,10 +45,8 @@ async fn retry_after_a_lost_reply_reports_the_grant() {
 
 #[tokio::test(start_paused = true)]
 async fn late_request_is_overtaken() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (operation, request) = a.ask(secs(10)).await;
     a.backend.inject(Fault::DelayRequest(ms(500)));
     let (late, end) = join(a.send(&request), a.release(operation)).await;
     assert!(matches!(end, Ok(ReleaseReply::NotHeld(_))), "{end:?}");
@@ -64,10 +58,8 @@ async fn late_request_is_overtaken() {
 
 #[tokio::test(start_paused = true)]
 async fn request_later_than_the_timeout_is_executed() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (server, a) = Raw::alone();
+    let (_, request) = a.ask(secs(10)).await;
     a.backend.inject(Fault::DelayRequest(secs(3)));
     assert!(unknown(&a.send(&request).await));
     server.assert_idle();
@@ -77,8 +69,7 @@ async fn request_later_than_the_timeout_is_executed() {
 
 #[tokio::test(start_paused = true)]
 async fn late_reply_arrives_late() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     a.backend.inject(Fault::DelayReply(ms(300)));
     a.backend.hello().await.expect("an answer");
     assert_eq!(server.elapsed(), ms(302));
@@ -89,8 +80,7 @@ async fn late_reply_arrives_late() {
 
 #[tokio::test(start_paused = true)]
 async fn a_second_delivery_has_no_second_effect() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     a.backend
         .inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let (operation, _) = a.acquire(secs(10)).await;
@@ -102,8 +92,7 @@ async fn a_second_delivery_has_no_second_effect() {
 
 #[tokio::test(start_paused = true)]
 async fn fault_waits_for_its_call() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (_server, a) = Raw::alone();
     a.backend.inject_into(Call::Renew, Fault::LoseReply);
     let (operation, reply) = a.acquire(secs(10)).await;
     assert!(matches!(reply, AcquireReply::Acquired(_)));
@@ -172,8 +161,7 @@ async fn push_is_lost_doubled_or_late() {
 
 #[tokio::test(start_paused = true)]
 async fn isolated_client_gets_no_reply() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (_server, a) = Raw::alone();
     let (operation, _) = a.acquire(secs(10)).await;
     a.backend.isolate();
     assert!(unknown(&a.renew(operation, secs(10)).await));
@@ -186,8 +174,7 @@ async fn isolated_client_gets_no_reply() {
 
 #[tokio::test(start_paused = true)]
 async fn isolated_client_misses_the_reply_in_flight() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let isolate = async {
         server.advance(ms(1)).await;
         a.backend.isolate();
@@ -222,8 +209,7 @@ async fn push_is_lost_with_its_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn push_without_a_subscription_is_lost() {
-    let server = SimServer::new(1);
-    let (a, b) = (Raw::new(&server, "a"), Raw::new(&server, "b"));
+    let (_server, a, b) = Raw::pair();
     let notifications = b.backend.listen(b.session).await.expect("listening");
     let (_, reply) = b.acquire(secs(10)).await;
     let AcquireReply::Acquired(acquired) = reply else {
@@ -240,12 +226,10 @@ async fn push_without_a_subscription_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn broken_connection_leaves_the_outcome_unknown() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let mut notifications = a.backend.listen(a.session).await.expect("listening");
     assert_eq!(server.listeners(a.session), 1);
-    let operation = a.operation();
-    let request = a.request(operation, secs(10)).await;
+    let (_, request) = a.ask(secs(10)).await;
     let sent = server.elapsed();
     let cut = async {
         server.advance(ms(1)).await;
@@ -275,8 +259,7 @@ async fn broken_connection_leaves_the_outcome_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_call_is_executed_if_it_was_sent() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let (first, second) = (a.operation(), a.operation());
     let unsent = a.request(first, secs(10)).await;
     drop(a.send(&unsent));
@@ -297,8 +280,7 @@ async fn messages_of_one_client_keep_their_order() {
     let a = Raw::new(&server, "a");
     a.backend.set_latency(Latency::between(ms(0), ms(20)));
     for _ in 0..50 {
-        let operation = a.operation();
-        let request = a.request(operation, secs(10)).await;
+        let (operation, request) = a.ask(secs(10)).await;
         let (acquired, ended) = join(a.send(&request), a.release(operation)).await;
         assert!(matches!(
             acquired.map(|r| r.reply),
@@ -313,8 +295,7 @@ async fn messages_of_one_client_keep_their_order() {
 
 #[tokio::test(start_paused = true)]
 async fn closing_ends_streams_and_calls() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let notifications = a.backend.listen(a.session).await.expect("listening");
     a.backend.close().await.expect("closed");
     a.backend.close().await.expect("closed again");
@@ -326,8 +307,7 @@ async fn closing_ends_streams_and_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn dropped_stream_ends_only_its_subscription() {
-    let server = SimServer::new(1);
-    let a = Raw::new(&server, "a");
+    let (server, a) = Raw::alone();
     let first = a.backend.listen(a.session).await.expect("listening");
     let second = a.backend.listen(a.session).await.expect("listening");
     assert_eq!(server.listeners(a.session), 2);

@@ -20,6 +20,24 @@ pub(crate) fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient)
     (backend.clone(), LockClient::new(backend))
 }
 
+/// A server and a client, `a`.
+pub(crate) fn one_client() -> (SimServer, (SimBackend, LockClient)) {
+    let server = SimServer::new(1);
+    let a = client(&server, "a");
+    (server, a)
+}
+
+/// A server and two clients, `a` and `b`.
+pub(crate) fn two_clients() -> (
+    SimServer,
+    (SimBackend, LockClient),
+    (SimBackend, LockClient),
+) {
+    let (server, a) = one_client();
+    let b = client(&server, "b");
+    (server, a, b)
+}
+
 pub(crate) fn job(locks: &LockClient) -> Mutex {
     locks.mutex("job").expect("a valid key")
 }
@@ -47,9 +65,7 @@ async fn validity_counts_from_the_request() {
 
 #[tokio::test(start_paused = true)]
 async fn contended_try_names_the_holder() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (_, a), (_, b)) = two_clients();
     let _guard = hold(&a).await;
     let asked = server.elapsed();
     let Outcome::Contended(held) = job(&b).try_lock().await.expect("an answer") else {
@@ -95,9 +111,7 @@ async fn grants_take_one_round_trip_and_keep_the_order() {
 
 #[tokio::test(start_paused = true)]
 async fn timed_out_wait_leaves_no_waiter() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (_, a), (_, b)) = two_clients();
     let guard = hold(&a).await;
     let asked = server.elapsed();
     let outcome = job(&b).try_lock_for(secs(7)).await.expect("no failure");
@@ -110,9 +124,7 @@ async fn timed_out_wait_leaves_no_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_times_out_even_if_it_polls_all_the_time() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (backend, b) = client(&server, "b");
+    let (server, (_, a), (backend, b)) = two_clients();
     let guard = hold(&a).await;
     // With this rate, the 500 ms end between two milliseconds, and timers end at the later one.
     backend.set_clock_rate(-1_000);
@@ -133,8 +145,7 @@ async fn wait_times_out_even_if_it_polls_all_the_time() {
 
 #[tokio::test(start_paused = true)]
 async fn renewal_keeps_a_lock_for_hours() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = hold(&a).await;
     for _ in 0..6 {
         server.advance(secs(3_600)).await;
@@ -146,8 +157,7 @@ async fn renewal_keeps_a_lock_for_hours() {
 
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_is_lost_at_its_local_deadline() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = job(&a).fixed_lease().lock().await.expect("no failure");
     let token = guard.fencing_token();
     assert_eq!(guard.lost().await, Loss::Deadline);
@@ -160,9 +170,7 @@ async fn fixed_lease_is_lost_at_its_local_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn paused_holder_loses_its_lock_and_cannot_release_the_next() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (process, a), (_, b)) = two_clients();
     let first = hold(&a).await;
     let waiting = tokio::spawn(async move { (hold(&b).await, b) });
     server.advance(ms(100)).await;
@@ -186,8 +194,7 @@ async fn paused_holder_loses_its_lock_and_cannot_release_the_next() {
 
 #[tokio::test(start_paused = true)]
 async fn a_lost_reply_counts_once() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     process.inject_into(Call::Acquire, Fault::LoseReply);
     let guard = hold(&a).await;
     assert_eq!(process.pending_faults(), 0);
@@ -199,8 +206,7 @@ async fn a_lost_reply_counts_once() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_request_is_sent_again() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     process.inject_into(Call::Acquire, Fault::LoseRequest);
     let guard = hold(&a).await;
     assert_eq!(process.pending_faults(), 0);
@@ -211,8 +217,7 @@ async fn lost_request_is_sent_again() {
 
 #[tokio::test(start_paused = true)]
 async fn try_with_a_lost_reply_leaves_nothing() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     let mutex = job(&a);
     drop(mutex.try_lock().await.expect("an answer"));
     server.advance(secs(1)).await;
@@ -230,8 +235,7 @@ async fn try_with_a_lost_reply_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn release_with_a_lost_reply_is_not_a_loss() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     let guard = hold(&a).await;
     process.inject_into(Call::Release, Fault::LoseReply);
     let lost = guard.lost();
@@ -244,9 +248,7 @@ async fn release_with_a_lost_reply_is_not_a_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn late_release_does_not_touch_the_next_holder() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (process, a), (_, b)) = two_clients();
     let guard = job(&a).lease(secs(2)).lock().await.expect("no failure");
     process.inject_into(Call::Release, Fault::DelayRequest(secs(20)));
     drop(guard);
@@ -265,9 +267,7 @@ async fn late_release_does_not_touch_the_next_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_release_does_not_touch_the_next_holder() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (process, a), (_, b)) = two_clients();
     let guard = hold(&a).await;
     process.inject_into(Call::Release, Fault::DuplicateRequest(secs(5)));
     assert!(released(&guard.release().await));
@@ -284,8 +284,7 @@ async fn duplicate_release_does_not_touch_the_next_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_acquire_leaves_no_second_hold() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     process.inject_into(Call::Acquire, Fault::DuplicateRequest(secs(3)));
     assert!(released(&hold(&a).await.release().await));
     server.advance(secs(5)).await;
@@ -304,8 +303,7 @@ async fn failed_renewal_is_not_a_loss() {
         Fault::LoseReply,
         Fault::DelayReply(secs(4)),
     ] {
-        let server = SimServer::new(1);
-        let (process, a) = client(&server, "a");
+        let (server, (process, a)) = one_client();
         let guard = hold(&a).await;
         for _ in 0..3 {
             process.inject_into(Call::Renew, fault);
@@ -318,9 +316,7 @@ async fn failed_renewal_is_not_a_loss() {
 
 #[tokio::test(start_paused = true)]
 async fn isolated_holder_is_lost_before_its_lease_expires() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (process, a), (_, b)) = two_clients();
     let guard = hold(&a).await;
     let waiting = tokio::spawn(async move { (hold(&b).await, b) });
     server.advance(secs(1)).await;
@@ -334,8 +330,7 @@ async fn isolated_holder_is_lost_before_its_lease_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn restart_with_its_data_loses_no_lock() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = hold(&a).await;
     for _ in 0..5 {
         server.advance(secs(13)).await;
@@ -348,8 +343,7 @@ async fn restart_with_its_data_loses_no_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn restart_without_its_data_is_noticed_at_the_next_renewal() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = hold(&a).await;
     server.restart(Data::Lost);
     assert_eq!(guard.lost().await, Loss::Unknown);
@@ -360,8 +354,7 @@ async fn restart_without_its_data_is_noticed_at_the_next_renewal() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_survives_an_outage() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     server.stop();
     let waiting = tokio::spawn(async move { (hold(&a).await, a) });
     server.advance(secs(60)).await;
@@ -373,8 +366,7 @@ async fn wait_survives_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn try_during_an_outage_fails_in_time() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     server.stop();
     let result = job(&a).try_lock().await;
     assert!(
@@ -391,9 +383,7 @@ async fn waiter_is_granted_after_a_lost_doubled_or_late_push() {
         (Fault::DuplicatePush, ms(2)),
         (Fault::DelayPush(ms(400)), ms(402)),
     ] {
-        let server = SimServer::new(1);
-        let (_, a) = client(&server, "a");
-        let (process, b) = client(&server, "b");
+        let (server, (_, a), (process, b)) = two_clients();
         let guard = hold(&a).await;
         let waiting = tokio::spawn(async move { (hold(&b).await, b) });
         server.advance(ms(100)).await;
@@ -412,9 +402,7 @@ async fn waiter_is_granted_after_a_lost_doubled_or_late_push() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_keeps_its_ticket_after_a_broken_connection() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (process, b) = client(&server, "b");
+    let (server, (_, a), (process, b)) = two_clients();
     let (_, c) = client(&server, "c");
     let guard = hold(&a).await;
     let second = tokio::spawn(async move { (hold(&b).await, b) });
@@ -434,9 +422,7 @@ async fn waiter_keeps_its_ticket_after_a_broken_connection() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_polls_at_once_after_a_broken_connection() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (process, b) = client(&server, "b");
+    let (server, (_, a), (process, b)) = two_clients();
     let guard = hold(&a).await;
     let waiting = tokio::spawn(async move { (hold(&b).await, b) });
     server.advance(ms(100)).await;
@@ -452,8 +438,7 @@ async fn waiter_polls_at_once_after_a_broken_connection() {
 #[tokio::test(start_paused = true)]
 async fn stepped_clock_ends_a_guard() {
     for forward in [true, false] {
-        let server = SimServer::new(1);
-        let (_, a) = client(&server, "a");
+        let (server, (_, a)) = one_client();
         let guard = hold(&a).await;
         server.advance(secs(1)).await;
         if forward {
@@ -469,8 +454,7 @@ async fn stepped_clock_ends_a_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn forced_release_notifies_the_holder_at_once() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let (_, admin) = client(&server, "admin");
     let guard = hold(&a).await;
     server.advance(secs(1)).await;
@@ -487,9 +471,7 @@ async fn forced_release_notifies_the_holder_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn killed_holder_blocks_until_its_lease_expires() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+    let (server, (process, a), (_, b)) = two_clients();
     let _guard = hold(&a).await;
     process.kill();
     let _next = hold(&b).await;
@@ -498,8 +480,7 @@ async fn killed_holder_blocks_until_its_lease_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn dead_waiters_cost_one_waiter_lease_together() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = hold(&a).await;
     let mut dead = Vec::new();
     for n in 0..50 {
@@ -523,9 +504,7 @@ async fn dead_waiters_cost_one_waiter_lease_together() {
 
 #[tokio::test(start_paused = true)]
 async fn resumed_client_queues_again() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (process, b) = client(&server, "b");
+    let (server, (_, a), (process, b)) = two_clients();
     let guard = hold(&a).await;
     let waiting = tokio::spawn(async move { (hold(&b).await, b) });
     server.advance(ms(100)).await;
@@ -549,8 +528,7 @@ async fn resumed_client_queues_again() {
 
 #[tokio::test(start_paused = true)]
 async fn with_stops_its_body_when_the_lock_is_lost() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
+    let (server, (process, a)) = one_client();
     let time = server.clone();
     let result = job(&a)
         .with(async |_| {
@@ -578,8 +556,7 @@ async fn with_stops_its_body_when_the_lock_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn foreign_value_is_an_error_and_stays() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     server.plant_foreign(key(), "string");
     let result = job(&a).lock().await;
     assert!(matches!(&result, Err(Error::ForeignValue { found, .. }) if found == "string"));

@@ -4,9 +4,9 @@ use std::future::pending;
 use std::time::Duration;
 
 use leasehold_api::{LockClient, Mutex};
-use leasehold_sim::{Fault, Latency, SimServer};
+use leasehold_sim::{Fault, Latency};
 
-use crate::locks::client;
+use crate::locks::{client, one_client, two_clients};
 use crate::support::{ms, secs};
 
 const LEASE: Duration = secs(1);
@@ -24,8 +24,7 @@ fn short(locks: &LockClient) -> Mutex {
 /// Queues `dead` clients that are killed 200 ms after their grants, and a live one behind them.
 /// Returns how long the live one waits after a release.
 async fn delay_behind(dead: u32) -> Duration {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
+    let (server, (_, a)) = one_client();
     let guard = short(&a).lock().await.expect("no failure");
     let mut tasks = Vec::new();
     for n in 0..dead {
@@ -68,9 +67,7 @@ async fn eight_clients_killed_after_their_grants_cost_16_s() {
 /// interval. Its messages are slow, and it still confirms in time.
 #[tokio::test(start_paused = true)]
 async fn lost_push_leaves_time_to_confirm() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (process, b) = client(&server, "b");
+    let (server, (_, a), (process, b)) = two_clients();
     process.set_latency(Latency::fixed(ms(100)));
     let guard = short(&a).lease(secs(30)).lock().await.expect("no failure");
     let waiting = tokio::spawn(async move { (short(&b).lock().await.expect("no failure"), b) });

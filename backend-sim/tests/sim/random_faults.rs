@@ -7,7 +7,7 @@ use leasehold_api::{LockBackend as _, LockClient, MutexGuard, Outcome, Runtime};
 use leasehold_sim::{Data, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 use crate::locks::{client, job};
-use crate::support::{ms, secs};
+use crate::support::{ms, paused, secs};
 
 /// The protected resource. It refuses every token below the highest that it has accepted, and
 /// tracks all guards.
@@ -123,12 +123,7 @@ struct Run {
 }
 
 fn run(seed: u64, data: Data) -> Run {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .expect("a runtime");
-    runtime.block_on(async {
+    paused().block_on(async {
         let latency = Latency::between(ms(0), ms(3));
         let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
         let shared = Shared::default();

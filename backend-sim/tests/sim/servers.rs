@@ -1,27 +1,13 @@
 //! Faults of servers and clocks: their effects on locks, and the replay of their logs.
 
-use leasehold_api::machine::Settings;
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome};
-use leasehold_sim::{
-    Content, Data, Fate, Fault, Latency, SimBackend, SimOptions, SimServer, Simulation, Tail,
-    replay,
-};
+use leasehold_sim::{Content, Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
-use crate::locks::job;
-use crate::support::{Raw, ms, secs};
+use crate::locks::{client, job};
+use crate::support::{Raw, assert_replays, ms, secs};
 
 fn server() -> SimServer {
     SimServer::with_options(SimOptions::new(1).journal(16))
-}
-
-fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient) {
-    let backend = server.client(name);
-    (backend.clone(), LockClient::new(backend))
-}
-
-#[track_caller]
-fn assert_replays(server: &SimServer) {
-    replay(Settings::default(), &server.log()).expect("the same answers");
 }
 
 #[tokio::test(start_paused = true)]

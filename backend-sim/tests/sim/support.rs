@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::machine::Settings;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Operation,
     OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped,
     Wait,
 };
-use leasehold_sim::{SimBackend, SimServer};
+use leasehold_sim::{SimBackend, SimServer, replay};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
@@ -32,7 +33,36 @@ pub(crate) fn key() -> Key {
     Key::new("job").expect("a valid key")
 }
 
+/// Asserts that the log of a server, executed again, gives the same answers.
+#[track_caller]
+pub(crate) fn assert_replays(server: &SimServer) {
+    replay(Settings::default(), &server.log()).expect("the same answers");
+}
+
+/// A tokio runtime whose clock is paused.
+pub(crate) fn paused() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime")
+}
+
 impl Raw {
+    /// A server and its only client, `a`.
+    pub(crate) fn alone() -> (SimServer, Self) {
+        let server = SimServer::new(1);
+        let a = Self::new(&server, "a");
+        (server, a)
+    }
+
+    /// A server and two clients, `a` and `b`.
+    pub(crate) fn pair() -> (SimServer, Self, Self) {
+        let (server, a) = Self::alone();
+        let b = Self::new(&server, "b");
+        (server, a, b)
+    }
+
     pub(crate) fn new(server: &SimServer, name: &str) -> Self {
         let backend = server.client(name);
         let mut bytes = [0; 16];
@@ -73,6 +103,12 @@ impl Raw {
         .with_label(Label::new(&self.name).expect("a short name"))
     }
 
+    /// The next operation, and its acquire.
+    pub(crate) async fn ask(&self, lease: Duration) -> (Operation, Acquire) {
+        let operation = self.operation();
+        (operation, self.request(operation, lease).await)
+    }
+
     /// Sends one acquire.
     pub(crate) async fn send(
         &self,
@@ -82,15 +118,13 @@ impl Raw {
     }
 
     pub(crate) async fn acquire(&self, lease: Duration) -> (Operation, AcquireReply) {
-        let operation = self.operation();
-        let request = self.request(operation, lease).await;
+        let (operation, request) = self.ask(lease).await;
         let reply = self.send(&request).await.expect("an answer");
         (operation, reply.reply)
     }
 
     pub(crate) async fn queue(&self, lease: Duration) -> (Operation, AcquireReply) {
-        let operation = self.operation();
-        let request = self.request(operation, lease).await;
+        let (operation, request) = self.ask(lease).await;
         let request = request.with_wait(Wait::new(true));
         let reply = self.send(&request).await.expect("an answer");
         (operation, reply.reply)

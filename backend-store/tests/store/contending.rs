@@ -7,7 +7,7 @@ use leasehold_api::{AcquireReply, LockBackend, LockClient, Wait};
 use leasehold_store::Written;
 
 use crate::steps::{LEASE, ask, enter, operation, release, send, session, waiting};
-use crate::support::{Faults, Server, block_on};
+use crate::support::{Fault, Faults, Server, block_on};
 
 const CLIENTS: u32 = 32;
 const TIME: Duration = Duration::from_secs(10);
@@ -151,10 +151,7 @@ async fn release_beside_conflicts(seed: u64) -> Duration {
     let locks = LockClient::new(server.client());
     let guard = locks.mutex("k").expect("valid").lock().await;
     let guard = guard.expect("a free lock");
-    server.set_faults(Faults {
-        conflict: 100,
-        ..Faults::default()
-    });
+    server.set_faults(Faults::always(Fault::Conflict));
     let other = locks.mutex("k").expect("valid");
     let other = tokio::spawn(async move { other.try_lock_for(Duration::from_secs(5)).await });
     tokio::time::sleep(Duration::from_millis(600)).await;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{BackendError, Key, LockBackend};
 
 use crate::steps::key;
-use crate::support::{Faults, Server, block_on};
+use crate::support::{Fault, Faults, Flaw, Server, block_on};
 
 /// What the backend finds in a store with these faults.
 fn problem(faults: Faults) -> Option<BackendError> {
@@ -20,91 +20,58 @@ fn problem(faults: Faults) -> Option<BackendError> {
 
 #[test]
 fn store_that_breaks_the_contract_of_writes_is_found() {
-    let fine = Faults {
-        conflict: 30,
-        copied: 30,
-        ..Faults::default()
-    };
+    let fine = Faults::default()
+        .share(Fault::Conflict, 30)
+        .share(Fault::Copied, 30);
     assert!(problem(fine).is_none(), "{:?}", problem(fine));
-    let none = Faults::default();
-    for (faults, expected) in [
+    let refuses = Faults::always(Fault::Conflict);
+    let flaws = [
         (
-            Faults {
-                late_is_fine: true,
-                ..none
-            },
+            Flaw::LateIsFine,
             "creates a row after its deadline must not be applied",
         ),
         (
-            Faults {
-                late_replacement_is_fine: true,
-                ..none
-            },
+            Flaw::LateReplacementIsFine,
             "replaces a row after its deadline must not be applied",
         ),
         (
-            Faults {
-                future_is_fine: true,
-                ..none
-            },
+            Flaw::FutureIsFine,
             "is before the time of its step must not be applied",
         ),
+        (Flaw::Echoes, "creates a row in time must be applied"),
         (
-            Faults {
-                echoes: true,
-                ..none
-            },
-            "creates a row in time must be applied",
-        ),
-        (
-            Faults {
-                messages_are_fine: true,
-                ..none
-            },
+            Flaw::MessagesAreFine,
             "replaces a row after its deadline must not be applied",
         ),
         (
-            Faults {
-                silence_is_fine: true,
-                ..none
-            },
+            Flaw::SilenceIsFine,
             "for a session that doesn't listen must not be applied",
         ),
         (
-            Faults {
-                created_without_time: true,
-                ..none
-            },
+            Flaw::CreatedWithoutTime,
             "answers `AppliedAt` to some writes",
         ),
         (
-            Faults {
-                old_clock: true,
-                ..none
-            },
+            Flaw::OldClock,
             "must bring the row and the clock, or nothing",
         ),
         (
-            Faults {
-                conflict: 100,
-                ..none
-            },
-            "creates a row in time must be applied",
-        ),
-        (
-            Faults {
-                forgets: true,
-                ..none
-            },
+            Flaw::Forgets,
             "`remove_expired` removed a row before its `keep_until`",
         ),
-    ] {
+    ];
+    let flaws = flaws.map(|(flaw, expected)| (Faults::flawed(flaw), expected));
+    let refuses = (refuses, "creates a row in time must be applied");
+    for (faults, expected) in flaws.into_iter().chain([refuses]) {
         let problem = problem(faults).expect("it breaks the contract");
         assert!(
             matches!(problem, BackendError::Rejected { .. }),
             "{problem}"
         );
-        assert!(problem.to_string().contains(expected), "{problem}");
+        assert!(
+            problem.to_string().contains(expected),
+            "{faults:?}: {problem}"
+        );
     }
 }
 
@@ -113,10 +80,7 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
 fn both_connections_are_checked() {
     block_on(async {
         let [good, bad] = [1, 2].map(|seed| Server::new(seed, Duration::from_millis(1)));
-        bad.set_faults(Faults {
-            late_is_fine: true,
-            ..Faults::default()
-        });
+        bad.set_faults(Faults::flawed(Flaw::LateIsFine));
         let backend = good.client().renewals(good.store());
         backend
             .self_check(&key())

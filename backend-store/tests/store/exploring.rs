@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
 
-use crate::support::{Faults, Server, block_on};
+use crate::support::{Fault, Faults, Server, block_on};
 
 const CLIENTS: u64 = 3;
 const ROUNDS: u64 = 6;
@@ -115,16 +115,14 @@ fn explore(seed: u64, faults: Faults) -> Run {
 
 #[test]
 fn exclusion_survives_every_fault() {
-    let faults = Faults {
-        conflict: 5,
-        lost_reply: 5,
-        late: 5,
-        doubled: 5,
-        copied: 10,
-        unavailable: 3,
-        hangs: 1,
-        ..Faults::default()
-    };
+    let faults = Faults::default()
+        .share(Fault::Conflict, 5)
+        .share(Fault::LostReply, 5)
+        .share(Fault::Late, 5)
+        .share(Fault::Doubled, 5)
+        .share(Fault::Copied, 10)
+        .share(Fault::Unavailable, 3)
+        .share(Fault::Hangs, 1);
     let mut all = Run::default();
     for seed in seeds() {
         let run = explore(seed, faults);

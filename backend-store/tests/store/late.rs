@@ -8,7 +8,7 @@ use leasehold_api::{BackendError, Key, LockBackend, ReleaseReply};
 use leasehold_store::Written;
 
 use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send};
-use crate::support::{Faults, Sent, Server, block_on};
+use crate::support::{Fault, Faults, Sent, Server, block_on};
 
 const SHORT: Duration = Duration::from_secs(1);
 
@@ -130,10 +130,7 @@ fn row_is_kept_until_its_state_has_ended() {
 fn acquire_that_was_released_does_not_arrive_later() {
     block_on(async {
         let (server, client) = client();
-        server.set_faults(Faults {
-            late: 100,
-            ..Faults::default()
-        });
+        server.set_faults(Faults::always(Fault::Late));
         let lost = send(&client, ask(&server, operation(1, 1), LEASE)).await;
         assert!(matches!(lost, Err(BackendError::OutcomeUnknown { .. })));
         server.set_faults(Faults::default());

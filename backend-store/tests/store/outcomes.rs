@@ -8,7 +8,7 @@ use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply, Wait}
 use leasehold_store::Written;
 
 use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send};
-use crate::support::{Faults, Server, block_on};
+use crate::support::{Fault, Faults, Server, block_on};
 
 fn client(faults: Faults) -> (Arc<Server>, Client) {
     let server = Server::new(1, Duration::ZERO);
@@ -20,10 +20,7 @@ fn client(faults: Faults) -> (Arc<Server>, Client) {
 #[test]
 fn conflicts_without_end_are_unavailable() {
     block_on(async {
-        let (server, client) = client(Faults {
-            conflict: 100,
-            ..Faults::default()
-        });
+        let (server, client) = client(Faults::always(Fault::Conflict));
         let begun = tokio::time::Instant::now();
         let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
         assert!(
@@ -38,10 +35,7 @@ fn conflicts_without_end_are_unavailable() {
 #[test]
 fn failed_read_is_unavailable() {
     block_on(async {
-        let (server, client) = client(Faults {
-            unavailable: 100,
-            ..Faults::default()
-        });
+        let (server, client) = client(Faults::always(Fault::Unavailable));
         let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
         assert!(
             matches!(result, Err(BackendError::Unavailable { .. })),
@@ -53,10 +47,7 @@ fn failed_read_is_unavailable() {
 #[test]
 fn read_without_answer_is_unavailable_in_time() {
     block_on(async {
-        let (server, client) = client(Faults {
-            hangs: 100,
-            ..Faults::default()
-        });
+        let (server, client) = client(Faults::always(Fault::Hangs));
         let limit = Duration::from_millis(100);
         let client = client.call_timeout(limit).expect("valid");
         let begun = tokio::time::Instant::now();
@@ -72,10 +63,7 @@ fn read_without_answer_is_unavailable_in_time() {
 #[test]
 fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
     block_on(async {
-        let (server, client) = client(Faults {
-            lost_reply: 100,
-            ..Faults::default()
-        });
+        let (server, client) = client(Faults::always(Fault::LostReply));
         let request = ask(&server, operation(1, 1), LEASE);
         let result = send(&client, request.clone()).await;
         assert!(
@@ -112,10 +100,7 @@ fn doubled_write_counts_once() {
     block_on(async {
         let (server, client) = client(Faults::default());
         enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        server.set_faults(Faults {
-            doubled: 100,
-            ..Faults::default()
-        });
+        server.set_faults(Faults::always(Fault::Doubled));
         let released = release(&client, operation(1, 1)).await;
         let expected = ReleaseReply::Released {
             holds_left: 0,
@@ -143,10 +128,7 @@ fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
         let queued = send(&server.client(), waits).await;
         assert!(matches!(queued, Ok(AcquireReply::Queued(_))), "{queued:?}");
         let before = (server.arrived().len(), server.reads());
-        server.set_faults(Faults {
-            doubled: 100,
-            ..Faults::default()
-        });
+        server.set_faults(Faults::always(Fault::Doubled));
         let released = release(&client, operation(1, 1)).await;
         assert!(
             matches!(released, ReleaseReply::Released { holds_left: 0, .. }),

@@ -9,7 +9,7 @@ use leasehold_api::{
 };
 
 use crate::steps::{Client, LEASE, ask, enter, key, operation, release, send};
-use crate::support::{Faults, Server, block_on};
+use crate::support::{Fault, Faults, Server, block_on};
 
 const LATENCY: Duration = Duration::from_millis(5);
 
@@ -177,10 +177,7 @@ fn doubled_write_counts_once() {
         let server = Server::new(1, LATENCY);
         let client = server.client();
         pair(&server, &client, 1).await;
-        server.set_faults(Faults {
-            doubled: 100,
-            ..Faults::default()
-        });
+        server.set_faults(Faults::always(Fault::Doubled));
         for sequence in 2..20 {
             let own = operation(1, sequence);
             let sent = server.stamp().at;

@@ -1,6 +1,7 @@
 //! Commands at the same time, of one client and of several.
 
 use std::collections::BTreeSet;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -8,7 +9,9 @@ use futures_util::future::{join, join_all, join3};
 use leasehold_api::{AcquireReply, BackendError, LockBackend, Release, Renew};
 use leasehold_store::Written;
 
-use crate::steps::{LEASE, ask, enter, holders, key, operation, release, send, session, waiting};
+use crate::steps::{
+    Client, LEASE, ask, enter, holders, key, operation, release, send, session, waiting,
+};
 use crate::support::{Server, block_on};
 
 const LATENCY: Duration = Duration::from_millis(1);
@@ -16,6 +19,14 @@ const LATENCY: Duration = Duration::from_millis(1);
 fn conflicts(server: &Server) -> usize {
     let refused = |(_, written): &(_, Written)| *written == Written::NotApplied;
     server.arrived().iter().filter(|it| refused(it)).count()
+}
+
+/// Queues a session for each number.
+async fn queue(server: &Server, client: &Client, numbers: RangeInclusive<u8>) {
+    for number in numbers {
+        let queued = send(client, waiting(server, operation(number, 1)));
+        queued.await.expect("a reply");
+    }
 }
 
 /// The first command begins at once. All that come meanwhile are executed together, in their order.
@@ -91,11 +102,7 @@ fn store_is_asked_who_listens_before_a_grant() {
         let server = Server::new(1, LATENCY);
         let client = server.client();
         enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        for number in 2..=3 {
-            send(&client, waiting(&server, operation(number, 1)))
-                .await
-                .expect("a reply");
-        }
+        queue(&server, &client, 2..=3).await;
         let _third = client.listen(session(3)).await.expect("a stream");
         assert!(server.asked().is_empty(), "nothing was to be granted");
         release(&client, operation(1, 1)).await;
@@ -115,11 +122,7 @@ fn store_compares_who_listens_in_the_write() {
         server.compare_reach();
         let client = server.client();
         enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        for number in 2..=4 {
-            send(&client, waiting(&server, operation(number, 1)))
-                .await
-                .expect("a reply");
-        }
+        queue(&server, &client, 2..=4).await;
         let _second = client.listen(session(2)).await.expect("a stream");
         let before = (server.reads(), server.arrived().len());
         release(&client, operation(1, 1)).await;

@@ -1,5 +1,7 @@
 //! A store in memory and in virtual time, with faults.
 
+mod faults;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,42 +19,7 @@ use leasehold_store::{Read, Row, Store, StoreBackend, Version, Write, Written};
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
-/// How many of 100 calls have a fault. A call has at most one.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Faults {
-    /// A write is not applied, although the version is right.
-    pub(crate) conflict: u64,
-    /// A write is applied and its reply is lost.
-    pub(crate) lost_reply: u64,
-    /// A write arrives up to 20 s later. Its caller gets no answer.
-    pub(crate) late: u64,
-    /// A write arrives twice. Its caller gets the second reply.
-    pub(crate) doubled: u64,
-    /// A write arrives twice, the second copy up to 20 s later.
-    pub(crate) copied: u64,
-    /// A call is not executed.
-    pub(crate) unavailable: u64,
-    /// A call takes longer than its caller waits. A write is applied.
-    pub(crate) hangs: u64,
-    /// Every write is applied, even after its deadline.
-    pub(crate) late_is_fine: bool,
-    /// A write that replaces a row is applied, even after its deadline.
-    pub(crate) late_replacement_is_fine: bool,
-    /// A removal of expired rows removes all rows.
-    pub(crate) forgets: bool,
-    /// Every write is applied, even before the time of its step.
-    pub(crate) future_is_fine: bool,
-    /// A write that is applied is answered with the time of its step.
-    pub(crate) echoes: bool,
-    /// Every write with a message is applied to the right version.
-    pub(crate) messages_are_fine: bool,
-    /// Every write is applied, even if a session that must listen doesn't.
-    pub(crate) silence_is_fine: bool,
-    /// A write that creates a row is answered without a time.
-    pub(crate) created_without_time: bool,
-    /// The row that comes with a refusal has the clock of the step.
-    pub(crate) old_clock: bool,
-}
+pub(crate) use faults::{Fault, Faults, Flaw};
 
 /// A write that was sent, as the store keeps it.
 #[derive(Clone, Debug)]
@@ -184,6 +151,10 @@ impl Server {
         self.lock().faults = faults;
     }
 
+    fn flaw(&self) -> Option<Flaw> {
+        self.lock().faults.flaw
+    }
+
     /// Compares who listens in each write.
     pub(crate) fn compare_reach(&self) {
         self.compares_reach.store(true, Ordering::Relaxed);
@@ -270,7 +241,7 @@ impl Server {
     pub(crate) fn remove_expired(&self) {
         let now = self.stamp().at;
         let mut inner = self.lock();
-        let forgets = inner.faults.forgets;
+        let forgets = inner.faults.flaw == Some(Flaw::Forgets);
         inner
             .rows
             .retain(|_, kept| kept.keep_until > now && !forgets);
@@ -281,14 +252,18 @@ impl Server {
         let now = self.stamp().at;
         let mut inner = self.lock();
         let found = inner.rows.get(&sent.key).map(|kept| kept.row.version);
-        let faults = inner.faults;
-        let late_is_fine =
-            faults.late_is_fine || (faults.late_replacement_is_fine && found.is_some());
+        let flaw = inner.faults.flaw;
+        let late_is_fine = match flaw {
+            Some(Flaw::LateIsFine) => true,
+            Some(Flaw::LateReplacementIsFine) => found.is_some(),
+            _ => false,
+        };
         let in_time = now < sent.deadline || late_is_fine;
-        let in_past = sent.stamp.at <= now || faults.future_is_fine;
-        let fits = (in_time && in_past) || (faults.messages_are_fine && !sent.messages.is_empty());
-        let applies = found == sent.expected && fits;
-        let listen = sent.listening.iter().all(|it| inner.listens(it)) || faults.silence_is_fine;
+        let in_past = sent.stamp.at <= now || flaw == Some(Flaw::FutureIsFine);
+        let fine = flaw == Some(Flaw::MessagesAreFine) && !sent.messages.is_empty();
+        let applies = found == sent.expected && ((in_time && in_past) || fine);
+        let listen = sent.listening.iter().all(|it| inner.listens(it));
+        let listen = listen || flaw == Some(Flaw::SilenceIsFine);
         let written = match (applies, listen) {
             (true, true) => Written::Applied,
             (true, false) => Written::NotListening,
@@ -349,38 +324,17 @@ pub(crate) struct MemoryStore {
     server: Arc<Server>,
 }
 
-/// What happens to a call.
-#[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
-    None,
-    Conflict,
-    LostReply,
-    Late,
-    Doubled,
-    Copied,
-    Unavailable,
-    Hangs,
-}
-
 impl MemoryStore {
-    fn fault(&self) -> Fault {
-        let faults = self.server.lock().faults;
+    fn fault(&self) -> Option<Fault> {
+        let shares = self.server.lock().faults.shares;
         let mut draw = self.server.random() % 100;
-        for (share, fault) in [
-            (faults.conflict, Fault::Conflict),
-            (faults.lost_reply, Fault::LostReply),
-            (faults.late, Fault::Late),
-            (faults.doubled, Fault::Doubled),
-            (faults.copied, Fault::Copied),
-            (faults.unavailable, Fault::Unavailable),
-            (faults.hangs, Fault::Hangs),
-        ] {
+        for (share, fault) in shares.into_iter().zip(Fault::ALL) {
             if draw < share {
-                return fault;
+                return Some(fault);
             }
             draw -= share;
         }
-        Fault::None
+        None
     }
 
     async fn travel(&self) {
@@ -404,40 +358,39 @@ impl MemoryStore {
         let found = || {
             reads.then(|| {
                 let mut read = self.server.read(write.key);
-                if self.server.lock().faults.old_clock {
+                if self.server.flaw() == Some(Flaw::OldClock) {
                     read.stamp = write.stamp;
                 }
                 read
             })
         };
         match self.fault() {
-            Fault::Conflict => return Ok((Written::NotApplied, found())),
-            Fault::Unavailable => return Err(BackendError::unavailable("no connection")),
-            Fault::Late => {
+            Some(Fault::Conflict) => return Ok((Written::NotApplied, found())),
+            Some(Fault::Unavailable) => return Err(BackendError::unavailable("no connection")),
+            Some(Fault::Late) => {
                 self.arrive_later(sent);
                 return Err(BackendError::outcome_unknown("no reply"));
             }
-            Fault::Doubled => drop(self.server.arrive(&sent)),
-            Fault::Copied => self.arrive_later(sent.clone()),
-            Fault::Hangs => {
+            Some(Fault::Doubled) => drop(self.server.arrive(&sent)),
+            Some(Fault::Copied) => self.arrive_later(sent.clone()),
+            Some(Fault::Hangs) => {
                 self.server.arrive(&sent);
                 tokio::time::sleep(HANG).await;
             }
-            Fault::LostReply => {
+            Some(Fault::LostReply) => {
                 self.server.arrive(&sent);
                 return Err(BackendError::outcome_unknown("no reply"));
             }
-            Fault::None => {}
+            None => {}
         }
         self.server.do_work().await;
-        let faults = self.server.lock().faults;
-        let written = match self.server.arrive(&sent) {
-            Written::Applied if faults.echoes => Written::AppliedAt(write.stamp),
-            Written::Applied if faults.created_without_time && write.expected.is_none() => {
+        let written = match (self.server.arrive(&sent), self.server.flaw()) {
+            (Written::Applied, Some(Flaw::Echoes)) => Written::AppliedAt(write.stamp),
+            (Written::Applied, Some(Flaw::CreatedWithoutTime)) if write.expected.is_none() => {
                 Written::Applied
             }
-            Written::Applied => Written::AppliedAt(self.server.stamp()),
-            refused => refused,
+            (Written::Applied, _) => Written::AppliedAt(self.server.stamp()),
+            (refused, _) => refused,
         };
         let found = if written.is_applied() { None } else { found() };
         self.travel().await;
@@ -474,8 +427,10 @@ impl Store for MemoryStore {
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
         self.travel().await;
         match self.fault() {
-            Fault::Unavailable => return Err(BackendError::outcome_unknown("a read was lost")),
-            Fault::Hangs => tokio::time::sleep(HANG).await,
+            Some(Fault::Unavailable) => {
+                return Err(BackendError::outcome_unknown("a read was lost"));
+            }
+            Some(Fault::Hangs) => tokio::time::sleep(HANG).await,
             _ => {}
         }
         self.server.do_work().await;
@@ -590,12 +545,16 @@ impl Runtime for Virtual {
     }
 }
 
-/// Runs a test in virtual time.
-pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+/// A runtime in virtual time.
+pub(crate) fn paused() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
         .build()
         .expect("a tokio runtime starts")
-        .block_on(test)
+}
+
+/// Runs a test in virtual time.
+pub(crate) fn block_on<T>(test: impl Future<Output = T>) -> T {
+    paused().block_on(test)
 }

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::{Reference, Server};
+use crate::{assert_each_fails, case};
 use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::bounds::MAX_LEASE;
@@ -13,20 +14,9 @@ use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, List,
     Listed, LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
-    Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamp, Stamped,
 };
-use leasehold_conformance::{Case, Harness, cases, run_case};
-
-/// Defines the broken backends: the name of each, the rule that it breaks, and the cases that must
-/// fail.
-macro_rules! breaks {
-    ($($name:ident: $rule:literal, $($case:literal),+;)+) => {
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        enum Break { $($name),+ }
-
-        const BREAKS: &[(Break, &str, &str)] = &[$($((Break::$name, $rule, $case)),+),+];
-    };
-}
+use leasehold_conformance::{Harness, run_case};
 
 breaks! {
     ListsNothing: "trait contract", "listing::keys_in_use_are_listed",
@@ -178,22 +168,9 @@ fn harness(how: Break) -> Arc<dyn Harness> {
     })))
 }
 
-fn case(name: &str) -> &'static Case {
-    cases()
-        .find(|case| case.name() == name)
-        .unwrap_or_else(|| panic!("unknown case {name}"))
-}
-
 #[test]
 fn each_break_fails_its_case() {
-    let mut missed = Vec::new();
-    for (how, rule, name) in BREAKS {
-        match run_case(&harness(*how), case(name)) {
-            Ok(()) => missed.push(format!("{name} passed with {how:?}, which breaks {rule}")),
-            Err(failure) => println!("{how:?} breaks {rule}. {name} fails:\n{failure}\n"),
-        }
-    }
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert_each_fails(BREAKS, harness);
 }
 
 #[test]
@@ -281,6 +258,12 @@ impl Broken {
             _ => {}
         }
         sent
+    }
+
+    /// Answers without a call of the reference.
+    async fn answer_without<T>(&self, reply: T) -> Result<Stamped<T>, BackendError> {
+        let stamp = self.inner.hello().await?;
+        Ok(Stamped { stamp, reply })
     }
 
     async fn soon(&self) -> ServerTime {
@@ -444,19 +427,13 @@ impl Broken {
                 sent.operation = last.unwrap_or(sent.operation);
             }
             Break::ReleasesNothing => {
-                return Ok(Stamped {
-                    stamp: self.inner.hello().await?,
-                    reply: ReleaseReply::Released {
-                        holds_left: 0,
-                        holder: None,
-                    },
-                });
+                let (holds_left, holder) = (0, None);
+                let reply = ReleaseReply::Released { holds_left, holder };
+                return self.answer_without(reply).await;
             }
             Break::ForgetsEarlyReleases if known.is_none() => {
-                return Ok(Stamped {
-                    stamp: self.inner.hello().await?,
-                    reply: ReleaseReply::NotHeld(leasehold_api::EndReason::Unknown),
-                });
+                let reply = ReleaseReply::NotHeld(leasehold_api::EndReason::Unknown);
+                return self.answer_without(reply).await;
             }
             Break::OneReleaseFreesAllHolds => {
                 let all = self.notes(|notes| notes.clone());
@@ -496,6 +473,17 @@ fn first<T>(mut replies: Vec<Result<T, BackendError>>) -> Result<T, BackendError
     replies.remove(0)
 }
 
+/// Sends the requests of a batch one by one, and changes the replies.
+macro_rules! one_by_one {
+    ($broken:ident, $batch:ident, $one:ident) => {{
+        let mut replies = Vec::new();
+        for request in $batch {
+            replies.push($broken.$one(request).await);
+        }
+        change_replies($broken.how, replies)
+    }};
+}
+
 /// Changes the replies to a batch.
 fn change_replies<T>(
     how: Break,
@@ -523,10 +511,6 @@ impl LockBackend for Broken {
         self.inner.capabilities()
     }
 
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.inner.runtime()
-    }
-
     async fn hello(&self) -> Result<Stamp, BackendError> {
         Ok(self.stamp(self.inner.hello().await?))
     }
@@ -550,40 +534,20 @@ impl LockBackend for Broken {
         Ok(notifications)
     }
 
-    async fn close(&self) -> Result<(), BackendError> {
-        self.inner.close().await
-    }
-
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.acquire_one(request).await);
-        }
-        change_replies(self.how, replies)
+        one_by_one!(self, batch, acquire_one)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.poll_one(request).await);
-        }
-        change_replies(self.how, replies)
+        one_by_one!(self, batch, poll_one)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.renew_one(request).await);
-        }
-        change_replies(self.how, replies)
+        one_by_one!(self, batch, renew_one)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.release_one(request).await);
-        }
-        change_replies(self.how, replies)
+        one_by_one!(self, batch, release_one)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
@@ -609,7 +573,7 @@ impl LockBackend for Broken {
         Ok(answer)
     }
 
-    leasehold_api::forward_lock_backend! { |broken| broken.inner; write_note }
+    leasehold_api::forward_lock_backend! { |broken| broken.inner; runtime write_note close }
 
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
         let mut sent = request.clone();

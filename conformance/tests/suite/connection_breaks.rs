@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::assert_each_fails;
 use crate::support::{Reference, Server};
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
@@ -13,128 +14,50 @@ use leasehold_api::{
     Notifications, Poll, PollReply, Release, ReleaseReply, SessionId, Stamped, Wait,
     forward_lock_backend,
 };
-use leasehold_conformance::{Harness, cases, run_case};
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Break {
+breaks! {
     /// Reads the clock, then waits for the lock of the store.
-    ReadsTheClockEarly,
-    CloseDoesNothing,
-    CloseStopsTheServer,
-    StreamsOutliveClose,
-    HidesGaps,
+    ReadsTheClockEarly: "rule 1", "exclusion::holds_follow_each_other_on_the_servers_clock";
+    CloseDoesNothing: "trait contract", "closing::calls_after_close_return_closed";
+    CloseStopsTheServer: "trait contract", "closing::closing_harms_no_other_client";
+    StreamsOutliveClose: "trait contract", "closing::calls_after_close_return_closed";
+    HidesGaps: "rule 11", "outages::cut_subscription_reports_the_gap",
+        "outages::pushes_arrive_again_after_a_cut";
     /// If one stream of a session is dropped, the others get nothing any longer.
-    DroppedStreamSilencesAll,
-    NeverReconnects,
+    DroppedStreamSilencesAll: "rule 8", "notifications::ended_subscription_leaves_the_other";
+    NeverReconnects: "L4", "outages::calls_work_again_after_a_cut",
+        "outages::calls_work_again_after_a_silence";
     /// Tries again after its time limit.
-    OutlivesItsLimit,
+    OutlivesItsLimit: "L4", "outages::call_to_a_silent_server_ends";
     /// An acquire that arrives after its release takes effect.
-    LateAcquiresCount,
+    LateAcquiresCount: "rule 12", "outages::calls_work_again_after_a_silence";
     /// An acquire that was paused takes effect after its window.
-    WindowsNeverEnd,
+    WindowsNeverEnd: "rule 12", "stalls::stalled_acquire_takes_nothing_after_its_window";
     /// Queues each waiter as one that listens.
-    QueuesEverybodyAsListening,
+    QueuesEverybodyAsListening: "rule 9", "unreachable::waiter_that_never_listened_is_never_unreachable";
     /// Takes each waiter that polls for one that listens.
-    PollsAlwaysListen,
+    PollsAlwaysListen: "rule 9", "unreachable::poll_says_whether_it_listens";
     /// An unreachable waiter loses its place at its next poll.
-    DropsUnreachableWaiters,
+    DropsUnreachableWaiters: "rule 9", "unreachable::its_ticket_is_kept";
     /// A key with waiters is not free, even if none of them can be reached.
-    UnreachableWaitersKeepTheKey,
-    HidesUnreachable,
+    UnreachableWaitersKeepTheKey: "rule 9", "unreachable::all_unreachable_counts_as_free",
+        "unreachable::marked_unreachable_at_most_twice";
+    HidesUnreachable: "rule 9", "unreachable::unreachable_is_shown";
 }
-
-/// Each break with a case that must fail.
-const BREAKS: &[(Break, &str)] = &[
-    (
-        Break::ReadsTheClockEarly,
-        "exclusion::holds_follow_each_other_on_the_servers_clock",
-    ),
-    (
-        Break::CloseDoesNothing,
-        "closing::calls_after_close_return_closed",
-    ),
-    (
-        Break::CloseStopsTheServer,
-        "closing::closing_harms_no_other_client",
-    ),
-    (
-        Break::StreamsOutliveClose,
-        "closing::calls_after_close_return_closed",
-    ),
-    (
-        Break::HidesGaps,
-        "outages::cut_subscription_reports_the_gap",
-    ),
-    (Break::HidesGaps, "outages::pushes_arrive_again_after_a_cut"),
-    (
-        Break::NeverReconnects,
-        "outages::calls_work_again_after_a_cut",
-    ),
-    (
-        Break::NeverReconnects,
-        "outages::calls_work_again_after_a_silence",
-    ),
-    (
-        Break::LateAcquiresCount,
-        "outages::calls_work_again_after_a_silence",
-    ),
-    (
-        Break::OutlivesItsLimit,
-        "outages::call_to_a_silent_server_ends",
-    ),
-    (
-        Break::DroppedStreamSilencesAll,
-        "notifications::ended_subscription_leaves_the_other",
-    ),
-    (
-        Break::WindowsNeverEnd,
-        "stalls::stalled_acquire_takes_nothing_after_its_window",
-    ),
-    (
-        Break::QueuesEverybodyAsListening,
-        "unreachable::waiter_that_never_listened_is_never_unreachable",
-    ),
-    (
-        Break::PollsAlwaysListen,
-        "unreachable::poll_says_whether_it_listens",
-    ),
-    (
-        Break::DropsUnreachableWaiters,
-        "unreachable::its_ticket_is_kept",
-    ),
-    (
-        Break::UnreachableWaitersKeepTheKey,
-        "unreachable::all_unreachable_counts_as_free",
-    ),
-    (
-        Break::UnreachableWaitersKeepTheKey,
-        "unreachable::marked_unreachable_at_most_twice",
-    ),
-    (Break::HidesUnreachable, "unreachable::unreachable_is_shown"),
-];
 
 #[test]
 fn each_break_fails_its_case() {
-    let mut missed = Vec::new();
-    for (how, name) in BREAKS {
-        let how = *how;
-        let harness: Arc<dyn Harness> =
-            Arc::new(Reference::wrapped(Arc::new(move |inner, server| {
-                Arc::new(Broken {
-                    inner,
-                    server: Arc::clone(server),
-                    how,
-                    failed: AtomicBool::new(false),
-                    dropped: Arc::default(),
-                })
-            })));
-        let case = cases().find(|case| case.name() == *name);
-        match run_case(&harness, case.expect("a case of this name")) {
-            Ok(()) => missed.push(format!("{name} passed with {how:?}")),
-            Err(failure) => println!("{name} fails with {how:?}:\n{failure}\n"),
-        }
-    }
-    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    assert_each_fails(BREAKS, |how| {
+        Arc::new(Reference::wrapped(Arc::new(move |inner, server| {
+            Arc::new(Broken {
+                inner,
+                server: Arc::clone(server),
+                how,
+                failed: AtomicBool::new(false),
+                dropped: Arc::default(),
+            })
+        })))
+    });
 }
 
 #[derive(Debug)]

@@ -102,6 +102,20 @@ fn release(lock: &mut Lock, request: &Release, now: ServerTime) -> ReleaseReply 
     }
 }
 
+/// Executes the requests of a batch one by one.
+macro_rules! each {
+    ($small:ident, $batch:ident, $step:ident) => {{
+        let mut replies = Vec::new();
+        for request in $batch {
+            replies.push($small.hello().await.map(|stamp| {
+                let reply = $small.with(&request.key, |lock| $step(lock, request, stamp.at));
+                Stamped { stamp, reply }
+            }));
+        }
+        replies
+    }};
+}
+
 #[async_trait]
 impl LockBackend for Small {
     fn capabilities(&self) -> Capabilities {
@@ -120,36 +134,15 @@ impl LockBackend for Small {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.hello().await.map(|stamp| {
-                let reply = self.with(&request.key, |lock| acquire(lock, request, stamp.at));
-                Stamped { stamp, reply }
-            }));
-        }
-        replies
+        each!(self, batch, acquire)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.hello().await.map(|stamp| {
-                let reply = self.with(&request.key, |lock| renew(lock, request, stamp.at));
-                Stamped { stamp, reply }
-            }));
-        }
-        replies
+        each!(self, batch, renew)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.hello().await.map(|stamp| {
-                let reply = self.with(&request.key, |lock| release(lock, request, stamp.at));
-                Stamped { stamp, reply }
-            }));
-        }
-        replies
+        each!(self, batch, release)
     }
 
     async fn close(&self) -> Result<(), BackendError> {

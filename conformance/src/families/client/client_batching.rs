@@ -1,19 +1,15 @@
 //! Calls of many tasks of one client, which the client may send in batches: each has its own
 //! outcome.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::FutureExt;
 use futures_util::future::join_all;
 use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{got, valid};
+use crate::holding::{got, polled, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_batching";
@@ -165,19 +161,4 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
         }
     }
     Ok(())
-}
-
-/// Polls a future at most `polls` times, then drops it. Returns its output if it completed.
-async fn polled<T>(polls: u32, future: impl Future<Output = T>) -> Option<T> {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        left -= 1;
-        match future.poll_unpin(cx) {
-            Poll::Ready(output) => Poll::Ready(Some(output)),
-            Poll::Pending if left == 0 => Poll::Ready(None),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
 }

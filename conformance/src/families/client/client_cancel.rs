@@ -1,15 +1,11 @@
 //! Dropped futures leave nothing behind, whenever they are dropped.
 
-use std::future::{Future, poll_fn};
-use std::pin::pin;
-use std::task::Poll;
-
 use futures_util::future::join;
 use leasehold_api::LockClient;
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want_eq};
-use crate::holding::{got, released};
+use crate::holding::{got, polled, released};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_cancel";
@@ -24,24 +20,6 @@ pub(super) const CASES: &[Case] = cases!("client_cancel";
 
 /// The maximum number of polls after which a future is dropped.
 const POLLS: u32 = 8;
-
-/// Polls a future at most `polls` times, then drops it. Returns whether it completed.
-async fn dropped_after(polls: u32, future: impl Future) -> bool {
-    let mut future = pin!(future);
-    let mut left = polls;
-    poll_fn(|cx| {
-        if left == 0 {
-            return Poll::Ready(false);
-        }
-        left -= 1;
-        match future.as_mut().poll(cx) {
-            Poll::Ready(_) => Poll::Ready(true),
-            Poll::Pending if left == 0 => Poll::Ready(false),
-            Poll::Pending => Poll::Pending,
-        }
-    })
-    .await
-}
 
 /// Expects that within ten units the key has `holders` holders and no waiters.
 async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Verdict {
@@ -69,7 +47,7 @@ async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
         // A wait is only polled again when something happens, so the last counts may not occur.
-        let dropped = dropped_after(polls, mutex.lock());
+        let dropped = polled(polls, mutex.lock());
         let _ended = world.within(12, dropped).await;
         left(world, &a, 1, &format!("a wait after {polls} polls")).await?;
     }
@@ -85,7 +63,7 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
             world.pass(1).await;
             released(&held, "S3").await
         };
-        let dropped = dropped_after(polls, mutex.lock());
+        let dropped = polled(polls, mutex.lock());
         let (done, _ended) = join(releases, world.within(12, dropped)).await;
         done?;
         left(world, &a, 0, &format!("a grant after {polls} polls")).await?;
@@ -97,7 +75,7 @@ async fn dropped_try_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let mutex = b.mutex("k")?;
-        dropped_after(polls, mutex.try_lock()).await;
+        polled(polls, mutex.try_lock()).await;
         left(world, &a, 0, &format!("a try after {polls} polls")).await?;
     }
     Ok(())
@@ -107,7 +85,7 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
-        dropped_after(polls, guard.release()).await;
+        polled(polls, guard.release()).await;
         if polls > 0 {
             left(world, &a, 0, &format!("a release after {polls} polls")).await?;
         }
@@ -135,10 +113,10 @@ async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.rw_lock("k")?.write().await?;
-        dropped_after(polls, guard.downgrade()).await;
+        polled(polls, guard.downgrade()).await;
         left(world, &a, 0, &format!("a downgrade after {polls} polls")).await?;
         let guard = b.rw_lock("k")?.read().await?;
-        dropped_after(polls, guard.try_upgrade()).await;
+        polled(polls, guard.try_upgrade()).await;
         left(world, &a, 0, &format!("an upgrade after {polls} polls")).await?;
     }
     Ok(())
@@ -148,7 +126,7 @@ async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
-        if dropped_after(polls, guard.into_handoff()).await {
+        if polled(polls, guard.into_handoff()).await.is_some() {
             // The hand-off completed, so only its lease can end the hold.
             return Ok(());
         }

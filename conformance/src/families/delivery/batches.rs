@@ -40,6 +40,23 @@ async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
     Ok(())
 }
 
+/// Expects a reply for each request.
+fn one_each<T>(answers: &[T], requests: usize) -> Verdict {
+    want_eq!(
+        answers.len(),
+        requests,
+        "trait contract",
+        "a batch has one reply per request"
+    );
+    Ok(())
+}
+
+/// The replies to a batch, of which none is an error.
+fn all<T>(answers: Vec<Result<Stamped<T>, BackendError>>) -> Result<Vec<T>, Failure> {
+    let replies = answers.into_iter().map(|answer| Ok(answer?.reply));
+    replies.collect()
+}
+
 /// Acquires `k0`, `k1`, …
 async fn holds(world: &World, n: usize) -> Result<Vec<Attempt>, Failure> {
     let session = world.session().await?;
@@ -59,12 +76,7 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
         .map(|hold| hold.renew_request(world.units(300)))
         .collect();
     let answers = held[0].session.backend.renew(&batch?).await;
-    want_eq!(
-        answers.len(),
-        4,
-        "trait contract",
-        "a batch has one reply per request"
-    );
+    one_each(&answers, 4)?;
     for (n, answer) in answers.into_iter().enumerate() {
         match answer?.reply {
             RenewReply::Renewed { token, .. } if n != 1 => {
@@ -92,12 +104,7 @@ async fn each_release_by_itself(world: &World) -> Verdict {
     held[2].released("S3").await?;
     let batch: Vec<_> = held.iter().map(Attempt::release_request).collect();
     let answers = held[0].session.backend.release(&batch).await;
-    want_eq!(
-        answers.len(),
-        4,
-        "trait contract",
-        "a batch has one reply per request"
-    );
+    one_each(&answers, 4)?;
     for (n, answer) in answers.into_iter().enumerate() {
         let reply = answer?.reply;
         let right = match reply {
@@ -122,10 +129,7 @@ async fn each_release_by_itself(world: &World) -> Verdict {
 async fn same_attempt_twice_in_a_batch(world: &World) -> Verdict {
     let held = holds(world, 1).await?;
     let batch = [held[0].release_request(), held[0].release_request()];
-    let mut answers = Vec::new();
-    for answer in held[0].session.backend.release(&batch).await {
-        answers.push(answer?.reply);
-    }
+    let answers = all(held[0].session.backend.release(&batch).await)?;
     want!(
         &answers[..],
         [
@@ -149,10 +153,7 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
     held[0].released("S3").await?;
     waiters[2].release().await?;
     let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
-    let mut answers = Vec::new();
-    for answer in session.backend.poll(&batch).await {
-        answers.push(answer?.reply);
-    }
+    let answers = all(session.backend.poll(&batch).await)?;
     want!(
         &answers[..],
         [
@@ -274,20 +275,14 @@ async fn releases_of_one_key_in_order(world: &World) -> Verdict {
             "each request is executed by itself, in the order of the batch"
         );
     }
-    second.poll_granted("rule 8").await?;
-    Ok(())
+    second.poll_granted("rule 8").await
 }
 
 async fn largest_batch(world: &World) -> Verdict {
     let held = holds(world, bounds::MAX_BATCH).await?;
     let batch: Vec<_> = held.iter().map(Attempt::release_request).collect();
     let answers = held[0].session.backend.release(&batch).await;
-    want_eq!(
-        answers.len(),
-        batch.len(),
-        "trait contract",
-        "a batch has one reply per request"
-    );
+    one_each(&answers, batch.len())?;
     for answer in answers {
         want!(
             answer?.reply,
@@ -336,12 +331,7 @@ async fn acquire_all(
     batch: &[Acquire],
 ) -> Result<Vec<Result<AcquireReply, BackendError>>, Failure> {
     let answers = session.backend.acquire(batch).await;
-    want_eq!(
-        answers.len(),
-        batch.len(),
-        "trait contract",
-        "a batch has one reply per request"
-    );
+    one_each(&answers, batch.len())?;
     let reply = |answer: Result<leasehold_api::Stamped<_>, _>| answer.map(|it| it.reply);
     Ok(answers.into_iter().map(reply).collect())
 }
@@ -435,8 +425,7 @@ async fn largest_batch_of_acquires(world: &World) -> Verdict {
         );
     }
     let last = Lock::mutex(&format!("k{}", bounds::MAX_BATCH - 1));
-    world.session().await?.ask(&last).held("S1").await?;
-    Ok(())
+    world.session().await?.ask(&last).held("S1").await
 }
 
 async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {

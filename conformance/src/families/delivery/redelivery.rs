@@ -49,9 +49,7 @@ pub(super) async fn stale(attempt: &Attempt) -> Verdict {
 }
 
 async fn acquire_twice_holds_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     for _ in 0..3 {
         let (acquired, _) = reported(&held).await?;
         want_eq!(acquired.holds, 1, "rule 12", "deliveries are not counted");
@@ -63,8 +61,7 @@ async fn acquire_twice_holds_once(world: &World) -> Verdict {
         );
     }
     held.released("rule 12").await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
@@ -87,24 +84,18 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
 }
 
 async fn acquire_again_extends_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 5).await?;
     world.pass(3).await;
     held.again().await?;
     world.pass(3).await;
-    b.ask(&lock).acquired("rule 2").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 2").await
 }
 
 async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
     stale(&held).await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
@@ -122,8 +113,7 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
         "rule 12",
         "an acquire that arrives after its release is stale"
     );
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn older_sequence_is_stale(world: &World) -> Verdict {
@@ -138,8 +128,7 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
         "rule 12",
         "an attempt is stale if the session has already sent a later one"
     );
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
@@ -149,14 +138,11 @@ async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
     for _ in 0..5 {
         a.ask(&lock).acquired("S1").await?.released("S3").await?;
     }
-    first_of_b.acquired("rule 12").await?;
-    Ok(())
+    first_of_b.is_granted("rule 12").await
 }
 
 async fn expired_acquire_is_stale(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (_, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
     world.pass(4).await;
     // A delayed copy must not acquire the key a second time.
     stale(&late).await?;
@@ -192,8 +178,7 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
         );
     }
     let a = world.session().await?;
-    a.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 12").await
 }
 
 async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
@@ -207,8 +192,7 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
         );
     }
     let a = world.session().await?;
-    a.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 12").await
 }
 
 async fn too_late_changes_nothing(world: &World) -> Verdict {
@@ -224,8 +208,7 @@ async fn too_late_changes_nothing(world: &World) -> Verdict {
         "an acquire is not executed after its deliver-before"
     );
     // The client corrects its clock by the stamp and retries: the attempt is still usable.
-    ask.acquired("rule 13").await?;
-    Ok(())
+    ask.is_granted("rule 13").await
 }
 
 async fn renewal_twice_is_true_now(world: &World) -> Verdict {
@@ -253,9 +236,7 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
 }
 
 async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
     held.renewal_lost(
         world.units(500),
@@ -263,8 +244,7 @@ async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
         "a renewal that arrives after the release revives nothing",
     )
     .await?;
-    b.ask(&lock).acquired("S3").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S3").await
 }
 
 async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
@@ -285,19 +265,15 @@ async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
         "rule 12",
         "the later attempt still holds the key"
     );
-    b.ask(&lock).held("S3").await?;
-    Ok(())
+    b.ask(&lock).held("S3").await
 }
 
 async fn try_again_after_held_is_stale(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (tried, reply) = b.ask(&lock).send().await?;
     want!(reply, AcquireReply::Contended(_), "S1", "the key is held");
     held.released("S3").await?;
     // A delayed copy of the attempt must not acquire the key, because the caller has given up.
     stale(&tried).await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }

@@ -24,9 +24,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery_queue";
 );
 
 async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(lock).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     world.pass(2).await;
@@ -43,14 +42,12 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
     want_eq!(queued.ahead, 1, "rule 12", "one attempt has one waiter");
     held.released("S3").await?;
     waiter.released("rule 8").await?;
-    next.poll_granted("rule 12").await?;
-    Ok(())
+    next.poll_granted("rule 12").await
 }
 
 async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     held.released("S3").await?;
@@ -68,22 +65,17 @@ async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
 }
 
 async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     waiter.leaves("S3").await?;
     stale(&waiter).await?;
     held.released("S3").await?;
     stale(&waiter).await?;
-    a.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 12").await
 }
 
 async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     waiter.leaves("S3").await?;
     waiter
@@ -93,29 +85,23 @@ async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     waiter
         .poll_gone("rule 12", "a poll never creates a waiter or a hold")
         .await?;
-    a.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 12").await
 }
 
 async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
     held.poll_gone("rule 12", "a poll of a released attempt finds nothing")
         .await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn poll_twice_is_granted_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    let first = waiter.poll_granted("rule 8").await?;
-    let second = waiter.poll_granted("rule 8").await?;
+    let first = waiter.poll_granted_at("rule 8").await?.reply;
+    let second = waiter.poll_granted_at("rule 8").await?.reply;
     want_eq!(
         second.token,
         first.token,
@@ -124,20 +110,16 @@ async fn poll_twice_is_granted_once(world: &World) -> Verdict {
     );
     want_eq!(second.holds, 1, "rule 12", "a duplicate poll adds no hold");
     waiter.released("rule 12").await?;
-    a.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 12").await
 }
 
 async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::semaphore("k", 2);
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::semaphore("k", 2)).await?;
     held.again().await?;
     b.ask(&lock).acquired("rule 12").await?;
     b.ask(&lock).held("S1").await?;
     held.released("rule 12").await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
@@ -159,8 +141,7 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
         )
         .await?;
     outer.released("rule 12").await?;
-    b.ask(&lock).acquired("rule 12").await?;
-    Ok(())
+    b.ask(&lock).is_granted("rule 12").await
 }
 
 async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
@@ -182,9 +163,7 @@ async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
 }
 
 async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
     let reading = held.downgraded(held.token()).await?;
     let writing = held.upgraded(reading).await?;
     want!(
@@ -193,14 +172,11 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
         "rule 6",
         "a late copy of the downgrade names a past epoch and changes nothing"
     );
-    b.ask(&lock).shared().held("S1").await?;
-    Ok(())
+    b.ask(&lock).shared().held("S1").await
 }
 
 async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let writing = held.upgraded(held.token()).await?;
     held.downgraded(writing).await?;
     want!(
@@ -209,14 +185,11 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
         "rule 6",
         "a late copy of the upgrade names a past epoch and changes nothing"
     );
-    b.ask(&lock).shared().acquired("rule 6").await?;
-    Ok(())
+    b.ask(&lock).shared().is_granted("rule 6").await
 }
 
 async fn late_conversion_after_the_release(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::rw("k")).await?;
     held.released("S3").await?;
     let next = b.ask(&lock).acquired("S1").await?;
     for token in [held.token(), next.token()] {
@@ -227,14 +200,11 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
             "a conversion touches only the hold that it names"
         );
     }
-    a.ask(&lock).shared().held("S3").await?;
-    Ok(())
+    a.ask(&lock).shared().held("S3").await
 }
 
 async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceMode::Now);
     want!(
         b.force(&request).await?,

@@ -36,9 +36,7 @@ async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
 }
 
 async fn downgrade_lets_readers_in(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
     held.downgraded(held.token()).await?;
     let reader = b.ask(&lock).shared().acquired("rule 6").await?;
     b.ask(&lock).held("S1").await?;
@@ -83,25 +81,19 @@ async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
     let c = world.session().await?;
     c.ask(&lock).shared().held("rule 7").await?;
     held.released("S3").await?;
-    waiters[0].poll_granted("rule 7").await?;
-    Ok(())
+    waiters[0].poll_granted("rule 7").await
 }
 
 async fn sole_reader_upgrades(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let token = held.upgraded(held.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
     held.downgraded(token).await?;
-    b.ask(&lock).shared().acquired("rule 6").await?;
-    Ok(())
+    b.ask(&lock).shared().is_granted("rule 6").await
 }
 
 async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let other = b.ask(&lock).shared().acquired("S1").await?;
     not_sole(&held, held.token()).await?;
     // A refusal changes nothing: both still read.
@@ -112,9 +104,7 @@ async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
 }
 
 async fn upgrade_counts_offers(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
     b.ask(&lock).shared().wait().queued("rule 7").await?;
     // The downgrade grants to the waiting reader, which doesn't know it yet.
     let reading = held.downgraded(held.token()).await?;
@@ -122,9 +112,7 @@ async fn upgrade_counts_offers(world: &World) -> Verdict {
 }
 
 async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let dead = b.ask(&lock).shared().lease(world.units(3));
     let dead = dead.acquired("S1").await?;
     world.pass(4).await;
@@ -148,8 +136,7 @@ async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
     waiters[0].poll_queued("S1").await?;
     not_sole(&held, reading).await?;
     held.released("S3").await?;
-    waiters[0].poll_granted("rule 7").await?;
-    Ok(())
+    waiters[0].poll_granted("rule 7").await
 }
 
 async fn conversion_keeps_the_lease(world: &World) -> Verdict {
@@ -184,9 +171,7 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
 }
 
 async fn other_epoch_changes_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
     for wrong in [
         FencingToken::new(1),
         FencingToken::new(held.token().get() + 1),
@@ -210,8 +195,7 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
             "the reply has the current mode"
         );
     }
-    b.ask(&lock).shared().held("S1").await?;
-    Ok(())
+    b.ask(&lock).shared().held("S1").await
 }
 
 async fn expired_hold_does_not_convert(world: &World) -> Verdict {
@@ -226,14 +210,11 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
         "rule 6",
         "an expired hold can't be converted"
     );
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 async fn conversion_to_the_current_mode(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let held = a.ask(&lock).shared().acquired("S1").await?;
+    let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     b.ask(&lock).shared().acquired("S1").await?;
     want!(
         held.downgrade(held.token()).await?.reply,
@@ -245,9 +226,7 @@ async fn conversion_to_the_current_mode(world: &World) -> Verdict {
 }
 
 async fn mutex_does_not_convert(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     want!(
         held.downgrade(held.token()).await?.reply,
         ConvertReply::NotSoleHolder,

@@ -36,9 +36,7 @@ async fn free_key_is_granted(world: &World) -> Verdict {
 }
 
 async fn held_key_is_refused_to_others(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     for _ in 0..3 {
         b.ask(&lock).held("S1").await?;
     }
@@ -109,7 +107,7 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, lease) = (Lock::mutex("k"), world.units(20));
     a.ask(&lock).lease(lease).acquired("S1").await?;
-    let retry_after = b.ask(&lock).held("S1").await?.retry_after;
+    let retry_after = b.ask(&lock).contended("S1").await?.retry_after;
     ensure!(
         !retry_after.is_zero() && retry_after <= lease,
         "rule 3",
@@ -126,8 +124,7 @@ async fn barging_excludes_too(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     b.ask(&lock).held("S1").await?;
     held.released("S3").await?;
-    b.ask(&lock).acquired("S1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S1").await
 }
 
 async fn capabilities_are_as_declared(world: &World) -> Verdict {

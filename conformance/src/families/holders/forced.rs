@@ -49,9 +49,7 @@ async fn forced(
 }
 
 async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 5).await?;
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
@@ -60,14 +58,11 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
         "a revoked holder can't renew, and the reply has the reason"
     );
     world.pass(6).await;
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     // The holder may rely on its deadline, so nobody else is granted before.
     b.ask(&lock).held("S1").await?;
@@ -81,13 +76,10 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
 }
 
 async fn revoked_holder_may_release(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     held.released("S3").await?;
-    b.ask(&lock).acquired("S3").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S3").await
 }
 
 async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
@@ -106,23 +98,18 @@ async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
         .send()
         .await?;
     world.pass(6).await;
-    b.ask(&lock).acquired("S1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S1").await
 }
 
 async fn now_frees_at_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     let next = b.ask(&lock).acquired("S3").await?;
     next_epoch(next.token(), held.token())
 }
 
 async fn now_tells_its_holder(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
@@ -132,8 +119,7 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
     );
     held.not_held("S3", "a holder that was released by force can't release")
         .await?;
-    b.ask(&lock).acquired("S3").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S3").await
 }
 
 async fn now_grants_to_the_waiter(world: &World) -> Verdict {
@@ -143,14 +129,11 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     forced(&c, &lock, held.token(), ForceMode::Now, 1).await?;
     waiter.renewed(world.units(50), "rule 8").await?;
-    c.ask(&lock).held("S1").await?;
-    Ok(())
+    c.ask(&lock).held("S1").await
 }
 
 async fn never_a_later_epoch(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let seen = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, seen) = world.held(Lock::mutex("k")).await?;
     seen.released("S3").await?;
     let held = a.ask(&lock).acquired("S1").await?;
     for how in [ForceMode::Revoke, ForceMode::Now] {
@@ -162,8 +145,7 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
         );
     }
     held.renewed(world.units(300), "S3").await?;
-    b.ask(&lock).held("S3").await?;
-    Ok(())
+    b.ask(&lock).held("S3").await
 }
 
 async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
@@ -203,18 +185,14 @@ async fn all_readers_of_the_epoch(world: &World) -> Verdict {
             )
             .await?;
     }
-    c.ask(&lock).acquired("S3").await?;
-    Ok(())
+    c.ask(&lock).is_granted("S3").await
 }
 
 async fn only_the_permit_that_was_named(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::semaphore("k", 2);
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, first) = world.held(Lock::semaphore("k", 2)).await?;
     let second = a.ask(&lock).acquired("S1").await?;
     forced(&b, &lock, first.token(), ForceMode::Now, 1).await?;
     second.renewed(world.units(300), "S3").await?;
     b.ask(&lock).acquired("S3").await?;
-    b.ask(&lock).held("S1").await?;
-    Ok(())
+    b.ask(&lock).held("S1").await
 }

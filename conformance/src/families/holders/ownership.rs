@@ -22,9 +22,7 @@ pub(super) const CASES: &[Case] = cases!("ownership";
 );
 
 async fn another_session_cannot_release(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let thief = world.session().await?;
     let stolen = Operation {
         session: thief.id,
@@ -37,9 +35,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
 }
 
 async fn another_session_cannot_renew(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 4).await?;
     let mut renewal = held.renew_request(world.units(500))?;
     renewal.operation.session = b.id;
     want!(
@@ -49,14 +45,11 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
         "the same sequence and owner in another session are another owner"
     );
     world.pass(5).await;
-    b.ask(&lock).acquired("S3").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S3").await
 }
 
 async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let other = a.operation(held.operation().owner);
     let promise = "an attempt that holds nothing releases nothing, even for the same owner";
     a.releases_nothing(&lock, other, "S3", promise).await?;
@@ -79,9 +72,7 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
 }
 
 async fn late_release_after_another_holder(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (a, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
     world.pass(4).await;
     let held = b.ask(&lock).acquired("L1").await?;
     want!(
@@ -96,9 +87,7 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
 }
 
 async fn late_renewal_after_another_holder(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let late = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (a, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
     world.pass(4).await;
     let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
     late.renewal_lost(
@@ -134,9 +123,7 @@ async fn second_release_reports_not_held(world: &World) -> Verdict {
 }
 
 async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
     first
@@ -169,26 +156,20 @@ async fn release_of_a_free_key(world: &World) -> Verdict {
         "S3",
         "a release of an unknown attempt reports that it holds nothing"
     );
-    b.ask(&lock).acquired("S1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S1").await
 }
 
 async fn leaving_the_queue(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     waiter.leaves("S3").await?;
     held.released("S3").await?;
     // The queue is empty, so nobody was granted.
-    a.ask(&lock).acquired("rule 8").await?;
-    Ok(())
+    a.ask(&lock).is_granted("rule 8").await
 }
 
 async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
     first.leaves("S3").await?;
@@ -196,19 +177,15 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
         .not_held("rule 12", "a duplicate release finds nothing to remove")
         .await?;
     held.released("S3").await?;
-    second.poll_granted("S3").await?;
-    Ok(())
+    second.poll_granted("S3").await
 }
 
 async fn release_gives_up_an_offer(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
     // The waiter doesn't know of the grant yet and gives up at the same time.
     first.released("rule 10").await?;
-    second.poll_granted("rule 8").await?;
-    Ok(())
+    second.poll_granted("rule 8").await
 }

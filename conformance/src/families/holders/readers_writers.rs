@@ -41,14 +41,11 @@ async fn readers_share(world: &World) -> Verdict {
 }
 
 async fn writer_keeps_readers_out(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let writer = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, writer) = world.held(Lock::rw("k")).await?;
     b.ask(&lock).shared().held("S1").await?;
     a.ask(&lock).shared().held("S1").await?;
     writer.released("S3").await?;
-    b.ask(&lock).shared().acquired("S1").await?;
-    Ok(())
+    b.ask(&lock).shared().is_granted("S1").await
 }
 
 async fn readers_keep_a_writer_out(world: &World) -> Verdict {
@@ -58,18 +55,14 @@ async fn readers_keep_a_writer_out(world: &World) -> Verdict {
         writer.ask(&lock).held("S1").await?;
         reader.released("S3").await?;
     }
-    writer.ask(&lock).acquired("S1").await?;
-    Ok(())
+    writer.ask(&lock).is_granted("S1").await
 }
 
 async fn writers_exclude_each_other(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("k");
-    let writer = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, writer) = world.held(Lock::rw("k")).await?;
     b.ask(&lock).held("S1").await?;
     writer.released("S3").await?;
-    b.ask(&lock).acquired("S1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("S1").await
 }
 
 async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
@@ -87,8 +80,7 @@ async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
 
 async fn readers_are_out(world: &World, lock: &Lock) -> Verdict {
     let session = world.session().await?;
-    session.ask(lock).shared().held("S1").await?;
-    Ok(())
+    session.ask(lock).shared().held("S1").await
 }
 
 /// Sets up a writer that holds, and behind it readers, a writer and another reader.
@@ -123,8 +115,7 @@ async fn neighbouring_readers_are_granted_together(world: &World) -> Verdict {
     queue[3].poll_granted("rule 7").await?;
     queue[4].poll_queued("S1").await?;
     queue[3].released("S3").await?;
-    queue[4].poll_granted("rule 7").await?;
-    Ok(())
+    queue[4].poll_granted("rule 7").await
 }
 
 async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
@@ -138,8 +129,7 @@ async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
     writer.poll_granted("rule 7").await?;
     reader.poll_queued("S1").await?;
     writer.released("S3").await?;
-    reader.poll_granted("rule 7").await?;
-    Ok(())
+    reader.poll_granted("rule 7").await
 }
 
 async fn writer_that_leaves_frees_the_readers(world: &World) -> Verdict {
@@ -164,8 +154,7 @@ async fn dead_writer_lets_the_readers_in(world: &World) -> Verdict {
     world.pass(2).await;
     reader.poll_queued("rule 7").await?;
     world.pass(3).await;
-    reader.poll_granted("L1").await?;
-    Ok(())
+    reader.poll_granted("L1").await
 }
 
 async fn readers_release_in_any_order(world: &World) -> Verdict {
@@ -178,6 +167,5 @@ async fn readers_release_in_any_order(world: &World) -> Verdict {
         let promise = "a duplicate release doesn't release another reader";
         all[n].not_held("S3", promise).await?;
     }
-    writer.ask(&lock).acquired("S1").await?;
-    Ok(())
+    writer.ask(&lock).is_granted("S1").await
 }

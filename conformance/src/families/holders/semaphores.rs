@@ -34,8 +34,7 @@ async fn permits_add_up_to_the_capacity(world: &World) -> Verdict {
         permit.released("S3").await?;
         take(world, &lock, 1).await?;
     }
-    session.ask(&lock).held("S1").await?;
-    Ok(())
+    session.ask(&lock).held("S1").await
 }
 
 async fn several_permits_at_once(world: &World) -> Verdict {
@@ -66,8 +65,7 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
     session.ask(&lock).permits(1).acquired("S1").await?;
     three.released("S3").await?;
     session.ask(&lock).permits(3).acquired("S1").await?;
-    session.ask(&lock).held("S1").await?;
-    Ok(())
+    session.ask(&lock).held("S1").await
 }
 
 async fn one_permit_excludes(world: &World) -> Verdict {
@@ -97,8 +95,7 @@ async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
     large.poll_granted("rule 7").await?;
     small.poll_queued("S1").await?;
     large.released("S3").await?;
-    small.poll_granted("rule 7").await?;
-    Ok(())
+    small.poll_granted("rule 7").await
 }
 
 async fn freed_permits_serve_several(world: &World) -> Verdict {
@@ -116,8 +113,7 @@ async fn freed_permits_serve_several(world: &World) -> Verdict {
     }
     waiters[2].poll_queued("S1").await?;
     waiters[0].released("S3").await?;
-    waiters[2].poll_granted("rule 7").await?;
-    Ok(())
+    waiters[2].poll_granted("rule 7").await
 }
 
 async fn poll_revives_no_waiter_of_a_permit(world: &World) -> Verdict {

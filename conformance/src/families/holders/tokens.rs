@@ -77,9 +77,7 @@ async fn tokens_increase_over_epochs(world: &World) -> Verdict {
 }
 
 async fn tokens_increase_over_expiry(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let dead = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    let (_, b, lock, dead) = world.held_for(Lock::mutex("k"), 2).await?;
     world.pass(3).await;
     let next = b.ask(&lock).acquired("L1").await?;
     next_epoch(next.token(), dead.token())
@@ -93,7 +91,7 @@ async fn tokens_increase_over_offers(world: &World) -> Verdict {
         let session = world.session().await?;
         let (waiter, _) = session.ask(&lock).wait().queued("rule 7").await?;
         held.released("S3").await?;
-        let token = waiter.poll_granted("rule 8").await?.token;
+        let token = waiter.poll_granted_at("rule 8").await?.reply.token;
         next_epoch(token, last)?;
         (held, last) = (waiter, token);
     }

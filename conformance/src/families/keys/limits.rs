@@ -97,8 +97,7 @@ async fn holders_full(world: &World) -> Verdict {
         "the attempt allows two readers and no more"
     );
     first.released("S3").await?;
-    limited().acquired("rule 13").await?;
-    Ok(())
+    limited().is_granted("rule 13").await
 }
 
 async fn expired_holders_leave_room(world: &World) -> Verdict {
@@ -110,8 +109,7 @@ async fn expired_holders_leave_room(world: &World) -> Verdict {
     }
     world.pass(4).await;
     let ask = a.ask(&lock).shared().limits(holders(1));
-    ask.acquired("rule 4").await?;
-    Ok(())
+    ask.is_granted("rule 4").await
 }
 
 /// Expects that `other` is refused because the key is in use as `lock`.
@@ -163,15 +161,12 @@ async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
 }
 
 async fn waiters_keep_the_key_as_it_is(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 3).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
     mismatch(world, &lock, LockSpec::rw_lock()).await?;
     held.release().await?;
-    waiter.poll_granted("rule 7").await?;
-    Ok(())
+    waiter.poll_granted("rule 7").await
 }
 
 async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
@@ -206,8 +201,7 @@ async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
     ask.acquired("S1").await?;
     world.pass(4).await;
     b.ask(&Lock::rw("k")).shared().acquired("rule 4").await?;
-    a.ask(&Lock::rw("k")).shared().acquired("rule 13").await?;
-    Ok(())
+    a.ask(&Lock::rw("k")).shared().is_granted("rule 13").await
 }
 
 async fn refused_attempt_changes_nothing(world: &World) -> Verdict {

@@ -118,9 +118,7 @@ async fn newer_note_replaces_an_older_one(world: &World) -> Verdict {
 }
 
 async fn only_a_holder_leaves_a_note(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 2).await?;
     let mut other = b.ask(&Lock::mutex("other")).acquired("S1").await?;
     other.request.key = lock.key.clone();
     want_eq!(
@@ -142,9 +140,7 @@ async fn only_a_holder_leaves_a_note(world: &World) -> Verdict {
 }
 
 async fn late_note_reverts_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, first) = world.held(Lock::mutex("k")).await?;
     noted(&first, 9, "first", world.units(60)).await?;
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
@@ -167,9 +163,7 @@ async fn late_note_reverts_nothing(world: &World) -> Verdict {
 }
 
 async fn note_ends_with_its_epoch(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     noted(&first, 1, "leader", world.units(0)).await?;
     first.released("S3").await?;
     shows(&b, &lock, Some("leader")).await?;
@@ -180,9 +174,7 @@ async fn note_ends_with_its_epoch(world: &World) -> Verdict {
 }
 
 async fn kept_note_outlives_its_epoch(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, first) = world.held(Lock::mutex("k")).await?;
     noted(&first, 1, "kept", world.units(5)).await?;
     first.released("S3").await?;
     b.ask(&lock).acquired("S1").await?;
@@ -216,9 +208,7 @@ async fn note_of_any_bytes(world: &World) -> Verdict {
 }
 
 async fn lock_with_a_note_is_a_lock(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     noted(&first, 1, "note", world.units(300)).await?;
     b.ask(&lock).held("S1").await?;
     first.renewed(world.units(30), "rule 2").await?;
@@ -263,9 +253,7 @@ async fn note_between_many_waiters(world: &World) -> Verdict {
 }
 
 async fn readers_and_permits_leave_notes(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::rw("rw");
-    let one = a.ask(&lock).shared().acquired("S1").await?;
+    let (a, b, lock, one) = world.held_shared(Lock::rw("rw")).await?;
     let other = b.ask(&lock).shared().acquired("S1").await?;
     noted(&one, 2, "reader", world.units(0)).await?;
     let note = stands(&other, 1, "older", world.units(0)).await?;

@@ -31,15 +31,12 @@ async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 /// Sends attempts around the end of the lease and checks each answer by its own stamp.
 async fn not_a_moment_early(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 2).await?;
     let end = held.end_time();
     for _ in 0..2_000 {
         let (attempt, reply) = b.ask(&lock).send().await?;
@@ -139,9 +136,7 @@ async fn free_at_the_end_of(world: &World, lock: &Lock) -> Verdict {
 }
 
 async fn expired_holder_cannot_renew(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 3).await?;
     world.pass(4).await;
     want!(
         held.renew(world.units(50)).await?.reply,
@@ -149,8 +144,7 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
         "rule 4",
         "a renewal never revives an expired lease"
     );
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 async fn expired_holder_cannot_release(world: &World) -> Verdict {
@@ -171,9 +165,7 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
 }
 
 async fn renewal_moves_the_end(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(10)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 10).await?;
     world.pass(5).await;
     let (token, end) = held.renewed(world.units(10), "rule 2").await?;
     want_eq!(
@@ -192,14 +184,11 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
     world.pass(7).await;
     b.ask(&lock).held("S1").await?;
     world.pass(5).await;
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 async fn renewal_never_shortens(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(30)).acquired("S1").await?;
+    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 30).await?;
     let renewed = held.renew(world.units(1)).await?;
     let remaining = want!(
         renewed.reply,
@@ -215,20 +204,16 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
         promise,
     )?;
     world.pass(3).await;
-    b.ask(&lock).held("S1").await?;
-    Ok(())
+    b.ask(&lock).held("S1").await
 }
 
 /// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
 async fn short_lease_after_a_long_one(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let long = a.ask(&lock).lease(world.units(500)).acquired("S1").await?;
+    let (a, b, lock, long) = world.held_for(Lock::mutex("k"), 500).await?;
     long.released("S3").await?;
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
-    b.ask(&lock).acquired("L1").await?;
-    Ok(())
+    b.ask(&lock).is_granted("L1").await
 }
 
 async fn holder_expires_while_another_waits(world: &World) -> Verdict {
@@ -244,8 +229,7 @@ async fn holder_expires_while_another_waits(world: &World) -> Verdict {
     );
     waiter.poll_queued("S1").await?;
     world.pass(5).await;
-    waiter.poll_granted("L1").await?;
-    Ok(())
+    waiter.poll_granted("L1").await
 }
 
 async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
@@ -312,8 +296,7 @@ async fn one_reader_of_several(world: &World) -> Verdict {
         writer.ask(&lock).held("S1").await?;
         long.released("S3").await?;
     }
-    writer.ask(&lock).acquired("rule 4").await?;
-    Ok(())
+    writer.ask(&lock).is_granted("rule 4").await
 }
 
 async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
@@ -323,8 +306,7 @@ async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
     world.pass(4).await;
     writer.ask(&lock).held("rule 4").await?;
     world.pass(17).await;
-    writer.ask(&lock).acquired("L1").await?;
-    Ok(())
+    writer.ask(&lock).is_granted("L1").await
 }
 
 async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
@@ -340,8 +322,7 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
         "a reader that didn't renew is gone, even if others did"
     );
     all[0].released("S3").await?;
-    world.session().await?.ask(&lock).acquired("L1").await?;
-    Ok(())
+    world.session().await?.ask(&lock).is_granted("L1").await
 }
 
 async fn dead_permit_comes_back_alone(world: &World) -> Verdict {

@@ -117,8 +117,7 @@ async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     granted(world, &mut notifications, &waiter).await?;
     world.pass(7).await;
     let c = world.session().await?;
-    c.ask(&lock).acquired("rule 10").await?;
-    Ok(())
+    c.ask(&lock).is_granted("rule 10").await
 }
 
 async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
@@ -215,8 +214,7 @@ async fn last_reader_notifies_the_writer(world: &World) -> Verdict {
     later.poll_queued("S1").await?;
     c.ask(&lock).shared().held("S1").await?;
     writer.released("S3").await?;
-    later.poll_granted("rule 8").await?;
-    Ok(())
+    later.poll_granted("rule 8").await
 }
 
 async fn leaving_writer_lets_readers_in(world: &World) -> Verdict {
@@ -285,8 +283,7 @@ async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict 
         "an attempt that doesn't listen is not notified",
     )
     .await?;
-    waiter.poll_granted("L2").await?;
-    Ok(())
+    waiter.poll_granted("L2").await
 }
 
 async fn sessions_receive_only_their_own(world: &World) -> Verdict {
@@ -320,7 +317,7 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
         "rule 11",
         "both subscriptions receive the same grant"
     );
-    let acquired = waiter.poll_granted("rule 8").await?;
+    let acquired = waiter.poll_granted_at("rule 8").await?.reply;
     want_eq!(
         acquired.holds,
         1,

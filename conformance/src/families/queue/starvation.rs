@@ -156,8 +156,7 @@ async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
         "under reader preference, readers overtake a waiting writer without bound"
     );
     last.released("S3").await?;
-    writer.poll_granted("rule 7").await?;
-    Ok(())
+    writer.poll_granted("rule 7").await
 }
 
 async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
@@ -175,8 +174,7 @@ async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
         "under writer preference, writers overtake a waiting reader without bound"
     );
     last.released("S3").await?;
-    reader.poll_granted("rule 7").await?;
-    Ok(())
+    reader.poll_granted("rule 7").await
 }
 
 async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
@@ -191,8 +189,7 @@ async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
         waiter.poll_queued("rule 7").await?;
     }
     held.released("S3").await?;
-    waiter.poll_granted("rule 7").await?;
-    Ok(())
+    waiter.poll_granted("rule 7").await
 }
 
 async fn preference_serves_the_other_class_too(world: &World) -> Verdict {

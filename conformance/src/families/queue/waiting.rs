@@ -30,8 +30,7 @@ pub(super) const CASES: &[Case] = cases!("waiting";
 
 async fn free_key_is_not_waited_for(world: &World) -> Verdict {
     let a = world.session().await?;
-    a.ask(&Lock::mutex("k")).wait().acquired("rule 7").await?;
-    Ok(())
+    a.ask(&Lock::mutex("k")).wait().is_granted("rule 7").await
 }
 
 async fn waiters_know_their_position(world: &World) -> Verdict {
@@ -120,27 +119,22 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     c.ask(&lock).held("rule 7").await?;
     a.ask(&lock).held("rule 7").await?;
     held.not_held("S3", "the lease is over").await?;
-    waiter.poll_granted("rule 7").await?;
-    Ok(())
+    waiter.poll_granted("rule 7").await
 }
 
 async fn release_grants_in_the_same_step(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
     // The waiter hasn't sent anything since. A renewal would not create a hold.
     let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
     ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
-    a.ask(&lock).held("S1").await?;
-    Ok(())
+    a.ask(&lock).held("S1").await
 }
 
 async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for round in 0..6 {
         world.pass(2).await;
@@ -174,8 +168,7 @@ async fn try_does_not_queue(world: &World) -> Verdict {
         )
         .await?;
     held.released("S3").await?;
-    c.ask(&lock).acquired("rule 7").await?;
-    Ok(())
+    c.ask(&lock).is_granted("rule 7").await
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
@@ -209,8 +202,7 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
         "a waiter without polls expires with its waiter lease"
     );
     held.released("S3").await?;
-    c.ask(&lock).acquired("L1").await?;
-    Ok(())
+    c.ask(&lock).is_granted("L1").await
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
@@ -243,8 +235,7 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     )?;
     world.pass(4).await;
     held.released("S3").await?;
-    c.ask(&lock).acquired("rule 10").await?;
-    Ok(())
+    c.ask(&lock).is_granted("rule 10").await
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
@@ -257,28 +248,22 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     held.released("S3").await?;
     c.ask(&lock).held("rule 8").await?;
     world.pass(6).await;
-    c.ask(&lock).acquired("rule 10").await?;
-    Ok(())
+    c.ask(&lock).is_granted("rule 10").await
 }
 
 async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let wait = Wait::new(false).with_wait_until(a.now().await?);
     world.pass(1).await;
     b.ask(&lock).wait_as(wait).held("rule 10").await?;
     held.released("S3").await?;
     let wait = Wait::new(false).with_wait_until(a.now().await?);
     world.pass(1).await;
-    b.ask(&lock).wait_as(wait).acquired("rule 10").await?;
-    Ok(())
+    b.ask(&lock).wait_as(wait).is_granted("rule 10").await
 }
 
 async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     let (third, _) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -287,8 +272,7 @@ async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
     first.poll_granted("rule 7").await?;
     third.poll_queued("S1").await?;
     first.released("S3").await?;
-    third.poll_granted("rule 7").await?;
-    Ok(())
+    third.poll_granted("rule 7").await
 }
 
 async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
@@ -322,6 +306,5 @@ async fn waiters_of_one_session_queue_too(world: &World) -> Verdict {
     second.poll_queued("rule 7").await?;
     first.poll_granted("rule 7").await?;
     first.released("S3").await?;
-    second.poll_granted("rule 7").await?;
-    Ok(())
+    second.poll_granted("rule 7").await
 }
