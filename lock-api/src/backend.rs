@@ -83,42 +83,30 @@ impl Capabilities {
     /// Exclusive locks with a lease, and nothing else. A backend with these capabilities
     /// implements the required methods of [`LockBackend`], in about a hundred lines.
     pub const fn minimal() -> Self {
-        Self {
-            queue: false,
-            push: false,
-            reachability: false,
-            rw_locks: false,
-            semaphores: false,
-            reentrancy: false,
-            convert: false,
-            inspect: false,
-            force_release: false,
-            list: false,
-            notes: false,
-            fencing_tokens: false,
-            independent_renewal: false,
-            batches: false,
-            max_lease: bounds::MAX_LEASE,
-        }
+        Self::each(false)
     }
 
     /// All capabilities.
     pub const fn full() -> Self {
+        Self::each(true)
+    }
+
+    const fn each(has: bool) -> Self {
         Self {
-            queue: true,
-            push: true,
-            reachability: true,
-            rw_locks: true,
-            semaphores: true,
-            reentrancy: true,
-            convert: true,
-            inspect: true,
-            force_release: true,
-            list: true,
-            notes: true,
-            fencing_tokens: true,
-            independent_renewal: true,
-            batches: true,
+            queue: has,
+            push: has,
+            reachability: has,
+            rw_locks: has,
+            semaphores: has,
+            reentrancy: has,
+            convert: has,
+            inspect: has,
+            force_release: has,
+            list: has,
+            notes: has,
+            fencing_tokens: has,
+            independent_renewal: has,
+            batches: has,
             max_lease: bounds::MAX_LEASE,
         }
     }

@@ -2,8 +2,8 @@
 
 use crate::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD, SCAN_FREELY};
 use crate::id::{FencingToken, Operation};
-use crate::machine::state::{Grant, Hold, State, Waiter, is_expired};
-use crate::machine::{Env, Message};
+use crate::machine::state::{Grant, Hold, State, is_expired};
+use crate::machine::{Env, Message, WaiterParts};
 use crate::reply::{AcquireReply, Contended, PollReply, Refused};
 use crate::request::{Acquire, Mode, Policy, Poll, Wait};
 use crate::time::ServerTime;
@@ -175,8 +175,9 @@ impl State {
     fn enqueue(&mut self, env: Env<'_>, request: &Acquire, wait: Wait) -> u64 {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
-        let end = Waiter::end_from(env.now, request.spec.waiter_lease(), wait.wait_until);
-        let waiter = Waiter {
+        let end = WaiterParts::end_from(env.now, request.spec.waiter_lease(), wait.wait_until);
+        let waiter = WaiterParts {
+            ticket,
             operation: request.operation,
             mode: request.mode,
             label: request.label.clone(),
@@ -188,11 +189,7 @@ impl State {
             unreachable: false,
             unreachable_marks: 0,
         };
-        self.waiters.insert(ticket, waiter);
-        self.tickets.insert(
-            (request.operation.session, request.operation.sequence),
-            ticket,
-        );
+        self.insert_waiter(waiter);
         self.cover_with_token(end, env.settings);
         ticket
     }
@@ -240,7 +237,7 @@ impl State {
         else {
             return;
         };
-        waiter.end = Waiter::end_from(env.now, waiter_lease, waiter.wait_until);
+        waiter.end = WaiterParts::end_from(env.now, waiter_lease, waiter.wait_until);
         waiter.listening = request.listening;
         self.unreachable -= u32::from(std::mem::take(&mut waiter.unreachable));
         let end = waiter.end;

@@ -25,8 +25,7 @@ use std::time::Duration;
 
 use crate::error::BackendError;
 use crate::id::{FencingToken, Label, Operation, OwnerId, SessionId};
-use crate::machine::note::StoredNote;
-use crate::machine::state::{Holder, HolderId, State, Waiter, Watermark};
+use crate::machine::state::{Holder, HolderId, State};
 use crate::machine::{
     HolderParts, Inconsistent, NoteParts, StateParts, WaiterParts, WatermarkParts,
 };
@@ -112,12 +111,12 @@ impl State {
             writer.holder(*holder_id, holder, with_token);
         }
         writer.count(self.waiters.len());
-        for (ticket, waiter) in &self.waiters {
-            writer.waiter(*ticket, waiter);
+        for waiter in self.waiters.values() {
+            writer.waiter(waiter);
         }
         writer.count(self.watermarks.len());
-        for (session, watermark) in &self.watermarks {
-            writer.watermark(*session, watermark);
+        for watermark in self.watermarks.values() {
+            writer.watermark(watermark);
         }
         if let Some(note) = &self.note {
             writer.note(note);
@@ -259,9 +258,9 @@ impl Writer {
         }
     }
 
-    fn waiter(&mut self, ticket: u64, waiter: &Waiter) {
+    fn waiter(&mut self, waiter: &WaiterParts) {
         let operation = waiter.operation;
-        self.u64(ticket).raw(operation.session.as_bytes());
+        self.u64(waiter.ticket).raw(operation.session.as_bytes());
         self.u64(operation.sequence).u64(operation.owner.as_u64());
         self.mode(waiter.mode).label(&waiter.label);
         self.duration(waiter.lease).time(waiter.end);
@@ -280,8 +279,9 @@ impl Writer {
         }
     }
 
-    fn watermark(&mut self, session: SessionId, watermark: &Watermark) {
-        self.raw(session.as_bytes()).u64(watermark.sequence);
+    fn watermark(&mut self, watermark: &WatermarkParts) {
+        self.raw(watermark.session.as_bytes());
+        self.u64(watermark.sequence);
         self.time(watermark.end).u8(match watermark.reason {
             None => 0,
             Some(EndReason::Expired) => b'E',
@@ -291,8 +291,8 @@ impl Writer {
         });
     }
 
-    fn note(&mut self, note: &StoredNote) {
-        self.u64(note.token).u32(note.version).time(note.end);
+    fn note(&mut self, note: &NoteParts) {
+        self.u64(note.token.get()).u32(note.version).time(note.end);
         let length = u8::try_from(note.bytes.len()).expect("a note is short");
         self.u8(length).raw(&note.bytes);
     }

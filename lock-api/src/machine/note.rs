@@ -1,27 +1,15 @@
 //! The command note, and how long a note stands (rule 16).
 
-use crate::id::FencingToken;
 use crate::machine::state::{State, is_expired};
-use crate::machine::{Env, Message};
+use crate::machine::{Env, Message, NoteParts};
 use crate::reply::{NoteReply, NoteView};
 use crate::request::Note;
 use crate::time::ServerTime;
 
-/// The note of a key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct StoredNote {
-    /// Token of the hold that wrote it.
-    pub(super) token: u64,
-    pub(super) version: u32,
-    pub(super) bytes: Vec<u8>,
-    /// It stands until then, and longer while its token is the last one.
-    pub(super) end: ServerTime,
-}
-
-impl StoredNote {
+impl NoteParts {
     fn view(&self, now: ServerTime) -> NoteView {
         NoteView {
-            token: FencingToken::new(self.token),
+            token: self.token,
             version: self.version,
             bytes: self.bytes.clone(),
             kept_for: self.end.saturating_since(now),
@@ -44,13 +32,13 @@ impl State {
                 note: self.note_view(env.now),
             };
         };
-        let token = self.token_of(holder).get();
+        let token = self.token_of(holder);
         let stands = self.standing_note(env.now);
         if let Some(newer) = stands.filter(|it| (it.token, it.version) >= (token, request.version))
         {
             return NoteReply::Noted(newer.view(env.now));
         }
-        let note = StoredNote {
+        let note = NoteParts {
             token,
             version: request.version,
             bytes: request.bytes.clone(),
@@ -62,9 +50,9 @@ impl State {
         NoteReply::Noted(view)
     }
 
-    fn standing_note(&self, now: ServerTime) -> Option<&StoredNote> {
+    fn standing_note(&self, now: ServerTime) -> Option<&NoteParts> {
         let note = self.note.as_ref();
-        note.filter(|note| note.token == self.token || !is_expired(note.end, now))
+        note.filter(|note| note.token.get() == self.token || !is_expired(note.end, now))
     }
 
     pub(super) fn note_view(&self, now: ServerTime) -> Option<NoteView> {

@@ -8,8 +8,7 @@ use smallvec::SmallVec;
 
 use crate::bounds::MAX_NOTE_BYTES;
 use crate::id::{FencingToken, Label, Operation, SessionId};
-use crate::machine::note::StoredNote;
-use crate::machine::state::{Hold, Holder, HolderId, State, Waiter, Watermark};
+use crate::machine::state::{Hold, Holder, HolderId, State};
 use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::ServerTime;
@@ -300,38 +299,9 @@ impl State {
                 revoked: holder.revoked,
                 upgraded: holder.upgraded,
             }));
-        let waiters = self.waiters.iter();
-        parts.waiters.extend(waiters.map(|(&ticket, waiter)| {
-            let waiter = waiter.clone();
-            WaiterParts {
-                ticket,
-                operation: waiter.operation,
-                mode: waiter.mode,
-                label: waiter.label,
-                floor: waiter.floor,
-                lease: waiter.lease,
-                end: waiter.end,
-                wait_until: waiter.wait_until,
-                listening: waiter.listening,
-                unreachable: waiter.unreachable,
-                unreachable_marks: waiter.unreachable_marks,
-            }
-        }));
-        let watermarks = self.watermarks.iter();
-        parts
-            .watermarks
-            .extend(watermarks.map(|(&session, watermark)| WatermarkParts {
-                session,
-                sequence: watermark.sequence,
-                end: watermark.end,
-                reason: watermark.reason,
-            }));
-        parts.note = self.note.as_ref().map(|note| NoteParts {
-            token: FencingToken::new(note.token),
-            version: note.version,
-            bytes: note.bytes.clone(),
-            end: note.end,
-        });
+        parts.waiters.extend(self.waiters.values().cloned());
+        parts.watermarks.extend(self.watermarks.values());
+        parts.note.clone_from(&self.note);
         (parts.spec, parts.token) = (self.spec, self.token);
         (parts.stored_end, parts.next_ticket) = (self.stored_end, self.next_ticket);
         (parts.earliest, parts.last_scan) = (self.earliest, self.last_scan);
@@ -353,31 +323,17 @@ impl State {
             earliest: parts.earliest,
             last_scan: parts.last_scan,
             next_ticket: parts.next_ticket,
-            note: parts.note.map(|note| StoredNote {
-                token: note.token.get(),
-                version: note.version,
-                bytes: note.bytes,
-                end: note.end,
-            }),
+            note: parts.note,
             ..Self::default()
         };
         for holder in parts.holders {
             state.put_holder(holder);
         }
         for waiter in parts.waiters {
-            state.put_waiter(waiter);
+            state.insert_waiter(waiter);
         }
-        state
-            .watermarks
-            .extend(parts.watermarks.iter().map(|watermark| {
-                let (sequence, end, reason) = (watermark.sequence, watermark.end, watermark.reason);
-                let stored = Watermark {
-                    sequence,
-                    end,
-                    reason,
-                };
-                (watermark.session, stored)
-            }));
+        let by_session = parts.watermarks.into_iter().map(|it| (it.session, it));
+        state.watermarks.extend(by_session);
         Inconsistent::unless(&[
             ("no holder is listed twice", state.holders.len() == holders),
             ("no ticket is listed twice", state.waiters.len() == waiters),
@@ -417,25 +373,5 @@ impl State {
         };
         self.used = self.used.saturating_add(self.weight(holder.mode()));
         self.holders.insert(holder_id, holder);
-    }
-
-    fn put_waiter(&mut self, parts: WaiterParts) {
-        let operation = parts.operation;
-        self.unreachable += u32::from(parts.unreachable);
-        self.tickets
-            .insert((operation.session, operation.sequence), parts.ticket);
-        let waiter = Waiter {
-            operation,
-            mode: parts.mode,
-            label: parts.label,
-            floor: parts.floor,
-            lease: parts.lease,
-            end: parts.end,
-            wait_until: parts.wait_until,
-            listening: parts.listening,
-            unreachable: parts.unreachable,
-            unreachable_marks: parts.unreachable_marks,
-        };
-        self.waiters.insert(parts.ticket, waiter);
     }
 }

@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use crate::bounds::{FIRST_WAITERS, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
-use crate::machine::note::StoredNote;
-use crate::machine::{Env, Inconsistent, Settings};
+use crate::machine::{Env, Inconsistent, NoteParts, Settings, WaiterParts, WatermarkParts};
 use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
@@ -33,12 +32,12 @@ pub struct State {
     pub(super) unreachable: u32,
     pub(super) holders: BTreeMap<HolderId, Holder>,
     /// By ticket.
-    pub(super) waiters: BTreeMap<u64, Waiter>,
+    pub(super) waiters: BTreeMap<u64, WaiterParts>,
     /// Ticket of each waiter, by session and sequence.
     pub(super) tickets: BTreeMap<(SessionId, u64), u64>,
     /// The highest sequence of each session (rule 12).
-    pub(super) watermarks: BTreeMap<SessionId, Watermark>,
-    pub(super) note: Option<StoredNote>,
+    pub(super) watermarks: BTreeMap<SessionId, WatermarkParts>,
+    pub(super) note: Option<NoteParts>,
 }
 
 /// The id of a holder: (session, owner), or for a semaphore (session, sequence).
@@ -70,32 +69,6 @@ pub(super) struct Hold {
     pub(super) mode: Mode,
 }
 
-/// An entry in the queue.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Waiter {
-    pub(super) operation: Operation,
-    pub(super) mode: Mode,
-    pub(super) label: Label,
-    pub(super) floor: Option<FencingToken>,
-    /// The lease that it asked for.
-    pub(super) lease: Duration,
-    pub(super) end: ServerTime,
-    /// Its own deadline, if it has one.
-    pub(super) wait_until: Option<ServerTime>,
-    pub(super) listening: bool,
-    pub(super) unreachable: bool,
-    pub(super) unreachable_marks: u8,
-}
-
-/// The highest sequence that an acquire or a release of a session carried (rule 12).
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Watermark {
-    pub(super) sequence: u64,
-    pub(super) end: ServerTime,
-    /// Why the operation with exactly this sequence is gone, if known. Only `Forced` or `Released`.
-    pub(super) reason: Option<EndReason>,
-}
-
 /// Whether something that ends at `end` has expired (rule 1). At that very instant, it has.
 pub(super) fn is_expired(end: ServerTime, now: ServerTime) -> bool {
     now >= end
@@ -117,7 +90,7 @@ impl Holder {
     }
 }
 
-impl Waiter {
+impl WaiterParts {
     /// The end of a waiter that is refreshed at `now`.
     pub(super) fn end_from(
         now: ServerTime,
@@ -357,7 +330,16 @@ impl State {
         dropped
     }
 
-    pub(super) fn remove_waiter(&mut self, ticket: u64) -> Option<Waiter> {
+    /// Adds a waiter, under its ticket.
+    pub(super) fn insert_waiter(&mut self, waiter: WaiterParts) {
+        let (ticket, operation) = (waiter.ticket, waiter.operation);
+        self.unreachable += u32::from(waiter.unreachable);
+        self.tickets
+            .insert((operation.session, operation.sequence), ticket);
+        self.waiters.insert(ticket, waiter);
+    }
+
+    pub(super) fn remove_waiter(&mut self, ticket: u64) -> Option<WaiterParts> {
         let waiter = self.waiters.remove(&ticket)?;
         self.tickets
             .remove(&(waiter.operation.session, waiter.operation.sequence));
@@ -365,7 +347,7 @@ impl State {
         Some(waiter)
     }
 
-    pub(super) fn watermark(&self, session: SessionId, now: ServerTime) -> Option<&Watermark> {
+    pub(super) fn watermark(&self, session: SessionId, now: ServerTime) -> Option<&WatermarkParts> {
         self.watermarks
             .get(&session)
             .filter(|watermark| !is_expired(watermark.end, now))
@@ -381,20 +363,15 @@ impl State {
         let end = env.now.saturating_add(env.settings.delivery_window * 2);
         self.watermarks
             .retain(|_, watermark| !is_expired(watermark.end, env.now));
-        let watermark = self
-            .watermarks
-            .entry(operation.session)
-            .or_insert(Watermark {
-                sequence: operation.sequence,
-                end,
-                reason,
-            });
+        let raised = WatermarkParts {
+            session: operation.session,
+            sequence: operation.sequence,
+            end,
+            reason,
+        };
+        let watermark = self.watermarks.entry(operation.session).or_insert(raised);
         if operation.sequence > watermark.sequence {
-            *watermark = Watermark {
-                sequence: operation.sequence,
-                end,
-                reason,
-            };
+            *watermark = raised;
         } else if operation.sequence == watermark.sequence && reason.is_some() {
             watermark.reason = reason;
         }

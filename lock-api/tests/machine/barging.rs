@@ -31,11 +31,8 @@ fn woken(key: &Key) -> Vec<(SessionId, u64)> {
 
 #[test]
 fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
-    let mut key = Key::mutex().policy(Policy::Barging);
-    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
-    key.enter(Ask::write(ops[0]));
-    key.queue(Ask::write(ops[1]));
-    key.queue(Ask::write(ops[2]));
+    let (mut key, ops) = two_waiters(Ask::write);
+    let newcomer = key.next('d');
     key.release(ops[0]);
     assert_eq!(
         key.holding(),
@@ -43,9 +40,9 @@ fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
         "a wake-up is not a grant"
     );
     assert_eq!(woken(&key), [id(ops[1])]);
-    key.enter(Ask::write(ops[3]));
+    key.enter(Ask::write(newcomer));
     assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
-    key.release(ops[3]);
+    key.release(newcomer);
     assert!(
         matches!(key.poll(ops[2]), PollReply::Acquired(_)),
         "any waiter can acquire a free key by polling"

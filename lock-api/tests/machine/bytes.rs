@@ -59,10 +59,7 @@ fn nested() -> Key {
 
 /// A held mutex with a note and a waiter.
 fn with_note() -> Key {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
+    let (mut key, a, _) = Key::awaited();
     key.note(a, 7, b"note", ms(3_000));
     key
 }

@@ -14,13 +14,7 @@ fn converted(reply: ConvertReply) -> FencingToken {
 #[test]
 fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
     let mut key = Key::rw();
-    let (a, r, s, w, late) = (
-        key.next('a'),
-        key.next('r'),
-        key.next('s'),
-        key.next('w'),
-        key.next('l'),
-    );
+    let [a, r, s, w, late] = ['a', 'r', 's', 'w', 'l'].map(|letter| key.next(letter));
     let token = key.enter(Ask::write(a)).token;
     for ask in [Ask::read(r), Ask::read(s), Ask::write(w), Ask::read(late)] {
         key.queue(ask);
@@ -37,25 +31,19 @@ fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
 }
 
 #[test]
-fn fair_downgrade_grants_nothing_past_a_writer() {
-    let mut key = Key::rw();
-    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
-    let token = key.enter(Ask::write(a)).token;
-    key.queue(Ask::write(w));
-    key.queue(Ask::read(r));
-    converted(key.convert(a, token, Mode::Shared));
-    assert_eq!(key.holding(), ["a1"]);
-}
-
-#[test]
-fn downgrade_with_reader_preference_grants_every_reader() {
-    let mut key = Key::rw().policy(Policy::ReaderPreference);
-    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
-    let token = key.enter(Ask::write(a)).token;
-    key.queue(Ask::write(w));
-    key.queue(Ask::read(r));
-    converted(key.convert(a, token, Mode::Shared));
-    assert_eq!(key.holding(), ["a1", "r1"]);
+fn downgrade_grants_readers_past_a_writer_only_with_reader_preference() {
+    for (policy, holding) in [
+        (Policy::Fair, &["a1"][..]),
+        (Policy::ReaderPreference, &["a1", "r1"]),
+    ] {
+        let mut key = Key::rw().policy(policy);
+        let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+        let token = key.enter(Ask::write(a)).token;
+        key.queue(Ask::write(w));
+        key.queue(Ask::read(r));
+        converted(key.convert(a, token, Mode::Shared));
+        assert_eq!(key.holding(), holding, "{policy:?}");
+    }
 }
 
 #[test]

@@ -174,10 +174,7 @@ fn poll_and_renewal_of_an_unknown_operation_create_nothing() {
 
 #[test]
 fn end_reason_is_reported_while_known() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
+    let (mut key, a, b) = Key::awaited();
     assert_eq!(key.release(b), ReleaseReply::Left);
     assert_eq!(key.poll(b), PollReply::Gone(EndReason::Released));
     key.release(a);
@@ -189,11 +186,7 @@ fn end_reason_is_reported_while_known() {
 #[test]
 fn refusal_changes_no_holder() {
     let mut key = Key::rw();
-    let (a, again, up) = (
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-    );
+    let [a, again, up] = [(); 3].map(|()| key.next_of('a', 1));
     key.enter(Ask::read(a).lease(secs(1)));
     let before = key.inspect();
     assert_eq!(

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, HolderView, InspectReply, Kind, Mode, NoteReply, NoteView,
-    Operation, Policy, PollReply, ReleaseReply, RenewReply, ServerTime, WaiterView,
+    AcquireReply, ConvertReply, HolderView, InspectReply, Kind, LockSpec, Mode, NoteReply,
+    NoteView, Operation, Policy, PollReply, ReleaseReply, RenewReply, ServerTime,
 };
 
 use crate::support::{Key, label};
@@ -95,6 +95,21 @@ fn holder<'a>(inspection: &'a InspectReply, name: &str) -> Option<&'a HolderView
         .find(|h| owner_part(&h.label) == name)
 }
 
+/// The owners that hold the key.
+fn owners(inspection: &InspectReply) -> BTreeSet<&str> {
+    let holders = inspection.holders.iter();
+    holders.map(|h| owner_part(&h.label)).collect()
+}
+
+/// How much of the capacity a hold takes.
+fn weight(spec: LockSpec, mode: Mode) -> u32 {
+    match mode {
+        Mode::Exclusive => spec.capacity(),
+        Mode::Shared => 1,
+        Mode::Permits(n) => n,
+    }
+}
+
 /// A label is `owner|operation`.
 fn owner_part(label: &leasehold_api::Label) -> &str {
     label.as_str().split('|').next().unwrap_or_default()
@@ -163,17 +178,8 @@ impl Ledger {
         let Some(spec) = seen.after.spec else {
             return Ok(());
         };
-        let weight = |view: &HolderView| match view.mode {
-            Mode::Exclusive => spec.capacity(),
-            Mode::Shared => 1,
-            Mode::Permits(n) => n,
-        };
-        let used: u64 = seen
-            .after
-            .holders
-            .iter()
-            .map(|h| u64::from(weight(h)))
-            .sum();
+        let holders = seen.after.holders.iter();
+        let used: u64 = holders.map(|h| u64::from(weight(spec, h.mode))).sum();
         ensure(used <= u64::from(spec.capacity()), || {
             format!("{used} of {} are held", spec.capacity())
         })
@@ -227,15 +233,11 @@ impl Ledger {
         else {
             return Ok(());
         };
-        let weight = |mode| match mode {
-            Mode::Exclusive => spec.capacity(),
-            Mode::Shared => 1,
-            Mode::Permits(n) => n,
-        };
-        let used: u32 = seen.after.holders.iter().map(|h| weight(h.mode)).sum();
+        let holders = seen.after.holders.iter();
+        let used: u32 = holders.map(|h| weight(spec, h.mode)).sum();
         let head = seen.after.waiters.iter().find(|w| !w.unreachable);
         ensure(
-            head.is_none_or(|w| weight(w.mode) > spec.capacity() - used),
+            head.is_none_or(|w| weight(spec, w.mode) > spec.capacity() - used),
             || "the head waits although it fits".to_owned(),
         )
     }
@@ -327,10 +329,9 @@ impl Ledger {
         let own = operation(seen.command)
             .zip(seen.before.spec)
             .map(|(op, spec)| holder_name(spec.kind(), op));
-        let forced = matches!(seen.command, Command::ForceRelease(_));
         for was in &seen.before.holders {
             let name = owner_part(&was.label);
-            if forced || own.as_deref() == Some(name) {
+            if forces(seen) || own.as_deref() == Some(name) {
                 continue;
             }
             let is = holder(seen.after, name).ok_or_else(|| format!("{name} lost its hold"))?;
@@ -428,12 +429,7 @@ impl Ledger {
             }
         }
         // A later holder of the same owner starts anew.
-        let here: BTreeSet<_> = seen
-            .after
-            .holders
-            .iter()
-            .map(|h| owner_part(&h.label))
-            .collect();
+        let here = owners(seen.after);
         self.allowed.retain(|name, _| here.contains(name.as_str()));
         Ok(())
     }
@@ -470,12 +466,7 @@ impl Ledger {
 
     /// Checks conversions: a holder upgrades at most once while others wait.
     fn upgrade(&mut self, seen: &Observed<'_>) -> Result<(), String> {
-        let here: BTreeSet<_> = seen
-            .after
-            .holders
-            .iter()
-            .map(|h| owner_part(&h.label))
-            .collect();
+        let here = owners(seen.after);
         self.upgrades.retain(|name, _| here.contains(name.as_str()));
         let (Command::Convert(request), Reply::Convert(ConvertReply::Converted { .. })) =
             (seen.command, seen.reply)
@@ -566,10 +557,6 @@ impl Ledger {
     }
 }
 
-fn part(view: &WaiterView) -> &str {
-    operation_part(&view.label)
-}
-
 /// Whether this holder existed before the step.
 fn existed(seen: &Observed<'_>, view: &HolderView) -> bool {
     let name = owner_part(&view.label);
@@ -620,7 +607,8 @@ fn ensure(holds: bool, otherwise: impl FnOnce() -> String) -> Result<(), String>
 
 /// The labels of the waiters that are in both inspections, in the order of the first.
 fn kept<'a>(inspection: &'a InspectReply, other: &InspectReply) -> Vec<&'a str> {
-    let there: BTreeSet<_> = other.waiters.iter().map(part).collect();
-    let names = inspection.waiters.iter().map(part);
+    let there = other.waiters.iter().map(|w| operation_part(&w.label));
+    let there: BTreeSet<_> = there.collect();
+    let names = inspection.waiters.iter().map(|w| operation_part(&w.label));
     names.filter(|name| there.contains(name)).collect()
 }

@@ -31,26 +31,8 @@ fn offer_expires_with_its_waiter() {
 }
 
 #[test]
-fn poll_reports_an_offer_and_does_not_extend_it() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
-    key.release(a);
-    key.pass(secs(2));
-    let PollReply::Acquired(acquired) = key.poll(b) else {
-        panic!("not granted");
-    };
-    assert_eq!(acquired.remaining, secs(3));
-    assert_eq!(key.inspect().holders[0].remaining, secs(3));
-}
-
-#[test]
 fn renewal_confirms_an_offer() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
+    let (mut key, a, b) = Key::awaited();
     key.release(a);
     key.pass(secs(4));
     let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(30)) else {

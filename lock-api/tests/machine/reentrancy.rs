@@ -7,11 +7,7 @@ use crate::support::{Ask, Key, LEASE, ms, secs};
 #[test]
 fn holds_are_counted_and_released_in_any_order() {
     let mut key = Key::mutex();
-    let ops = [
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-    ];
+    let ops = [(); 3].map(|()| key.next_of('a', 1));
     for (n, op) in (1..).zip(ops) {
         assert_eq!(key.enter(Ask::write(op)).holds, n);
     }
@@ -90,11 +86,7 @@ fn all_holds_of_an_owner_expire_together() {
 #[test]
 fn hold_limit_binds_its_own_attempt() {
     let mut key = Key::mutex();
-    let ops = [
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-    ];
+    let ops = [(); 3].map(|()| key.next_of('a', 1));
     key.enter(Ask::write(ops[0]));
     key.enter(Ask::write(ops[1]).limits(2, 10, 10));
     let before = key.inspect();
@@ -140,11 +132,7 @@ fn writer_that_reads_stays_exclusive() {
 #[test]
 fn write_by_a_reader_would_deadlock() {
     let mut key = Key::rw();
-    let (read, write, more) = (
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-    );
+    let [read, write, more] = [(); 3].map(|()| key.next_of('a', 1));
     key.enter(Ask::read(read));
     assert_eq!(key.refused(Ask::write(write)), Refused::WouldDeadlock);
     assert_eq!(key.waiting(), Vec::<String>::new(), "never queued");
@@ -166,11 +154,7 @@ fn owner_weighs_as_much_as_its_strongest_hold() {
 #[test]
 fn semaphores_ignore_the_owner() {
     let mut key = Key::semaphore(3);
-    let ops = [
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-        key.next_of('a', 1),
-    ];
+    let ops = [(); 3].map(|()| key.next_of('a', 1));
     assert_eq!(key.enter(Ask::permits(ops[0], 2)).holds, 1);
     assert_eq!(key.enter(Ask::permits(ops[1], 1)).holds, 1);
     key.held(Ask::permits(ops[2], 1));

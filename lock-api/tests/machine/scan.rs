@@ -2,7 +2,7 @@
 
 use leasehold_api::bounds::{SCAN_FREELY, SCAN_INTERVAL};
 use leasehold_api::{
-    AcquireReply, EndReason, LockSpec, Mode, Operation, ReleaseReply, RenewReply, ServerTime,
+    AcquireReply, EndReason, LockSpec, Operation, ReleaseReply, RenewReply, ServerTime,
 };
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
@@ -120,20 +120,6 @@ fn reader_does_not_join_the_epoch_of_expired_readers() {
     let before = key.enter(Ask::read(a).lease(ms(10))).token;
     key.pass(ms(10));
     assert!(key.enter(Ask::read(b)).token > before);
-}
-
-#[test]
-fn upgrade_ignores_expired_readers() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::read(a).lease(ms(10)));
-    let token = key.enter(Ask::read(b)).token;
-    key.pass(ms(10));
-    let reply = key.convert(b, token, Mode::Exclusive);
-    assert!(matches!(
-        reply,
-        leasehold_api::ConvertReply::Converted { .. }
-    ));
 }
 
 #[test]

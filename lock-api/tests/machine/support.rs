@@ -63,6 +63,15 @@ impl Key {
         Self::of(LockSpec::mutex())
     }
 
+    /// A mutex that the session `a` holds and the session `b` waits for.
+    pub(crate) fn awaited() -> (Self, Operation, Operation) {
+        let mut key = Self::mutex();
+        let (a, b) = (key.next('a'), key.next('b'));
+        key.enter(Ask::write(a));
+        key.queue(Ask::write(b));
+        (key, a, b)
+    }
+
     pub(crate) fn rw() -> Self {
         Self::of(LockSpec::rw_lock())
     }

@@ -34,10 +34,7 @@ fn renewal_exactly_at_the_end_is_lost() {
 
 #[test]
 fn waiter_expires_exactly_at_its_end() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
+    let (mut key, _, b) = Key::awaited();
     let mut late = key.clone();
     key.now += 4_999_999;
     assert!(matches!(key.poll(b), PollReply::Queued(_)));

@@ -1,9 +1,20 @@
 //! Rule 9: unreachable waiters.
 
 use leasehold_api::machine::Reach;
-use leasehold_api::{AcquireReply, PollReply};
+use leasehold_api::{AcquireReply, Operation, PollReply};
 
 use crate::support::{Ask, Key, id, secs};
+
+/// A free mutex with a waiter that was passed over.
+fn passed_over() -> (Key, Operation) {
+    let mut key = Key::mutex();
+    let (a, unreachable) = (key.next('a'), key.next('d'));
+    key.set_reach('d', Reach::Nobody);
+    key.enter(Ask::write(a));
+    key.queue(Ask::write(unreachable));
+    key.release(a);
+    (key, unreachable)
+}
 
 #[test]
 fn unreachable_waiter_is_passed_over_and_keeps_its_ticket() {
@@ -57,17 +68,6 @@ fn latest_poll_decides_whether_it_listens() {
 }
 
 #[test]
-fn unknown_reachability_counts_as_reachable() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    key.set_reach('b', Reach::Unknown);
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
-    key.release(a);
-    assert_eq!(key.granted(), [id(b)]);
-}
-
-#[test]
 fn waiter_is_marked_unreachable_at_most_twice() {
     let mut key = Key::mutex();
     let (mut holder, unreachable) = (key.next('a'), key.next('d'));
@@ -88,12 +88,8 @@ fn waiter_is_marked_unreachable_at_most_twice() {
 
 #[test]
 fn key_with_only_unreachable_waiters_counts_as_free() {
-    let mut key = Key::mutex();
-    let (a, unreachable, b) = (key.next('a'), key.next('d'), key.next('b'));
-    key.set_reach('d', Reach::Nobody);
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(unreachable));
-    key.release(a);
+    let (mut key, _) = passed_over();
+    let b = key.next('b');
     key.enter(Ask::write(b).no_wait());
     assert_eq!(key.waiting(), ["d1"]);
 }
@@ -113,12 +109,7 @@ fn reachable_waiter_behind_an_unreachable_one_is_granted() {
 
 #[test]
 fn poll_of_an_unreachable_waiter_takes_a_free_key() {
-    let mut key = Key::mutex();
-    let (a, unreachable) = (key.next('a'), key.next('d'));
-    key.set_reach('d', Reach::Nobody);
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(unreachable));
-    key.release(a);
+    let (mut key, unreachable) = passed_over();
     assert!(matches!(key.poll(unreachable), PollReply::Acquired(_)));
 }
 
@@ -137,12 +128,7 @@ fn redelivered_acquire_does_not_clear_the_mark() {
 
 #[test]
 fn unreachable_waiter_expires_like_any_other() {
-    let mut key = Key::mutex();
-    let (a, unreachable) = (key.next('a'), key.next('d'));
-    key.set_reach('d', Reach::Nobody);
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(unreachable));
-    key.release(a);
+    let (mut key, _) = passed_over();
     key.pass(secs(5));
     assert!(key.state.is_idle(key.at()));
 }

@@ -280,19 +280,16 @@ impl<'a> Attempt<'a> {
         core.floors.saw(self.ask.key, token);
         let holder = self.join_or_create(status, &state, holds);
         renew::start(core);
-        if state.renewed {
-            let due = if self.may_be_offer {
-                // A hold that is released before that needs no renewal.
-                let left = status.deadline.saturating_since(now);
-                now.saturating_add(CONFIRM_AFTER.min(left / 10))
-            } else {
-                // A grant that was made a while ago may have less than its lease left.
-                core.renewals.due_after(sent, options.lease.min(remaining))
-            };
-            core.renewals.schedule(&holder, now, due);
+        let due = if self.may_be_offer {
+            // A hold that is released before that needs no renewal.
+            let left = status.deadline.saturating_since(now);
+            now.saturating_add(CONFIRM_AFTER.min(left / 10))
         } else {
-            core.renewals.watch(&holder, now);
-        }
+            // A grant that was made a while ago may have less than its lease left.
+            core.renewals.due_after(sent, options.lease.min(remaining))
+        };
+        core.renewals
+            .schedule(&holder, now, state.renewed.then_some(due));
         if self.inbox.is_some() {
             let sequence = self.operation.sequence;
             self.session.router.set_held(sequence, &holder);

@@ -488,12 +488,9 @@ impl Adopter<'_> {
         ));
         core.events.adopted(&holder, handoff.mode);
         renew::start(core);
-        if state.renewed {
-            let due = core.renewals.due_after(sent, state.lease);
-            core.renewals.schedule(&holder, core.now(), due);
-        } else {
-            core.renewals.watch(&holder, core.now());
-        }
+        let due = core.renewals.due_after(sent, state.lease);
+        core.renewals
+            .schedule(&holder, core.now(), state.renewed.then_some(due));
         Hold::new(core, holder, &state, Origin::Adopted)
     }
 

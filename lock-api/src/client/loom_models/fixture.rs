@@ -279,7 +279,7 @@ impl Fixture {
         let guard = block_on(mutex.lock()).expect("free");
         let core = self.core();
         core.renewals
-            .schedule(&guard.hold.holder, core.now(), core.now());
+            .schedule(&guard.hold.holder, core.now(), Some(core.now()));
         guard
     }
 }

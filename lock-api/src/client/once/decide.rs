@@ -188,6 +188,16 @@ mod tests {
         }
     }
 
+    /// The record of a first attempt that has failed.
+    fn failed(fire_secs: u64, at_secs: u64) -> Record {
+        Record {
+            tried: Some(fire(fire_secs)),
+            tried_at: at(at_secs),
+            attempts: 1,
+            ..Record::default()
+        }
+    }
+
     #[test]
     fn occurrence_is_done_up_to_its_fire_time() {
         let record = done(10_000, 10_001);
@@ -218,11 +228,7 @@ mod tests {
 
     #[test]
     fn attempts_are_counted_with_growing_pauses() {
-        let mut record = Record {
-            tried: Some(fire(10_000)),
-            tried_at: at(10_000),
-            ..Record::default()
-        };
+        let mut record = failed(10_000, 10_000);
         let wish = wish(When::At(fire(10_000)));
         for (attempts, pause) in [(1, 30), (2, 60)] {
             record.attempts = attempts;
@@ -246,19 +252,11 @@ mod tests {
     /// Otherwise a job with a short period would miss its next occurrences after an error.
     #[test]
     fn pause_ends_with_the_window() {
-        let record = Record {
-            tried: Some(fire(10_000)),
-            tried_at: at(10_001),
-            attempts: 1,
-            ..Record::default()
-        };
+        let record = failed(10_000, 10_001);
         for when in [When::At(fire(10_000)), When::NotWithin] {
             let wish = Wish {
-                when,
                 window: Duration::from_secs(10),
-                max_ahead: MAX_FIRE_AHEAD,
-                max_attempts: 3,
-                until: None,
+                ..wish(when)
             };
             assert_eq!(wish.decide(&record, at(10_002)), Decision::Wait(at(10_010)));
         }
@@ -267,10 +265,9 @@ mod tests {
     #[test]
     fn record_too_far_ahead_is_an_error() {
         let failed = Record {
-            tried: Some(fire(50_000)),
-            tried_at: at(50_000),
-            attempts: 1,
-            ..done(9_000, 9_001)
+            done: Some(fire(9_000)),
+            done_at: Some(at(9_001)),
+            ..failed(50_000, 50_000)
         };
         let ahead = Decision::Ahead { fire: fire(50_000) };
         for record in [done(50_000, 50_000), failed] {
@@ -289,12 +286,7 @@ mod tests {
     /// A clock that was a little ahead: the failed occurrence goes on, and nobody waits until its fire time.
     #[test]
     fn failed_attempt_a_little_ahead_of_the_clock_goes_on() {
-        let record = Record {
-            tried: Some(fire(11_000)),
-            tried_at: at(11_000),
-            attempts: 1,
-            ..Record::default()
-        };
+        let record = failed(11_000, 11_000);
         let (fire, attempt) = (fire(11_000), 2);
         let decided = wish(When::NotWithin).decide(&record, at(10_000));
         assert_eq!(decided, Decision::Start { fire, attempt });
@@ -304,10 +296,8 @@ mod tests {
     #[test]
     fn pause_bears_a_server_that_is_a_little_behind() {
         let record = Record {
-            tried: Some(fire(10_000)),
             tried_at: at(10_001).saturating_add(Duration::from_millis(10)),
-            attempts: 1,
-            ..Record::default()
+            ..failed(10_000, 10_001)
         };
         let decided = wish(When::At(fire(10_000))).decide(&record, at(10_001));
         assert!(matches!(decided, Decision::Wait(_)), "{decided:?}");
@@ -317,16 +307,12 @@ mod tests {
     fn not_within_counts_from_the_last_success() {
         let wish = wish(When::NotWithin);
         let record = done(9_000, 10_000);
-        let (fire_done, done_at) = (fire(9_000), at(10_000));
+        let last = Decision::Done {
+            fire: fire(9_000),
+            at: at(10_000),
+        };
         let now = ServerTime::from_micros(13_600_000_000 - 1);
-        let decided = wish.decide(&record, now);
-        assert_eq!(
-            decided,
-            Decision::Done {
-                fire: fire_done,
-                at: done_at
-            }
-        );
+        assert_eq!(wish.decide(&record, now), last);
         let start = |secs, attempt| Decision::Start {
             fire: fire(secs),
             attempt,

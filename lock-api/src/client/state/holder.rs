@@ -84,6 +84,11 @@ impl State {
         }
     }
 
+    fn hold(&self, sequence: u64) -> Option<&HoldState> {
+        let mut holds = self.holds.iter();
+        holds.find(|hold| hold.operation.sequence == sequence)
+    }
+
     fn merge(&mut self, new: LeaseStatus) {
         // The server never shortens a holder and its tokens only grow, so the greater values are
         // the current ones, in whatever order the replies arrive.
@@ -328,16 +333,21 @@ impl HolderCell {
     }
 
     pub(crate) fn validity(&self, now: Moment, sequence: u64) -> Validity {
-        validity(&mut self.state.lock(), now, sequence)
+        let mut state = self.state.lock();
+        state.check_deadline(now);
+        match state.hold(sequence) {
+            Some(hold) => match hold.loss(now, state.lost) {
+                Some(loss) => Validity::Lost(loss),
+                None => Validity::ValidUntil(hold.until(state.deadline())),
+            },
+            None if state.shut_down.contains(&sequence) => Validity::Lost(Loss::ClientClosed),
+            None => Validity::Released,
+        }
     }
 
     /// Whether the hold is in the cell: granted, and its release has not begun.
     pub(crate) fn is_unreleased(&self, sequence: u64) -> bool {
-        let state = self.state.lock();
-        state
-            .holds
-            .iter()
-            .any(|hold| hold.operation.sequence == sequence)
+        self.state.lock().hold(sequence).is_some()
     }
 
     /// The number of holds whose release has not begun.
@@ -389,24 +399,6 @@ impl HolderCell {
     }
 }
 
-fn validity(state: &mut State, now: Moment, sequence: u64) -> Validity {
-    state.check_deadline(now);
-    let Some(hold) = state
-        .holds
-        .iter()
-        .find(|hold| hold.operation.sequence == sequence)
-    else {
-        if state.shut_down.contains(&sequence) {
-            return Validity::Lost(Loss::ClientClosed);
-        }
-        return Validity::Released;
-    };
-    match hold.loss(now, state.lost) {
-        Some(loss) => Validity::Lost(loss),
-        None => Validity::ValidUntil(hold.until(state.deadline())),
-    }
-}
-
 #[cfg(test)]
 pub(crate) mod tests {
     use std::future::Future;
@@ -415,24 +407,6 @@ pub(crate) mod tests {
 
     use super::*;
     use crate::id::{OwnerId, SessionId};
-    use crate::runtime::{BoxFuture, Runtime};
-
-    /// A runtime whose random bytes are all zero.
-    #[derive(Debug)]
-    struct ZeroRandom;
-
-    impl Runtime for ZeroRandom {
-        fn now(&self) -> Moment {
-            Moment::default()
-        }
-        fn sleep(&self, _: Duration) -> BoxFuture<'static, ()> {
-            Box::pin(std::future::pending())
-        }
-        fn spawn(&self, _: BoxFuture<'static, ()>) {}
-        fn fill_random(&self, bytes: &mut [u8]) {
-            bytes.fill(0);
-        }
-    }
 
     pub(crate) fn at(ms: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(ms))
@@ -469,10 +443,11 @@ pub(crate) mod tests {
 
     pub(crate) fn holder(first: HoldState) -> HolderCell {
         let key = Key::new("k").expect("valid");
+        let session = Session::foreign(first.operation.session, 1);
         HolderCell::new(
             key,
             &Arc::new(Renewals::new(0)),
-            Arc::new(Session::draw(&ZeroRandom, 1)),
+            Arc::new(session),
             status(7, 1_000),
             first,
         )
@@ -551,21 +526,16 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sole_hold_of_a_later_epoch_loses_the_holder() {
-        let other = holder(hold(1, 1_000));
-        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(1)));
-        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
-        assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
-        assert!(!other.is_unreleased(3));
-    }
-
-    #[test]
-    fn pushed_grant_of_a_later_epoch_loses_the_holder() {
-        let other = holder(hold(1, 1_000));
-        assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), None));
-        assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), None));
-        assert_eq!(other.token(), FencingToken::new(7));
-        assert_eq!(other.validity(at(1), 1), Validity::Lost(Loss::Unknown));
+    fn sole_hold_or_pushed_grant_of_a_later_epoch_loses_the_holder() {
+        for holds in [Some(1), None] {
+            let other = holder(hold(1, 1_000));
+            assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), holds));
+            assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), holds));
+            assert_eq!(other.token(), FencingToken::new(7), "{holds:?}");
+            let validity = other.validity(at(1), 1);
+            assert_eq!(validity, Validity::Lost(Loss::Unknown), "{holds:?}");
+            assert!(!other.is_unreleased(3), "{holds:?}");
+        }
     }
 
     #[test]
@@ -582,16 +552,6 @@ pub(crate) mod tests {
         assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
         assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), Some(2)));
         assert!(!holder.is_released());
-    }
-
-    #[test]
-    fn holder_is_lost_only_by_a_step_of_its_own_clock() {
-        let holder = holder(hold(1, 1_000));
-        holder.clock_stepped(ClockId::new(2));
-        assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
-        holder.clock_stepped(ClockId::new(1));
-        let validity = holder.validity(at(1), 1);
-        assert_eq!(validity, Validity::Lost(Loss::ClockStepped));
     }
 
     #[test]

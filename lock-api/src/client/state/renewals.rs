@@ -143,17 +143,9 @@ impl Renewals {
         due.saturating_sub(Duration::from_micros(past_grid))
     }
 
-    /// Schedules the next renewal of a holder, and adds the holder if it is new.
-    pub(crate) fn schedule(&self, holder: &Arc<HolderCell>, now: Moment, due: Moment) {
-        self.insert(holder, now, Some(due));
-    }
-
-    /// Adds a holder that is not renewed, so that its losses are noticed.
-    pub(crate) fn watch(&self, holder: &Arc<HolderCell>, now: Moment) {
-        self.insert(holder, now, None);
-    }
-
-    fn insert(&self, holder: &Arc<HolderCell>, now: Moment, renew: Option<Moment>) {
+    /// Schedules the next renewal of a holder, and adds the holder if it is new. Without a renewal, only its losses
+    /// are noticed.
+    pub(crate) fn schedule(&self, holder: &Arc<HolderCell>, now: Moment, renew: Option<Moment>) {
         let loss = holder.next_loss();
         let wake = {
             let mut state = self.state.lock();
@@ -299,7 +291,7 @@ mod tests {
     fn renewing() -> (Renewals, Arc<HolderCell>, u64) {
         let renewals = Renewals::new(0);
         let holder = Arc::new(holder(hold(1, 1_000)));
-        renewals.schedule(&holder, at(0), at(100));
+        renewals.schedule(&holder, at(0), Some(at(100)));
         assert!(takes_renewal(&renewals, 100));
         let number = renewals.begin_try(&holder, at(150));
         (renewals, holder, number)
@@ -343,7 +335,7 @@ mod tests {
     fn another_hold_does_not_postpone_a_renewal_that_was_asked_for() {
         let (renewals, holder, _) = renewing();
         renewals.renew_now(at(110));
-        renewals.schedule(&holder, at(112), at(440));
+        renewals.schedule(&holder, at(112), Some(at(440)));
         assert!(takes_renewal(&renewals, 120));
     }
 }
