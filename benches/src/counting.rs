@@ -8,48 +8,21 @@ use leasehold_api::{LockBackend, forward_lock_backend};
 /// Counters of calls, by purpose.
 #[derive(Debug, Default)]
 pub struct Counts {
-    acquires: AtomicU64,
     polls: AtomicU64,
     renewals: AtomicU64,
-    releases: AtomicU64,
-}
-
-/// The values of [`Counts`] at one moment, or their difference between two.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Snapshot {
-    /// Calls that acquire.
-    pub acquires: u64,
-    /// Calls that poll for one or more waiters.
-    pub polls: u64,
-    /// Calls that renew one or more leases.
-    pub renewals: u64,
-    /// Calls that release one or more operations.
-    pub releases: u64,
-}
-
-impl Snapshot {
-    /// The calls since an earlier one.
-    #[must_use]
-    pub const fn since(self, earlier: Self) -> Self {
-        Self {
-            acquires: self.acquires - earlier.acquires,
-            polls: self.polls - earlier.polls,
-            renewals: self.renewals - earlier.renewals,
-            releases: self.releases - earlier.releases,
-        }
-    }
 }
 
 impl Counts {
-    /// The calls so far.
+    /// The calls so far that poll for one or more waiters.
     #[must_use]
-    pub fn snapshot(&self) -> Snapshot {
-        Snapshot {
-            acquires: self.acquires.load(Ordering::Relaxed),
-            polls: self.polls.load(Ordering::Relaxed),
-            renewals: self.renewals.load(Ordering::Relaxed),
-            releases: self.releases.load(Ordering::Relaxed),
-        }
+    pub fn polls(&self) -> u64 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// The calls so far that renew one or more leases.
+    #[must_use]
+    pub fn renewals(&self) -> u64 {
+        self.renewals.load(Ordering::Relaxed)
     }
 }
 
@@ -73,12 +46,10 @@ fn one(counter: &AtomicU64) {
 
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Counting<B> {
-    forward_lock_backend!(|it| { one(&it.counts.acquires); &it.inner }; acquire);
     forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
     forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
-    forward_lock_backend!(|it| { one(&it.counts.releases); &it.inner }; release);
     forward_lock_backend! {
         |it| it.inner;
-        capabilities runtime hello clock read_clock listen convert inspect force_release list write_note close
+        capabilities runtime hello clock read_clock listen acquire release convert inspect force_release list write_note close
     }
 }

@@ -35,64 +35,40 @@ impl<L: Lock> Pair for L {
     }
 }
 
-impl Lock for Mutex {
-    type Held = MutexGuard;
-
-    async fn acquire(&self) -> Result<MutexGuard> {
-        Ok(self.lock().await?)
-    }
-
-    async fn release(&self, held: MutexGuard) -> Result<()> {
-        Ok(held.release().await.map(drop)?)
-    }
-}
-
 /// Acquires a read lock.
 #[derive(Clone, Debug)]
 pub struct Reader(pub RwLock);
-
-impl Lock for Reader {
-    type Held = ReadGuard;
-
-    async fn acquire(&self) -> Result<ReadGuard> {
-        Ok(self.0.read().await?)
-    }
-
-    async fn release(&self, held: ReadGuard) -> Result<()> {
-        Ok(held.release().await.map(drop)?)
-    }
-}
 
 /// Acquires a write lock.
 #[derive(Clone, Debug)]
 pub struct Writer(pub RwLock);
 
-impl Lock for Writer {
-    type Held = WriteGuard;
-
-    async fn acquire(&self) -> Result<WriteGuard> {
-        Ok(self.0.write().await?)
-    }
-
-    async fn release(&self, held: WriteGuard) -> Result<()> {
-        Ok(held.release().await.map(drop)?)
-    }
-}
-
 /// Acquires one permit.
 #[derive(Clone, Debug)]
 pub struct Permit(pub Semaphore);
 
-impl Lock for Permit {
-    type Held = PermitGuard;
+macro_rules! leasehold_locks {
+    ($($lock:ty, $guard:ty, |$it:ident| $acquire:expr;)+) => {
+        $(impl Lock for $lock {
+            type Held = $guard;
 
-    async fn acquire(&self) -> Result<PermitGuard> {
-        Ok(self.0.acquire().await?)
-    }
+            async fn acquire(&self) -> Result<$guard> {
+                let $it = self;
+                Ok($acquire.await?)
+            }
 
-    async fn release(&self, held: PermitGuard) -> Result<()> {
-        Ok(held.release().await.map(drop)?)
-    }
+            async fn release(&self, held: $guard) -> Result<()> {
+                Ok(held.release().await.map(drop)?)
+            }
+        })+
+    };
+}
+
+leasehold_locks! {
+    Mutex, MutexGuard, |it| it.lock();
+    Reader, ReadGuard, |it| it.0.read();
+    Writer, WriteGuard, |it| it.0.write();
+    Permit, PermitGuard, |it| it.0.acquire();
 }
 
 /// The floor, on a key that nothing else uses.

@@ -1,6 +1,5 @@
 //! Measured durations and their statistics.
 
-use std::fmt;
 use std::time::Duration;
 
 /// Measured durations.
@@ -38,13 +37,6 @@ impl Samples {
     pub fn mean(&self) -> Duration {
         let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
         self.0.iter().sum::<Duration>() / count
-    }
-}
-
-impl fmt::Display for Samples {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let micros = |percent| self.percentile(percent).as_micros();
-        write!(f, "p50 {} µs, p99 {} µs", micros(50), micros(99))
     }
 }
 

@@ -138,16 +138,16 @@ async fn renewals(
     server.log_slow_commands().await?;
     let before = server.processor_seconds().await?;
     let commands = server.commands().await?;
-    let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.snapshot());
+    let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.renewals());
     tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
     let used = Processor::now()?.since(used);
-    let (time, calls) = (begun.elapsed(), counts.snapshot().since(calls));
+    let (time, calls) = (begun.elapsed(), counts.renewals() - calls);
     let scripts: Usage = server.commands().await?.since(&commands).scripts();
     let busy = server.processor_seconds().await? - before;
     let longest = server.longest_script().await? as f64 / 1e3;
     let share = |seconds: f64| 100.0 * seconds / time.as_secs_f64();
     let reading = |name, value, unit| Reading::new(format!("held.{count}.{name}"), value, unit);
-    let calls = calls.renewals as f64 / time.as_secs_f64();
+    let calls = calls as f64 / time.as_secs_f64();
     let scripts = scripts.micros as f64 / 1e6;
     Ok(vec![
         reading("client_cpu", share(used.all.as_secs_f64()), "% of a core"),

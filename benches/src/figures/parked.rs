@@ -52,10 +52,10 @@ async fn measure_parked(fixture: &Fixture, count: usize, goal: f64) -> Result<Ve
     park.enter(waiting)?;
     let start = park.load(fixture.effort, WINDOWS_OF_BURST).await?;
     park.all_wait(waiting).await?;
-    let calls = park.counts.snapshot();
+    let before = park.counts.polls();
     let begun = Instant::now();
     let rest = park.load(fixture.effort, WINDOWS_AT_REST).await?;
-    let polls = park.counts.snapshot().since(calls).polls as f64 / begun.elapsed().as_secs_f64();
+    let polls = (park.counts.polls() - before) as f64 / begun.elapsed().as_secs_f64();
     let kept = park.restart(fixture.effort, Data::Kept, waiting).await?;
     // The first hold is lost too, and one waiter gets the lock.
     let lost = park

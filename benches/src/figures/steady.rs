@@ -40,10 +40,10 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     // A client subscribes and polls when it waits for the first time, and it connects for renewals
     // at its first hold. Neither is part of the cost of an acquisition.
     contend(mutexes.clone(), PACE, WARM_UP).await?;
-    let (calls, before) = (counts.snapshot(), server.commands().await?);
+    let (renewed, before) = (counts.renewals(), server.commands().await?);
     let time = Duration::from_millis(fixture.effort.of(200, 4_000));
     let seen = contend(mutexes, PACE, time).await?;
-    let renewals = counts.snapshot().since(calls).renewals;
+    let renewals = counts.renewals() - renewed;
     let scripts = server.commands().await?.since(&before).scripts();
     close(clients).await?;
     let each = |calls: u64| calls as f64 / seen.all as f64;

@@ -1,83 +1,48 @@
 //! Counts instructions with valgrind's callgrind.
 
 use std::env;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::PathBuf;
+use std::process::{Child, Command, Stdio};
 
 use crate::Result;
-use crate::instructions::{Case, Queue};
 
 /// The variable that names the valgrind program; the default is the one in `PATH`.
 const VARIABLE: &str = "LEASEHOLD_VALGRIND";
 
-/// Runs this program again, in one process per count.
-#[derive(Debug)]
-pub struct Callgrind {
-    valgrind: PathBuf,
-    program: PathBuf,
+/// The instructions of one iteration: the difference between N and 2 N iterations, divided by N. So the start of the
+/// program does not count.
+pub(super) fn of_one(times: u32, whole: impl Fn(u32) -> Result<u64>) -> Result<f64> {
+    let (once, twice) = (whole(times)?, whole(2 * times)?);
+    let more = twice.checked_sub(once);
+    let more = more.ok_or("twice the iterations took fewer instructions")?;
+    Ok(more as f64 / f64::from(times))
 }
 
-impl Callgrind {
-    /// Counts in `program`, which runs a case when called with `--play NAME --times N`.
-    #[must_use]
-    pub fn new(program: &Path) -> Self {
-        let valgrind = env::var_os(VARIABLE).map_or_else(|| "valgrind".into(), PathBuf::from);
-        Self {
-            valgrind,
-            program: program.to_owned(),
-        }
-    }
-
-    /// Counts the instructions of one iteration of `case`. This is the difference between N and 2 N
-    /// iterations, divided by N, so that the start of the program does not count.
-    ///
-    /// # Errors
-    /// If there is no valgrind, or the case fails.
-    pub fn count(&self, case: &Case) -> Result<f64> {
-        let once = self.whole(case, case.times)?;
-        let twice = self.whole(case, 2 * case.times)?;
-        let more = twice.checked_sub(once).ok_or_else(|| {
-            format!(
-                "{}: twice the iterations took fewer instructions",
-                case.name
-            )
-        })?;
-        Ok(more as f64 / f64::from(case.times))
-    }
-
-    /// Counts the instructions of a server for one turn of a queue.
-    ///
-    /// # Errors
-    /// If there is no valgrind or no server, or a turn fails.
-    pub fn count_queue(&self, queue: &Queue) -> Result<f64> {
-        queue.count(&self.valgrind)
-    }
-
-    fn whole(&self, case: &Case, times: u32) -> Result<u64> {
-        let output = Command::new(&self.valgrind)
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(&self.program)
-            .args(["--play", case.name, "--times", &times.to_string()])
-            .output()
-            .map_err(|error| cannot_start(&self.valgrind, &error))?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        if !output.status.success() {
-            return Err(format!("{} failed under callgrind: {stderr}", case.name).into());
-        }
-        collected(&stderr).ok_or_else(|| format!("callgrind printed no count: {stderr}").into())
-    }
+/// Starts a program under callgrind, with these arguments.
+pub(super) fn start(add_program: impl FnOnce(&mut Command)) -> Result<Child> {
+    let valgrind = env::var_os(VARIABLE).map_or_else(|| "valgrind".into(), PathBuf::from);
+    let mut command = Command::new(&valgrind);
+    command.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]);
+    add_program(&mut command);
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    child.map_err(|error| {
+        let valgrind = valgrind.display();
+        format!("{valgrind} does not start: {error}; install valgrind, or set {VARIABLE}").into()
+    })
 }
 
-pub(super) fn cannot_start(valgrind: &Path, error: &io::Error) -> String {
-    format!(
-        "{} does not start: {error}; install valgrind, or set {VARIABLE}",
-        valgrind.display()
-    )
+/// Waits for the end of the program. Returns its instructions.
+pub(super) fn finish(child: Child) -> Result<u64> {
+    let output = child.wait_with_output()?;
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    if !output.status.success() {
+        return Err(format!("failed under callgrind: {stderr}").into());
+    }
+    collected(&stderr).ok_or_else(|| format!("callgrind printed no count: {stderr}").into())
 }
 
 /// Reads the number in the line `==PID== Collected : NUMBER`.
-pub(super) fn collected(stderr: &str) -> Option<u64> {
+fn collected(stderr: &str) -> Option<u64> {
     let mut lines = stderr.lines();
     let (_, number) = lines.find_map(|line| line.split_once("Collected :"))?;
     number.trim().parse().ok()

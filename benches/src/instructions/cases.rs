@@ -1,5 +1,6 @@
 //! The cases to count.
 
+use std::env;
 use std::hint::black_box;
 use std::time::Duration;
 
@@ -12,6 +13,7 @@ use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notificati
 
 use crate::Result;
 use crate::figures::sim;
+use crate::instructions::callgrind;
 
 const LEASE: Duration = Duration::from_secs(30);
 /// A key of 24 bytes, like one that a service would use for a customer's record.
@@ -38,6 +40,22 @@ impl Case {
     /// If an iteration does not have the expected result, because its count would be meaningless.
     pub fn play(&self, times: u32) -> Result<()> {
         (self.play)(times)
+    }
+
+    /// Counts the instructions of one iteration. Runs this program again, with `--play NAME --times N`.
+    ///
+    /// # Errors
+    /// If there is no valgrind, or the case fails.
+    pub fn count(&self) -> Result<f64> {
+        let program = env::current_exe()?;
+        callgrind::of_one(self.times, |times| {
+            callgrind::finish(callgrind::start(|command| {
+                let times = times.to_string();
+                command
+                    .arg(&program)
+                    .args(["--play", self.name, "--times", &times]);
+            })?)
+        })
     }
 }
 

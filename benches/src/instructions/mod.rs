@@ -14,6 +14,5 @@ mod cases;
 mod server;
 
 pub use baseline::{Baseline, Comparison, TOLERANCE};
-pub use callgrind::Callgrind;
 pub use cases::{Case, cases};
 pub use server::{Queue, Turn, queues};

@@ -4,7 +4,6 @@ use std::collections::VecDeque;
 use std::env;
 use std::ops::Range;
 use std::path::Path;
-use std::process::{Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
@@ -15,14 +14,14 @@ use leasehold_api::{
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings};
 use redis::{Connection, cmd};
 
-use super::callgrind::{cannot_start, collected};
 use crate::Result;
+use crate::instructions::callgrind;
 
 /// The variable that names the server; the default is the one in `PATH`.
 const VARIABLE: &str = "LEASEHOLD_REDIS_SERVER";
 const START_WITHIN: Duration = Duration::from_secs(60);
 /// The turns of the shorter run. The longer one has twice as many.
-const TIMES: u64 = 400;
+const TIMES: u32 = 400;
 /// Nothing expires during a count.
 const LEASE: Duration = Duration::from_secs(3_600);
 /// The clock that messages name.
@@ -30,7 +29,7 @@ const CLOCK: ClockId = ClockId::new(1);
 const LONGEST_WAITER_LEASE: Duration = Duration::from_secs(60);
 
 /// The waiters that may get their turn within a count. They poll while the queue is built.
-const FIRST: u64 = 2 * TIMES + 2;
+const FIRST: u64 = 2 * TIMES as u64 + 2;
 /// The polls of those come after this many acquires, in batches of this many.
 const POLL_EVERY: u64 = 500;
 const POLL_BATCH: usize = 50;
@@ -101,46 +100,36 @@ const fn queue(name: &'static str, turn: Turn, clients: u64) -> Queue {
 }
 
 impl Queue {
-    /// Counts the server's instructions of one turn. This is the difference between N and 2 N turns,
-    /// divided by N.
+    /// Counts the server's instructions of one turn.
     ///
     /// # Errors
     /// If valgrind or the server is missing, or a turn fails.
-    pub fn count(&self, valgrind: &Path) -> Result<f64> {
-        let (once, twice) = (
-            self.whole(valgrind, TIMES)?,
-            self.whole(valgrind, 2 * TIMES)?,
-        );
-        let more = twice.checked_sub(once);
-        let more = more.ok_or("twice the turns took fewer instructions")?;
-        Ok(more as f64 / TIMES as f64)
+    pub fn count(&self) -> Result<f64> {
+        callgrind::of_one(TIMES, |times| self.whole(times.into()))
     }
 
     /// Counts the instructions of a server from its start to its end.
-    fn whole(&self, valgrind: &Path, times: u64) -> Result<u64> {
+    fn whole(&self, times: u64) -> Result<u64> {
         let folder = tempfile::tempdir()?;
         let socket = folder.path().join("socket");
         let program = env::var_os(VARIABLE).unwrap_or_else(|| "redis-server".into());
-        let mut server = Command::new(valgrind)
-            .args(["--tool=callgrind", "--callgrind-out-file=/dev/null"])
-            .arg(program)
-            // The server's regular work depends on the time that passes, so there is little of it.
-            .args(["--port", "0", "--save", "", "--hz", "1", "--unixsocket"])
-            .arg(&socket)
-            .arg("--dir")
-            .arg(folder.path())
-            .stdout(Stdio::null())
-            .stderr(Stdio::piped())
-            .spawn()
-            .map_err(|error| cannot_start(valgrind, &error))?;
+        let mut server = callgrind::start(|command| {
+            command
+                .arg(program)
+                // The server's regular work depends on the time that passes, so there is little of it.
+                .args(["--port", "0", "--save", "", "--hz", "1", "--unixsocket"])
+                .arg(&socket)
+                .arg("--dir")
+                .arg(folder.path());
+        })?;
         let played = connect(&socket).and_then(|client| self.play(&client, times));
         if played.is_err() {
             server.kill()?;
         }
-        let output = server.wait_with_output()?;
-        let stderr = String::from_utf8_lossy(&output.stderr);
-        played.map_err(|error| format!("{}: {error}\n{stderr}", self.name))?;
-        collected(&stderr).ok_or_else(|| format!("callgrind printed no count: {stderr}").into())
+        match (played, callgrind::finish(server)) {
+            (Err(error), Err(ended)) => Err(format!("{error}\n{ended}").into()),
+            (played, counted) => played.and(counted),
+        }
     }
 }
 

@@ -50,6 +50,18 @@ impl Library {
         let options = Options::new()
             .call_timeout(CALL_TIMEOUT)
             .connect_timeout(CALL_TIMEOUT);
+        self.connect_with(url, options).await
+    }
+
+    /// Connects to the server at `url` with these options.
+    ///
+    /// # Errors
+    /// Returns the backend's error if it can't connect.
+    pub async fn connect_with(
+        self,
+        url: &str,
+        options: Options,
+    ) -> Result<Arc<dyn LockBackend>, Box<dyn std::error::Error + Send + Sync>> {
         Ok(match self {
             Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
             Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),

@@ -352,14 +352,16 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         let replies = Half::new(from_server, to_client, gate);
         match shared.protocol {
             Protocol::Redis => tokio::select! {
-                () = requests.run(resp::frame, |_, bytes| of_request(&shared, &in_flight, bytes)) => {}
+                () = requests.run(resp::frame, |_, bytes| {
+                    of_request(&shared, &in_flight, resp::request(bytes).map(Some))
+                }) => {}
                 () = replies.run(resp::frame, |frame, bytes| of_reply(&shared, &in_flight, frame, bytes)) => {}
             },
             Protocol::Postgres => {
                 let (frame, mut said) = (postgres_wire::frame, Said::default());
                 tokio::select! {
                     () = requests.run(frame, |_, bytes| {
-                        of_postgres_request(&shared, &in_flight, &mut said, bytes)
+                        of_request(&shared, &in_flight, said.read(bytes))
                     }) => {}
                     () = replies.run(frame, |_, bytes| of_postgres_reply(&shared, &in_flight, bytes)) => {}
                 }
@@ -392,9 +394,15 @@ enum Fate {
     Close(usize),
 }
 
-fn of_request(shared: &Shared, in_flight: &InFlight, bytes: &mut [u8]) -> Fate {
-    let request = match resp::request(bytes) {
-        Ok(request) => request,
+/// The fate of a client's message, which may be a part of a request that goes on.
+fn of_request(
+    shared: &Shared,
+    in_flight: &InFlight,
+    read: Result<Option<Request>, Malformed>,
+) -> Fate {
+    let request = match read {
+        Ok(Some(request)) => request,
+        Ok(None) => return Fate::Forward,
         Err(malformed) => panic!("a client sent something other than a request: {malformed:?}"),
     };
     if shared.drops_message(Direction::Request, &request).is_some() {
@@ -426,26 +434,6 @@ fn of_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8
         Some(Loss::All) => Fate::Close(0),
         Some(Loss::Rest) => Fate::Close(bytes.len() / 2),
     }
-}
-
-fn of_postgres_request(
-    shared: &Shared,
-    in_flight: &InFlight,
-    said: &mut Said,
-    bytes: &mut [u8],
-) -> Fate {
-    let request = match said.read(bytes) {
-        Ok(request) => request,
-        Err(malformed) => panic!("a client sent something other than a message: {malformed:?}"),
-    };
-    let Some(request) = request else {
-        return Fate::Forward;
-    };
-    if shared.drops_message(Direction::Request, &request).is_some() {
-        return Fate::Close(0);
-    }
-    in_flight.queue().push_back(request);
-    Fate::Forward
 }
 
 /// A reply of Postgres has several messages. Its transaction is committed before the last one is sent.

@@ -133,9 +133,8 @@ enum Side {
     #[command(hide = true)]
     Client {
         backend: Backend,
-        lease_ms: u64,
-        #[arg(required = true)]
-        urls: Vec<String>,
+        #[command(flatten)]
+        servers: Servers,
         #[arg(long)]
         broken: Option<Broken>,
     },
@@ -144,27 +143,38 @@ enum Side {
     Coordinate {
         work: Work,
         backend: Backend,
-        lease_ms: u64,
-        #[arg(required = true)]
-        urls: Vec<String>,
+        #[command(flatten)]
+        servers: Servers,
     },
     /// A client process of a lock as tutorials write it.
     #[command(hide = true)]
     Specimen {
         name: String,
-        lease_ms: u64,
-        #[arg(required = true)]
-        urls: Vec<String>,
+        #[command(flatten)]
+        servers: Servers,
     },
     /// A client process of another library.
     #[cfg(feature = "peers")]
     #[command(hide = true)]
     Peer {
         peer: adapter::peers::Peer,
-        lease_ms: u64,
-        #[arg(required = true)]
-        urls: Vec<String>,
+        #[command(flatten)]
+        servers: Servers,
     },
+}
+
+// What every client process is told. Not a doc comment, which clap would show as that of the command.
+#[derive(Debug, clap::Args)]
+struct Servers {
+    lease_ms: u64,
+    #[arg(required = true)]
+    urls: Vec<String>,
+}
+
+impl Servers {
+    const fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
 }
 
 fn main() -> ExitCode {
@@ -214,33 +224,24 @@ fn serve(side: Side) -> Result<(), Failure> {
             Side::Report { .. } => unreachable!("not a client process"),
             Side::Client {
                 backend,
-                lease_ms,
-                urls,
+                servers: to,
                 broken,
             } => {
-                let lease = Duration::from_millis(lease_ms);
-                adapter::serve(Leasehold::connect(backend, &urls, lease, broken).await?).await
+                let locks = Leasehold::connect(backend, &to.urls, to.lease(), broken);
+                adapter::serve(locks.await?).await
             }
             Side::Coordinate {
                 work,
                 backend,
-                lease_ms,
-                urls,
-            } => {
-                let lease = Duration::from_millis(lease_ms);
-                coordination::run(backend, work, lease, &urls).await
+                servers: to,
+            } => coordination::run(backend, work, to.lease(), &to.urls).await,
+            Side::Specimen { name, servers: to } => {
+                adapter::serve(Tutorial::connect(&name, &to.urls[0]).await?).await
             }
-            Side::Specimen {
-                name,
-                lease_ms: _,
-                urls,
-            } => adapter::serve(Tutorial::connect(&name, &urls[0]).await?).await,
             #[cfg(feature = "peers")]
-            Side::Peer {
-                peer,
-                lease_ms,
-                urls,
-            } => adapter::peers::run(peer, Duration::from_millis(lease_ms), urls).await,
+            Side::Peer { peer, servers: to } => {
+                adapter::peers::run(peer, to.lease(), to.urls).await
+            }
         }
     })
 }

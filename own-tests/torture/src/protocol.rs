@@ -4,6 +4,8 @@
 //! process first says `{"got":"ready"}`. It exits when its input closes. So an adapter is a loop over
 //! the lines of its input, in any language; it needs no clock and no thread for the controller's sake.
 
+use std::time::Duration;
+
 use serde::{Deserialize, Serialize};
 
 /// What a client process is asked to do.
@@ -11,16 +13,7 @@ use serde::{Deserialize, Serialize};
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Command {
     /// Acquire the lock. Answered by `held` or `free`.
-    Acquire {
-        /// The name of the lock.
-        key: String,
-        /// How to lock it.
-        mode: Mode,
-        /// The lease, in ms.
-        lease_ms: u64,
-        /// The longest wait, in ms. Zero tries once.
-        wait_ms: u64,
-    },
+    Acquire(Acquire),
     /// Ask the library whether the client still holds the lock. Answered by `held` or `free`.
     Check,
     /// Answer `ready`, without a question to the library. What a user does under the lock, such as a
@@ -28,6 +21,29 @@ pub(crate) enum Command {
     Pass,
     /// Release the lock. Answered by `held` if it was still held, and else by `free`.
     Release,
+}
+
+/// What is asked for by an acquire.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Acquire {
+    /// The name of the lock.
+    pub(crate) key: String,
+    /// How to lock it.
+    pub(crate) mode: Mode,
+    /// The lease, in ms.
+    pub(crate) lease_ms: u64,
+    /// The longest wait, in ms. Zero tries once.
+    pub(crate) wait_ms: u64,
+}
+
+impl Acquire {
+    pub(crate) const fn lease(&self) -> Duration {
+        Duration::from_millis(self.lease_ms)
+    }
+
+    pub(crate) const fn wait(&self) -> Duration {
+        Duration::from_millis(self.wait_ms)
+    }
 }
 
 /// How a key is locked. A key is always used in ways that go together.

@@ -14,7 +14,7 @@ use crate::client::{Client, Target};
 use crate::history::{About, History};
 use crate::link::Link;
 use crate::nemesis::{Nemesis, note_failovers};
-use crate::protocol::{Command, Mode, Reply};
+use crate::protocol::{Acquire, Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::Record;
 use crate::subject::Subject;
@@ -261,12 +261,12 @@ impl Plan<'_> {
         let log = File::options().append(true).open(self.log)?;
         let mut client = Client::start(&mut self.program(&urls, &log)?, &target)?;
         for key in MUTEXES {
-            let acquire = Command::Acquire {
+            let acquire = Command::Acquire(Acquire {
                 key: key.into(),
                 mode: Mode::Mutex,
                 lease_ms: self.lease_ms(),
                 wait_ms: millis(self.topology.progress_within(self.lease)),
-            };
+            });
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
                 other => record.left(format!("{key} is still taken: {other:?}")),

@@ -57,20 +57,22 @@ const REDIS: &[Topology] = &[
     Topology::Cluster,
     Topology::DistantCluster,
 ];
-const CLUSTERS: &[Topology] = &[Topology::Cluster, Topology::DistantCluster];
 const ONE: &[Topology] = &[Topology::Standalone];
 const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
-const fn leasehold(
-    name: &'static str,
-    backend: Backend,
-    topologies: &'static [Topology],
-    broken: Option<Broken>,
-) -> Subject {
+const fn leasehold(name: &'static str, backend: Backend, broken: Option<Broken>) -> Subject {
     Subject {
         name,
         version: "",
-        topologies,
+        topologies: match (backend, broken) {
+            (_, Some(Broken::TakesGrantsBack)) => &[Topology::Balancer, Topology::Cluster],
+            (_, Some(Broken::SubscribesAtTheFormerPrimary)) => {
+                &[Topology::Cluster, Topology::DistantCluster]
+            }
+            (Backend::RedisRs | Backend::Fred, _) => REDIS,
+            (Backend::Postgres, _) => &[Topology::Postgres],
+            (Backend::Quorum, _) => &[Topology::Quorum],
+        },
         launch: Launch::Leasehold(backend, broken),
         all_modes: !matches!(backend, Backend::Quorum),
         work: None,
@@ -86,6 +88,10 @@ const fn leasehold(
             None => "",
         },
     }
+}
+
+const fn broken(name: &'static str, broken: Broken) -> Subject {
+    leasehold(name, Backend::RedisRs, Some(broken))
 }
 
 /// What leasehold lacks, and what comes of it.
@@ -128,12 +134,7 @@ const fn why(broken: Broken) -> &'static str {
     }
 }
 
-const fn coordination(
-    name: &'static str,
-    backend: Backend,
-    topologies: &'static [Topology],
-    work: Work,
-) -> Subject {
+const fn coordination(name: &'static str, backend: Backend, work: Work) -> Subject {
     Subject {
         launch: Launch::Coordination(backend),
         all_modes: false,
@@ -152,7 +153,7 @@ const fn coordination(
         documentation: "docs/jobs.md. One at a time, and retried until it is done, given up or late. Only while the \
             servers keep their data and their clocks run evenly. Asked: `Guard::is_valid` within the body, \
             `Term::is_leader`.",
-        ..leasehold(name, backend, topologies, None)
+        ..leasehold(name, backend, None)
     }
 }
 
@@ -249,102 +250,39 @@ fn tutorial(specimen: &'static Specimen) -> Subject {
 }
 
 const WITH_NAMES: &[Subject] = &[
-    leasehold("leasehold-redis-rs", Backend::RedisRs, REDIS, None),
-    leasehold("leasehold-fred", Backend::Fred, REDIS, None),
-    leasehold(
-        "leasehold-postgres",
-        Backend::Postgres,
-        &[Topology::Postgres],
-        None,
-    ),
-    leasehold(
-        "leasehold-quorum",
-        Backend::Quorum,
-        &[Topology::Quorum],
-        None,
-    ),
-    coordination("job-redis-rs", Backend::RedisRs, REDIS, Work::Job),
-    coordination("job-fred", Backend::Fred, REDIS, Work::Job),
-    coordination(
-        "job-postgres",
-        Backend::Postgres,
-        &[Topology::Postgres],
-        Work::Job,
-    ),
-    coordination("election-redis-rs", Backend::RedisRs, REDIS, Work::Election),
-    coordination("election-fred", Backend::Fred, REDIS, Work::Election),
-    coordination(
-        "election-postgres",
-        Backend::Postgres,
-        &[Topology::Postgres],
-        Work::Election,
-    ),
-    coordination(
-        "broken-lock-as-job",
-        Backend::RedisRs,
-        REDIS,
-        Work::LockAsJob,
-    ),
-    leasehold(
-        "broken-ignores-its-deadline",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::IgnoresItsDeadline),
-    ),
-    leasehold(
-        "broken-releases-anyone",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::ReleasesAnyone),
-    ),
-    leasehold(
-        "broken-counts-its-own-tokens",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::CountsItsOwnTokens),
-    ),
-    leasehold(
-        "unmended-failover",
-        Backend::RedisRs,
-        &[Topology::Balancer, Topology::Cluster],
-        Some(Broken::TakesGrantsBack),
-    ),
+    leasehold("leasehold-redis-rs", Backend::RedisRs, None),
+    leasehold("leasehold-fred", Backend::Fred, None),
+    leasehold("leasehold-postgres", Backend::Postgres, None),
+    leasehold("leasehold-quorum", Backend::Quorum, None),
+    coordination("job-redis-rs", Backend::RedisRs, Work::Job),
+    coordination("job-fred", Backend::Fred, Work::Job),
+    coordination("job-postgres", Backend::Postgres, Work::Job),
+    coordination("election-redis-rs", Backend::RedisRs, Work::Election),
+    coordination("election-fred", Backend::Fred, Work::Election),
+    coordination("election-postgres", Backend::Postgres, Work::Election),
+    coordination("broken-lock-as-job", Backend::RedisRs, Work::LockAsJob),
+    broken("broken-ignores-its-deadline", Broken::IgnoresItsDeadline),
+    broken("broken-releases-anyone", Broken::ReleasesAnyone),
+    broken("broken-counts-its-own-tokens", Broken::CountsItsOwnTokens),
+    broken("unmended-failover", Broken::TakesGrantsBack),
     leasehold(
         "unmended-failover-fred",
         Backend::Fred,
-        &[Topology::Balancer, Topology::Cluster],
         Some(Broken::TakesGrantsBack),
     ),
-    leasehold(
-        "unmended-cluster",
-        Backend::RedisRs,
-        CLUSTERS,
-        Some(Broken::SubscribesAtTheFormerPrimary),
-    ),
+    broken("unmended-cluster", Broken::SubscribesAtTheFormerPrimary),
     leasehold(
         "unmended-cluster-fred",
         Backend::Fred,
-        CLUSTERS,
         Some(Broken::SubscribesAtTheFormerPrimary),
     ),
     leasehold(
         "unmended-quorum",
         Backend::Quorum,
-        &[Topology::Quorum],
         Some(Broken::DecidesTwice),
     ),
-    leasehold(
-        "broken-forgets-suspend",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::ForgetsSuspend),
-    ),
-    leasehold(
-        "broken-has-a-slow-clock",
-        Backend::RedisRs,
-        REDIS,
-        Some(Broken::HasASlowClock),
-    ),
+    broken("broken-forgets-suspend", Broken::ForgetsSuspend),
+    broken("broken-has-a-slow-clock", Broken::HasASlowClock),
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
@@ -500,34 +438,28 @@ impl Subject {
 
     /// The command of a client process.
     pub(crate) fn program(&self, lease_ms: u64, urls: &[String]) -> Result<Program, Failure> {
+        let this = |arguments: &[&str]| -> Result<Program, Failure> {
+            let mut program = Program::new(std::env::current_exe()?);
+            program.args(arguments);
+            Ok(program)
+        };
         let mut program = match self.launch {
             Launch::Leasehold(backend, broken) => {
-                let mut program = Program::new(std::env::current_exe()?);
-                program.args(["client", &name_of(&backend)]);
+                let mut program = this(&["client", &name_of(&backend)])?;
                 if let Some(broken) = broken {
                     program.args(["--broken", &name_of(&broken)]);
                 }
                 program
             }
             Launch::Coordination(backend) => {
-                let mut program = Program::new(std::env::current_exe()?);
                 let work = self.work.as_ref().map(name_of).unwrap_or_default();
-                program.args(["coordinate", &work, &name_of(&backend)]);
-                program
+                this(&["coordinate", &work, &name_of(&backend)])?
             }
             Launch::Rust(_) if !cfg!(feature = "peers") => {
                 return Err(format!("{}: build with `--features peers`", self.name).into());
             }
-            Launch::Rust(peer) => {
-                let mut program = Program::new(std::env::current_exe()?);
-                program.args(["peer", peer]);
-                program
-            }
-            Launch::Specimen(name) => {
-                let mut program = Program::new(std::env::current_exe()?);
-                program.args(["specimen", name]);
-                program
-            }
+            Launch::Rust(peer) => this(&["peer", peer])?,
+            Launch::Specimen(name) => this(&["specimen", name])?,
             Launch::Python(file) => {
                 let mut program = Program::new(install::python()?);
                 program.arg(install::adapter(file));

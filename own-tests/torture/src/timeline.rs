@@ -6,9 +6,9 @@ use std::fmt::Write;
 
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
-pub(crate) const STYLE: &str = include_str!("../../../backend-sim/src/history/page.css");
+const STYLE: &str = include_str!("../../../backend-sim/src/history/page.css");
 /// The page contains everything that it needs, so it may load nothing.
-pub(crate) const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
+const POLICY: &str = "default-src 'none'; style-src 'unsafe-inline'";
 /// The hatching of faults. It must be once on a page that has drawings.
 pub(crate) const HATCH: &str = "<defs><pattern id=\"hatch\" width=\"6\" height=\"6\" patternTransform=\"rotate(45)\" \
     patternUnits=\"userSpaceOnUse\"><path d=\"M0 0V6\" stroke=\"#b97a00\" stroke-width=\"1.6\" opacity=\".45\"/></pattern></defs>";
@@ -30,35 +30,36 @@ struct Row {
     is_fault: bool,
 }
 
-/// Writes the page.
-pub(crate) fn page(history: &History, verdict: &str) -> String {
-    let mut page = String::new();
-    // Writing to a string cannot fail.
-    let _ = write(&mut page, history, verdict);
-    page
-}
-
 /// What a page of drawings says about them.
 pub(crate) const LEGEND: &str = "Times are the controller's, in seconds since the run began. A full bar is a lock that the \
     client certainly held, a dashed one is a call that waited, a hatched one is a fault while it lasted.";
 
-fn write(out: &mut String, history: &History, verdict: &str) -> std::fmt::Result {
+/// Writes the page.
+pub(crate) fn page(history: &History, verdict: &str) -> String {
     let about = &history.about;
-    let title = escaped(&format!("{} on {}", about.subject, about.topology));
-    writeln!(
-        out,
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{title}</title>\n<style>\n{STYLE}</style>\n\
-         </head>\n<body>\n<h1>{title}</h1>\n<p class=\"sum\">{}, {}, seed {}. {LEGEND}</p>\n\
-         <div class=\"verdict\">{}</div>\n<svg width=\"0\" height=\"0\">{HATCH}</svg>",
+    let title = format!("{} on {}", about.subject, about.topology);
+    let body = format!(
+        "<h1>{}</h1>\n<p class=\"sum\">{}, {}, seed {}. {LEGEND}</p>\n\
+         <div class=\"verdict\">{}</div>\n<svg width=\"0\" height=\"0\">{HATCH}</svg>\n{}",
+        escaped(&title),
         escaped(&about.version),
         escaped(&about.server),
         about.seed,
         escaped(verdict),
-    )?;
-    out.push_str(&drawing(history));
-    writeln!(out, "</body>\n</html>")
+        drawing(history)
+    );
+    html(&title, "", &body)
+}
+
+/// A page with this title and body, and with a style beside that of the drawings.
+pub(crate) fn html(title: &str, more_style: &str, body: &str) -> String {
+    format!(
+        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
+         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n{STYLE}{more_style}</style>\n\
+         </head>\n<body>\n{body}</body>\n</html>\n",
+        escaped(title)
+    )
 }
 
 /// Draws a history, for a page that has the style and the hatching.

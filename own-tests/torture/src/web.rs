@@ -5,7 +5,7 @@
 
 use std::fmt::Write;
 
-use crate::timeline::{HATCH, POLICY, STYLE, escaped};
+use crate::timeline::{HATCH, escaped, html};
 
 /// What the report needs beside the style of the timelines.
 const OWN_STYLE: &str = "h2 { font-size: 16px; margin: 28px 0 6px; } h3 { font-size: 14px; margin: 22px 0 4px; }\n\
@@ -19,14 +19,8 @@ const OWN_STYLE: &str = "h2 { font-size: 16px; margin: 28px 0 6px; } h3 { font-s
 
 /// The page with this title and this content.
 pub(crate) fn page(title: &str, markdown: &str) -> String {
-    format!(
-        "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
-         <meta http-equiv=\"Content-Security-Policy\" content=\"{POLICY}\">\n\
-         <meta name=\"viewport\" content=\"width=device-width\">\n<title>{}</title>\n<style>\n{STYLE}{OWN_STYLE}</style>\n\
-         </head>\n<body>\n<svg class=\"none\" width=\"0\" height=\"0\">{HATCH}</svg>\n{}</body>\n</html>\n",
-        escaped(title),
-        body(markdown)
-    )
+    let hatch = format!("<svg class=\"none\" width=\"0\" height=\"0\">{HATCH}</svg>\n");
+    html(title, OWN_STYLE, &(hatch + &body(markdown)))
 }
 
 /// What a line continues.

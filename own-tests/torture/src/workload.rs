@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{Client, NoReply, Target};
 use crate::history::{Answer, Call};
-use crate::protocol::{Command, Mode, Reply};
+use crate::protocol::{Acquire, Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::{Begun, Record};
 
@@ -108,12 +108,12 @@ impl Worker<'_> {
         };
         let millis = |time: Duration| u64::try_from(time.as_millis()).expect("a short time");
         let (lease_ms, wait_ms) = (millis(self.lease), millis(wait));
-        let command = Command::Acquire {
+        let command = Command::Acquire(Acquire {
             key: key.clone(),
             mode,
             lease_ms,
             wait_ms,
-        };
+        });
         let acquire = Call::Acquire { mode, wait_ms };
         let begun = self.begin(self.record.next_hold(), &key, acquire);
         let like = begun.clone();

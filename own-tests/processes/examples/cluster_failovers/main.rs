@@ -24,9 +24,8 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use leasehold_api::LockClient;
-use leasehold_fred::FredBackend;
 use leasehold_processes::Library;
-use leasehold_redis_rs::{Options, RedisBackend};
+use leasehold_redis_rs::Options;
 use leasehold_test_servers::RedisCluster;
 use tokio::task::block_in_place;
 
@@ -155,11 +154,8 @@ async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
     let mut clients = Vec::new();
     let options = Options::new().connect_timeout(Duration::from_secs(1));
     for _ in 0..CLIENTS {
-        let options = options.clone();
-        clients.push(match arguments.client {
-            Library::RedisRs => LockClient::new(RedisBackend::connect_with(&url, options).await?),
-            Library::Fred => LockClient::new(FredBackend::connect_with(&url, options).await?),
-        });
+        let backend = arguments.client.connect_with(&url, options.clone());
+        clients.push(LockClient::new(backend.await?));
     }
     let keys = block_in_place(|| names_on_one_node(&cluster));
     let load = Load::start(&clients, TASKS, &keys);

@@ -15,10 +15,9 @@ mod cluster;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold_api::{FencingToken, LockBackend, LockClient, MutexGuard};
-use leasehold_fred::FredBackend;
+use leasehold_api::{FencingToken, LockClient, MutexGuard};
 use leasehold_processes::Library;
-use leasehold_redis_rs::RedisBackend;
+use leasehold_redis_rs::Options;
 use leasehold_test_servers::SentinelServers;
 use tokio::task::{JoinSet, block_in_place};
 
@@ -135,11 +134,8 @@ fn print(kind: Kind, library: Library, run: &Run) {
 }
 
 async fn connect(library: Library, url: &str) -> Result<LockClient, Failure> {
-    let backend: Arc<dyn LockBackend> = match library {
-        Library::RedisRs => Arc::new(RedisBackend::connect(url).await?),
-        Library::Fred => Arc::new(FredBackend::connect(url).await?),
-    };
-    Ok(LockClient::new(backend))
+    let backend = library.connect_with(url, Options::new());
+    Ok(LockClient::new(backend.await?))
 }
 
 async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {

@@ -7,9 +7,7 @@ use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 use rustix::process::Signal;
 
-use crate::support::{
-    Behavior, Grant, PROCESSES, Processes, assert_order, client, run, until, waiters,
-};
+use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, until, waiters};
 
 /// The queue positions of waiters whose processes die, with all their waiters. They are not adjacent,
 /// so that a cost for each one would add up to five waiter leases or more.
@@ -21,36 +19,17 @@ const POLL: Duration = Duration::from_secs(1);
 const MARGIN: Duration = Duration::from_millis(1_500);
 const KEY: &str = "dead";
 
-#[test]
-fn dead_waiters_cost_one_waiter_lease_killed_through_redis_rs() {
-    run(dead_waiters_cost_one_waiter_lease(
-        Library::RedisRs,
-        Signal::KILL,
-    ));
+through_both_libraries!(
+    dead_waiters_cost_one_waiter_lease_killed,
+    dead_waiters_cost_one_waiter_lease_stopped
+);
+
+async fn dead_waiters_cost_one_waiter_lease_killed(library: Library) {
+    dead_waiters_cost_one_waiter_lease(library, Signal::KILL).await;
 }
 
-#[test]
-fn dead_waiters_cost_one_waiter_lease_killed_through_fred() {
-    run(dead_waiters_cost_one_waiter_lease(
-        Library::Fred,
-        Signal::KILL,
-    ));
-}
-
-#[test]
-fn dead_waiters_cost_one_waiter_lease_stopped_through_redis_rs() {
-    run(dead_waiters_cost_one_waiter_lease(
-        Library::RedisRs,
-        Signal::STOP,
-    ));
-}
-
-#[test]
-fn dead_waiters_cost_one_waiter_lease_stopped_through_fred() {
-    run(dead_waiters_cost_one_waiter_lease(
-        Library::Fred,
-        Signal::STOP,
-    ));
+async fn dead_waiters_cost_one_waiter_lease_stopped(library: Library) {
+    dead_waiters_cost_one_waiter_lease(library, Signal::STOP).await;
 }
 
 async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {

@@ -12,7 +12,7 @@ use leasehold_processes::{Library, Phase, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::support::{client, run};
+use crate::support::client;
 
 /// The number of futures to drop: a tenth of a long run, or the value of
 /// `LEASEHOLD_DROPPED_FUTURES`.
@@ -28,15 +28,7 @@ const MAX_DELAY: Duration = Duration::from_millis(1);
 /// A future is dropped after a few polls, or within this time.
 const MAX_LIFETIME_US: u64 = 3_000;
 
-#[test]
-fn dropped_futures_leave_nothing_through_redis_rs() {
-    run(dropped_futures_leave_nothing(Library::RedisRs));
-}
-
-#[test]
-fn dropped_futures_leave_nothing_through_fred() {
-    run(dropped_futures_leave_nothing(Library::Fred));
-}
+through_both_libraries!(dropped_futures_leave_nothing);
 
 async fn dropped_futures_leave_nothing(library: Library) {
     let wanted = match std::env::var("LEASEHOLD_DROPPED_FUTURES") {

@@ -5,22 +5,14 @@ use std::time::Duration;
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 
-use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, run, waiters};
+use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, waiters};
 
 const ROUNDS: u32 = 4;
 /// Long enough that no waiter expires, even on a busy machine.
 const WAITER_LEASE: Duration = Duration::from_secs(60);
 const KEY: &str = "fifo";
 
-#[test]
-fn fifo_across_processes_through_redis_rs() {
-    run(fifo_across_processes(Library::RedisRs));
-}
-
-#[test]
-fn fifo_across_processes_through_fred() {
-    run(fifo_across_processes(Library::Fred));
-}
+through_both_libraries!(fifo_across_processes);
 
 async fn fifo_across_processes(library: Library) {
     let server = RedisServer::start();

@@ -10,7 +10,7 @@ use leasehold_test_servers::RedisServer;
 use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
-use crate::support::{Stalls, assert_order, client, queue, run, until, waiters};
+use crate::support::{Stalls, assert_order, client, queue, until, waiters};
 
 const CLIENTS: usize = 8;
 /// The least number of acquisitions in a run of all waiters. Each waiter makes at least one.
@@ -30,15 +30,7 @@ const WATCHDOG: Duration = Duration::from_secs(60);
 /// The longest mean time of a turn, on a busy machine.
 const TURN: Duration = Duration::from_millis(150);
 
-#[test]
-fn pubsub_killed_under_contention_through_redis_rs() {
-    run(pubsub_killed_under_contention(Library::RedisRs));
-}
-
-#[test]
-fn pubsub_killed_under_contention_through_fred() {
-    run(pubsub_killed_under_contention(Library::Fred));
-}
+through_both_libraries!(pubsub_killed_under_contention);
 
 async fn pubsub_killed_under_contention(library: Library) {
     let server = RedisServer::start();

@@ -6,7 +6,7 @@ use leasehold_api::{LockBackend, Loss, MutexGuard, bounds};
 use leasehold_processes::Library;
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions, SteppedClock};
 
-use crate::support::{client, run};
+use crate::support::client;
 
 /// Far above the allowed clock difference, but too short for a lease to expire.
 const STEP_US: i64 = 2_000_000;
@@ -14,25 +14,10 @@ const LEASE: Duration = Duration::from_secs(9);
 /// An allowance for a busy machine.
 const MARGIN: Duration = Duration::from_millis(1_500);
 
-#[test]
-fn stepped_server_clock_ends_validity_through_redis_rs() {
-    run(stepped_server_clock_ends_validity(Library::RedisRs));
-}
-
-#[test]
-fn stepped_server_clock_ends_validity_through_fred() {
-    run(stepped_server_clock_ends_validity(Library::Fred));
-}
-
-#[test]
-fn step_without_run_id_is_a_new_clock_through_redis_rs() {
-    run(step_without_run_id_is_a_new_clock(Library::RedisRs));
-}
-
-#[test]
-fn step_without_run_id_is_a_new_clock_through_fred() {
-    run(step_without_run_id_is_a_new_clock(Library::Fred));
-}
+through_both_libraries!(
+    stepped_server_clock_ends_validity,
+    step_without_run_id_is_a_new_clock
+);
 
 /// The connection may lead to another server, so a step looks like one.
 async fn step_without_run_id_is_a_new_clock(library: Library) {

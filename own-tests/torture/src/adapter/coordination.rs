@@ -14,7 +14,7 @@ use tokio::time::{sleep, timeout};
 use super::{Adapter, serve};
 use crate::Failure;
 use crate::adapter::leasehold::{Backend, connect};
-use crate::protocol::Mode;
+use crate::protocol::Acquire;
 
 /// What a lock is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -40,14 +40,18 @@ pub(crate) async fn run(
 ) -> Result<(), Failure> {
     let locks = LockClient::new(connect(backend, urls, lease).await?);
     match work {
-        Work::Job => serve(Jobs { locks }).await,
         Work::Election => serve(Elections { locks }).await,
-        Work::LockAsJob => serve(Locks { locks }).await,
+        Work::Job | Work::LockAsJob => {
+            let as_lock = work == Work::LockAsJob;
+            serve(Jobs { locks, as_lock }).await
+        }
     }
 }
 
 struct Jobs {
     locks: LockClient,
+    /// Whether a plain lock takes the place of each job.
+    as_lock: bool,
 }
 
 type Ran = Result<JobOutcome<(), &'static str>, Error>;
@@ -103,23 +107,19 @@ impl Jobs {
 impl Adapter for Jobs {
     type Held = Held;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Held>, Failure> {
-        let lease = Duration::from_millis(lease_ms);
-        let wait = Duration::from_millis(wait_ms);
-        let Some((name, fire)) = key.split_once('@') else {
-            // At the end of a run: is the lock of the job free?
-            let mutex = self.locks.mutex(key)?.lease(lease);
-            return Ok(mutex.try_lock_for(wait).await?.into_guard().map(Held::Lock));
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Held>, Failure> {
+        let occurrence = ask.key.split_once('@');
+        let name = occurrence.map_or(&*ask.key, |(name, _)| name);
+        let Some((_, fire)) = occurrence.filter(|_| !self.as_lock) else {
+            // Without a fire time, at the end of a run: is the lock of the job free?
+            let mutex = self.locks.mutex(name)?.lease(ask.lease());
+            let outcome = mutex.try_lock_for(ask.wait()).await?;
+            return Ok(outcome.into_guard().map(Held::Lock));
         };
         let fire = FireTime::from_millis(fire.parse()?);
-        let job = self.locks.once(name)?.lease(lease);
-        self.start(job.at(fire).start_before(WINDOW), wait).await
+        let job = self.locks.once(name)?.lease(ask.lease());
+        let occurrence = job.at(fire).start_before(WINDOW);
+        self.start(occurrence, ask.wait()).await
     }
 
     fn token(&self, held: &Held) -> Option<u64> {
@@ -166,18 +166,11 @@ struct Elections {
 impl Adapter for Elections {
     type Held = Term;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Term>, Failure> {
-        let election = self.locks.election(key)?;
-        let election = election.lease(Duration::from_millis(lease_ms));
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Term>, Failure> {
+        let election = self.locks.election(&*ask.key)?.lease(ask.lease());
         let election = election.info(std::process::id().to_string())?;
         // A candidate that gives up leaves the queue.
-        let wait = Duration::from_millis(wait_ms.max(100));
+        let wait = ask.wait().max(Duration::from_millis(100));
         match timeout(wait, election.campaign()).await {
             Ok(term) => Ok(Some(term?)),
             Err(_) => Ok(None),
@@ -194,39 +187,5 @@ impl Adapter for Elections {
 
     async fn release(&self, term: Term) -> Result<bool, Failure> {
         Ok(is_released(term.resign().await)?)
-    }
-}
-
-struct Locks {
-    locks: LockClient,
-}
-
-impl Adapter for Locks {
-    type Held = MutexGuard;
-
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<MutexGuard>, Failure> {
-        let name = key.split_once('@').map_or(key, |(name, _)| name);
-        let mutex = self.locks.mutex(name)?;
-        let mutex = mutex.lease(Duration::from_millis(lease_ms));
-        let wait = Duration::from_millis(wait_ms);
-        Ok(mutex.try_lock_for(wait).await?.into_guard())
-    }
-
-    fn token(&self, guard: &MutexGuard) -> Option<u64> {
-        Some(guard.fencing_token().get())
-    }
-
-    async fn check(&self, guard: &MutexGuard) -> Result<bool, Failure> {
-        Ok(guard.is_valid())
-    }
-
-    async fn release(&self, guard: MutexGuard) -> Result<bool, Failure> {
-        Ok(is_released(guard.release().await)?)
     }
 }

@@ -13,7 +13,7 @@ use leasehold::{Error, Guard, LockBackend, LockClient, Outcome};
 
 use crate::Failure;
 use crate::adapter::{Adapter, planted};
-use crate::protocol::Mode;
+use crate::protocol::{Acquire, Mode};
 
 /// How late the copy of a release is.
 const LATE: Duration = Duration::from_millis(50);
@@ -180,17 +180,10 @@ impl Leasehold {
 impl Adapter for Leasehold {
     type Held = Held;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        mode: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Held>, Failure> {
-        let lease = Duration::from_millis(lease_ms);
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Held>, Failure> {
         // A wait of zero tries once.
-        let wait = Duration::from_millis(wait_ms);
-        Ok(match mode {
+        let (key, lease, wait) = (&ask.key, ask.lease(), ask.wait());
+        Ok(match ask.mode {
             Mode::Mutex => {
                 let mutex = self.locks.mutex(key)?.lease(lease);
                 self.take_others(lease, wait)?;

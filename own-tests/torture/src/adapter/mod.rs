@@ -11,24 +11,20 @@ pub(crate) mod specimens;
 use std::io::{BufRead, Write};
 
 use crate::Failure;
-use crate::protocol::{Command, Mode, Reply};
+use crate::protocol::{Acquire, Command, Reply};
 
 /// What an adapter asks its library. Everything else is the same for all.
 pub(crate) trait Adapter {
     /// A lock that the client holds.
     type Held;
 
-    /// Acquires the lock, as the library's documentation shows. Waits for at most `wait_ms`.
-    async fn acquire(
-        &self,
-        key: &str,
-        mode: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Self::Held>, Failure>;
+    /// Acquires the lock, as the library's documentation shows.
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Self::Held>, Failure>;
 
     /// The fencing token, if the library has them.
-    fn token(&self, held: &Self::Held) -> Option<u64>;
+    fn token(&self, _: &Self::Held) -> Option<u64> {
+        None
+    }
 
     /// Whether the client still holds the lock, as far as the library tells. If it can't tell, whether
     /// the time that the documentation promises isn't over.
@@ -59,13 +55,8 @@ async fn answer<A: Adapter>(
     command: Command,
 ) -> Result<Reply, Failure> {
     Ok(match command {
-        Command::Acquire {
-            key,
-            mode,
-            lease_ms,
-            wait_ms,
-        } => {
-            *held = adapter.acquire(&key, mode, lease_ms, wait_ms).await?;
+        Command::Acquire(ask) => {
+            *held = adapter.acquire(&ask).await?;
             let token = held.as_ref().map(|held| adapter.token(held));
             token.map_or(Reply::Free, |token| Reply::Held { token })
         }

@@ -16,7 +16,7 @@ use sqlx::{Connection, Either, Postgres};
 
 use super::{Adapter, serve};
 use crate::Failure;
-use crate::protocol::Mode;
+use crate::protocol::Acquire;
 
 /// How long a caller pauses between two attempts, where that is up to the caller.
 const RETRY: Duration = Duration::from_millis(100);
@@ -59,8 +59,8 @@ fn first(urls: &[String]) -> Result<&str, Failure> {
     Ok(urls.first().ok_or("no URL")?)
 }
 
-fn attempts(wait_ms: u64) -> u32 {
-    let retries = Duration::from_millis(wait_ms).as_millis() / RETRY.as_millis();
+fn attempts(wait: Duration) -> u32 {
+    let retries = wait.as_millis() / RETRY.as_millis();
     1 + u32::try_from(retries).expect("a short wait")
 }
 
@@ -69,17 +69,13 @@ struct Rslock(RefCell<LockManager>);
 impl Adapter for Rslock {
     type Held = (rslock::Lock, Instant);
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Self::Held>, Failure> {
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Self::Held>, Failure> {
         // Retries are delayed by half of this time on average.
-        self.0.borrow_mut().set_retry(attempts(wait_ms), 2 * RETRY);
+        self.0
+            .borrow_mut()
+            .set_retry(attempts(ask.wait()), 2 * RETRY);
         let manager = self.0.borrow().clone();
-        match manager.lock(key, Duration::from_millis(lease_ms)).await {
+        match manager.lock(ask.key.as_str(), ask.lease()).await {
             Ok(lock) => {
                 let until = Instant::now() + Duration::from_millis(lock.validity_time as u64);
                 Ok(Some((lock, until)))
@@ -87,10 +83,6 @@ impl Adapter for Rslock {
             Err(LockError::Unavailable) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn token(&self, _: &Self::Held) -> Option<u64> {
-        None
     }
 
     async fn check(&self, (_, until): &Self::Held) -> Result<bool, Failure> {
@@ -109,29 +101,21 @@ struct Redlock(&'static RedLock);
 impl Adapter for Redlock {
     type Held = (redlock::Lock<'static>, Instant);
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Self::Held>, Failure> {
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Self::Held>, Failure> {
         let began = Instant::now();
         loop {
             // It tries three times.
-            let lock = self.0.lock(key.as_bytes(), usize::try_from(lease_ms)?)?;
+            let lock = self
+                .0
+                .lock(ask.key.as_bytes(), usize::try_from(ask.lease_ms)?)?;
             if let Some(lock) = lock {
                 let until = Instant::now() + Duration::from_millis(lock.validity_time as u64);
                 return Ok(Some((lock, until)));
             }
-            if began.elapsed() >= Duration::from_millis(wait_ms) {
+            if began.elapsed() >= ask.wait() {
                 return Ok(None);
             }
         }
-    }
-
-    fn token(&self, _: &Self::Held) -> Option<u64> {
-        None
     }
 
     async fn check(&self, (_, until): &Self::Held) -> Result<bool, Failure> {
@@ -149,26 +133,16 @@ struct DistributedLockRedis(RedisLockProvider);
 impl Adapter for DistributedLockRedis {
     type Held = RedisLockHandle;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        _: u64,
-        wait_ms: u64,
-    ) -> Result<Option<RedisLockHandle>, Failure> {
-        let lock = self.0.create_lock(key);
-        if wait_ms == 0 {
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<RedisLockHandle>, Failure> {
+        let lock = self.0.create_lock(&ask.key);
+        if ask.wait().is_zero() {
             return Ok(lock.try_acquire().await?);
         }
-        match lock.acquire(Some(Duration::from_millis(wait_ms))).await {
+        match lock.acquire(Some(ask.wait())).await {
             Ok(handle) => Ok(Some(handle)),
             Err(distributed_lock_core::error::LockError::Timeout(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn token(&self, _: &RedisLockHandle) -> Option<u64> {
-        None
     }
 
     async fn check(&self, handle: &RedisLockHandle) -> Result<bool, Failure> {
@@ -187,34 +161,21 @@ struct Distkit(ConnectionManager);
 impl Adapter for Distkit {
     type Held = MutexGuard;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<MutexGuard>, Failure> {
-        let key = DistkitRedisKey::try_from(key.to_string())?;
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<MutexGuard>, Failure> {
+        let key = DistkitRedisKey::try_from(ask.key.clone())?;
         let options = LockOptions::builder(key, self.0.clone())
-            .ttl(Duration::from_millis(lease_ms))
+            .ttl(ask.lease())
             .build();
         let mutex = Mutex::new(options);
-        let locked = match wait_ms {
-            0 => mutex.try_lock().await,
-            _ => {
-                let wait = Duration::from_millis(wait_ms);
-                mutex.try_lock_with_timeout(wait).await
-            }
+        let locked = match ask.wait() {
+            Duration::ZERO => mutex.try_lock().await,
+            wait => mutex.try_lock_with_timeout(wait).await,
         };
         match locked {
             Ok(guard) => Ok(Some(guard)),
             Err(DistkitError::LockError(_)) => Ok(None),
             Err(error) => Err(error.into()),
         }
-    }
-
-    fn token(&self, _: &MutexGuard) -> Option<u64> {
-        None
     }
 
     async fn check(&self, guard: &MutexGuard) -> Result<bool, Failure> {
@@ -232,32 +193,21 @@ impl Adapter for Sqlx {
     /// The check needs the connection for itself.
     type Held = RefCell<Option<PgAdvisoryLockGuard<'static, PoolConnection<Postgres>>>>;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        _: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Self::Held>, Failure> {
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Self::Held>, Failure> {
         // The guard borrows it, and lives as long as this process.
-        let lock = Box::leak(Box::new(PgAdvisoryLock::new(key)));
+        let lock = Box::leak(Box::new(PgAdvisoryLock::new(&ask.key)));
         let connection = self.0.acquire().await?;
-        if wait_ms == 0 {
+        if ask.wait().is_zero() {
             return Ok(match lock.try_acquire(connection).await? {
                 Either::Left(guard) => Some(RefCell::new(Some(guard))),
                 Either::Right(_) => None,
             });
         }
         // It is cancel safe, and has no limit of its own.
-        let wait = Duration::from_millis(wait_ms);
-        match tokio::time::timeout(wait, lock.acquire(connection)).await {
+        match tokio::time::timeout(ask.wait(), lock.acquire(connection)).await {
             Ok(guard) => Ok(Some(RefCell::new(Some(guard?)))),
             Err(_) => Ok(None),
         }
-    }
-
-    fn token(&self, _: &Self::Held) -> Option<u64> {
-        None
     }
 
     async fn check(&self, held: &Self::Held) -> Result<bool, Failure> {

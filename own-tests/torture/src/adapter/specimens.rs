@@ -8,14 +8,14 @@ use std::time::{Duration, Instant};
 
 use leasehold::LockBackend;
 use leasehold_api::{
-    Acquire, AcquireReply, Key, LockSpec, Mode as LockMode, Operation, OwnerId, Release,
-    ReleaseReply, SessionId,
+    AcquireReply, Key, LockSpec, Mode as LockMode, Operation, OwnerId, Release, ReleaseReply,
+    SessionId,
 };
 use leasehold_specimens::SPECIMENS;
 
 use super::Adapter;
 use crate::Failure;
-use crate::protocol::Mode;
+use crate::protocol::Acquire;
 
 const RETRY: Duration = Duration::from_millis(100);
 /// How long an attempt may be on its way.
@@ -64,7 +64,8 @@ impl Tutorial {
         let before = self.backend.hello().await?.at;
         let before = before.saturating_add(DELIVERED_WITHIN);
         let (spec, mode) = (LockSpec::mutex(), LockMode::Exclusive);
-        let request = Acquire::new(key.clone(), spec, mode, operation, lease, before)?;
+        let request =
+            leasehold_api::Acquire::new(key.clone(), spec, mode, operation, lease, before)?;
         let until = Instant::now() + lease;
         let answer = self.backend.acquire(from_ref(&request)).await.remove(0)?;
         let held = matches!(answer.reply, AcquireReply::Acquired(_));
@@ -78,26 +79,16 @@ impl Tutorial {
 impl Adapter for Tutorial {
     type Held = Held;
 
-    async fn acquire(
-        &self,
-        key: &str,
-        _: Mode,
-        lease_ms: u64,
-        wait_ms: u64,
-    ) -> Result<Option<Held>, Failure> {
-        let (key, lease) = (Key::new(key)?, Duration::from_millis(lease_ms));
-        let until = Instant::now() + Duration::from_millis(wait_ms);
+    async fn acquire(&self, ask: &Acquire) -> Result<Option<Held>, Failure> {
+        let key = Key::new(&*ask.key)?;
+        let until = Instant::now() + ask.wait();
         loop {
-            let held = self.attempt(&key, lease).await?;
+            let held = self.attempt(&key, ask.lease()).await?;
             if held.is_some() || Instant::now() + RETRY >= until {
                 return Ok(held);
             }
             tokio::time::sleep(RETRY).await;
         }
-    }
-
-    fn token(&self, _: &Held) -> Option<u64> {
-        None
     }
 
     async fn check(&self, held: &Held) -> Result<bool, Failure> {

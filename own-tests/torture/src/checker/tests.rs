@@ -7,22 +7,20 @@ use crate::workload::PROBE;
 /// Times are in ms here.
 const MS: u64 = 1_000;
 const LEASE_MS: u64 = 1_000;
-const KEY: &str = "one";
 
-/// A history under construction.
-struct Story(History);
+/// A history under construction, and the key of what comes next.
+struct Story(History, String);
 
 impl Story {
     fn new() -> Self {
-        Self(History {
-            about: About {
-                lease_ms: LEASE_MS,
-                lasts_asleep_ms: LEASE_MS,
-                progress_within_ms: 5_000,
-                ..About::default()
-            },
-            entries: Vec::new(),
-        })
+        let about = About {
+            lease_ms: LEASE_MS,
+            lasts_asleep_ms: LEASE_MS,
+            progress_within_ms: 5_000,
+            ..About::default()
+        };
+        let entries = Vec::new();
+        Self(History { about, entries }, "one".into())
     }
 
     fn operation(
@@ -35,7 +33,7 @@ impl Story {
         self.0.entries.push(Entry::Operation(Operation {
             client,
             hold,
-            key: KEY.into(),
+            key: self.1.clone(),
             call,
             invoked: times.0 * MS,
             completed: Some(times.1 * MS),
@@ -44,11 +42,9 @@ impl Story {
         self
     }
 
-    /// Another key than usual, for the last operation.
+    /// Goes on with another key.
     fn on(mut self, key: &str) -> Self {
-        if let Some(Entry::Operation(last)) = self.0.entries.last_mut() {
-            last.key = key.into();
-        }
+        self.1 = key.into();
         self
     }
 
@@ -138,22 +134,19 @@ fn occurrence_whose_attempt_died_is_started_again() {
         (0..times).fold(story, |story, number| {
             let (mode, wait_ms) = (Mode::Mutex, 1_000);
             let at = from + number * 1_500;
-            story
-                .operation(
-                    (1, 100 + number),
-                    Call::Acquire { mode, wait_ms },
-                    (at, at + 1_000),
-                    Answer::Free,
-                )
-                .on("one@2000")
+            story.operation(
+                (1, 100 + number),
+                Call::Acquire { mode, wait_ms },
+                (at, at + 1_000),
+                Answer::Free,
+            )
         })
     };
     let died = || {
         Story::new()
+            .on("one@2000")
             .acquires(ANN, (0, 10), 33)
-            .on("one@2000")
             .still_holds(ANN, 100)
-            .on("one@2000")
     };
     asks(died(), 40_000, 4).breaks_only(Promise::Once);
     asks(died(), 40_000, 3).keeps_everything();
@@ -161,19 +154,15 @@ fn occurrence_whose_attempt_died_is_started_again() {
     asks(died(), 20_000, 4).keeps_everything();
     let again = died()
         .acquires(BOB, (35_000, 35_010), 34)
-        .on("one@2000")
-        .releases(BOB, (36_000, 36_010))
-        .on("one@2000");
+        .releases(BOB, (36_000, 36_010));
     asks(again, 40_000, 4).keeps_everything();
     // The answer to the note may be lost.
-    let unknown = died()
-        .operation(
-            ANN,
-            Call::Release,
-            (200, 300),
-            Answer::Error("no answer".into()),
-        )
-        .on("one@2000");
+    let unknown = died().operation(
+        ANN,
+        Call::Release,
+        (200, 300),
+        Answer::Error("no answer".into()),
+    );
     asks(unknown, 40_000, 4).keeps_everything();
     let down = died().suffers("stop server", None, (39_000, 60_000), None);
     asks(down, 40_000, 4).keeps_everything();
@@ -418,9 +407,9 @@ fn sleeper_must_notice_its_loss() {
 #[test]
 fn occurrence_that_is_done_runs_no_more() {
     let story = |again: &str, asked| {
-        let first = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
-        let first = first.releases(ANN, (20, 30)).on("one@2000");
-        first.acquires(BOB, (asked, asked + 10), 34).on(again)
+        let first = Story::new().on("one@2000").acquires(ANN, (0, 10), 33);
+        let first = first.releases(ANN, (20, 30)).on(again);
+        first.acquires(BOB, (asked, asked + 10), 34)
     };
     story("one@2000", 31).breaks_only(Promise::Once);
     story("one@1999", 31).breaks_only(Promise::Once);
@@ -431,20 +420,18 @@ fn occurrence_that_is_done_runs_no_more() {
     let lost = story("one@2000", 31).suffers("lose data", None, (30, 31), Some(Assumption::A1));
     assert_eq!(lost.broken(), [(Promise::Once, Some(Assumption::A1))]);
     // It failed.
-    let failed = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
+    let failed = Story::new().on("one@2000").acquires(ANN, (0, 10), 33);
     let failed = failed.operation(ANN, Call::Release, (20, 30), Answer::Free);
-    let failed = failed.on("one@2000").acquires(BOB, (40, 50), 34);
-    failed.on("one@2000").keeps_everything();
+    failed.acquires(BOB, (40, 50), 34).keeps_everything();
 }
 
 #[test]
 fn occurrence_is_tried_three_times() {
     let story = |attempts: u32| {
-        (0..attempts).fold(Story::new(), |story, n| {
+        (0..attempts).fold(Story::new().on("one@2000"), |story, n| {
             let at = u64::from(n) * 100;
             let who = (n as usize, u64::from(n));
-            let token = 33 + u64::from(n);
-            story.acquires(who, (at, at + 10), token).on("one@2000")
+            story.acquires(who, (at, at + 10), 33 + u64::from(n))
         })
     };
     story(3).keeps_everything();
@@ -454,13 +441,9 @@ fn occurrence_is_tried_three_times() {
 #[test]
 fn occurrences_of_a_job_do_not_overlap() {
     let story = |other: &str| {
-        let first = Story::new().acquires(ANN, (0, 10), 33).on("one@2000");
-        let first = first.still_holds(ANN, 100).on("one@2000");
-        first
-            .acquires(BOB, (50, 60), 34)
-            .on(other)
-            .still_holds(BOB, 70)
-            .on(other)
+        let first = Story::new().on("one@2000").acquires(ANN, (0, 10), 33);
+        let second = first.still_holds(ANN, 100).on(other);
+        second.acquires(BOB, (50, 60), 34).still_holds(BOB, 70)
     };
     story("one@4000").breaks_only(Promise::Exclusion);
     story("two@4000").keeps_everything();

@@ -2,26 +2,24 @@
 //! lead to the new primary, and old ones stay where they are.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use tokio::sync::watch;
 
 use super::{Faults, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version, sleep};
+use super::{left_on, redis_version, sleep, until};
 use crate::history::Assumption;
 use crate::link::Upstream;
 use crate::random::Random;
-
-const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FAULTS: Faults<Balancer> = &[
     // The primary hands over all that it has written.
     (within("graceful failover").delays(), |it, _| {
         let to = it.replica().port().to_string();
         it.primary().run(&["FAILOVER", "TO", "127.0.0.1", &to]);
-        it.until("the replica is the primary", |it| {
+        until("the replica is the primary", || {
             it.replica().run(&["ROLE"]).contains("master")
         });
         it.lead_to_the_other();
@@ -97,19 +95,10 @@ impl Balancer {
     }
 
     fn wait_until_in_sync(&self) {
-        self.until("the replica follows", |it| {
-            it.primary()
-                .run(&["INFO", "replication"])
-                .contains("state=online")
+        until("the replica follows", || {
+            let info = self.primary().run(&["INFO", "replication"]);
+            info.contains("state=online")
         });
-    }
-
-    fn until(&self, what: &str, check: impl Fn(&Self) -> bool) {
-        let began = Instant::now();
-        while !check(self) {
-            assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
-            std::thread::sleep(Duration::from_millis(2));
-        }
     }
 }
 
@@ -120,10 +109,6 @@ impl Servers for Balancer {
 
     fn linked(&self) -> Vec<Upstream> {
         vec![self.address.subscribe()]
-    }
-
-    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
-        links.iter().map(|link| format!("redis://{link}")).collect()
     }
 
     fn kinds(&self) -> Vec<Kind> {

@@ -1,15 +1,14 @@
 //! A Redis Cluster: three primaries, each with a replica.
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_test_servers::RedisCluster;
 
 use super::{Faults, Inject, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version};
+use super::{left_on, redis_version, until};
 use crate::history::Assumption;
-use crate::link::Upstream;
 use crate::random::Random;
 use crate::workload::KEYS;
 
@@ -19,7 +18,6 @@ const SHORT: Duration = Duration::from_millis(500);
 const KILL: &str = "kill primary";
 /// Of a distant cluster.
 pub(super) const LATENCY: Duration = Duration::from_millis(40);
-const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 const FAULTS: Faults<Cluster> = &[
     // The primary hands over all that it has written.
@@ -128,21 +126,9 @@ impl Cluster {
     }
 }
 
-fn until(what: &str, mut check: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !check() {
-        assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
-        std::thread::sleep(Duration::from_millis(20));
-    }
-}
-
 impl Servers for Cluster {
     fn version(&self) -> String {
         redis_version(&self.all.nodes()[0])
-    }
-
-    fn linked(&self) -> Vec<Upstream> {
-        Vec::new()
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {

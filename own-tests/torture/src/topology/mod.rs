@@ -8,7 +8,7 @@ mod sentinel;
 mod standalone;
 
 use std::net::SocketAddr;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_test_servers::RedisServer;
 
@@ -57,10 +57,14 @@ pub(crate) trait Servers: Send {
 
     /// The servers that each client reaches over a link of its own. With none, it reaches them directly:
     /// they name their own addresses.
-    fn linked(&self) -> Vec<Upstream>;
+    fn linked(&self) -> Vec<Upstream> {
+        Vec::new()
+    }
 
     /// The URLs for a client with these links.
-    fn urls(&self, links: &[SocketAddr]) -> Vec<String>;
+    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
+        links.iter().map(|link| format!("redis://{link}")).collect()
+    }
 
     /// What can be done to them.
     fn kinds(&self) -> Vec<Kind>;
@@ -154,6 +158,16 @@ fn redis_version(server: &RedisServer) -> String {
         "Redis {}.{}.{}",
         version.major, version.minor, version.patch
     )
+}
+
+/// Waits for a change of the servers.
+fn until(what: &str, mut check: impl FnMut() -> bool) {
+    const CHANGE_WITHIN: Duration = Duration::from_secs(60);
+    let began = Instant::now();
+    while !check() {
+        assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Sleeps between these parts of the lease, in percent.

@@ -1,6 +1,5 @@
 //! Three independent Redis servers, which keep their data.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
@@ -85,10 +84,6 @@ impl Servers for Quorum {
     fn linked(&self) -> Vec<Upstream> {
         let addresses = self.servers.iter().map(RedisServer::address);
         addresses.map(fixed).collect()
-    }
-
-    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
-        links.iter().map(|link| format!("redis://{link}")).collect()
     }
 
     fn kinds(&self) -> Vec<Kind> {

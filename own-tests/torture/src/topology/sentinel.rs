@@ -9,7 +9,6 @@ use super::{Faults, Kind, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
-use crate::link::Upstream;
 use crate::random::Random;
 
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -87,10 +86,6 @@ impl Sentinel {
 impl Servers for Sentinel {
     fn version(&self) -> String {
         redis_version(self.all.server(0))
-    }
-
-    fn linked(&self) -> Vec<Upstream> {
-        Vec::new()
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {

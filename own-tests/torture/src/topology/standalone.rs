@@ -1,6 +1,5 @@
 //! One Redis server, which keeps its data, with a clock that can be set.
 
-use std::net::SocketAddr;
 use std::time::Duration;
 
 use leasehold_test_servers::{Data, RedisServer, ServerOptions, SteppedClock};
@@ -108,10 +107,6 @@ impl Servers for Standalone {
 
     fn linked(&self) -> Vec<Upstream> {
         vec![fixed(self.server.address())]
-    }
-
-    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
-        links.iter().map(|link| format!("redis://{link}")).collect()
     }
 
     fn kinds(&self) -> Vec<Kind> {

@@ -12,8 +12,7 @@ use smallvec::SmallVec;
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::duties::{Duties, Waiting};
 use crate::checker::findings::{Findings, Model, client_name};
-use crate::checker::small_map::{Set, SmallMap};
-use crate::checker::step::{Step, has, waiter_of};
+use crate::checker::step::{Set, Step, has, waiter_of};
 
 /// A guard of any kind of lock, as the checker reads it.
 pub(crate) trait TrackableGuard: Send + Sync {
@@ -96,7 +95,7 @@ pub(crate) struct Guards {
     held: LiteMap<GuardId, TrackedGuard>,
     at_server: LiteMap<(SessionId, u64), AtServer>,
     waiting: Waiting,
-    sessions: SmallMap<SessionId, usize, 4>,
+    sessions: LiteMap<SessionId, usize>,
     /// How much faster a client's clock runs than true time, in parts per million.
     rates: LiteMap<usize, i32>,
     /// Clients whose clocks have jumped or changed their rate.
@@ -110,8 +109,8 @@ impl Guards {
     /// Records which operations hold after a step, and until when.
     pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
         if let Some(operation) = step.operation() {
-            self.sessions
-                .or_insert_with(&operation.session, || step.client);
+            let client = self.sessions.entry(operation.session);
+            client.or_insert(step.client);
         }
         self.release_in_use(step, found);
         for holder in &step.before.holders {

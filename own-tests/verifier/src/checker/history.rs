@@ -10,8 +10,7 @@ use litemap::LiteMap;
 use crate::checker::coverage::{Coverage, Situation};
 use crate::checker::findings::{Findings, Model};
 use crate::checker::holders::lives;
-use crate::checker::small_map::{Set, SmallMap};
-use crate::checker::step::{Step, holder_of, name, waiter_of};
+use crate::checker::step::{Set, Step, holder_of, name, waiter_of};
 
 type Name = (SessionId, u64);
 
@@ -22,7 +21,7 @@ pub(crate) struct History {
     /// Offers: holds that were granted to waiters, and not confirmed by a renewal yet.
     offers: Set<Name>,
     /// The epochs of each key, on all servers.
-    epochs: SmallMap<Key, Epochs, 1>,
+    epochs: LiteMap<Key, Epochs>,
 }
 
 #[derive(Debug, Default)]
@@ -33,7 +32,7 @@ struct Epochs {
     /// The number and the token of the last write that took effect.
     written: Option<(u32, u64)>,
     /// The highest sequence of each session, by the acquires and releases that arrived.
-    seen: SmallMap<SessionId, u64, 4>,
+    seen: LiteMap<SessionId, u64>,
     /// Whether the condition of S4 has failed. From then on, tokens promise nothing.
     void: bool,
 }
@@ -111,8 +110,8 @@ impl History {
     /// Rule 12: an acquire is stale only if its key has seen its sequence, or a higher one of its session.
     fn stale(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Some(own) = step.operation() else { return };
-        let key = self.epochs.or_insert_with(step.key, Epochs::default);
-        let highest = key.seen.or_insert_with(&own.session, || 0);
+        let key = self.epochs.entry(step.key.clone()).or_default();
+        let highest = key.seen.entry(own.session).or_default();
         let stale = Reply::Acquire(AcquireReply::Refused(Refused::Stale));
         if *step.reply == stale && own.sequence > *highest {
             found.add(
@@ -149,7 +148,7 @@ impl History {
         seen: &mut Coverage,
         found: &mut Findings,
     ) {
-        let epochs = self.epochs.or_insert_with(step.key, Epochs::default);
+        let epochs = self.epochs.entry(step.key.clone()).or_default();
         let highest = epochs.highest;
         let survived = before >= highest;
         let condition = survived || step.now.as_micros() > highest || floor >= highest;
@@ -183,7 +182,7 @@ impl History {
 
     /// S5: no write of an epoch takes effect after a write of a later one.
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
-        let epochs = self.epochs.or_insert_with(key, Epochs::default);
+        let epochs = self.epochs.entry(key.clone()).or_default();
         let Some(&order) = epochs.order.get(&token) else {
             let text = format!("a write of {token}, which nobody granted");
             return found.add("S5", text);

@@ -19,7 +19,6 @@ mod holders;
 mod order;
 mod rare;
 mod run;
-mod small_map;
 mod step;
 #[cfg(test)]
 mod tests;

@@ -5,8 +5,7 @@ use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterPart
 use leasehold_api::{AcquireReply, ConvertReply, Key, Mode, Operation, Policy, SessionId};
 
 use crate::checker::findings::Findings;
-use crate::checker::small_map::Set;
-use crate::checker::step::{Step, find, has, holder_of, name};
+use crate::checker::step::{Set, Step, find, has, holder_of, name};
 
 /// Checks the queue: what happened to each waiter, and who was granted.
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {

@@ -7,7 +7,7 @@ use leasehold_api::{
 };
 
 use crate::checker::coverage::{Coverage, Situation};
-use crate::checker::step::{Step, find, has, holder_of, mode, waiter_of};
+use crate::checker::step::{Step, find, holder_of, mode, waiter_of};
 
 pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
     if step.batch_size > 1 && matches!(step.command, Command::Acquire(_)) {
@@ -101,20 +101,17 @@ fn nested(step: &Step<'_>, request: &leasehold_api::Acquire, waits: bool, seen: 
 }
 
 fn release(step: &Step<'_>, reply: ReleaseReply, seen: &mut Coverage) {
-    match reply {
-        ReleaseReply::NotHeld(EndReason::Released) => seen.reached(Situation::ReleasedTwice),
-        ReleaseReply::Released {
-            holder: Some(view), ..
-        } => {
-            let before = step
-                .operation()
-                .and_then(|own| holder_of(step.before, own.session, own.sequence));
-            if before.is_some_and(|before| mode(before) != view.mode) {
-                seen.reached(Situation::Downgraded);
-                lets_in(step, seen);
-            }
+    if let ReleaseReply::Released {
+        holder: Some(view), ..
+    } = reply
+    {
+        let before = step
+            .operation()
+            .and_then(|own| holder_of(step.before, own.session, own.sequence));
+        if before.is_some_and(|before| mode(before) != view.mode) {
+            seen.reached(Situation::Downgraded);
+            lets_in(step, seen);
         }
-        _ => {}
     }
 }
 
@@ -212,13 +209,5 @@ fn queue(step: &Step<'_>, seen: &mut Coverage) {
         Some(Mode::Shared) if readers > 0 => seen.reached(Situation::ReaderBehindWriter),
         Some(Mode::Permits(_)) => seen.reached(Situation::BigHeadBlocks),
         _ => {}
-    }
-    if let Some(own) = step.operation()
-        && matches!(step.command, Command::Release(_))
-        && holder_of(step.before, own.session, own.sequence)
-            .is_some_and(|holder| holder.end > step.now && has(holder, own.sequence))
-        && step.redelivered
-    {
-        seen.reached(Situation::ReleasedTwice);
     }
 }

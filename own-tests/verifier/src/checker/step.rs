@@ -8,6 +8,11 @@ use leasehold_api::{
     AcquireReply, ConvertReply, Key, LockSpec, Mode, Operation, Policy, Refused, ServerTime,
     SessionId,
 };
+use litemap::LiteMap;
+
+/// A small set. The checker stores few elements per run, and there are many runs: sorted vectors
+/// are built, searched and dropped faster than trees.
+pub(crate) type Set<T> = LiteMap<T, ()>;
 
 /// A step that a server executed. Times are on the true timeline unless they are a [`ServerTime`].
 pub(crate) struct Step<'a> {

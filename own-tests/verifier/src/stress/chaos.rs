@@ -142,6 +142,15 @@ impl Chaos {
         }
     }
 
+    /// Does something after this time.
+    fn later(&self, time: Duration, act: impl FnOnce() + Send + 'static) {
+        let sim = self.sim.clone();
+        drop(self.sim.spawn(async move {
+            sim.sleep(time).await;
+            act();
+        }));
+    }
+
     async fn cause(&mut self, kind: FaultKind) {
         let victim = self.victim();
         let backend = &self.clients[victim];
@@ -187,11 +196,7 @@ impl Chaos {
         let backend = self.clients[victim].clone();
         backend.isolate();
         let time = self.span(Duration::from_secs(3));
-        let sim = self.sim.clone();
-        drop(self.sim.spawn(async move {
-            sim.sleep(time).await;
-            backend.rejoin();
-        }));
+        self.later(time, move || backend.rejoin());
     }
 
     fn pause(&self, victim: usize) {
@@ -202,13 +207,12 @@ impl Chaos {
         backend.pause();
         let most = [self.plan.terms.lease * 2, Duration::from_secs(7)];
         let time = self.span(most[self.sim.draw(2) as usize]);
-        let (sim, dead) = (self.sim.clone(), Arc::clone(&self.dead[victim]));
-        drop(self.sim.spawn(async move {
-            sim.sleep(time).await;
+        let dead = Arc::clone(&self.dead[victim]);
+        self.later(time, move || {
             if !dead.load(Ordering::Relaxed) {
                 backend.resume();
             }
-        }));
+        });
     }
 
     /// Kills a client, unless it is the last one alive.
@@ -243,12 +247,8 @@ impl Chaos {
             return self.sim.restart(Data::Kept);
         }
         self.sim.stop();
-        let time = self.span(Duration::from_secs(3));
-        let sim = self.sim.clone();
-        drop(self.sim.spawn(async move {
-            sim.sleep(time).await;
-            sim.start(Data::Kept);
-        }));
+        let (time, sim) = (self.span(Duration::from_secs(3)), self.sim.clone());
+        self.later(time, move || sim.start(Data::Kept));
     }
 
     /// Refuses to publish for some time, or for the rest of the faulty phase.
@@ -257,12 +257,8 @@ impl Chaos {
         if self.sim.draw(2) == 1 {
             return;
         }
-        let time = self.span(Duration::from_secs(3));
-        let sim = self.sim.clone();
-        drop(self.sim.spawn(async move {
-            sim.sleep(time).await;
-            sim.allow_publish();
-        }));
+        let (time, sim) = (self.span(Duration::from_secs(3)), self.sim.clone());
+        self.later(time, move || sim.allow_publish());
     }
 
     async fn revoke(&self) {
@@ -313,11 +309,8 @@ impl Chaos {
         let ahead = self.node_clock();
         self.sim.switch_over(ahead, &staying);
         for client in staying {
-            let (sim, time) = (self.sim.clone(), self.span(LONGEST_DETOUR));
-            drop(self.sim.spawn(async move {
-                sim.sleep(time).await;
-                client.follow_primary();
-            }));
+            let time = self.span(LONGEST_DETOUR);
+            self.later(time, move || client.follow_primary());
         }
     }
 

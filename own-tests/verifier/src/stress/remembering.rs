@@ -2,15 +2,13 @@
 //! servers with `SET … IFEQ`. Memory and scripts are the production code's; only the server is simulated.
 
 use std::fmt;
-use std::sync::Arc;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
-    NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    ServerTime, SessionId, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
+    LockBackend, Moment, Note, NoteReply, Release, ReleaseReply, Renew, RenewReply, ServerTime,
+    Stamp, Stamped, forward_lock_backend,
 };
 use leasehold_redis_common::remembered::{
     Answer, Few, Memory, Outcome, Scripts, Server, Step, encode,
@@ -115,12 +113,9 @@ scripts!(Releases, Release, ReleaseReply, release);
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
 impl LockBackend for Remembering {
-    fn capabilities(&self) -> Capabilities {
-        self.backend.capabilities()
-    }
-
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.backend.runtime()
+    forward_lock_backend! {
+        |it| it.backend;
+        capabilities runtime clock read_clock listen poll inspect list close
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
@@ -130,33 +125,9 @@ impl LockBackend for Remembering {
         Ok(stamp)
     }
 
-    fn clock(&self, key: &Key) -> Option<ClockId> {
-        self.backend.clock(key)
-    }
-
-    fn clock_address(&self, clock: ClockId) -> Option<String> {
-        self.backend.clock_address(clock)
-    }
-
-    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
-        self.backend.read_clock(key).await
-    }
-
-    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
-        self.backend.self_check(key).await
-    }
-
-    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        self.backend.listen(session).await
-    }
-
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
         let scripts = Acquires(&self.backend);
         self.memory.execute(self, &scripts, batch).await
-    }
-
-    async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
-        self.backend.poll(batch).await
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
@@ -174,14 +145,6 @@ impl LockBackend for Remembering {
         self.backend.convert(request).await
     }
 
-    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        self.backend.inspect(key).await
-    }
-
-    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
-        self.backend.list(request).await
-    }
-
     async fn force_release(
         &self,
         request: &ForceRelease,
@@ -193,9 +156,5 @@ impl LockBackend for Remembering {
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
         self.memory.forget(&request.key);
         self.backend.write_note(request).await
-    }
-
-    async fn close(&self) -> Result<(), BackendError> {
-        self.backend.close().await
     }
 }
