@@ -340,9 +340,12 @@ impl RedisServer {
         stream.write_all(request.as_bytes())?;
         let (mut reply, mut part) = (Vec::new(), [0; 4_096]);
         while resp::frame(&reply).is_ok_and(|frame| frame.is_none()) {
-            match stream.read(&mut part)? {
-                0 => return Err(std::io::ErrorKind::UnexpectedEof.into()),
-                count => reply.extend_from_slice(&part[..count]),
+            match stream.read(&mut part) {
+                Ok(0) => return Err(std::io::ErrorKind::UnexpectedEof.into()),
+                Ok(count) => reply.extend_from_slice(&part[..count]),
+                // A read with a time limit is interrupted when the process goes on after it was stopped.
+                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
             }
         }
         Ok(String::from_utf8_lossy(&reply).into_owned())
