@@ -484,7 +484,7 @@ impl Ask {
     }
 
     /// Sends the attempt and expects that it is granted. The attempt is not needed any longer.
-    pub(crate) async fn is_granted(self, rule: &'static str) -> Verdict {
+    pub(crate) async fn granted(self, rule: &'static str) -> Verdict {
         self.acquired(rule).await.map(drop)
     }
 

@@ -70,7 +70,7 @@ async fn calls_work_again_after_a_cut(world: &World) -> Verdict {
         "a release is answered after a cut"
     );
     let other = world.session().await?;
-    other.ask(&lock).is_granted("S3").await
+    other.ask(&lock).granted("S3").await
 }
 
 /// Waits for a `Missed`, for [`RECONNECT`] units at most.

@@ -61,7 +61,7 @@ async fn acquire_twice_holds_once(world: &World) -> Verdict {
         );
     }
     held.released("rule 12").await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
@@ -88,14 +88,14 @@ async fn acquire_again_extends_nothing(world: &World) -> Verdict {
     world.pass(3).await;
     held.again().await?;
     world.pass(3).await;
-    b.ask(&lock).is_granted("rule 2").await
+    b.ask(&lock).granted("rule 2").await
 }
 
 async fn acquire_after_its_release_is_stale(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
     stale(&held).await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
@@ -113,7 +113,7 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
         "rule 12",
         "an acquire that arrives after its release is stale"
     );
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn older_sequence_is_stale(world: &World) -> Verdict {
@@ -128,7 +128,7 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
         "rule 12",
         "an attempt is stale if the session has already sent a later one"
     );
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
@@ -138,7 +138,7 @@ async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
     for _ in 0..5 {
         a.ask(&lock).acquired("S1").await?.released("S3").await?;
     }
-    first_of_b.is_granted("rule 12").await
+    first_of_b.granted("rule 12").await
 }
 
 async fn expired_acquire_is_stale(world: &World) -> Verdict {
@@ -178,7 +178,7 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
         );
     }
     let a = world.session().await?;
-    a.ask(&lock).is_granted("rule 12").await
+    a.ask(&lock).granted("rule 12").await
 }
 
 async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
@@ -192,7 +192,7 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
         );
     }
     let a = world.session().await?;
-    a.ask(&lock).is_granted("rule 12").await
+    a.ask(&lock).granted("rule 12").await
 }
 
 async fn too_late_changes_nothing(world: &World) -> Verdict {
@@ -208,7 +208,7 @@ async fn too_late_changes_nothing(world: &World) -> Verdict {
         "an acquire is not executed after its deliver-before"
     );
     // The client corrects its clock by the stamp and retries: the attempt is still usable.
-    ask.is_granted("rule 13").await
+    ask.granted("rule 13").await
 }
 
 async fn renewal_twice_is_true_now(world: &World) -> Verdict {
@@ -244,7 +244,7 @@ async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
         "a renewal that arrives after the release revives nothing",
     )
     .await?;
-    b.ask(&lock).is_granted("S3").await
+    b.ask(&lock).granted("S3").await
 }
 
 async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
@@ -275,5 +275,5 @@ async fn try_again_after_held_is_stale(world: &World) -> Verdict {
     held.released("S3").await?;
     // A delayed copy of the attempt must not acquire the key, because the caller has given up.
     stale(&tried).await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }

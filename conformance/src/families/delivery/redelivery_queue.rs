@@ -71,7 +71,7 @@ async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
     stale(&waiter).await?;
     held.released("S3").await?;
     stale(&waiter).await?;
-    a.ask(&lock).is_granted("rule 12").await
+    a.ask(&lock).granted("rule 12").await
 }
 
 async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
@@ -85,7 +85,7 @@ async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     waiter
         .poll_gone("rule 12", "a poll never creates a waiter or a hold")
         .await?;
-    a.ask(&lock).is_granted("rule 12").await
+    a.ask(&lock).granted("rule 12").await
 }
 
 async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
@@ -93,7 +93,7 @@ async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
     held.released("S3").await?;
     held.poll_gone("rule 12", "a poll of a released attempt finds nothing")
         .await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn poll_twice_is_granted_once(world: &World) -> Verdict {
@@ -110,7 +110,7 @@ async fn poll_twice_is_granted_once(world: &World) -> Verdict {
     );
     want_eq!(second.holds, 1, "rule 12", "a duplicate poll adds no hold");
     waiter.released("rule 12").await?;
-    a.ask(&lock).is_granted("rule 12").await
+    a.ask(&lock).granted("rule 12").await
 }
 
 async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
@@ -119,7 +119,7 @@ async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
     b.ask(&lock).acquired("rule 12").await?;
     b.ask(&lock).held("S1").await?;
     held.released("rule 12").await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
@@ -141,7 +141,7 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
         )
         .await?;
     outer.released("rule 12").await?;
-    b.ask(&lock).is_granted("rule 12").await
+    b.ask(&lock).granted("rule 12").await
 }
 
 async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
@@ -185,7 +185,7 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
         "rule 6",
         "a late copy of the upgrade names a past epoch and changes nothing"
     );
-    b.ask(&lock).shared().is_granted("rule 6").await
+    b.ask(&lock).shared().granted("rule 6").await
 }
 
 async fn late_conversion_after_the_release(world: &World) -> Verdict {

@@ -89,7 +89,7 @@ async fn sole_reader_upgrades(world: &World) -> Verdict {
     let token = held.upgraded(held.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
     held.downgraded(token).await?;
-    b.ask(&lock).shared().is_granted("rule 6").await
+    b.ask(&lock).shared().granted("rule 6").await
 }
 
 async fn upgrade_is_refused_beside_a_reader(world: &World) -> Verdict {
@@ -210,7 +210,7 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
         "rule 6",
         "an expired hold can't be converted"
     );
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 async fn conversion_to_the_current_mode(world: &World) -> Verdict {

@@ -124,7 +124,7 @@ async fn barging_excludes_too(world: &World) -> Verdict {
     let held = a.ask(&lock).acquired("S1").await?;
     b.ask(&lock).held("S1").await?;
     held.released("S3").await?;
-    b.ask(&lock).is_granted("S1").await
+    b.ask(&lock).granted("S1").await
 }
 
 async fn capabilities_are_as_declared(world: &World) -> Verdict {

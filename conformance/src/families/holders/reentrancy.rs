@@ -70,7 +70,7 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
             "the release of one hold leaves the other {left}"
         );
     }
-    b.ask(&lock).is_granted("rule 5").await
+    b.ask(&lock).granted("rule 5").await
 }
 
 async fn holds_are_released_in_any_order(world: &World) -> Verdict {
@@ -84,7 +84,7 @@ async fn holds_are_released_in_any_order(world: &World) -> Verdict {
         holds[1].renewed(world.units(300), "rule 5").await?;
     }
     holds[1].released("rule 5").await?;
-    b.ask(&lock).is_granted("rule 5").await
+    b.ask(&lock).granted("rule 5").await
 }
 
 async fn hold_limit(world: &World) -> Verdict {
@@ -110,7 +110,7 @@ async fn hold_limit(world: &World) -> Verdict {
         "a refused command changes nothing"
     );
     // A limit only applies to the attempt that carries it.
-    a.ask(&lock).owner(owner).is_granted("rule 5").await
+    a.ask(&lock).owner(owner).granted("rule 5").await
 }
 
 async fn inner_lease_never_shortens(world: &World) -> Verdict {
@@ -342,7 +342,7 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
         );
     }
     other.released("S3").await?;
-    b.ask(&lock).is_granted("rule 5").await
+    b.ask(&lock).granted("rule 5").await
 }
 
 async fn permits_do_not_nest(world: &World) -> Verdict {

@@ -243,7 +243,7 @@ async fn looking_extends_nothing(world: &World) -> Verdict {
         world.pass(1).await;
         b.inspect(&lock).await?;
     }
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 async fn looking_settles_nothing(world: &World) -> Verdict {

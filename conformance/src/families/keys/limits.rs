@@ -97,7 +97,7 @@ async fn holders_full(world: &World) -> Verdict {
         "the attempt allows two readers and no more"
     );
     first.released("S3").await?;
-    limited().is_granted("rule 13").await
+    limited().granted("rule 13").await
 }
 
 async fn expired_holders_leave_room(world: &World) -> Verdict {
@@ -109,7 +109,7 @@ async fn expired_holders_leave_room(world: &World) -> Verdict {
     }
     world.pass(4).await;
     let ask = a.ask(&lock).shared().limits(holders(1));
-    ask.is_granted("rule 4").await
+    ask.granted("rule 4").await
 }
 
 /// Expects that `other` is refused because the key is in use as `lock`.
@@ -201,7 +201,7 @@ async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
     ask.acquired("S1").await?;
     world.pass(4).await;
     b.ask(&Lock::rw("k")).shared().acquired("rule 4").await?;
-    a.ask(&Lock::rw("k")).shared().is_granted("rule 13").await
+    a.ask(&Lock::rw("k")).shared().granted("rule 13").await
 }
 
 async fn refused_attempt_changes_nothing(world: &World) -> Verdict {

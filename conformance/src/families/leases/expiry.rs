@@ -31,7 +31,7 @@ async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 /// Sends attempts around the end of the lease and checks each answer by its own stamp.
@@ -144,7 +144,7 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
         "rule 4",
         "a renewal never revives an expired lease"
     );
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 async fn expired_holder_cannot_release(world: &World) -> Verdict {
@@ -184,7 +184,7 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
     world.pass(7).await;
     b.ask(&lock).held("S1").await?;
     world.pass(5).await;
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 async fn renewal_never_shortens(world: &World) -> Verdict {
@@ -213,7 +213,7 @@ async fn short_lease_after_a_long_one(world: &World) -> Verdict {
     long.released("S3").await?;
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
-    b.ask(&lock).is_granted("L1").await
+    b.ask(&lock).granted("L1").await
 }
 
 async fn holder_expires_while_another_waits(world: &World) -> Verdict {
@@ -296,7 +296,7 @@ async fn one_reader_of_several(world: &World) -> Verdict {
         writer.ask(&lock).held("S1").await?;
         long.released("S3").await?;
     }
-    writer.ask(&lock).is_granted("rule 4").await
+    writer.ask(&lock).granted("rule 4").await
 }
 
 async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
@@ -306,7 +306,7 @@ async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
     world.pass(4).await;
     writer.ask(&lock).held("rule 4").await?;
     world.pass(17).await;
-    writer.ask(&lock).is_granted("L1").await
+    writer.ask(&lock).granted("L1").await
 }
 
 async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
@@ -322,7 +322,7 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
         "a reader that didn't renew is gone, even if others did"
     );
     all[0].released("S3").await?;
-    world.session().await?.ask(&lock).is_granted("L1").await
+    world.session().await?.ask(&lock).granted("L1").await
 }
 
 async fn dead_permit_comes_back_alone(world: &World) -> Verdict {

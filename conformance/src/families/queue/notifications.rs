@@ -117,7 +117,7 @@ async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     granted(world, &mut notifications, &waiter).await?;
     world.pass(7).await;
     let c = world.session().await?;
-    c.ask(&lock).is_granted("rule 10").await
+    c.ask(&lock).granted("rule 10").await
 }
 
 async fn pushed_grant_is_the_offer(world: &World) -> Verdict {

@@ -30,7 +30,7 @@ pub(super) const CASES: &[Case] = cases!("waiting";
 
 async fn free_key_is_not_waited_for(world: &World) -> Verdict {
     let a = world.session().await?;
-    a.ask(&Lock::mutex("k")).wait().is_granted("rule 7").await
+    a.ask(&Lock::mutex("k")).wait().granted("rule 7").await
 }
 
 async fn waiters_know_their_position(world: &World) -> Verdict {
@@ -168,7 +168,7 @@ async fn try_does_not_queue(world: &World) -> Verdict {
         )
         .await?;
     held.released("S3").await?;
-    c.ask(&lock).is_granted("rule 7").await
+    c.ask(&lock).granted("rule 7").await
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
@@ -202,7 +202,7 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
         "a waiter without polls expires with its waiter lease"
     );
     held.released("S3").await?;
-    c.ask(&lock).is_granted("L1").await
+    c.ask(&lock).granted("L1").await
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
@@ -235,7 +235,7 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     )?;
     world.pass(4).await;
     held.released("S3").await?;
-    c.ask(&lock).is_granted("rule 10").await
+    c.ask(&lock).granted("rule 10").await
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
@@ -248,7 +248,7 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     held.released("S3").await?;
     c.ask(&lock).held("rule 8").await?;
     world.pass(6).await;
-    c.ask(&lock).is_granted("rule 10").await
+    c.ask(&lock).granted("rule 10").await
 }
 
 async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
@@ -259,7 +259,7 @@ async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
     held.released("S3").await?;
     let wait = Wait::new(false).with_wait_until(a.now().await?);
     world.pass(1).await;
-    b.ask(&lock).wait_as(wait).is_granted("rule 10").await
+    b.ask(&lock).wait_as(wait).granted("rule 10").await
 }
 
 async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {

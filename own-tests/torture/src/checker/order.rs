@@ -4,7 +4,7 @@
 //! it asked a good while ago, without any fault of its own, of the servers or of the machine since then.
 
 use super::{Hold, Promise, STALL, Violation, seconds};
-use crate::history::{Call, Entry, History, Operation};
+use crate::history::{Call, Entry, Fault, History, Operation};
 use crate::protocol::Mode;
 
 /// After this time, a request has reached the server even on a busy machine.
@@ -16,15 +16,21 @@ const LATE_US: u64 = 200_000;
 
 /// Finds mutexes that went to a client although another one had waited for longer.
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
-    let waiting: Vec<&Operation> = history.operations().filter(|it| waits(it)).collect();
+    let mut waiting: Vec<&Operation> = history.operations().filter(|it| waits(it)).collect();
+    waiting.sort_by_key(|it| it.invoked);
+    // Whoever asked longer ago waits no more. An hour has too many waits to look at all of them for each hold.
+    let longest = waiting.iter().map(|it| ends(it).saturating_sub(it.invoked));
+    let longest = longest.max().unwrap_or(0);
+    let faults: Vec<&Fault> = history.faults().collect();
     let overtaken = |hold: &Hold<'_>| {
-        let mut waiting = waiting.iter().copied();
-        waiting.find(|waiter| {
+        let first = waiting.partition_point(|it| it.invoked + longest < hold.from);
+        let recent = waiting[first..].iter().copied();
+        let mut before = recent.take_while(|it| it.invoked + CERTAIN_US <= hold.asked);
+        before.find(|waiter| {
             waiter.key == hold.key
                 && waiter.client != hold.client
-                && waiter.invoked + CERTAIN_US <= hold.asked
                 && ends(waiter) > hold.from + LATE_US
-                && !is_disturbed(history, waiter, hold.from)
+                && !is_disturbed(&faults, waiter, hold.from)
         })
     };
     let violation = |hold: &Hold<'_>| {
@@ -69,9 +75,8 @@ fn ends(waiter: &Operation) -> u64 {
     waiter.completed.map_or(0, |at| at.min(limit))
 }
 
-fn is_disturbed(history: &History, waiter: &Operation, until: u64) -> bool {
-    let mut faults = history.faults();
-    faults.any(|fault| {
+fn is_disturbed(faults: &[&Fault], waiter: &Operation, until: u64) -> bool {
+    faults.iter().any(|fault| {
         let concerns =
             fault.client.is_none_or(|client| client == waiter.client) || fault.kind == STALL;
         concerns && fault.from <= until && fault.until + RECOVERY_US >= waiter.invoked
