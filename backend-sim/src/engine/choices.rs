@@ -195,13 +195,21 @@ impl Choices {
     }
 
     fn draw_one_of(&mut self, site: Site, bound: u32) -> u32 {
-        let value = match &mut self.mode {
-            Mode::Random(random) => random.below(bound),
-            Mode::Pct(pct) => pct.random.below(bound),
-            Mode::Replay => return self.follow(site, bound),
-            Mode::Guided(values) => values[site as usize].take(bound),
-        };
-        self.keep(site, bound, value)
+        match &mut self.mode {
+            Mode::Random(random) => {
+                let value = random.below(bound);
+                self.keep(site, bound, value)
+            }
+            Mode::Pct(pct) => {
+                let value = pct.random.below(bound);
+                self.keep(site, bound, value)
+            }
+            Mode::Replay => self.follow(site, bound),
+            Mode::Guided(values) => {
+                let value = values[site as usize].take(bound);
+                self.keep(site, bound, value)
+            }
+        }
     }
 
     /// Like [`draw`](Self::draw), for choosing the next actor. `actor` maps a value to its actor,
@@ -221,7 +229,8 @@ impl Choices {
     }
 
     fn keep(&mut self, site: Site, bound: u32, value: u32) -> u32 {
-        self.trace_draw(site, bound, value);
+        self.trace
+            .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
         if self.recording {
             self.draws.push(Draw { site, bound, value });
             self.position += 1;
@@ -231,13 +240,17 @@ impl Choices {
 
     fn follow(&mut self, site: Site, bound: u32) -> u32 {
         let at = self.position;
-        if at == self.draws.len() {
-            let value = 0;
-            self.draws.push(Draw { site, bound, value });
-        }
-        let recorded = &mut self.draws[at];
+        let Some(recorded) = self.draws.get_mut(at) else {
+            self.draws.push(Draw {
+                site,
+                bound,
+                value: 0,
+            });
+            self.position += 1;
+            return self.follow_folded(site, bound, 0);
+        };
         let fits = recorded.site == site && recorded.bound == bound;
-        if !fits && self.divergence.is_none() {
+        if !fits && matches!(self.mode, Mode::Replay) && self.divergence.is_none() {
             self.divergence = Some(Divergence {
                 draw: at,
                 of: self.given,
@@ -248,13 +261,13 @@ impl Choices {
         let value = recorded.value.min(bound - 1);
         *recorded = Draw { site, bound, value };
         self.position += 1;
-        self.trace_draw(site, bound, value);
-        value
+        self.follow_folded(site, bound, value)
     }
 
-    fn trace_draw(&mut self, site: Site, bound: u32, value: u32) {
+    fn follow_folded(&mut self, site: Site, bound: u32, value: u32) -> u32 {
         self.trace
             .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
+        value
     }
 
     pub(crate) const fn has_diverged(&self) -> bool {
