@@ -21,6 +21,11 @@ pub(super) const CASES: &[Case] = cases!("client_cancel";
 /// The maximum number of polls after which a future is dropped.
 const POLLS: u32 = 8;
 
+/// Polls a future at most `polls` times, then drops it, and its output. Returns whether it completed.
+async fn dropped_after(polls: u32, future: impl Future) -> bool {
+    polled(polls, future).await.is_some()
+}
+
 /// Expects that within ten units the key has `holders` holders and no waiters.
 async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Verdict {
     let mut counts = (u32::MAX, u32::MAX);
@@ -47,7 +52,7 @@ async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
         // A wait is only polled again when something happens, so the last counts may not occur.
-        let dropped = polled(polls, mutex.lock());
+        let dropped = dropped_after(polls, mutex.lock());
         let _ended = world.within(12, dropped).await;
         left(world, &a, 1, &format!("a wait after {polls} polls")).await?;
     }
@@ -63,7 +68,7 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
             world.pass(1).await;
             released(&held, "S3").await
         };
-        let dropped = polled(polls, mutex.lock());
+        let dropped = dropped_after(polls, mutex.lock());
         let (done, _ended) = join(releases, world.within(12, dropped)).await;
         done?;
         left(world, &a, 0, &format!("a grant after {polls} polls")).await?;
@@ -75,7 +80,7 @@ async fn dropped_try_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let mutex = b.mutex("k")?;
-        polled(polls, mutex.try_lock()).await;
+        dropped_after(polls, mutex.try_lock()).await;
         left(world, &a, 0, &format!("a try after {polls} polls")).await?;
     }
     Ok(())
@@ -85,7 +90,7 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
-        polled(polls, guard.release()).await;
+        dropped_after(polls, guard.release()).await;
         if polls > 0 {
             left(world, &a, 0, &format!("a release after {polls} polls")).await?;
         }
@@ -113,10 +118,10 @@ async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.rw_lock("k")?.write().await?;
-        polled(polls, guard.downgrade()).await;
+        dropped_after(polls, guard.downgrade()).await;
         left(world, &a, 0, &format!("a downgrade after {polls} polls")).await?;
         let guard = b.rw_lock("k")?.read().await?;
-        polled(polls, guard.try_upgrade()).await;
+        dropped_after(polls, guard.try_upgrade()).await;
         left(world, &a, 0, &format!("an upgrade after {polls} polls")).await?;
     }
     Ok(())
@@ -126,7 +131,7 @@ async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
     let (a, b) = (world.client().await?, world.client().await?);
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
-        if polled(polls, guard.into_handoff()).await.is_some() {
+        if dropped_after(polls, guard.into_handoff()).await {
             // The hand-off completed, so only its lease can end the hold.
             return Ok(());
         }
