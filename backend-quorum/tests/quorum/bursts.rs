@@ -17,7 +17,7 @@ use crate::support::{Process, Servers, ms, secs};
 async fn batches_outlive_their_callers() {
     for seed in seeds(16) {
         let burst = Burst::new(seed, 3);
-        burst.play(burst.random.ms_below(1_000), ms(0)).await;
+        burst.play(burst.random.ms_below(1_000), ms(0), 20).await;
     }
 }
 
@@ -26,7 +26,8 @@ async fn batches_outlive_their_callers() {
 async fn many_attempts_are_in_doubt() {
     for seed in seeds(2) {
         let burst = Burst::new(seed, 300);
-        burst.play(ms(0), ms(500) + burst.random.ms_below(30)).await;
+        let cut_off = ms(500) + burst.random.ms_below(30);
+        burst.play(ms(0), cut_off, 5).await;
     }
 }
 
@@ -50,8 +51,8 @@ impl Burst {
     }
 
     /// A client asks for all keys at once. Its runtime is blocked for some time, and two servers are out
-    /// of reach for some time.
-    async fn play(&self, blocked: Duration, cut_off: Duration) {
+    /// of reach for some time. Then the rival tries all keys, some times.
+    async fn play(&self, blocked: Duration, cut_off: Duration, times: u32) {
         let (a, b) = (self.process("a").await, self.process("b").await);
         let reachable = self.random.below(3) as usize;
         let others = || a.links.iter().enumerate().filter(|(n, _)| *n != reachable);
@@ -72,7 +73,7 @@ impl Burst {
             others().for_each(|(_, link)| link.rejoin());
         };
         let (guards, ()) = join(waiting, back).await;
-        for _ in 0..20 {
+        for _ in 0..times {
             self.try_all(&b, &guards).await;
             self.servers.advance(self.random.ms_below(200)).await;
         }
