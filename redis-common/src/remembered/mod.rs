@@ -29,6 +29,7 @@
 //! 2 W, until the watermarks of others have ended, and twice as long after each miss in a row. So clients that take turns
 //! with a key pay for a miss now and then. A client stops taking unknown keys for new ones after 64 misses in 2 W.
 
+mod clock;
 mod execute;
 mod stored;
 
@@ -43,13 +44,12 @@ use leasehold_api::{
 };
 use lru::LruCache;
 
+use clock::{Estimate, Exchange, Sample};
 pub use execute::{Answer, Few, Outcome, Predictable, Scripts, Server};
 pub use stored::{decode, encode};
 
 /// At most this many keys are remembered. Each takes about 1.5 kB.
 const MOST_KEYS: usize = 1_024;
-/// The server's clock is estimated for this time after a stamp.
-const CLOCK_LASTS: Duration = Duration::from_secs(10);
 /// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
 const LAG_PARTS: u32 = 8;
 /// How long the scripts serve a key that somebody else has used. After each further miss it is twice as long, up to
@@ -102,51 +102,6 @@ impl Entry {
         let times = 1 << self.misses.min(MOST_DOUBLINGS);
         self.scripts_until = now.saturating_add(SHARED_FOR * times);
         self.misses += 1;
-    }
-}
-
-/// A lower bound of the server's clock.
-#[derive(Clone, Copy)]
-struct Estimate {
-    clock: ClockId,
-    at: ServerTime,
-    /// By how much it may be behind.
-    lag: Duration,
-}
-
-/// A stamp, and the call that brought it.
-#[derive(Clone, Copy)]
-struct Sample {
-    stamp: Stamp,
-    exchange: Exchange,
-}
-
-impl Sample {
-    /// By how much the clocks may have drifted apart since.
-    fn drift(&self, now: Moment) -> Duration {
-        now.saturating_since(self.exchange.received) / bounds::DRIFT_PARTS + bounds::DRIFT_FLOOR
-    }
-
-    /// By how much the lower bound may be behind.
-    fn lag(&self, now: Moment) -> Duration {
-        let Exchange { sent, received } = self.exchange;
-        // The server's clock may be ahead by the drift that the bound has taken off, and by as much again.
-        self.drift(now) * 2 + received.saturating_since(sent)
-    }
-
-    /// A time that the server's clock has passed at `now`.
-    fn lower_bound(&self, now: Moment) -> ServerTime {
-        let elapsed = now.saturating_since(self.exchange.received);
-        let at = Duration::from_micros(self.stamp.at.as_micros()) + elapsed;
-        let micros = at.saturating_sub(self.drift(now)).as_micros();
-        ServerTime::from_micros(u64::try_from(micros).unwrap_or(u64::MAX)).max(self.stamp.at)
-    }
-
-    /// Whether a later stamp of the same clock shows that it was set back in between.
-    fn is_contradicted_by(&self, later: &Self) -> bool {
-        let sent = later.exchange.sent;
-        let tolerated = self.lower_bound(sent).saturating_since(later.stamp.at);
-        sent >= self.exchange.received && tolerated > bounds::DRIFT_FLOOR
     }
 }
 
@@ -264,7 +219,7 @@ impl Memory {
     /// are for the same clock.
     fn steps<E: Predictable>(&self, batch: &[E], now: Moment) -> Few<Step> {
         let mut inner = self.inner();
-        let Some(estimate) = inner.estimate(now) else {
+        let Some(estimate) = inner.clock.and_then(|it| it.estimate(now)) else {
             return Few::new();
         };
         let mut steps = Few::with_capacity(batch.len());
@@ -307,25 +262,7 @@ impl Memory {
     }
 }
 
-/// When a call was sent, and when its answer came.
-#[derive(Clone, Copy)]
-struct Exchange {
-    sent: Moment,
-    received: Moment,
-}
-
 impl Inner {
-    /// The server's clock, if it was read lately.
-    fn estimate(&self, now: Moment) -> Option<Estimate> {
-        let clock = self.clock?;
-        let is_recent = now.saturating_since(clock.exchange.received) <= CLOCK_LASTS;
-        is_recent.then(|| Estimate {
-            clock: clock.stamp.clock,
-            at: clock.lower_bound(now),
-            lag: clock.lag(now),
-        })
-    }
-
     fn step(
         &mut self,
         index: usize,
@@ -455,24 +392,17 @@ impl Inner {
         self.misses_since.saturating_add(SHARED_FOR)
     }
 
-    /// Keeps the stamp that is the better lower bound, unless it is old. If the server's clock is another one, or was
-    /// set back, the remembered times are void.
+    /// Notes the server's clock. If it is another one, or was set back, the remembered times are void.
     fn note_clock(&mut self, stamp: Stamp, exchange: Exchange) {
         let new = Sample { stamp, exchange };
-        let Some(known) = &self.clock else {
-            self.clock = Some(new);
-            return;
-        };
-        if known.stamp.clock != stamp.clock || known.is_contradicted_by(&new) {
-            self.keys.clear();
-            self.clock = Some(new);
-        } else {
-            let now = exchange.received;
-            let is_old = now.saturating_since(known.exchange.received) > CLOCK_LASTS;
-            if is_old || known.lower_bound(now) <= new.lower_bound(now) {
-                self.clock = Some(new);
+        self.clock = Some(match self.clock {
+            Some(known) if known.is_contradicted_by(&new) => {
+                self.keys.clear();
+                new
             }
-        }
+            Some(known) => known.or_better(new),
+            None => new,
+        });
     }
 }
 

@@ -8,6 +8,7 @@ use leasehold_api::{
     Acquire, BackendError, FencingToken, LockSpec, Mode, OwnerId, Release, SessionId,
 };
 
+use super::clock::CLOCK_LASTS;
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(30);
