@@ -269,7 +269,7 @@ fn short_lease_is_not_shortened_much() {
     let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
     server.pass(Duration::from_secs(5));
-    let lease = Duration::from_millis(400); // the lag is 60 ms
+    let lease = Duration::from_millis(800); // an eighth is 100 ms, and the lag is 120 ms
     assert_eq!(
         acquired(&client.acquire_for(&server, lease)).remaining,
         lease
