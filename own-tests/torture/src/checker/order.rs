@@ -18,7 +18,8 @@ const LATE_US: u64 = 200_000;
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut waiting: Vec<&Operation> = history.operations().filter(|it| waits(it)).collect();
     waiting.sort_by_key(|it| it.invoked);
-    // Whoever asked longer ago waits no more. An hour has too many waits to look at all of them for each hold.
+    // No wait is longer, so those that began earlier are over. A run of an hour has too many waits to look at all of
+    // them for each hold.
     let longest = waiting.iter().map(|it| ends(it).saturating_sub(it.invoked));
     let longest = longest.max().unwrap_or(0);
     let faults: Vec<&Fault> = history.faults().collect();
