@@ -320,8 +320,9 @@ mutants_of_the_scripts() {
     with_lints planted test -q --workspace --lib --test server --test scripts -- --nocapture mutant
 }
 
-# Runs the benches that compare leasehold with other lock libraries.
+# Runs the benches that compare leasehold with other lock libraries, and builds what torments those.
 benches_with_peers() {
+    with_lints cargo check -q -p leasehold-torture --all-targets --features peers
     with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
         --quick --only peer --out "$TMPDIR/bench-report"
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps --features peers
