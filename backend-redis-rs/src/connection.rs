@@ -154,8 +154,12 @@ fn shard_message(data: Vec<Value>) -> ConnectionEvent {
 /// `SET key new IFEQ old KEEPTTL`, or with `PXAT`, and with `GET` if the string is asked for.
 fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
     let CompareAndSet { key, old, new, .. } = *command;
-    let mut set = Cmd::with_capacity(8, 48 + key.len() + old.len() + new.len());
-    set.arg("SET").arg(key).arg(new).arg("IFEQ").arg(old);
+    let mut set = Cmd::with_capacity(8, 48 + key.len() + old.map_or(0, <[u8]>::len) + new.len());
+    set.arg("SET").arg(key).arg(new);
+    match old {
+        Some(old) => set.arg("IFEQ").arg(old),
+        None => set.arg("NX"),
+    };
     if command.get {
         set.arg("GET");
     }
@@ -170,10 +174,11 @@ fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
 fn found_by(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
     match answer.extract_error().map_err(failure)? {
         Value::Okay if !command.get => Ok(Found::Same),
-        Value::BulkString(bytes) if command.get => Ok(match bytes == command.old {
+        Value::BulkString(bytes) if command.get => Ok(match Some(&*bytes) == command.old {
             true => Found::Same,
             false => Found::Other(Some(bytes)),
         }),
+        Value::Nil if command.get && command.old.is_none() => Ok(Found::Same),
         Value::Nil => Ok(Found::Other(None)),
         // It may be a stored string, which authorizes releases.
         Value::BulkString(_) => Err(Failure::garbled("SET", &"a string")),

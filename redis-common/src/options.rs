@@ -197,8 +197,8 @@ impl Options {
         self
     }
 
-    /// Sets whether a free lock is taken and released by `SET … IFEQ` where the server has it: Valkey 8.1 or
-    /// later, Redis 8.4 or later.
+    /// Sets whether a free lock is taken and released by `SET` with `NX` or `IFEQ` where the server has both: Valkey 8.1
+    /// or later, Redis 8.4 or later.
     ///
     /// This costs the server a fraction of a script. It is used on a key that no other client has used lately, and
     /// only on one server, or behind Sentinel. In a cluster, and over your own connection, scripts serve all keys.

@@ -225,13 +225,13 @@ impl SimBackend {
     }
 
     /// Executes a command on a state that the caller remembers, as a client of Redis can with `SET … IFEQ`: the server
-    /// compares the stored form of the key's state with the first of `forms`, and stores the second if they are
-    /// equal. It checks nothing else, above all not the time `at` of the step; but a server with another clock than
-    /// that of `at` refuses. Returns the form that it has found: `None` if the key doesn't exist, or if its state has
-    /// no form.
+    /// compares the stored form of the key's state with `old`, and stores `new` if they are equal. `old` is `None` if
+    /// the key must not exist, as with `SET … NX`. It checks nothing else, above all not the time `at` of the step; but a
+    /// server with another clock than that of `at` refuses. Returns the form that it has found: `None` if the key
+    /// doesn't exist, and an empty one if its value has no form.
     ///
-    /// This is for tests of a backend that remembers states. So the run fails if the second form isn't that of the state
-    /// after the command.
+    /// This is for tests of a backend that remembers states. So the run fails if `new` isn't the form of the state after
+    /// the command.
     ///
     /// # Errors
     /// As for every call.
@@ -242,14 +242,15 @@ impl SimBackend {
         &self,
         key: &Key,
         encode: fn(&State) -> Option<Vec<u8>>,
-        forms: [Vec<u8>; 2],
+        (old, new): (Option<Vec<u8>>, Vec<u8>),
         command: Command,
         at: Stamp,
     ) -> Result<Stamped<Option<Vec<u8>>>, BackendError> {
         let request = Request::CompareAndSet(Box::new(CompareAndSet {
             key: key.clone(),
             encode,
-            forms,
+            old,
+            new,
             command,
             at,
         }));

@@ -33,8 +33,10 @@ pub(crate) struct CompareAndSet {
     pub(crate) key: Key,
     /// The stored form of a state; `None` for one that has none.
     pub(crate) encode: fn(&State) -> Option<Vec<u8>>,
-    /// The stored form before the step, and after it.
-    pub(crate) forms: [Vec<u8>; 2],
+    /// The stored form before the step; `None` if the key must not exist.
+    pub(crate) old: Option<Vec<u8>>,
+    /// The stored form after the step.
+    pub(crate) new: Vec<u8>,
     pub(crate) command: Command,
     /// The time of the step, as the client has chosen it, on a server's clock.
     pub(crate) at: Stamp,
@@ -56,7 +58,7 @@ pub(crate) struct Response {
     pub(crate) answers: Vec<ServerAnswer>,
     /// The answer to a request for a page of keys.
     pub(crate) listed: Listed,
-    /// The stored form that was compared.
+    /// The stored form that was compared; `None` if the key didn't exist.
     pub(crate) found: Option<Vec<u8>>,
 }
 

@@ -22,7 +22,7 @@ impl Network {
         self.servers.of(on_old).store.clock() != request.at.clock
     }
 
-    /// Returns the stored form before.
+    /// Returns the stored form before; `None` if the key didn't exist.
     pub(crate) fn compare_and_set(
         &mut self,
         now: Duration,
@@ -32,20 +32,21 @@ impl Network {
     ) -> Option<Vec<u8>> {
         let CompareAndSet {
             key,
+            encode,
+            old,
+            new,
             command,
             at,
-            forms: [old, new],
-            ..
         } = request;
         let store = &mut self.servers.of(on_old).store;
-        let (found, stamp) = (store.form(key, request.encode), store.stamp(now));
-        let applied = found.as_ref() == Some(old);
+        let (found, stamp) = (store.form(now, key, *encode), store.stamp(now));
+        let applied = found == *old;
         self.choices.trace.fold(14 ^ u64::from(applied) << 8);
         if applied {
             self.step(now, arrival, (key, command), at.at, 1, on_old);
-            let stored = self.servers.of(on_old).store.form(key, request.encode);
+            let store = &self.servers.of(on_old).store;
             assert!(
-                stored.as_ref() == Some(new),
+                store.state(key).and_then(encode).as_ref() == Some(new),
                 "the client stores another state of {key} than its command makes"
             );
         }

@@ -13,6 +13,8 @@ use crate::record::{ServerAnswer, ServerEvent, Tail};
 /// The server's clock at the start of a simulation. It is a round number of microseconds, so that a
 /// token shows the time of its grant: 1000000002500000 is 2.5 s after the start.
 const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
+/// A state is deleted so long after its stored end.
+const DELETED_AFTER: Duration = Duration::from_secs(1);
 
 /// The value of a key.
 #[derive(Clone, Debug)]
@@ -162,9 +164,24 @@ impl Store {
         }
     }
 
-    /// The stored form of the state of a key.
-    pub(crate) fn form(&self, key: &Key, encode: fn(&State) -> Option<Vec<u8>>) -> Option<Vec<u8>> {
-        self.state(key).and_then(encode)
+    /// The stored form of a key's value: `None` if the key doesn't exist, and an empty one for a value that has none.
+    /// A state is deleted some time after its end (rule 14), so absence comes back.
+    pub(crate) fn form(
+        &mut self,
+        elapsed: Duration,
+        key: &Key,
+        encode: fn(&State) -> Option<Vec<u8>>,
+    ) -> Option<Vec<u8>> {
+        let now = self.stamp(elapsed).at;
+        let form = match self.slots.get(key)? {
+            Slot::Lock(state) if state.stored_end().saturating_add(DELETED_AFTER) <= now => None,
+            Slot::Lock(state) => Some(encode(state).unwrap_or_default()),
+            Slot::Foreign(_) => Some(Vec::new()),
+        };
+        if form.is_none() {
+            self.slots.remove(key);
+        }
+        form
     }
 
     /// Returns the result of a command that writes nothing, or `None` if the command would write.

@@ -1,10 +1,12 @@
 //! Faults of servers and clocks: their effects on locks, and the replay of their logs.
 
+use leasehold_api::bounds::TOKEN_RETENTION;
+use leasehold_api::machine::{Command, State};
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome};
 use leasehold_sim::{Content, Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
 use crate::locks::{client, job};
-use crate::support::{Raw, assert_replays, ms, secs};
+use crate::support::{Raw, assert_replays, key, ms, secs};
 
 fn server() -> SimServer {
     SimServer::with_options(SimOptions::new(1).journal(16))
@@ -37,6 +39,45 @@ async fn restart_can_lose_only_the_last_commands() {
             .expect("served");
         assert_replays(&server);
     }
+}
+
+/// The form of a key's value, as a compare-and-set finds it.
+async fn form(client: &Raw) -> Option<Vec<u8>> {
+    let encode = |state: &State| {
+        state
+            .to_parts()
+            .waiters
+            .is_empty()
+            .then(|| state.to_bytes())
+    };
+    let stamp = client.backend.hello().await.expect("it serves");
+    let never = (Some(b"never".to_vec()), Vec::new());
+    let (key, backend) = (key(), &client.backend);
+    let answer = backend.compare_and_set(&key, encode, never, Command::Inspect, stamp);
+    answer.await.expect("it serves").reply
+}
+
+#[tokio::test(start_paused = true)]
+async fn compare_and_set_finds_nothing_a_form_or_another_value() {
+    let (server, a) = Raw::alone();
+    assert_eq!(form(&a).await, None);
+    a.acquire(secs(1)).await;
+    let held = form(&a).await.expect("a form");
+    assert!(!held.is_empty());
+    let (waiting, _) = a.queue(secs(1)).await;
+    assert_eq!(
+        form(&a).await,
+        Some(Vec::new()),
+        "a state with a waiter has no form"
+    );
+    a.release(waiting).await.expect("it serves");
+    // The token is kept for 10 minutes, and the state is deleted a second later.
+    server.advance(TOKEN_RETENTION).await;
+    assert!(form(&a).await.is_some_and(|it| !it.is_empty()));
+    server.advance(TOKEN_RETENTION).await;
+    assert_eq!(form(&a).await, None);
+    server.plant_foreign("job", "list");
+    assert_eq!(form(&a).await, Some(Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -33,13 +33,13 @@ pub enum ConnectionEvent {
     Closed,
 }
 
-/// A command `SET key new IFEQ old`: stores a string if the key has a certain other one.
+/// A command `SET key new IFEQ old`, or `SET key new NX`: stores a string if the key has a certain other one, or none.
 #[derive(Clone, Copy)]
 pub struct CompareAndSet<'a> {
     /// The key.
     pub key: &'a [u8],
-    /// The string to compare.
-    pub old: &'a [u8],
+    /// The string to compare; `None` if the key must not exist.
+    pub old: Option<&'a [u8]>,
     /// The string to store.
     pub new: &'a [u8],
     /// When the key expires, in milliseconds since 1970 (`PXAT`). `None` to leave that as it is (`KEEPTTL`).
@@ -50,9 +50,9 @@ pub struct CompareAndSet<'a> {
 
 /// What a [`CompareAndSet`] has found.
 pub enum Found {
-    /// The string to compare. The other one was stored.
+    /// What was expected. The new string was stored.
     Same,
-    /// Another string, or none. Contains the string if it was asked for.
+    /// Something else. Contains the string if it was asked for.
     Other(Option<Vec<u8>>),
 }
 

@@ -9,6 +9,10 @@
 //! # Why it is safe
 //! - **Nothing comes back.** Tokens, sequences and ends in a stored string only grow. So if the string is still the
 //!   remembered one, no command was executed on the key in between, however late the compare-and-set arrives.
+//! - **But absence does.** A key that doesn't exist is made (`SET new NX`), and it may have been used and deleted before
+//!   that arrives. A key that was held is kept for its token for T, 10 minutes. So only leases up to T are asked for in
+//!   this way: whatever has come and gone in between, this hold is over. If nobody had the key, it may hold it until its
+//!   lease is over, counted from when it was sent, even if it was given up.
 //! - **Time.** Nothing compares the time of the step with the server's clock. So the step is made at a *lower bound*
 //!   of that clock: the last stamp and the time since, less the drift allowance; or the time at which the remembered
 //!   string was stored, if that is later. The hold ends early by the difference, never late. The reply's stamp is the
@@ -22,8 +26,8 @@
 //!   step then finds another one.
 //!
 //! # When it is tried
-//! The scripts tell the time of their step, so the client predicts what they store, for a key that it doesn't know as
-//! for one that doesn't exist. The first step on a prediction also asks for the string that the server has (`GET`). A
+//! A key that the client doesn't know is taken for one that doesn't exist. The scripts tell the time of their step, so the
+//! client predicts what they store. The first step on a prediction or a new key also asks for the string that the server has (`GET`). A
 //! later one asks only whether it is the remembered one, which keeps the answer small. If it is another one, that is a
 //! *miss*: nothing was written, and a script executes the command in a second call. Then the scripts serve the key for
 //! 2 W, until the watermarks of others have ended, and twice as long after each miss in a row. So clients that take turns
@@ -78,6 +82,13 @@ struct Inner {
     /// The misses since then.
     misses: u32,
     misses_since: Moment,
+    machine: Machine,
+}
+
+/// The state machine of the server.
+#[derive(Default)]
+struct Machine {
+    settings: Settings,
     /// Working memory of [`stored::encode_into`].
     parts: StateParts,
 }
@@ -109,6 +120,7 @@ impl Entry {
 #[derive(Default)]
 struct Known {
     state: State,
+    /// Empty if there is no string: the key doesn't exist.
     bytes: Vec<u8>,
     /// The memory of an earlier string.
     spare: Vec<u8>,
@@ -161,9 +173,10 @@ impl Step {
         &self.key
     }
 
-    /// The string to compare.
-    pub fn expected(&self) -> &[u8] {
-        &self.known.bytes
+    /// The string to compare; `None` if the key must not exist.
+    pub fn expected(&self) -> Option<&[u8]> {
+        let bytes = &self.known.bytes;
+        (!bytes.is_empty()).then_some(bytes)
     }
 
     /// Whether the answer must contain the string that the key has, if it is another one.
@@ -205,12 +218,19 @@ impl Default for Inner {
             keys: LruCache::unbounded(),
             misses: 0,
             misses_since: Moment::default(),
-            parts: StateParts::default(),
+            machine: Machine::default(),
         }
     }
 }
 
 impl Memory {
+    /// Remembers the states of a server with these settings.
+    pub fn new(settings: Settings) -> Self {
+        let memory = Self::default();
+        memory.inner().machine.settings = settings;
+        memory
+    }
+
     fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -270,36 +290,31 @@ impl Inner {
         estimate: Estimate,
         now: Moment,
     ) -> Option<Step> {
-        let key = request.key();
-        let entry = self.keys.get_mut(key)?;
-        let known = entry.known.as_deref()?;
+        let may_guess = self.may_guess(now);
+        let entry = entry_of(&mut self.keys, request.key());
         if entry.scripts_until > now {
             return None;
         }
-        let at = estimate.at.max(known.at);
-        let mut command = request.command();
-        let fits = match &mut command {
-            Command::Acquire(request) => {
-                // The limit is for the server's clock, which is ahead of this time.
-                let latest = at.saturating_add(bounds::DELIVERY_WINDOW);
-                request.deliver_before = request.deliver_before.min(latest);
-                known.hold.is_none() && estimate.lag <= request.lease / LAG_PARTS
-            }
-            Command::Release(request) => {
-                (known.hold).is_some_and(|it| it.operation == request.operation)
-            }
-            _ => false,
+        let is_new = entry.touches == 0 && may_guess;
+        // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
+        let mut known = match entry.known.take() {
+            None if is_new => Box::default(),
+            known => known?,
         };
-        if !fits {
+        let at = estimate.at.max(known.at);
+        known.forget_what_is_deleted(at);
+        let mut command = request.command();
+        if !known.may_step(&mut command, at, estimate.lag, self.machine.settings) {
+            entry.known = (!is_new).then_some(known);
             return None;
         }
-        // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
-        let (known, touches) = (entry.known.take()?, entry.touches);
+        entry.touches += u64::from(is_new);
+        let touches = entry.touches;
         let stamp = Stamp {
             clock: estimate.clock,
             at,
         };
-        known.step(command, stamp, (index, touches), &mut self.parts)
+        known.step(command, stamp, (index, touches), &mut self.machine)
     }
 
     /// The server has compared the string, before the stamp. `None` if a script executes the command next.
@@ -318,7 +333,7 @@ impl Inner {
         };
         self.count_miss(received);
         let known = found.and_then(|bytes| Known::read(bytes, stamp.at));
-        let entry = self.entry(&step.key);
+        let entry = entry_of(&mut self.keys, &step.key);
         entry.known = known.map(Box::new);
         entry.leave_to_scripts(received);
         None
@@ -333,7 +348,7 @@ impl Inner {
         known.at = stamp.at.max(step.at);
         let is_acquire = matches!(step.reply, Reply::Acquire(_));
         known.hold = is_acquire.then_some(step.hold);
-        let entry = self.entry(&step.key);
+        let entry = entry_of(&mut self.keys, &step.key);
         known.is_certain = entry.touches == step.touches;
         if is_acquire {
             // Nobody else has had the key since the last release. A release doesn't show that.
@@ -345,9 +360,8 @@ impl Inner {
     }
 
     fn predict(&mut self, request: &impl Predictable, answer: &Stamped<Reply>, now: Moment) {
-        let may_guess = self.misses < MOST_MISSES || self.misses_end() <= now;
-        let mut parts = std::mem::take(&mut self.parts);
-        let entry = self.entry(request.key());
+        let may_guess = self.may_guess(now);
+        let entry = entry_of(&mut self.keys, request.key());
         entry.touches += 1;
         let known = match entry.known.take() {
             // It is taken for a key that doesn't exist.
@@ -355,23 +369,11 @@ impl Inner {
             known => known,
         };
         if let Some(known) = known {
-            entry.known = known.after(&request.command(), answer, &mut parts);
+            entry.known = known.after(&request.command(), answer, &mut self.machine);
             if entry.known.is_none() {
                 entry.scripts_until = entry.scripts_until.max(now.saturating_add(SHARED_FOR));
             }
         }
-        self.parts = parts;
-    }
-
-    /// The entry of a key, which is made if there is none.
-    fn entry(&mut self, key: &Key) -> &mut Entry {
-        if !self.keys.contains(key) {
-            self.keys.put(key.clone(), Entry::default());
-            if self.keys.len() > MOST_KEYS {
-                self.keys.pop_lru();
-            }
-        }
-        self.keys.get_mut(key).expect("it was put there")
     }
 
     fn forget(&mut self, key: &Key) {
@@ -379,6 +381,11 @@ impl Inner {
             entry.known = None;
             entry.touches += 1;
         }
+    }
+
+    /// Whether unknown keys are taken for new ones.
+    fn may_guess(&self, now: Moment) -> bool {
+        self.misses < MOST_MISSES || self.misses_end() <= now
     }
 
     fn count_miss(&mut self, now: Moment) {
@@ -420,16 +427,50 @@ impl Known {
         })
     }
 
+    /// The server has deleted a string whose expiry has passed, and so the key doesn't exist.
+    fn forget_what_is_deleted(&mut self, now: ServerTime) {
+        if !self.bytes.is_empty() && expiry(self.state.stored_end()) <= now.as_micros() / 1_000 {
+            *self = Self::default();
+        }
+    }
+
+    /// Whether a step on this state may be tried at this time, which may be behind the server's clock by `lag`.
+    fn may_step(
+        &self,
+        command: &mut Command,
+        at: ServerTime,
+        lag: Duration,
+        settings: Settings,
+    ) -> bool {
+        match command {
+            Command::Acquire(request) => {
+                // The limit is for the server's clock, which is ahead of this time by at most the lag.
+                let latest = at.saturating_add(settings.delivery_window);
+                let is_deliverable = request.deliver_before <= latest.saturating_add(lag);
+                request.deliver_before = request.deliver_before.min(latest);
+                // Absence comes back, but not before a hold that was in between would have kept the key for longer
+                // than this lease. So if the step is executed after it, its own hold is over.
+                let is_safe = !self.bytes.is_empty() || request.lease <= settings.retention;
+                let is_precise = lag <= request.lease / LAG_PARTS;
+                self.hold.is_none() && is_deliverable && is_precise && is_safe
+            }
+            Command::Release(request) => {
+                (self.hold).is_some_and(|it| it.operation == request.operation)
+            }
+            _ => false,
+        }
+    }
+
     /// Executes an acquire or a release at this time. `None` unless it succeeds, and concerns nobody else.
     fn step(
         mut self: Box<Self>,
         command: Command,
         at: Stamp,
         (index, touches): (usize, u64),
-        parts: &mut StateParts,
+        machine: &mut Machine,
     ) -> Option<Step> {
         let stored_end = self.state.stored_end();
-        let reply = step_alone(&mut self.state, &command, at.at)?;
+        let reply = machine.step_alone(&mut self.state, &command, at.at)?;
         let (key, hold) = match (&reply, &command) {
             (Reply::Acquire(_), Command::Acquire(request)) => (
                 request.key.clone(),
@@ -447,7 +488,7 @@ impl Known {
             index,
             touches,
             key,
-            new: stored::encode_into(&self.state, parts, spare)?,
+            new: machine.encode(&self.state, spare)?,
             expires: moved.then(|| expiry(self.state.stored_end())),
             known: self,
             clock: at.clock,
@@ -463,10 +504,10 @@ impl Known {
         mut self: Box<Self>,
         command: &Command,
         answer: &Stamped<Reply>,
-        parts: &mut StateParts,
+        machine: &mut Machine,
     ) -> Option<Box<Self>> {
         let at = answer.stamp.at;
-        let reply = step_alone(&mut self.state, command, at)?;
+        let reply = machine.step_alone(&mut self.state, command, at)?;
         if at < self.at || reply != answer.reply {
             return None;
         }
@@ -483,7 +524,7 @@ impl Known {
             (Reply::Release(ReleaseReply::Released { .. }), _) => None,
             _ => return None,
         };
-        self.bytes = stored::encode_into(&self.state, parts, std::mem::take(&mut self.bytes))?;
+        self.bytes = machine.encode(&self.state, std::mem::take(&mut self.bytes))?;
         self.is_certain = false;
         self.at = at;
         Some(self)
@@ -520,15 +561,33 @@ impl Step {
     }
 }
 
-/// Executes a command that concerns only its own session. `None` if somebody is to be told.
-fn step_alone(state: &mut State, command: &Command, now: ServerTime) -> Option<Reply> {
-    let env = Env {
-        now,
-        settings: Settings::default(),
-        reachable: &|_| Reach::Unknown,
-    };
-    let (reply, messages) = machine::step(state, env, command);
-    messages.is_empty().then_some(reply)
+impl Machine {
+    /// Executes a command that concerns only its own session. `None` if somebody is to be told.
+    fn step_alone(&self, state: &mut State, command: &Command, now: ServerTime) -> Option<Reply> {
+        let env = Env {
+            now,
+            settings: self.settings,
+            reachable: &|_| Reach::Unknown,
+        };
+        let (reply, messages) = machine::step(state, env, command);
+        messages.is_empty().then_some(reply)
+    }
+
+    /// The string that the scripts store for this state, in the memory of another one.
+    fn encode(&mut self, state: &State, memory: Vec<u8>) -> Option<Vec<u8>> {
+        stored::encode_into(state, &mut self.parts, memory)
+    }
+}
+
+/// The entry of a key, which is made if there is none.
+fn entry_of<'a>(keys: &'a mut LruCache<Key, Entry>, key: &Key) -> &'a mut Entry {
+    if !keys.contains(key) {
+        keys.put(key.clone(), Entry::default());
+        if keys.len() > MOST_KEYS {
+            keys.pop_lru();
+        }
+    }
+    keys.get_mut(key).expect("it was put there")
 }
 
 /// The only hold of a state that has no waiters.

@@ -58,9 +58,11 @@ impl Fake {
         if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
             return outcome();
         }
+        let now = self.stamp().at.as_micros() / 1_000;
         let mut states = self.states.lock().expect("no panic");
+        states.retain(|_, state| expiry(state.stored_end()) > now);
         let found = states.get(step.key()).and_then(encode);
-        if found.as_deref() == Some(step.expected()) {
+        if found.as_deref() == step.expected() {
             let state = decode(step.replacement()).expect("a state");
             states.insert(step.key().clone(), state);
             return Outcome::Same;
@@ -159,8 +161,17 @@ impl Client {
 
     /// The step of an acquire of the key, which is on its way.
     fn step(&mut self, server: &Fake) -> Option<Step> {
-        let request = self.request("a", server, LEASE);
+        self.step_for(server, LEASE)
+    }
+
+    fn step_for(&mut self, server: &Fake, lease: Duration) -> Option<Step> {
+        let request = self.request("a", server, lease);
         self.memory.steps(&[request], server.now()).pop()
+    }
+
+    fn reads_the_clock_of(&self, server: &Fake) {
+        let now = server.now();
+        self.memory.note_clock(server.stamp(), now, now);
     }
 
     fn release(&self, server: &Fake) -> Answer<ReleaseReply> {
@@ -209,6 +220,63 @@ fn free_key_of_one_client_needs_one_script() {
         assert!(token > last, "tokens grow");
         last = token;
     }
+}
+
+#[test]
+fn new_key_needs_no_script() {
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    client.reads_the_clock_of(&server);
+    assert_eq!(client.pair(&server).1, 0);
+}
+
+#[test]
+fn new_key_that_others_hold_is_a_miss() {
+    let (server, mut one, mut other) = (Fake::new(), Client::new(1), Client::new(2));
+    one.acquire(&server).expect("acquired");
+    other.reads_the_clock_of(&server);
+    server.scripts();
+    let answer = other.acquire(&server).expect("an answer").reply;
+    assert!(matches!(answer, AcquireReply::Contended { .. }));
+    assert_eq!(server.scripts(), 1, "after the miss");
+    assert_eq!(other.memory.inner().misses, 1);
+    let held = one.release(&server).expect("an answer").reply;
+    assert!(matches!(held, ReleaseReply::Released { holds_left: 0, .. }));
+}
+
+#[test]
+fn deleted_key_is_a_new_one() {
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    let (first, _) = client.pair(&server);
+    server.pass(bounds::TOKEN_RETENTION * 2);
+    client.reads_the_clock_of(&server);
+    let (second, scripts) = client.pair(&server);
+    assert_eq!(scripts, 0);
+    assert!(second > first, "tokens grow");
+}
+
+#[test]
+fn late_step_on_a_new_key_holds_nothing_after_others() {
+    for lease in [LEASE, bounds::TOKEN_RETENTION] {
+        let (server, mut client, mut other) = (Fake::new(), Client::new(1), Client::new(2));
+        client.reads_the_clock_of(&server);
+        let step = client.step_for(&server, lease).expect("a step");
+        other.pair(&server);
+        // The key is deleted after this time, so the step is executed.
+        server.pass(bounds::TOKEN_RETENTION + bounds::TOKEN_RETENTION / 8 + 2 * LEASE);
+        let outcome = server.execute(&step);
+        assert!(matches!(outcome, Outcome::Same));
+        let (stamp, now) = (server.stamp(), server.now());
+        let answer = client.memory.inner().finish(step, outcome, stamp, now);
+        let Some(Ok(Reply::Acquire(AcquireReply::Acquired(held)))) = answer else {
+            panic!("not acquired: {answer:?}");
+        };
+        assert_eq!(held.remaining, Duration::ZERO);
+        assert!(other.pair(&server).1 > 0, "nobody holds the key");
+    }
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    client.reads_the_clock_of(&server);
+    let longer = bounds::TOKEN_RETENTION + Duration::from_millis(1);
+    assert!(client.step_for(&server, longer).is_none());
 }
 
 #[test]
@@ -293,8 +361,7 @@ fn clock_that_was_set_back_voids_what_is_remembered() {
     let hour = 3_600_000_000;
     let back = server.stamp().at.as_micros() - hour;
     server.clock.lock().expect("no panic").at = ServerTime::from_micros(back);
-    let now = server.now();
-    client.memory.note_clock(server.stamp(), now, now);
+    client.reads_the_clock_of(&server);
     let held = acquired(&client.acquire(&server));
     assert_eq!(server.scripts(), 1, "a script knows the time");
     assert_eq!(held.remaining, LEASE);
@@ -345,7 +412,7 @@ fn memory_is_bounded_and_shows_no_secret() {
     let memory = Memory::default();
     for n in 0..3_000 {
         let key = Key::new(n.to_string()).expect("a good key");
-        memory.inner().entry(&key).known = Some(Box::default());
+        entry_of(&mut memory.inner().keys, &key).known = Some(Box::default());
     }
     assert_eq!(memory.inner().keys.len(), MOST_KEYS);
     assert_eq!(format!("{memory:?}"), "Memory { .. }");
@@ -379,6 +446,7 @@ fn wrong_guesses_are_limited() {
             ..Client::new(1)
         },
     );
+    client.reads_the_clock_of(&server);
     assert_eq!(
         client.pair(&server).1,
         2,
@@ -406,11 +474,22 @@ fn batch_has_steps_that_are_executed_or_miss_and_scripts() {
     }
     pair(&mut other, "changed");
     server.scripts();
-    let names = ["same", "new", "changed", "last"];
-    let batch = names.map(|name| client.request(name, &server, LEASE));
+    let names = ["same", "new", "long", "changed", "last"];
+    let lease = |name| {
+        if name == "long" {
+            2 * bounds::TOKEN_RETENTION
+        } else {
+            LEASE
+        }
+    };
+    let batch = names.map(|name| client.request(name, &server, lease(name)));
     let answers = client.memory.execute(&server, &server, &batch);
     let answers = answers.now_or_never().expect("the server answers at once");
-    assert_eq!(server.scripts(), 2, "one for the new key, one for the miss");
+    assert_eq!(
+        server.scripts(),
+        2,
+        "one for the long lease, one for the miss"
+    );
     let states = server.states.lock().expect("no panic");
     for (request, answer) in batch.iter().zip(&answers) {
         let state = &states[&request.key];
@@ -435,7 +514,10 @@ fn state_is_uncertain_if_something_else_was_sent_meanwhile() {
         let mut inner = client.memory.inner();
         let answer = inner.finish(step, Outcome::Same, stamp, now);
         assert!(answer.is_some_and(|it| it.is_ok()));
-        let known = inner.entry(&key()).known.take().expect("a state");
+        let known = entry_of(&mut inner.keys, &key())
+            .known
+            .take()
+            .expect("a state");
         assert_eq!(known.is_certain, !disturbs);
     }
 }
@@ -449,7 +531,7 @@ fn clock_that_was_set_back_under_a_step_does_not_keep_the_key() {
     stamp.at = ServerTime::from_micros(stamp.at.as_micros() - 3_600_000_000);
     let mut inner = client.memory.inner();
     inner.finish(step, Outcome::Same, stamp, now);
-    assert!(inner.entry(&key()).known.is_none());
+    assert!(entry_of(&mut inner.keys, &key()).known.is_none());
 }
 
 #[test]

@@ -8,6 +8,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use leasehold_api::{AcquireReply, BackendError, Key, ReleaseReply, RenewReply, SessionId};
+use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::requests::{LEASE, renew};
@@ -184,7 +185,7 @@ async fn missing_rights_are_named() {
         let user = ["ACL", "SETUSER", "locker", "reset", "on", ">pw"];
         admin(&server.url(), &[&user[..], rights].concat()).await;
         for constructor in &CONSTRUCTORS {
-            let backend = constructor.open(&url).await;
+            let backend = constructor.open_with(&url, scripts_alone()).await;
             let error = try_acquire(&backend, &key("forbidden"), 1).await;
             let error = error.expect_err("forbidden");
             assert!(
@@ -201,6 +202,11 @@ async fn missing_rights_are_named() {
     }
 }
 
+/// A new key is not acquired by a command that the user may use.
+fn scripts_alone() -> Options {
+    Options::new().compare_and_set(false)
+}
+
 /// A server repeats the arguments of an unknown command.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn secrets_are_in_no_error() {
@@ -208,7 +214,7 @@ async fn secrets_are_in_no_error() {
     let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
     let server = options.start();
     for constructor in &CONSTRUCTORS {
-        let backend = constructor.open(&server.url()).await;
+        let backend = constructor.open_with(&server.url(), scripts_alone()).await;
         let operation = operation(SessionId::from_bytes(*SESSION), 1);
         // The server repeats 128 bytes. The name is so long that they end with the session, before the id of
         // the clock: the libraries can't read an error that is no text.

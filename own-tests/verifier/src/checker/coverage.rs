@@ -88,6 +88,7 @@ situations! {
     OtherNodesClock = "the lock moved to a server whose clock was ahead or behind";
     RelayedGrant = "a grant reached a client whose subscription was at a replica";
     Compared = "a lock was taken or released by compare-and-set";
+    Created = "a lock that nobody had used was taken without a script";
     ComparedInVain = "a compare-and-set found another state";
     DataLost = "the server restarted without all its data";
     Evicted = "a key was removed";
@@ -103,7 +104,7 @@ impl Situation {
     /// Whether runs of a mode can reach it: outside of the model, and with clients that remember states.
     pub const fn is_reachable(self, out_of_model: bool, remembering: bool) -> bool {
         match self {
-            Self::Compared | Self::ComparedInVain => remembering,
+            Self::Compared | Self::Created | Self::ComparedInVain => remembering,
             other => out_of_model || !other.needs_broken_assumption(),
         }
     }

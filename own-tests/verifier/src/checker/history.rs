@@ -94,6 +94,8 @@ impl History {
                 let text = format!("a renewal of {operation:?} was sent after its release");
                 found.add("rule 11", text);
             }
+            // A late acquire that makes its key may hold it until its lease is over.
+            (_, Some(_)) if step.makes_late() => {}
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
                 let lived = waiter_of(step.before, name_of.0, name_of.1).is_some()
                     || holder_of(step.before, name_of.0, name_of.1).is_some();
@@ -128,6 +130,10 @@ impl History {
     /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
     /// granting clock is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
+        if step.makes_late() && !step.after.holders.iter().any(|it| it.end > step.clock) {
+            // Nobody ever has this hold.
+            return;
+        }
         let mut before = step.before.token;
         if let Some(token) = step.passing_epoch() {
             self.began(step, before, token, 0, seen, found);

@@ -96,6 +96,13 @@ impl Step<'_> {
         self.after.holders.iter().filter(move |t| t.end > now)
     }
 
+    /// Whether a client has made the key by an acquire that arrived after its delivery window.
+    pub(crate) fn makes_late(&self) -> bool {
+        let is_late = |before: ServerTime| before < self.clock;
+        self.before.spec.is_none()
+            && matches!(self.command, Command::Acquire(request) if is_late(request.deliver_before))
+    }
+
     /// Returns the waiters of the state before the step that had not expired.
     pub(crate) fn waiters_before(&self) -> impl Iterator<Item = &WaiterParts> {
         let now = self.now;

@@ -9,7 +9,7 @@ use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
 use crate::stress::healed::Healed;
-use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan};
+use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, UNTIL_DELETED};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
 const LONGEST_DETOUR: Duration = Duration::from_secs(30);
@@ -109,11 +109,16 @@ impl Chaos {
 
     /// Draws the delay of a message: often less than a lease, sometimes longer than a call.
     fn delay(&self) -> Duration {
-        match self.sim.draw(3) {
+        match self.sim.draw(if self.remembers() { 4 } else { 3 }) {
             0 => self.span(Duration::from_millis(50)),
             1 => self.span(self.plan.terms.lease),
-            _ => self.span(Duration::from_secs(4)),
+            2 => self.span(Duration::from_secs(4)),
+            _ => self.span(UNTIL_DELETED),
         }
+    }
+
+    fn remembers(&self) -> bool {
+        self.plan.remembers.is_some()
     }
 
     fn victim(&self) -> usize {
@@ -137,6 +142,9 @@ impl Chaos {
             Call::Note,
         ];
         match calls.get(self.sim.draw(13) as usize) {
+            Some(Call::Acquire) if self.remembers() && self.sim.draw(2) == 1 => {
+                self.clients[victim].inject_into(Call::CompareAndSet, fault);
+            }
             Some(call) => self.clients[victim].inject_into(*call, fault),
             None => self.clients[victim].inject(fault),
         }
@@ -230,8 +238,12 @@ impl Chaos {
     /// Delays an acquire past its delivery window, and pauses or kills its client. So neither a
     /// retry nor a release arrives before it.
     async fn silence(&self, victim: usize) {
-        let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
-        self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
+        let most = [Duration::from_secs(2), UNTIL_DELETED];
+        let most = most[usize::from(self.remembers() && self.sim.draw(2) == 1)];
+        let late = Duration::from_secs(2) + self.span(most);
+        for call in [Call::Acquire, Call::CompareAndSet] {
+            self.clients[victim].inject_into(call, Fault::DelayRequest(late));
+        }
         self.sim.sleep(self.span(Duration::from_secs(1))).await;
         let on = self.plan.fault_mix;
         if on.kills && (!on.pauses || self.sim.draw(2) == 1) {

@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{State, StateParts};
+use leasehold_api::machine::{Settings, State, StateParts};
 use leasehold_api::{Key, Kind, Mode, Operation};
 use leasehold_sim::{
     ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent, SimServer,
@@ -151,13 +151,18 @@ impl Observer for CheckingObserver {
 
 impl Monitor {
     /// Makes a monitor that observes the simulation from now on.
-    pub(crate) fn new(sim: &SimServer, model: Model, flaw: Option<Flaw>, notes: bool) -> Self {
+    pub(crate) fn new(
+        sim: &SimServer,
+        (model, settings): (Model, Settings),
+        flaw: Option<Flaw>,
+        notes: bool,
+    ) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             checker: Checker::new(model),
             owners: 0,
             resource: Resource::new(flaw),
             pauses: LiteMap::new_vec(),
-            retention: leasehold_api::bounds::TOKEN_RETENTION,
+            retention: settings.retention,
             steps: Vec::new(),
             era: Duration::ZERO,
             split: false,

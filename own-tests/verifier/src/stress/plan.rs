@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::machine::Settings;
 use leasehold_api::{Kind, Policy};
 use leasehold_sim::{Latency, Reads, SimServer};
 
@@ -116,8 +117,8 @@ pub(crate) struct Plan {
     pub(crate) fault_mix: FaultMix,
     /// What a replica does with commands that write nothing.
     pub(crate) reads: Reads,
-    /// Whether clients step on the states that they remember.
-    pub(crate) remembers: bool,
+    /// The settings of the server if clients step on the states that they remember.
+    pub(crate) remembers: Option<Settings>,
     /// The number of faults.
     pub(crate) incidents: u32,
     /// The longest time between two faults, and the longest work under the lock.
@@ -132,6 +133,9 @@ pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
 
 /// The longest time for which a client's requests go to a replica.
 pub(crate) const LONGEST_VISIT: Duration = Duration::from_secs(3);
+
+/// A server that forgets soon has deleted a key that nobody has used for this time.
+pub(crate) const UNTIL_DELETED: Duration = Duration::from_secs(60);
 
 /// The longest work under the lock, unless it is meant to outlast a lease. Meanwhile the waiters only
 /// poll once a second.
@@ -181,7 +185,7 @@ impl Plan {
             stubborn: false,
             fault_mix,
             reads: Reads::Refused,
-            remembers: false,
+            remembers: None,
             incidents,
             pace,
         }
@@ -235,7 +239,8 @@ impl Plan {
         } = self.terms;
         let turn = self.pace * 4 + lease + Duration::from_secs(2);
         let all = turn * (self.clients * 2);
-        lease * 4 + waiter_lease * 3 + Duration::from_secs(15) + all + self.set_back()
+        let break_time = self.remembers.map_or(Duration::ZERO, |_| UNTIL_DELETED);
+        lease * 4 + waiter_lease * 3 + Duration::from_secs(15) + all + self.set_back() + break_time
     }
 
     /// How long dead clients keep their holds and waiters.
@@ -250,7 +255,7 @@ impl Plan {
             // The next server's clock may be behind. Then an expired hold is live again, unless another client has
             // removed it: clients that remember are alone for a while.
             FaultMix { switchovers, .. }
-                if switchovers && (self.out_of_model || self.remembers) =>
+                if switchovers && (self.out_of_model || self.remembers.is_some()) =>
             {
                 LONGEST_STEP
             }

@@ -2,9 +2,12 @@
 //! servers with `SET … IFEQ`. Memory and scripts are the production code's; only the server is simulated.
 
 use std::fmt;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::join_all;
+use leasehold_api::bounds::DELIVERY_WINDOW;
+use leasehold_api::machine::Settings;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
     LockBackend, Moment, Note, NoteReply, Release, ReleaseReply, Renew, RenewReply, ServerTime,
@@ -18,6 +21,9 @@ use leasehold_sim::SimBackend;
 use crate::checker::Situation;
 use crate::stress::monitor::Monitor;
 
+/// The settings of a server that soon deletes a key that was used, so that its absence comes back within a run.
+pub(crate) const FORGETFUL: Settings = Settings::new(DELIVERY_WINDOW, Duration::from_secs(30));
+
 /// A client with a memory.
 pub(crate) struct Remembering {
     backend: SimBackend,
@@ -26,22 +32,29 @@ pub(crate) struct Remembering {
 }
 
 impl Remembering {
-    pub(crate) fn new(backend: SimBackend, monitor: Monitor) -> Self {
+    pub(crate) fn new(backend: SimBackend, settings: Settings, monitor: Monitor) -> Self {
         Self {
             backend,
-            memory: Memory::default(),
+            memory: Memory::new(settings),
             monitor,
         }
     }
 
-    /// What the string says that the server has found.
+    /// What the string says that the server has found; an empty one stands for a value that is no string.
     fn outcome(&self, step: &Step, found: Option<Vec<u8>>) -> Outcome {
-        if found.as_deref() == Some(step.expected()) {
-            self.monitor.reached(Situation::Compared);
+        if found.as_deref() == step.expected() {
+            self.monitor.reached(match found {
+                Some(_) => Situation::Compared,
+                None => Situation::Created,
+            });
             return Outcome::Same;
         }
         self.monitor.reached(Situation::ComparedInVain);
-        Outcome::Other(found.filter(|_| step.learns()))
+        match found {
+            // Redis: WRONGTYPE.
+            Some(bytes) if bytes.is_empty() => Outcome::NotExecuted,
+            found => Outcome::Other(found.filter(|_| step.learns())),
+        }
     }
 }
 
@@ -65,13 +78,14 @@ impl Server for Remembering {
         steps: &[Step],
     ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
         let answers = steps.iter().map(|step| {
-            let (old, new) = (step.expected().to_vec(), step.replacement().to_vec());
+            let old = step.expected().map(<[u8]>::to_vec);
+            let new = step.replacement().to_vec();
             let at = Stamp {
                 clock: step.clock(),
                 at: step.at(),
             };
             let command = step.command().clone();
-            (self.backend).compare_and_set(step.key(), encode, [old, new], command, at)
+            (self.backend).compare_and_set(step.key(), encode, (old, new), command, at)
         });
         let (mut outcomes, mut at, mut unknown) = (Few::new(), None, None);
         for (answer, step) in join_all(answers).await.into_iter().zip(steps) {

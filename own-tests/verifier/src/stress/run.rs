@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use leasehold_api::machine::Settings;
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{
     JoinHandle, Reads, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
@@ -16,7 +17,7 @@ use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
 use crate::stress::outcome::StressRun;
 use crate::stress::plan::{Assumption, Plan};
-use crate::stress::remembering::Remembering;
+use crate::stress::remembering::{self, Remembering};
 use crate::stress::resource::Flaw;
 use crate::stress::worker::Worker;
 
@@ -146,6 +147,7 @@ impl Stress {
         scheduling: Scheduling,
     ) -> (RunReport<()>, Option<Monitor>) {
         let stress = self.clone();
+        let options = options.settings(self.settings());
         let options = if self.out_of_model || self.broken.is_some() {
             options.journal(JOURNAL)
         } else {
@@ -170,13 +172,22 @@ impl Stress {
         (report, monitor)
     }
 
+    /// In the model, a key that clients remember is soon deleted. Outside of it, a server's clock may be set back by more
+    /// than such a time.
+    fn settings(&self) -> Settings {
+        match self.remembers && !self.out_of_model {
+            true => remembering::FORGETFUL,
+            false => Settings::default(),
+        }
+    }
+
     fn monitor(&self, sim: &SimServer, notes: bool) -> Monitor {
         let model = if self.out_of_model {
             Model::Outside
         } else {
             Model::Within
         };
-        let monitor = Monitor::new(sim, model, self.flaw, notes);
+        let monitor = Monitor::new(sim, (model, self.settings()), self.flaw, notes);
         monitor.look_only_for(self.promises);
         monitor
     }
@@ -190,7 +201,7 @@ impl Stress {
             plan.reads = Reads::Answered;
         }
         if self.remembers {
-            plan.remembers = true;
+            plan.remembers = Some(self.settings());
             plan.rounds *= 3;
         }
         if let Some((clients, rounds)) = self.size {
@@ -292,8 +303,11 @@ fn users_of(
     healed: &Arc<Healed>,
 ) -> Vec<JoinHandle<()>> {
     let locks = match plan.remembers {
-        true => LockClient::new(Remembering::new(backend.clone(), monitor.clone())),
-        false => LockClient::new(backend.clone()),
+        Some(settings) => {
+            let (backend, monitor) = (backend.clone(), monitor.clone());
+            LockClient::new(Remembering::new(backend, settings, monitor))
+        }
+        None => LockClient::new(backend.clone()),
     };
     let mut tasks = Vec::new();
     for key in keys {

@@ -2,6 +2,7 @@
 
 use std::ops::ControlFlow;
 
+use leasehold_api::machine::Settings;
 use leasehold_sim::{Scheduling, SimOptions, Simulation, Site, Tape};
 
 use crate::checker::Model;
@@ -30,7 +31,12 @@ impl SmallScope {
         let report = Simulation::new(options.atomic_calls(true))
             .scheduling(scheduling)
             .run(|sim| {
-                *slot = Some(Monitor::new(&sim, Model::Within, None, false));
+                *slot = Some(Monitor::new(
+                    &sim,
+                    (Model::Within, Settings::default()),
+                    None,
+                    false,
+                ));
                 try_only(sim, self.clients, self.calls)
             });
         StressRun::new(report, monitor.as_ref())

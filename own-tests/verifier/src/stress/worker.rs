@@ -15,7 +15,7 @@ use crate::checker::{GuardId, Holding, Situation, TrackableGuard};
 use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
-use crate::stress::plan::{LONGEST_VISIT, Plan};
+use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED};
 
 /// A worker, with its client and its key.
 pub(crate) struct Worker {
@@ -102,7 +102,7 @@ impl Worker {
 
     /// Runs all rounds, and one more after recovery, in which the worker must get the lock.
     pub(crate) async fn run(self) {
-        if self.plan.remembers {
+        if self.plan.remembers.is_some() {
             // Each client is alone for a while.
             let turns = u32::try_from(self.client).unwrap_or(0) * 6;
             self.sleep(self.span(self.plan.pace * turns)).await;
@@ -119,6 +119,10 @@ impl Worker {
             };
             self.round(wait_limit, self.plan.fault_mix.cancels).await;
             self.sleep(self.span(self.plan.pace / 2)).await;
+            if self.plan.remembers.is_some() && self.draw(16) == 15 {
+                // Perhaps until the key doesn't exist any more.
+                self.sleep(self.span(UNTIL_DELETED)).await;
+            }
         }
         self.healed.wait().await;
         self.round(WaitLimit::Forever, false).await;
