@@ -172,7 +172,6 @@ impl Connector for FredConnector {
 
     async fn open(
         &self,
-        _: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<FredConnection, Failure> {
         let mut builder = self.0.clone();
@@ -523,7 +522,7 @@ mod tests {
         let options = Options::new();
         let connector = FredConnector::from_url(&url, &options).expect("good settings");
         let events = tokio::sync::mpsc::unbounded_channel().0;
-        let connection = connector.open(&options, Some(events)).await;
+        let connection = connector.open(Some(events)).await;
         let connection = connection.expect("a server that runs");
         let names = |numbers: [u8; 2]| numbers.map(|number| format!("{{a}}{number}"));
         for channel in names([1, 2]) {

@@ -5,13 +5,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
+use leasehold_redis_common::RespVersion;
 use leasehold_redis_common::connection::{
     CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind, Found,
     ServerUrl, SlotRange, UnboundedSender,
 };
 use leasehold_redis_common::remembered::Few;
 use leasehold_redis_common::script::{AddressedCall, ErrorClass};
-use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
 use tokio::task::AbortHandle;
@@ -66,7 +66,6 @@ impl Connector for RedisConnector {
 
     async fn open(
         &self,
-        _: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<RedisConnection, Failure> {
         let (source, resp) = match self {

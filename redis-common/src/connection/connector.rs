@@ -9,7 +9,6 @@ use tokio::sync::mpsc::UnboundedSender;
 use super::failure::{Failure, FailureKind};
 use super::slots::SlotRange;
 use super::url::ServerUrl;
-use crate::options::Options;
 use crate::remembered::Few;
 use crate::script::{AddressedCall, ErrorClass};
 
@@ -93,7 +92,6 @@ pub trait Connector: Send + Sync + 'static {
     /// on the runtime that drives the connection. The connection sends its events to `events`.
     fn open(
         &self,
-        options: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
 }

@@ -169,7 +169,6 @@ impl Connector for ToNode {
 
     async fn open(
         &self,
-        _: &Options,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Self, Failure> {
         if let Some(events) = events {

@@ -25,7 +25,6 @@ use super::failure::Failure;
 use super::lock;
 use super::shared::{Connected, Shared, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
-use crate::options::Options;
 
 /// Asking the sentinels may take this part of the time for connecting. The rest is for the server.
 const ASK_PARTS: u32 = 2;
@@ -209,7 +208,7 @@ impl<C: Connector> SentinelSource<C> {
         let service = Arc::clone(&self.service);
         // In a task, so that it finishes if another sentinel is faster: its connection is kept.
         let asking = self.handle.spawn(async move {
-            let asking = asked.primary_of(&service, &shared.options);
+            let asking = asked.primary_of(&service);
             let answer = shared.runtime.timeout(limit, asking).await;
             if answer.is_none() {
                 asked.kept.lock().await.take();
@@ -320,13 +319,9 @@ impl<C: Connector> SentinelSource<C> {
 
 impl<C: Connector> Sentinel<C> {
     /// Asks over the connection that was kept, or over a new one.
-    async fn primary_of(
-        &self,
-        service: &str,
-        options: &Options,
-    ) -> Result<Option<(String, u16)>, Failure> {
+    async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
         loop {
-            let (connection, is_new) = self.connection(options).await?;
+            let (connection, is_new) = self.connection().await?;
             match connection.primary_of(service).await {
                 Ok(address) => return Ok(address),
                 Err(failure) => {
@@ -340,14 +335,14 @@ impl<C: Connector> Sentinel<C> {
     }
 
     /// Returns the connection that was kept, or opens one. Also returns whether it is new.
-    async fn connection(&self, options: &Options) -> Result<(Arc<C::Connection>, bool), Failure> {
+    async fn connection(&self) -> Result<(Arc<C::Connection>, bool), Failure> {
         let mut kept = self.kept.lock().await;
         if let Some(connection) = &*kept
             && !connection.is_closed()
         {
             return Ok((Arc::clone(connection), false));
         }
-        let connection = Arc::new(self.connector.open(options, None).await?);
+        let connection = Arc::new(self.connector.open(None).await?);
         *kept = Some(Arc::clone(&connection));
         Ok((connection, true))
     }

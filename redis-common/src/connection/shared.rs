@@ -117,7 +117,7 @@ impl<C: Connector> Shared<C> {
         let moves = self.moves();
         let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
         let opening = async {
-            let connection = connector.open(&self.options, sender).await?;
+            let connection = connector.open(sender).await?;
             // Both at once, to save a round trip.
             let rights = self.checks.missing_rights(&connection, &self.has_rights);
             let (info, missing) = join(connection.info(None), rights).await;
