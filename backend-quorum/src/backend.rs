@@ -294,7 +294,7 @@ impl LockBackend for Quorum {
             Ok(()) => {
                 let asked = open.into_iter();
                 let asked = asked.map(|request| self.prepare(request, sent));
-                self.elect(asked.collect(), ballots, until).await
+                self.vote(asked.collect(), ballots, until).await
             }
             Err(error) => vec![Err(error); open.len()],
         };

@@ -1,15 +1,15 @@
 //! What became of the operations that this client asked for. Each has one fate, decided once, here.
 //!
-//! An operation that was taken back or released must never be elected: one of the releases may still be
-//! on its way to a server, and would end that grant behind the back of its guard. An operation that was
-//! elected must not be taken back, because its guard may be in use. So there is one ballot on an operation
+//! An operation that was taken back or released must never win its ballot: one of the releases may still be
+//! on its way to a server, and would end that grant behind the back of its guard. An operation that
+//! has won must not be taken back, because its guard may be in use. So there is one ballot on an operation
 //! at a time, and its outcome is remembered.
 //!
 //! The memory is bounded. If an operation that has ended is forgotten, all operations of the session up to that one
-//! count as ended, except those that are remembered as elected or have a ballot under way. That is always safe: the
+//! count as ended, except those that are remembered as won or have a ballot under way. That is always safe: the
 //! client goes on with a new operation, which has a higher sequence.
 //!
-//! What was elected has a bound of its own, because it is needed for as long as the lock is held, and a lock
+//! What has won has a bound of its own, because it is needed for as long as the lock is held, and a lock
 //! may be held through any number of other outcomes: to know the token of its guard, and to repair it.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -23,9 +23,9 @@ use crate::server::lock;
 
 /// The operations that are remembered to have ended, for each session.
 const MAX_ENDED: usize = 256;
-/// The operations that are remembered as elected, for each session. The one that was renewed least recently
+/// The operations that are remembered as won, for each session. The one that was renewed least recently
 /// makes room: a guard may end without a release.
-const MAX_ELECTED: usize = 10_000;
+const MAX_WON: usize = 10_000;
 /// A session that has been silent for so long is forgotten. Its client tries an attempt again within
 /// seconds.
 const FORGOTTEN_AFTER: Duration = bounds::MAX_LEASE;
@@ -38,8 +38,8 @@ pub(crate) struct Fates(Mutex<BTreeMap<SessionId, Session>>);
 struct Session {
     /// The sequences that a ballot is under way for, and what is decided about them. Nothing is forgotten here.
     open: BTreeMap<u64, Option<Fate>>,
-    /// What was elected and has not ended, by when it was last asked for.
-    elected: LruCache<u64, Arc<Hold>>,
+    /// What has won and has not ended, by when it was last asked for.
+    won: LruCache<u64, Arc<Hold>>,
     ended: BTreeSet<u64>,
     /// Every sequence up to this one has ended, unless it is in one of the maps. See `fate`.
     ended_up_to: Option<u64>,
@@ -48,7 +48,7 @@ struct Session {
 
 #[derive(Clone, Debug)]
 enum Fate {
-    Elected(Arc<Hold>),
+    Won(Arc<Hold>),
     /// Taken back, released or lost.
     Ended,
 }
@@ -109,7 +109,7 @@ impl Fates {
     pub(crate) fn hold(&self, operation: Operation, now: Moment) -> Option<Arc<Hold>> {
         let mut sessions = lock(&self.0);
         let session = sessions.get_mut(&operation.session)?;
-        let hold = session.elected.get(&operation.sequence)?;
+        let hold = session.won.get(&operation.sequence)?;
         session.last_used = now;
         Some(Arc::clone(hold))
     }
@@ -121,7 +121,7 @@ impl Fates {
         });
     }
 
-    /// Notes that an operation is lost. One that was not elected may still be.
+    /// Notes that an operation is lost. One that has not won may still win.
     pub(crate) fn lose(&self, operation: Operation, now: Moment) {
         if self.hold(operation, now).is_some() {
             self.end(operation, now);
@@ -147,7 +147,7 @@ impl Session {
         Self {
             open: BTreeMap::new(),
             // A cache with a bound would allocate it at once.
-            elected: LruCache::unbounded(),
+            won: LruCache::unbounded(),
             ended: BTreeSet::new(),
             ended_up_to: None,
             last_used: Moment::default(),
@@ -157,8 +157,8 @@ impl Session {
     /// What is decided about an operation whose ballot is to begin. What is remembered goes before the mark. Once the
     /// ballot has begun, its entry in `open` decides, whatever is forgotten meanwhile.
     fn fate(&self, sequence: u64) -> Option<Fate> {
-        if let Some(hold) = self.elected.peek(&sequence) {
-            return Some(Fate::Elected(Arc::clone(hold)));
+        if let Some(hold) = self.won.peek(&sequence) {
+            return Some(Fate::Won(Arc::clone(hold)));
         }
         let forgotten = self.ended_up_to.is_some_and(|last| sequence <= last);
         (forgotten || self.ended.contains(&sequence)).then_some(Fate::Ended)
@@ -169,22 +169,22 @@ impl Session {
             *open = Some(fate.clone());
         }
         match fate {
-            Fate::Elected(hold) => self.elect(sequence, hold),
+            Fate::Won(hold) => self.win(sequence, hold),
             Fate::Ended => self.end(sequence),
         }
     }
 
-    fn elect(&mut self, sequence: u64, hold: Arc<Hold>) {
-        self.elected.put(sequence, hold);
-        if self.elected.len() > MAX_ELECTED
-            && let Some((unused, _)) = self.elected.pop_lru()
+    fn win(&mut self, sequence: u64, hold: Arc<Hold>) {
+        self.won.put(sequence, hold);
+        if self.won.len() > MAX_WON
+            && let Some((unused, _)) = self.won.pop_lru()
         {
             self.end(unused);
         }
     }
 
     fn end(&mut self, sequence: u64) {
-        self.elected.pop(&sequence);
+        self.won.pop(&sequence);
         self.ended.insert(sequence);
         if self.ended.len() > MAX_ENDED {
             let oldest = self.ended.pop_first();
@@ -203,17 +203,17 @@ pub(crate) struct OpenBallot<'a> {
 
 impl OpenBallot<'_> {
     /// Decides the fate of the operation. `in_doubt` says whether a server may have granted it.
-    pub(crate) fn decide(self, elected: Option<Hold>, in_doubt: bool, now: Moment) -> Verdict {
+    pub(crate) fn decide(self, won: Option<Hold>, in_doubt: bool, now: Moment) -> Verdict {
         let sequence = self.operation.sequence;
         self.fates.with(self.operation.session, now, |session| {
             let decided = session.open.get(&sequence).cloned().flatten();
-            match (decided, elected) {
+            match (decided, won) {
                 // A copy. It can't bring another token: its servers report the holds that they granted together, and
                 // none has been repaired, because copies are sent before the first renewal.
-                (Some(Fate::Elected(_)), _) => Verdict::Stands,
+                (Some(Fate::Won(_)), _) => Verdict::Stands,
                 (Some(Fate::Ended), Some(_)) => Verdict::Released,
                 (None, Some(hold)) => {
-                    session.decide(sequence, Fate::Elected(Arc::new(hold)));
+                    session.decide(sequence, Fate::Won(Arc::new(hold)));
                     Verdict::Stands
                 }
                 (None | Some(Fate::Ended), None) if in_doubt => {
@@ -266,9 +266,9 @@ mod tests {
         }
     }
 
-    fn decide(fates: &Fates, sequence: u64, elected: bool) -> Verdict {
+    fn decide(fates: &Fates, sequence: u64, won: bool) -> Verdict {
         let ballot = begin(fates, sequence).expect("no fate yet");
-        ballot.decide(elected.then(|| hold(sequence)), true, NOW)
+        ballot.decide(won.then(|| hold(sequence)), true, NOW)
     }
 
     /// Ends later operations until each earlier one that has ended is forgotten.
@@ -279,8 +279,8 @@ mod tests {
     }
 
     /// Elects so many operations that one which is not renewed is forgotten.
-    fn forget_elected(fates: &Fates) {
-        for sequence in 2_000..2_000 + MAX_ELECTED as u64 {
+    fn forget_won(fates: &Fates) {
+        for sequence in 2_000..2_000 + MAX_WON as u64 {
             decide(fates, sequence, true);
         }
     }
@@ -320,7 +320,7 @@ mod tests {
     }
 
     #[test]
-    fn released_operation_is_not_elected() {
+    fn released_operation_does_not_win() {
         for forgotten in [false, true] {
             let fates = Fates::default();
             let ballot = begin(&fates, 1).expect("no fate yet");
@@ -334,11 +334,11 @@ mod tests {
     }
 
     #[test]
-    fn elected_operation_is_not_taken_back_even_if_it_is_forgotten() {
+    fn operation_that_has_won_is_not_taken_back_even_if_it_is_forgotten() {
         let fates = Fates::default();
         decide(&fates, 1, true);
         let copy = begin(&fates, 1).expect("it reports the hold");
-        forget_elected(&fates);
+        forget_won(&fates);
         assert!(!held(&fates, 1, NOW));
         assert_eq!(copy.decide(None, true, NOW), Verdict::Stands);
     }
@@ -392,14 +392,14 @@ mod tests {
         decide(&fates, 1, true);
         decide(&fates, 2, true);
         assert!(held(&fates, 1, NOW), "renewed");
-        for sequence in 3..=MAX_ELECTED as u64 + 1 {
+        for sequence in 3..=MAX_WON as u64 + 1 {
             decide(&fates, sequence, true);
         }
         assert!(held(&fates, 1, NOW) && !held(&fates, 2, NOW));
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
         let sessions = lock(&fates.0);
-        let kept = sessions.values().map(|session| session.elected.len());
-        assert_eq!(kept.sum::<usize>(), MAX_ELECTED);
+        let kept = sessions.values().map(|session| session.won.len());
+        assert_eq!(kept.sum::<usize>(), MAX_WON);
     }
 
     #[test]

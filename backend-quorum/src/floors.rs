@@ -1,4 +1,4 @@
-//! The floors of keys whose last acquire was not elected.
+//! The floors of keys whose last acquire did not win.
 
 use leasehold_api::Key;
 use lru::LruCache;
@@ -6,7 +6,7 @@ use lru::LruCache;
 /// The maximum number of keys whose floor is remembered until their next grant.
 const MAX_FLOORS: usize = 1_024;
 
-/// The highest tokens of grants that were not elected, by key.
+/// The highest tokens of grants that did not win, by key.
 #[derive(Debug)]
 pub(crate) struct Floors(LruCache<Key, u64>);
 

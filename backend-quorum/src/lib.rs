@@ -101,7 +101,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod backend;
-mod election;
+mod ballot;
 mod fates;
 mod floors;
 mod repair;

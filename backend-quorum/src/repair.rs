@@ -4,7 +4,7 @@
 //! less has to fail until nobody knows of it. So a server that answers a renewal with "lost" gets the acquire
 //! of the same operation again, unless a majority has lost the hold too.
 //!
-//! - It is a copy of an acquire that was elected, with another deliver-before. It reports a hold that is live,
+//! - It is a copy of an acquire that has won, with another deliver-before. It reports a hold that is live,
 //!   and a release that arrives first makes it stale. It is never sent after the release.
 //! - Anybody else who wants the lock needs a server that has the hold. One more has it then.
 //! - Its floor makes the token of that server at least the hold's. The next holder's token is greater than

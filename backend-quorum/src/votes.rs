@@ -15,8 +15,8 @@ use leasehold_api::{
 /// The answer of one server, or `None` while it is missing.
 pub(crate) type Vote<T> = Option<Result<T, BackendError>>;
 
-/// The outcome of the votes on one request.
-type Outcome<T> = Option<Result<T, BackendError>>;
+/// What the votes on one request decide, or `None` while that is open.
+type Decision<T> = Option<Result<T, BackendError>>;
 
 /// A grant of one server: its token, and the time that it lasts.
 type Grant = (FencingToken, Duration);
@@ -40,31 +40,31 @@ impl Rules {
     }
 
     /// Counts the votes on an acquire.
-    pub(crate) fn acquire(self, votes: &[Vote<AcquireReply>]) -> Outcome<AcquireReply> {
+    pub(crate) fn acquire(self, votes: &[Vote<AcquireReply>]) -> Decision<AcquireReply> {
         let grants = grants(votes, |reply| match reply {
             AcquireReply::Acquired(acquired) => Some((acquired.token, acquired.remaining)),
             _ => None,
         });
         let groups = self.groups(grants);
-        if let Some((token, remaining)) = self.elected(&groups) {
+        if let Some((token, remaining)) = self.grant_of_quorum(&groups) {
             return Some(Ok(AcquireReply::Acquired(Acquired {
                 token,
                 holds: 1,
                 remaining,
             })));
         }
-        self.cannot_be_elected(&groups, votes)
+        self.cannot_win(&groups, votes)
             .then(|| self.refusal(votes, &groups))
     }
 
     /// Counts the votes on a renewal.
-    pub(crate) fn renew(self, votes: &[Vote<RenewReply>]) -> Outcome<RenewReply> {
+    pub(crate) fn renew(self, votes: &[Vote<RenewReply>]) -> Decision<RenewReply> {
         let grants = grants(votes, |reply| match *reply {
             RenewReply::Renewed { token, remaining } => Some((token, remaining)),
             RenewReply::Lost(_) => None,
         });
         let groups = self.groups(grants);
-        if let Some((token, remaining)) = self.elected(&groups) {
+        if let Some((token, remaining)) = self.grant_of_quorum(&groups) {
             return Some(Ok(RenewReply::Renewed { token, remaining }));
         }
         let lost = reasons(votes, |reply| match *reply {
@@ -80,7 +80,7 @@ impl Rules {
     }
 
     /// Counts the votes on a release.
-    pub(crate) fn release(self, votes: &[Vote<ReleaseReply>]) -> Outcome<ReleaseReply> {
+    pub(crate) fn release(self, votes: &[Vote<ReleaseReply>]) -> Decision<ReleaseReply> {
         let not_held = reasons(votes, |reply| match *reply {
             ReleaseReply::NotHeld(reason) => Some(reason),
             // No request to these servers waits, so no release finds a waiter.
@@ -115,12 +115,12 @@ impl Rules {
     }
 
     /// The grant of a quorum. It lasts as long as the shortest grant among the longest of a quorum.
-    fn elected(self, groups: &[Vec<Grant>]) -> Option<Grant> {
+    fn grant_of_quorum(self, groups: &[Vec<Grant>]) -> Option<Grant> {
         let last = self.quorum() - 1;
         groups.iter().find_map(|group| group.get(last).copied())
     }
 
-    fn cannot_be_elected<T>(self, groups: &[Vec<Grant>], votes: &[Vote<T>]) -> bool {
+    fn cannot_win<T>(self, groups: &[Vec<Grant>], votes: &[Vote<T>]) -> bool {
         largest(groups) + missing(votes) < self.quorum()
     }
 
@@ -257,7 +257,7 @@ mod tests {
     /// earlier outcome is that of every continuation. `kind` says what must not change.
     fn early_outcomes_are_final<T: Clone, K: PartialEq + std::fmt::Debug>(
         replies: &[T],
-        count: impl Fn(&[Vote<T>]) -> Outcome<T>,
+        count: impl Fn(&[Vote<T>]) -> Decision<T>,
         kind: impl Fn(Result<T, BackendError>) -> K,
     ) {
         let errors = [
@@ -307,7 +307,7 @@ mod tests {
             AcquireReply::Refused(Refused::Stale),
             AcquireReply::Refused(Refused::FloorTooHigh),
         ];
-        // Which token was elected. What a failed attempt is told may depend on later votes.
+        // Which token has won. What a failed attempt is told may depend on later votes.
         early_outcomes_are_final(
             &replies,
             |votes| RULES.acquire(votes),
@@ -357,13 +357,13 @@ mod tests {
             votes.collect::<Vec<_>>()
         };
         let outcome = RULES.acquire(&votes(&[10, 30, 20])).expect("decided");
-        assert_eq!(outcome.expect("elected"), acquired(7, 20));
+        assert_eq!(outcome.expect("granted"), acquired(7, 20));
         let five = Rules {
             servers: 5,
             tokens: true,
         };
         let outcome = five.acquire(&votes(&[5, 4, 3, 2, 1])).expect("decided");
-        assert_eq!(outcome.expect("elected"), acquired(7, 3));
+        assert_eq!(outcome.expect("granted"), acquired(7, 3));
     }
 
     #[test]
@@ -379,14 +379,14 @@ mod tests {
             ..RULES
         };
         let outcome = without_tokens.acquire(&votes).expect("decided");
-        assert_eq!(outcome.expect("elected"), acquired(0, 30));
+        assert_eq!(outcome.expect("granted"), acquired(0, 30));
     }
 
     /// One server answers, and two fail.
     fn failed<T>(
         reply: T,
         other: BackendError,
-        count: impl Fn(&[Vote<T>]) -> Outcome<T>,
+        count: impl Fn(&[Vote<T>]) -> Decision<T>,
     ) -> BackendError {
         let down = BackendError::unavailable("down");
         let outcome = count(&[Some(Ok(reply)), Some(Err(down)), Some(Err(other))]);

@@ -86,7 +86,7 @@ async fn leader_is_repaired_after_an_hour() {
 }
 
 /// Each seed is one run: a leader, other outcomes, and servers that lose the lock one after the other, a renewal apart.
-/// The budget: if `Fates` forgets what was elected like other outcomes, 6 seeds have a violation.
+/// The budget: if `Fates` forgets what has won like other outcomes, 6 seeds have a violation.
 #[tokio::test(start_paused = true)]
 async fn leader_survives_servers_that_forget_it() {
     for seed in seeds(6) {

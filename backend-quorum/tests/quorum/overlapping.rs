@@ -20,7 +20,7 @@ fn lose_acquires(process: &Process, count: usize) {
 /// A call goes on when its caller has given up, because it is part of a batch. Its caller tries again
 /// before the call takes the attempt back.
 #[tokio::test(start_paused = true)]
-async fn attempt_is_not_elected_while_an_earlier_call_may_take_it_back() {
+async fn attempt_does_not_win_while_an_earlier_call_may_take_it_back() {
     let servers = Servers::start(61);
     let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
     lose_acquires(&a, 1);
@@ -104,9 +104,9 @@ async fn late_copy_of_an_acquire_ends_no_hold() {
     assert!(granted(&a.ask("k", 1).await));
 }
 
-/// An acquire that is still under way when its operation is released is not elected, and leaves nothing.
+/// An acquire that is still under way when its operation is released does not win, and leaves nothing.
 #[tokio::test(start_paused = true)]
-async fn released_attempt_is_not_elected() {
+async fn released_attempt_does_not_win() {
     let servers = Servers::start(65);
     let a = servers.acquainted("a").await;
     for link in &a.links {

@@ -92,7 +92,7 @@ async fn release_of_a_minority_is_sent_again() {
 /// Two servers miss the acquire, and the attempt is taken back. Its releases are late at these servers.
 /// The client tries again before that, and the releases must not end the guard that it gets.
 #[tokio::test(start_paused = true)]
-async fn attempt_that_is_taken_back_is_never_elected() {
+async fn attempt_that_is_taken_back_never_wins() {
     let servers = Servers::start(15);
     let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
     for link in &a.links[1..] {

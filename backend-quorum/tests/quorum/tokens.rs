@@ -24,7 +24,7 @@ async fn tokens_increase_over_all_pairs() {
     }
 }
 
-/// Servers that grant different tokens elect nobody. The next attempt brings the floor for all.
+/// Servers that grant different tokens grant nothing together. The next attempt brings the floor for all.
 #[tokio::test(start_paused = true)]
 async fn servers_that_disagree_are_raised() {
     let servers = Servers::start(42);

@@ -187,13 +187,13 @@ impl Quorum {
         }
     }
 
-    /// Notes the tokens of grants that were not elected, as a floor of the next attempt.
-    fn note_floor(&self, key: &Key, votes: &[Vote<AcquireReply>], elected: bool) {
+    /// Notes the tokens of grants that did not win, as a floor of the next attempt.
+    fn note_floor(&self, key: &Key, votes: &[Vote<AcquireReply>], won: bool) {
         if !self.rules.tokens {
             return;
         }
         let mut floors = lock(&self.floors);
-        if elected {
+        if won {
             floors.forget(key);
             return;
         }
@@ -206,8 +206,8 @@ impl Quorum {
         }
     }
 
-    /// Sends acquires to all servers, counts their votes, and takes back what was not elected.
-    pub(crate) async fn elect(
+    /// Sends acquires to all servers, counts their votes, and takes back what did not win.
+    pub(crate) async fn vote(
         &self,
         asked: Vec<Asked>,
         ballots: Vec<OpenBallot<'_>>,
@@ -228,21 +228,21 @@ impl Quorum {
         let mut lost = Vec::new();
         let decided = asked.iter().zip(ballots).zip(&mut outcomes).zip(&votes);
         for (((asked, ballot), outcome), votes) in decided {
-            let elected = match outcome {
+            let won = match outcome {
                 Ok(AcquireReply::Acquired(acquired)) => Some(Hold {
                     request: asked.request.clone(),
                     token: acquired.token,
                 }),
                 _ => None,
             };
-            let verdict = ballot.decide(elected, votes.iter().any(in_doubt), now);
+            let verdict = ballot.decide(won, votes.iter().any(in_doubt), now);
             if verdict == Verdict::Released {
                 *outcome = Ok(AcquireReply::Refused(Refused::Stale));
             } else if let Err(error) = outcome {
                 *error = self.explained(error.clone(), now);
             }
-            let elected = matches!(outcome, Ok(AcquireReply::Acquired(_)));
-            self.note_floor(&asked.request.key, votes, elected);
+            let won = matches!(outcome, Ok(AcquireReply::Acquired(_)));
+            self.note_floor(&asked.request.key, votes, won);
             if verdict != Verdict::Stands {
                 lost.push((asked, votes.as_slice()));
             }
@@ -296,7 +296,7 @@ impl Quorum {
         }
     }
 
-    /// Releases the requests that were not elected, on each server that may have granted them. Waits
+    /// Releases the requests that did not win, on each server that may have granted them. Waits
     /// for the servers that have.
     async fn take_back(&self, lost: &[(&Asked, &[Vote<AcquireReply>])], until: Moment) {
         let releases = |server: usize| {
