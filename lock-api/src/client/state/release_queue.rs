@@ -141,16 +141,16 @@ impl ReleaseQueue {
     pub(crate) fn take(&self, now: Moment) -> Work {
         let mut state = self.state.lock();
         let mut batches = Vec::new();
-        for lane in [Lane::Fresh, Lane::Retry] {
-            while let Some(jobs) = state.take(lane, now) {
-                state.calls[lane as usize] += 1;
-                batches.push((lane, jobs));
+        for kind in [CallKind::Fresh, CallKind::Retry] {
+            while let Some(jobs) = state.take(kind, now) {
+                state.calls[kind as usize] += 1;
+                batches.push((kind, jobs));
             }
         }
         let first = state.retries.keys().next().map(|(at, _)| *at);
         Work {
             batches,
-            next: first.filter(|_| state.calls[Lane::Retry as usize] < MAX_CALLS),
+            next: first.filter(|_| state.calls[CallKind::Retry as usize] < MAX_CALLS),
             is_empty: state.is_empty(),
         }
     }
@@ -159,12 +159,12 @@ impl ReleaseQueue {
     /// retry.
     pub(crate) fn finish_call(
         &self,
-        lane: Lane,
+        kind: CallKind,
         keys: &[Key],
         failed: Vec<(Moment, PendingRelease)>,
     ) {
         let mut state = self.state.lock();
-        state.calls[lane as usize] -= 1;
+        state.calls[kind as usize] -= 1;
         for (_, job) in &failed {
             *state.keys.entry(job.key.clone()).or_default() += 1;
         }
@@ -199,14 +199,14 @@ impl ReleaseQueue {
 
 /// New releases and retries are sent in separate calls.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Lane {
+pub(crate) enum CallKind {
     Fresh,
     Retry,
 }
 
 /// The work of the background task at one moment.
 pub(crate) struct Work {
-    pub(crate) batches: Vec<(Lane, Vec<PendingRelease>)>,
+    pub(crate) batches: Vec<(CallKind, Vec<PendingRelease>)>,
     /// When the next retry is due.
     pub(crate) next: Option<Moment>,
     /// Whether no release is queued or in flight.
@@ -228,12 +228,12 @@ impl Queue {
         }
     }
 
-    fn take(&mut self, lane: Lane, now: Moment) -> Option<Vec<PendingRelease>> {
+    fn take(&mut self, kind: CallKind, now: Moment) -> Option<Vec<PendingRelease>> {
         let mut jobs = Vec::new();
-        while self.calls[lane as usize] < MAX_CALLS && jobs.len() < MAX_BATCH {
-            let job = match lane {
-                Lane::Fresh => self.fresh.pop_front(),
-                Lane::Retry => {
+        while self.calls[kind as usize] < MAX_CALLS && jobs.len() < MAX_BATCH {
+            let job = match kind {
+                CallKind::Fresh => self.fresh.pop_front(),
+                CallKind::Retry => {
                     let first = self.retries.first_entry();
                     let due = first.filter(|job| job.key().0 <= now);
                     due.map(OccupiedEntry::remove)

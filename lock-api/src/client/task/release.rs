@@ -42,12 +42,12 @@ pub(crate) async fn run(core: Arc<Core>) {
         if orphaned && work.is_empty {
             return;
         }
-        for (lane, jobs) in work.batches {
+        for (kind, jobs) in work.batches {
             let core = Arc::clone(&core);
             calls.push(Box::pin(async move {
                 let keys: Vec<Key> = jobs.iter().map(|job| job.key.clone()).collect();
                 let failed = release_batch(&core, jobs).await;
-                core.releases.finish_call(lane, &keys, failed);
+                core.releases.finish_call(kind, &keys, failed);
             }));
         }
         core.wait_for_work(&releases.changed, version, work.next, &mut calls)
