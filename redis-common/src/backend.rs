@@ -25,7 +25,7 @@ use crate::connection::{
 };
 use crate::options::{Options, RespVersion};
 use crate::remembered::Memory;
-use crate::script::reply::{self, Decoded};
+use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
 use remembering::Scripted;
 use waiters::Keyed;
@@ -244,8 +244,8 @@ impl<C: Connector> Backend<C> {
     async fn run<T>(
         &self,
         call: Call,
-        decode: impl FnOnce(&[u8], ClockId) -> Decoded<T>,
-    ) -> Decoded<T> {
+        decode: impl FnOnce(&[u8], ClockId) -> Answer<T>,
+    ) -> Answer<T> {
         let answer = match &self.servers {
             Servers::One(node) => node.commands.script(&call).await?,
             Servers::Cluster(cluster) => {
@@ -262,13 +262,13 @@ impl<C: Connector> Backend<C> {
         lane: Lane,
         batch: &[E],
         encode: impl Fn(&Protocol, &[E]) -> Call + Sync,
-        decode: impl Fn(&[u8], usize, ClockId) -> Vec<Decoded<T>> + Sync,
-    ) -> Vec<Decoded<T>> {
+        decode: impl Fn(&[u8], usize, ClockId) -> Vec<Answer<T>> + Sync,
+    ) -> Vec<Answer<T>> {
         if batch.is_empty() {
             return Vec::new();
         }
         let decoded =
-            |batch: &[E], answer: Result<connection::Answer<C>, BackendError>| match answer {
+            |batch: &[E], answer: Result<connection::ScriptReply<C>, BackendError>| match answer {
                 Ok(answer) => decode(answer.body(), batch.len(), answer.clock),
                 Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             };
@@ -356,12 +356,12 @@ impl<C: Connector> Backend<C> {
         })
     }
 
-    async fn poll_once(&self, batch: &[Poll]) -> Vec<Decoded<PollReply>> {
+    async fn poll_once(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
         self.run_batch(Lane::Commands, batch, Protocol::poll, reply::polls)
             .await
     }
 
-    async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Decoded<RenewReply>> {
+    async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
         let scripts = Scripted {
             backend: self,
             lane,
@@ -500,7 +500,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         connection::listen(Arc::new(OnlyServer(shared)), channel, closed).await
     }
 
-    async fn acquire(&self, batch: &[Acquire]) -> Vec<Decoded<AcquireReply>> {
+    async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
         let began = self.shared.runtime.now();
         let scripts = Scripted {
             backend: self,
@@ -524,7 +524,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         answers
     }
 
-    async fn poll(&self, batch: &[Poll]) -> Vec<Decoded<PollReply>> {
+    async fn poll(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
         if let Servers::Cluster(cluster) = &self.servers {
             return self.poll_in_cluster(cluster, batch).await;
         }
@@ -533,7 +533,7 @@ impl<C: Connector> LockBackend for Backend<C> {
 
     /// Uses the connection for commands if the connection for renewals fails before it sends: a
     /// server or proxy may allow only one connection.
-    async fn renew(&self, batch: &[Renew]) -> Vec<Decoded<RenewReply>> {
+    async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
         let began = self.shared.runtime.now();
         let replies = self.renew_over(Lane::Renewals, batch).await;
         let Servers::One(node) = &self.servers else {
@@ -551,7 +551,7 @@ impl<C: Connector> LockBackend for Backend<C> {
         answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
     }
 
-    async fn release(&self, batch: &[Release]) -> Vec<Decoded<ReleaseReply>> {
+    async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
         let scripts = Scripted {
             backend: self,
             lane: Lane::Commands,

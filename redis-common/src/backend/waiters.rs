@@ -11,7 +11,7 @@ use leasehold_api::{
 
 use super::Backend;
 use crate::connection::{Cluster, Connector};
-use crate::script::reply::Decoded;
+use crate::script::reply::Answer;
 
 /// When a client polls that must find out what happened to its waiter.
 const SOON: Duration = Duration::from_millis(1);
@@ -117,7 +117,7 @@ impl<C: Connector> Backend<C> {
         &self,
         cluster: &Arc<Cluster<C>>,
         batch: &[Acquire],
-        answers: &mut [Decoded<AcquireReply>],
+        answers: &mut [Answer<AcquireReply>],
         limit: Duration,
     ) {
         let waiters = batch
@@ -160,7 +160,7 @@ impl<C: Connector> Backend<C> {
         &self,
         cluster: &Arc<Cluster<C>>,
         batch: &[Poll],
-    ) -> Vec<Decoded<PollReply>> {
+    ) -> Vec<Answer<PollReply>> {
         let began = self.shared.runtime.now();
         let limit = self.shared.options.call_timeout;
         let polling = async || {

@@ -27,7 +27,7 @@ use tokio::sync::watch;
 
 use super::connector::Connector;
 use super::lock;
-use super::managed::{Answer, CallError};
+use super::managed::{CallError, ScriptReply};
 use super::node::{Lane, Node};
 use super::server::{UNKNOWN, address_clock};
 use super::shard::{Streams, Subscriber};
@@ -144,7 +144,7 @@ impl<C: Connector> Cluster<C> {
         lane: Lane,
         call: &Call,
         limit: Duration,
-    ) -> Result<Answer<C>, BackendError> {
+    ) -> Result<ScriptReply<C>, BackendError> {
         if limit.is_zero() {
             return Err(BackendError::unavailable("no time is left for the call"));
         }
@@ -156,7 +156,11 @@ impl<C: Connector> Cluster<C> {
         answer.unwrap_or_else(|| Err(BackendError::outcome_unknown("no answer in time")))
     }
 
-    async fn route(self: &Arc<Self>, lane: Lane, call: &Call) -> Result<Answer<C>, BackendError> {
+    async fn route(
+        self: &Arc<Self>,
+        lane: Lane,
+        call: &Call,
+    ) -> Result<ScriptReply<C>, BackendError> {
         let slot = call.keys().next().map_or(0, slot_of);
         let mut to = self.node_of(slot, lane).await?;
         let (mut over, mut asking, mut read_again) = (lane, false, false);
@@ -215,7 +219,7 @@ impl<C: Connector> Cluster<C> {
         over: Lane,
         call: &Call,
         asking: bool,
-    ) -> Result<Answer<C>, CallError> {
+    ) -> Result<ScriptReply<C>, CallError> {
         let mut unanswered = Unanswered {
             cluster: self,
             node: Some(to),
@@ -256,7 +260,7 @@ impl<C: Connector> Cluster<C> {
         self: &Arc<Self>,
         call: &Call,
         wanted: impl Fn(&str) -> bool,
-    ) -> Result<Option<(String, Answer<C>)>, BackendError> {
+    ) -> Result<Option<(String, ScriptReply<C>)>, BackendError> {
         // Reads the slots if none are known yet.
         self.node_of(0, Lane::Commands).await?;
         let primaries = self.map().primaries.clone();

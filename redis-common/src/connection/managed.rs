@@ -66,12 +66,12 @@ impl CallError {
 }
 
 /// The answer of a script, and the id of the clock that the script read.
-pub(crate) struct Answer<C: Connector> {
+pub(crate) struct ScriptReply<C: Connector> {
     body: <C::Connection as Connection>::Reply,
     pub(crate) clock: ClockId,
 }
 
-impl<C: Connector> Answer<C> {
+impl<C: Connector> ScriptReply<C> {
     pub(crate) fn body(&self) -> &[u8] {
         self.body.as_ref()
     }
@@ -129,7 +129,10 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Runs a script.
-    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<Answer<C>, BackendError> {
+    pub(crate) async fn script(
+        self: &Arc<Self>,
+        call: &Call,
+    ) -> Result<ScriptReply<C>, BackendError> {
         let answer = self.attempt(call, false).await;
         answer.map_err(|error| error.in_call(&self.shared.options.key_prefix))
     }
@@ -139,7 +142,7 @@ impl<C: Connector> ManagedConnection<C> {
         self: &Arc<Self>,
         call: &Call,
         asking: bool,
-    ) -> Result<Answer<C>, CallError> {
+    ) -> Result<ScriptReply<C>, CallError> {
         let turn = self.turn().await.map_err(CallError::NotSent)?;
         let clock = self.certain_clock(&turn.live).unwrap_or(UNKNOWN);
         // The others answer without a time: what looks like one may be the name of a key.
@@ -150,7 +153,7 @@ impl<C: Connector> ManagedConnection<C> {
             Ok(body) => {
                 let at = serves_keys.then(|| reply::time(body.as_ref())).flatten();
                 let clock = self.clock_of(&turn, at);
-                Ok(Answer { body, clock })
+                Ok(ScriptReply { body, clock })
             }
             Err(failure) => Err(CallError::Failed(failure)),
         }

@@ -29,7 +29,7 @@ pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
 pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};
 pub use failure::{Failure, FailureKind};
-pub(crate) use managed::Answer;
+pub(crate) use managed::ScriptReply;
 pub(crate) use node::{Lane, Node};
 pub(crate) use sentinel::SentinelSource;
 pub(crate) use server::{ServerMode, WATCHED};

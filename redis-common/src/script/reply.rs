@@ -13,7 +13,7 @@ use super::encoding::{Malformed, Reader};
 use super::error_class::classify;
 
 /// One element of an answer.
-pub type Decoded<T> = Result<Stamped<T>, BackendError>;
+pub type Answer<T> = Result<Stamped<T>, BackendError>;
 
 /// Status: the element was executed. Its reply follows.
 pub(super) const DONE: u8 = b'=';
@@ -41,7 +41,7 @@ pub(super) const REVOCATION: u8 = b'R';
 
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.
-pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<AcquireReply>> {
+pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
     elements(bytes, count, clock, acquire_reply)
 }
 
@@ -57,7 +57,7 @@ fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
 
 /// Decodes the answer to [`Protocol::poll`](super::Protocol::poll). Always returns `count`
 /// elements.
-pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<PollReply>> {
+pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<PollReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("poll reply")? {
             b'A' => PollReply::Acquired(acquired(from)?),
@@ -70,7 +70,7 @@ pub fn polls(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<PollRepl
 
 /// Decodes the answer to [`Protocol::renew`](super::Protocol::renew). Always returns `count`
 /// elements.
-pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<RenewReply>> {
+pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<RenewReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("renew reply")? {
             b'N' => RenewReply::Renewed {
@@ -85,7 +85,7 @@ pub fn renewals(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<Renew
 
 /// Decodes the answer to [`Protocol::release`](super::Protocol::release). Always returns `count`
 /// elements.
-pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<ReleaseReply>> {
+pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<ReleaseReply>> {
     elements(bytes, count, clock, |from| {
         Ok(match from.u8("release reply")? {
             b'R' => {
@@ -102,7 +102,7 @@ pub fn releases(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Decoded<Relea
 }
 
 /// Decodes the answer to [`Protocol::convert`](super::Protocol::convert).
-pub fn convert(bytes: &[u8], clock: ClockId) -> Decoded<ConvertReply> {
+pub fn convert(bytes: &[u8], clock: ClockId) -> Answer<ConvertReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("convert reply")? {
             b'C' => ConvertReply::Converted {
@@ -118,7 +118,7 @@ pub fn convert(bytes: &[u8], clock: ClockId) -> Decoded<ConvertReply> {
 }
 
 /// Decodes the answer to [`Protocol::inspect`](super::Protocol::inspect).
-pub fn inspect(bytes: &[u8], clock: ClockId) -> Decoded<InspectReply> {
+pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
     only(bytes, clock, |from| {
         Ok(InspectReply {
             spec: optional(from, "spec flag", |from| from.spec("spec"))?,
@@ -134,7 +134,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Decoded<InspectReply> {
 }
 
 /// Decodes the answer to [`Protocol::force_release`](super::Protocol::force_release).
-pub fn force_release(bytes: &[u8], clock: ClockId) -> Decoded<ForceReply> {
+pub fn force_release(bytes: &[u8], clock: ClockId) -> Answer<ForceReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("force reply")? {
             b'F' => ForceReply::Forced {
@@ -147,7 +147,7 @@ pub fn force_release(bytes: &[u8], clock: ClockId) -> Decoded<ForceReply> {
 }
 
 /// Decodes the answer to [`Protocol::note`](super::Protocol::note).
-pub fn note(bytes: &[u8], clock: ClockId) -> Decoded<NoteReply> {
+pub fn note(bytes: &[u8], clock: ClockId) -> Answer<NoteReply> {
     only(bytes, clock, |from| {
         Ok(match from.u8("note reply")? {
             b'N' => {
@@ -208,7 +208,7 @@ fn only<T>(
     bytes: &[u8],
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Decoded<T> {
+) -> Answer<T> {
     let mut from = Reader::new(bytes);
     match element(&mut from, clock, read) {
         Ok(answer) if from.is_empty() => answer,
@@ -223,7 +223,7 @@ fn elements<T>(
     count: usize,
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Vec<Decoded<T>> {
+) -> Vec<Answer<T>> {
     let mut from = Reader::new(bytes);
     let mut broken = None;
     let mut answers: Vec<_> = (0..count)
@@ -248,7 +248,7 @@ fn element<T>(
     from: &mut Reader<'_>,
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
-) -> Result<Decoded<T>, Malformed> {
+) -> Result<Answer<T>, Malformed> {
     let status = from.u8("status")?;
     let at = from.time("stamp")?;
     if status == DONE {

@@ -21,7 +21,7 @@ use leasehold_api::{
     Release, Renew, ServerTime, SessionId, Stamp,
 };
 use leasehold_redis_common::remembered;
-use leasehold_redis_common::script::reply::{self, Decoded};
+use leasehold_redis_common::script::reply::{self, Answer};
 use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_notification};
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
@@ -422,14 +422,14 @@ fn payload(notification: Notification) -> (Payload, Stamp) {
 }
 
 fn first<T>(
-    mut answers: Vec<Decoded<T>>,
+    mut answers: Vec<Answer<T>>,
     wrap: impl Fn(T) -> Reply,
 ) -> Result<(ServerTime, Reply), TestCaseError> {
     unstamp(answers.remove(0), wrap)
 }
 
 fn unstamp<T>(
-    answer: Decoded<T>,
+    answer: Answer<T>,
     wrap: impl Fn(T) -> Reply,
 ) -> Result<(ServerTime, Reply), TestCaseError> {
     let stamped = answer.map_err(|error| TestCaseError::fail(error.to_string()))?;
