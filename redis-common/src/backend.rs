@@ -1,5 +1,6 @@
 //! A backend that turns requests into script calls, or, for free locks that it remembers, into compare-and-sets.
 
+mod listing;
 mod remembering;
 mod waiters;
 
@@ -12,9 +13,9 @@ use async_trait::async_trait;
 use futures_util::future::{join_all, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, ConnectError, Convert,
-    ConvertReply, Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend,
-    Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped, TokioRuntime,
+    ConvertReply, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note,
+    NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    SessionId, Stamp, Stamped, TokioRuntime,
 };
 use tokio::runtime::Handle;
 use tokio::sync::watch;
@@ -47,27 +48,6 @@ enum Servers<C: Connector> {
     One(Node<C>),
     /// Each call has one key, maybe more than once.
     Cluster(Arc<Cluster<C>>),
-}
-
-/// Where a listing goes on at one server. A server that was restarted, or a replica that was promoted, has
-/// its keys in another order, so the listing of this server begins again.
-struct Place<'a> {
-    clock: ClockId,
-    cursor: &'a str,
-}
-
-impl<'a> Place<'a> {
-    /// Reads `CLOCK CURSOR`. The cursor is `0` at the beginning.
-    fn parse(text: &'a str) -> Self {
-        let (clock, cursor) = text.split_once(' ').unwrap_or(("", "0"));
-        let clock = ClockId::new(clock.parse().unwrap_or(0));
-        Self { clock, cursor }
-    }
-
-    /// Whether the answer of a server goes on from here.
-    fn is_at(&self, clock: ClockId) -> bool {
-        self.cursor == "0" || self.clock == clock
-    }
 }
 
 impl<C: Connector> fmt::Debug for Backend<C> {
@@ -300,60 +280,6 @@ impl<C: Connector> Backend<C> {
         let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
         answers.sort_unstable_by_key(|(index, _)| *index);
         answers.into_iter().map(|(_, answer)| answer).collect()
-    }
-
-    /// A page of keys of the only server.
-    async fn list_one(&self, node: &Node<C>, request: &List) -> Result<Listed, BackendError> {
-        let place = Place::parse(request.cursor.as_ref().map_or("", Cursor::as_str));
-        let call = self.protocol.list(request, place.cursor);
-        let mut answer = node.commands.script(&call).await?;
-        if !place.is_at(answer.clock) {
-            let from_start = self.protocol.list(request, "0");
-            answer = node.commands.script(&from_start).await?;
-        }
-        let (next, keys) = self.protocol.listed(answer.body())?;
-        let next = (next != "0").then(|| Cursor::new(format!("{} {next}", answer.clock.get())));
-        Ok(Listed { keys, next })
-    }
-
-    /// A page of keys of a cluster: one primary after the other, in the order of their addresses.
-    async fn list_cluster(
-        &self,
-        cluster: &Arc<Cluster<C>>,
-        request: &List,
-    ) -> Result<Listed, BackendError> {
-        let text = request.cursor.as_ref().map_or("", Cursor::as_str);
-        let (last, place) = text.split_once(' ').unwrap_or_default();
-        let place = Place::parse(place);
-        let mut found = None;
-        if place.cursor != "0" {
-            let call = self.protocol.list(request, place.cursor);
-            found = cluster.script_on(&call, |address| address == last).await?;
-        }
-        if found
-            .as_ref()
-            .is_none_or(|(_, answer)| !place.is_at(answer.clock))
-        {
-            let is_new = found.is_some();
-            let call = self.protocol.list(request, "0");
-            let wanted = |address: &str| {
-                if is_new {
-                    address >= last
-                } else {
-                    address > last
-                }
-            };
-            found = cluster.script_on(&call, wanted).await?;
-        }
-        let Some((address, answer)) = found else {
-            return Ok(Listed::default());
-        };
-        let (next, keys) = self.protocol.listed(answer.body())?;
-        let next = Cursor::new(format!("{address} {} {next}", answer.clock.get()));
-        Ok(Listed {
-            keys,
-            next: Some(next),
-        })
     }
 
     async fn poll_once(&self, batch: &[Poll]) -> Vec<Answer<PollReply>> {
