@@ -19,7 +19,7 @@ use crate::engine::choices::Scheduling;
 use crate::engine::tape::{Site, Tape};
 use crate::explore::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
 use crate::handle::SimServer;
-use crate::handle::environment::{self, Request};
+use crate::handle::environment::{self, RequestedRun};
 use crate::network::options::{Latency, SimOptions};
 use crate::simulation::{Ending, RunReport, Simulation, first_difference};
 
@@ -242,9 +242,9 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let seeds = match environment::requested() {
-            Request::Nothing => self.seeds.start..=self.seeds.end - 1,
-            Request::Seed(seed) => seed..=seed,
-            Request::Replay(tape) => return self.replay(tape, &scenario),
+            RequestedRun::Nothing => self.seeds.start..=self.seeds.end - 1,
+            RequestedRun::Seed(seed) => seed..=seed,
+            RequestedRun::Replay(tape) => return self.replay(tape, &scenario),
         };
         if let Some(failure) = self.determinism_check(*seeds.start(), &scenario) {
             return Some(failure);
@@ -302,7 +302,7 @@ impl Exploration {
         F: Future<Output: Verdict>,
     {
         let scope = self.clone().latency(Latency::ZERO);
-        if let Request::Replay(tape) = environment::requested() {
+        if let RequestedRun::Replay(tape) = environment::requested() {
             if let Some(failure) = scope.replay(tape, &scenario) {
                 failure.panic();
             }

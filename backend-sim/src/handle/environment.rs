@@ -11,7 +11,7 @@ const PAGES: &str = "LEASEHOLD_SIM_PAGES";
 
 /// The run that the environment asks for.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Request {
+pub(crate) enum RequestedRun {
     Nothing,
     Seed(u64),
     Replay(Tape),
@@ -22,7 +22,7 @@ pub(crate) enum Request {
 /// # Panics
 /// Panics if a variable has an invalid value, because another run would mislead.
 #[track_caller]
-pub(crate) fn requested() -> Request {
+pub(crate) fn requested() -> RequestedRun {
     let read = |name| env::var(name).ok().filter(|text| !text.is_empty());
     match parse(read(REPLAY).as_deref(), read(SEED).as_deref()) {
         Ok(request) => request,
@@ -30,18 +30,18 @@ pub(crate) fn requested() -> Request {
     }
 }
 
-fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<Request, String> {
+fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<RequestedRun, String> {
     if let Some(text) = replay {
         let tape = text.trim().parse();
         return tape
-            .map(Request::Replay)
+            .map(RequestedRun::Replay)
             .map_err(|error| format!("{REPLAY}: {error}"));
     }
     let Some(text) = seed else {
-        return Ok(Request::Nothing);
+        return Ok(RequestedRun::Nothing);
     };
     let seed = text.trim().parse();
-    seed.map(Request::Seed)
+    seed.map(RequestedRun::Seed)
         .map_err(|_| format!("{SEED}: {text:?} is no seed: a seed is a number below 2^64"))
 }
 
@@ -82,10 +82,13 @@ mod tests {
 
     #[test]
     fn invalid_variables_are_refused() {
-        assert_eq!(parse(None, None), Ok(Request::Nothing));
-        assert_eq!(parse(None, Some(" 7 ")), Ok(Request::Seed(7)));
+        assert_eq!(parse(None, None), Ok(RequestedRun::Nothing));
+        assert_eq!(parse(None, Some(" 7 ")), Ok(RequestedRun::Seed(7)));
         let tape = Tape::new(0x2a);
-        assert_eq!(parse(Some("2a.."), Some("7")), Ok(Request::Replay(tape)));
+        assert_eq!(
+            parse(Some("2a.."), Some("7")),
+            Ok(RequestedRun::Replay(tape))
+        );
         let refused = |replay, seed| parse(replay, seed).expect_err("refused");
         assert!(refused(None, Some("x")).contains("LEASEHOLD_SIM_SEED: \"x\""));
         assert!(refused(Some("2a"), None).contains("LEASEHOLD_SIM_REPLAY: not a tape: at byte 2"));

@@ -11,7 +11,7 @@ use crate::driver::sleep::Sleep;
 use crate::driver::world::World;
 use crate::engine::choices::Scheduling;
 use crate::handle::SimBackend;
-use crate::handle::environment::{self, Request, command_with_seed};
+use crate::handle::environment::{self, RequestedRun, command_with_seed};
 use crate::history::{History, words};
 use crate::network::Network;
 use crate::network::observer::Observer;
@@ -108,11 +108,11 @@ impl SimServer {
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
         match environment::requested() {
-            Request::Nothing => Self::with_scheduling(options, Scheduling::Random),
-            Request::Seed(seed) => {
+            RequestedRun::Nothing => Self::with_scheduling(options, Scheduling::Random),
+            RequestedRun::Seed(seed) => {
                 Self::with_scheduling(SimOptions { seed, ..options }, Scheduling::Random)
             }
-            Request::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
+            RequestedRun::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
         }
     }
 
