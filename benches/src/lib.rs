@@ -31,10 +31,10 @@ pub mod single;
 pub mod sql_locks;
 
 /// The error that ends a measurement early.
-pub type Fault = Box<dyn Error + Send + Sync>;
+pub type Failure = Box<dyn Error + Send + Sync>;
 
 /// The result of a measurement.
-pub type Result<T> = std::result::Result<T, Fault>;
+pub type Result<T> = std::result::Result<T, Failure>;
 
 /// The lease of every lock here except leasehold's.
 pub const LEASE_MS: i64 = 30_000;

@@ -18,7 +18,7 @@ use tokio::runtime::Builder;
 use crate::figures::{self, Effort, Fixture, Goal, Measurement, Often, Reading, median};
 use crate::library::Library;
 use crate::server_stats::ServerStats;
-use crate::{Fault, Result};
+use crate::{Failure, Result};
 
 /// The other libraries that `peers` measures on free locks.
 const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
@@ -228,7 +228,7 @@ impl Plan {
         };
         // In a task, as in a program that uses leasehold; not on the thread that calls `block_on`.
         let measured = runtime.spawn(async move { run(&fixture).await });
-        runtime.block_on(measured).map_err(Fault::from)?
+        runtime.block_on(measured).map_err(Failure::from)?
     }
 
     fn figures(&self, readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>>) -> Vec<Figure> {

@@ -11,7 +11,7 @@ use crate::figures::Goal;
 use crate::figures::hand_over::CLIENTS;
 use crate::report::summary::{CONTENDED, number};
 use crate::report::{Figure, PEERS, Report};
-use crate::{Fault, Result};
+use crate::{Failure, Result};
 
 const INK: RGBColor = RGBColor(40, 44, 52);
 const GREY: RGBColor = RGBColor(150, 156, 166);
@@ -44,7 +44,7 @@ pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
     draw_waits(report, &folder.join("waits.svg"))
 }
 
-fn fault(error: impl std::error::Error + Send + Sync + 'static) -> Fault {
+fn failure(error: impl std::error::Error + Send + Sync + 'static) -> Failure {
     Box::new(error)
 }
 
@@ -57,11 +57,11 @@ fn text(size: u32, colour: &RGBColor, horizontal: HPos, vertical: VPos) -> TextS
 /// A white page with a title and a subtitle.
 fn page<'a>(path: &'a Path, size: (u32, u32), title: &str, below: &str) -> Result<Area<'a>> {
     let area = SVGBackend::new(path, size).into_drawing_area();
-    area.fill(&WHITE).map_err(fault)?;
+    area.fill(&WHITE).map_err(failure)?;
     let style = text(TITLE, &INK, HPos::Left, VPos::Top);
-    area.draw_text(title, &style, (16, 12)).map_err(fault)?;
+    area.draw_text(title, &style, (16, 12)).map_err(failure)?;
     let style = text(TEXT, &GREY, HPos::Left, VPos::Top);
-    area.draw_text(below, &style, (16, 38)).map_err(fault)?;
+    area.draw_text(below, &style, (16, 38)).map_err(failure)?;
     Ok(area.margin(64, 8, 8, 16))
 }
 
@@ -76,10 +76,10 @@ fn legend<'a>(area: &Area<'a>, names: &[(String, RGBColor)]) -> Result<Area<'a>>
             (x, y) = (16, y + ROW);
         }
         let square = Rectangle::new([(x, y), (x + 12, y + 12)], colour.filled());
-        area.draw(&square).map_err(fault)?;
+        area.draw(&square).map_err(failure)?;
         let style = text(TEXT, &INK, HPos::Left, VPos::Top);
         area.draw_text(name, &style, (x + 18, y - 1))
-            .map_err(fault)?;
+            .map_err(failure)?;
         x += width;
     }
     Ok(area.clone().margin(y + ROW + 8, 0, 0, 0))
@@ -114,13 +114,13 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     let mut chart = ChartBuilder::on(&rest.margin(0, 0, 260, 0))
         .x_label_area_size(28)
         .build_cartesian_2d(x, rows..0.0)
-        .map_err(fault)?;
+        .map_err(failure)?;
     let reached = Rectangle::new([(LEAST.ln(), 0.0), (0.0, rows)], GREEN.mix(0.08).filled());
-    chart.draw_series([reached]).map_err(fault)?;
+    chart.draw_series([reached]).map_err(failure)?;
     for at in [0.1, 0.2, 0.5, 1.0_f64, 2.0, 5.0, 10.0] {
         let colour = if at == 1.0 { GREEN } else { LIGHT };
         let line = PathElement::new([(at.ln(), 0.0), (at.ln(), rows)], colour.stroke_width(1));
-        chart.draw_series([line]).map_err(fault)?;
+        chart.draw_series([line]).map_err(failure)?;
         let (x, y) = chart.backend_coord(&(at.ln(), rows));
         let style = text(TEXT, &INK, HPos::Center, VPos::Top);
         put(&chart, &at.to_string(), &style, (x, y + 6))?;
@@ -135,11 +135,11 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
             if let Some(used) = figure.and_then(used) {
                 let at = (used.clamp(LEAST, MOST).ln(), y);
                 let dot = Circle::new(at, 5, colour.mix(0.85).filled());
-                chart.draw_series([dot]).map_err(fault)?;
+                chart.draw_series([dot]).map_err(failure)?;
             }
         }
     }
-    area.present().map_err(fault)
+    area.present().map_err(failure)
 }
 
 /// The fraction of the goal: 0.5 is half of what the goal allows, 2 is twice as much.
@@ -172,7 +172,7 @@ fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)
     let area = chart.plotting_area().strip_coord_spec();
     let (origin_x, origin_y) = area.get_base_pixel();
     let at = (at.0 - origin_x, at.1 - origin_y);
-    area.draw_text(words, style, at).map_err(fault)
+    area.draw_text(words, style, at).map_err(failure)
 }
 
 /// A name and one optional value per series.
@@ -209,7 +209,7 @@ impl Bars<'_> {
         for ((heading, groups), part) in self.panels.iter().zip(parts) {
             self.draw_panel(&part, heading, groups, most)?;
         }
-        area.present().map_err(fault)
+        area.present().map_err(failure)
     }
 
     fn draw_panel(
@@ -220,20 +220,20 @@ impl Bars<'_> {
         most: f64,
     ) -> Result<()> {
         let style = text(TEXT, &INK, HPos::Left, VPos::Top);
-        area.draw_text(heading, &style, (16, 0)).map_err(fault)?;
+        area.draw_text(heading, &style, (16, 0)).map_err(failure)?;
         let right = groups.len() as f64;
         let mut chart = ChartBuilder::on(&area.clone().margin(18, 0, 0, 0))
             .y_label_area_size(64)
             .x_label_area_size(28)
             .build_cartesian_2d(0.0..right, 0.0..most * 1.12)
-            .map_err(fault)?;
+            .map_err(failure)?;
         scale(&mut chart, &number)?;
         for (index, group) in groups.iter().enumerate() {
             self.draw_group(&mut chart, index as f64, group)?;
         }
         if let Some(at) = self.line {
             let line = PathElement::new([(0.0, at), (right, at)], INK.stroke_width(1));
-            chart.draw_series([line]).map_err(fault)?;
+            chart.draw_series([line]).map_err(failure)?;
         }
         Ok(())
     }
@@ -255,7 +255,7 @@ impl Bars<'_> {
             let bar = [(from, 0.0), (from + 0.92 * width, value)];
             chart
                 .draw_series([Rectangle::new(bar, colour.filled())])
-                .map_err(fault)?;
+                .map_err(failure)?;
             let (x, y) = chart.backend_coord(&(from + 0.46 * width, value));
             let style = text(11, &INK, HPos::Center, VPos::Bottom);
             put(chart, &number(value), &style, (x, y - 3))?;
@@ -279,7 +279,7 @@ fn scale(chart: &mut Chart<'_, '_>, label: &dyn Fn(f64) -> String) -> Result<()>
         .y_label_formatter(&|value| label(*value))
         .y_label_style(text(TEXT, &INK, HPos::Right, VPos::Center))
         .draw()
-        .map_err(fault)
+        .map_err(failure)
 }
 
 fn draw_pairs(report: &Report, path: &Path) -> Result<()> {
@@ -427,12 +427,12 @@ impl Lines<'_> {
                 most.max(self.line.unwrap_or_default()),
             )?;
         }
-        area.present().map_err(fault)
+        area.present().map_err(failure)
     }
 
     fn draw_panel(&self, area: &Area<'_>, heading: &str, lines: &[Line], most: f64) -> Result<()> {
         let style = text(TEXT, &INK, HPos::Left, VPos::Top);
-        area.draw_text(heading, &style, (16, 0)).map_err(fault)?;
+        area.draw_text(heading, &style, (16, 0)).map_err(failure)?;
         let at = |mark: usize| (mark as f64).log2();
         let (Some(first), Some(last)) = (self.marks.first(), self.marks.last()) else {
             return Ok(());
@@ -443,11 +443,11 @@ impl Lines<'_> {
             .y_label_area_size(64)
             .x_label_area_size(28)
             .build_cartesian_2d(left..right, 0.0..most * 1.1)
-            .map_err(fault)?;
+            .map_err(failure)?;
         scale(&mut chart, self.label)?;
         if let Some(value) = self.line {
             let line = PathElement::new([(left, value), (right, value)], INK.stroke_width(1));
-            chart.draw_series([line]).map_err(fault)?;
+            chart.draw_series([line]).map_err(failure)?;
         }
         for mark in self.marks {
             let (x, y) = chart.backend_coord(&(at(*mark), 0.0));
@@ -463,9 +463,9 @@ impl Lines<'_> {
         for (_, colour, points) in lines {
             let points = || points.iter().map(|(x, y)| (x.log2(), *y));
             let line = LineSeries::new(points(), colour.stroke_width(2));
-            chart.draw_series(line).map_err(fault)?;
+            chart.draw_series(line).map_err(failure)?;
             let dots = points().map(|point| Circle::new(point, 4, colour.filled()));
-            chart.draw_series(dots).map_err(fault)?;
+            chart.draw_series(dots).map_err(failure)?;
         }
         Ok(())
     }
