@@ -16,7 +16,7 @@ use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
-use crate::connection::{Managed, Newest, Session, Shared};
+use crate::connection::{Connection, ManagedConnection, Newest, Shared};
 use crate::connector::{Connector, With, config_of};
 use crate::error::During;
 use crate::options::Options;
@@ -225,11 +225,15 @@ impl PostgresBackend {
     }
 
     /// `open` has the connections for commands and renewals, if they are open already.
-    fn on(shared: Arc<Shared>, open: Option<(Session, Session)>) -> Result<Self, ConnectError> {
+    fn on(
+        shared: Arc<Shared>,
+        open: Option<(Connection, Connection)>,
+    ) -> Result<Self, ConnectError> {
         let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
         let (commands, renewals) = open.unzip();
-        let store = |handle, session| {
-            PostgresStore::new(Managed::new(Arc::clone(&shared), handle, session))
+        let store = |handle, open| {
+            let connection = ManagedConnection::new(Arc::clone(&shared), handle, open);
+            PostgresStore::new(connection)
         };
         let commands = store(handle, commands);
         let mut backend = StoreBackend::new(commands).call_timeout(shared.options.call_timeout)?;
@@ -247,7 +251,7 @@ async fn open_in_time(
     shared: &Arc<Shared>,
     commands: &Handle,
     renewals: &Handle,
-) -> Result<(Session, Session), BackendError> {
+) -> Result<(Connection, Connection), BackendError> {
     let until = shared
         .runtime
         .now()
@@ -272,7 +276,7 @@ async fn open_two(
     shared: &Arc<Shared>,
     commands: &Handle,
     renewals: &Handle,
-) -> Result<(Session, Session), BackendError> {
+) -> Result<(Connection, Connection), BackendError> {
     let address = shared.address();
     let limit = shared.options.connect_timeout;
     let first = shared
@@ -283,7 +287,7 @@ async fn open_two(
     let second = async {
         let (second, attempt) = shared.connect(renewals, None).await?;
         pooler::check(&first, &second, During::Connect(&address)).await?;
-        Session::prepare(second, attempt, shared).await
+        Connection::prepare(second, attempt, shared).await
     };
     let second = shared.runtime.timeout(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
@@ -293,7 +297,7 @@ async fn open_two(
     })?;
     let first = shared
         .runtime
-        .timeout(limit, Session::prepare(first, attempt, shared))
+        .timeout(limit, Connection::prepare(first, attempt, shared))
         .await;
     let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
     Ok((first, second))

@@ -4,7 +4,7 @@ use leasehold_api::BackendError;
 use tokio::runtime::Handle;
 
 use crate::backend::PostgresBackend;
-use crate::connection::Session;
+use crate::connection::Connection;
 
 /// One row for each danger.
 const DANGERS: &str = "
@@ -61,8 +61,8 @@ impl PostgresBackend {
     /// ```
     pub async fn dangerous_settings(&self) -> Result<Vec<String>, BackendError> {
         let shared = &self.shared;
-        let session = Session::open(shared, &Handle::current()).await?;
-        let call = session.call(&shared.runtime, session.client.query(DANGERS, &[]));
+        let connection = Connection::open(shared, &Handle::current()).await?;
+        let call = connection.call(&shared.runtime, connection.client.query(DANGERS, &[]));
         let limit = shared.options.connect_timeout;
         let rows = shared.runtime.timeout(limit, call).await;
         let rows = rows.unwrap_or_else(|| Err(shared.too_late("answer")))?;

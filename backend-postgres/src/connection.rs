@@ -20,7 +20,7 @@ use crate::options::Options;
 /// A call that was given up after this time casts doubt on its connection, if the server is near.
 const DOUBT_AFTER: Duration = Duration::from_millis(100);
 
-/// The session's settings that the statements rely on.
+/// The settings of a connection that the statements rely on.
 ///
 /// The statements of all tasks share the connection. The lock timeout keeps one that waits for a row, which
 /// another program has locked, from holding up the others. A write that waits after it has compared the
@@ -199,7 +199,7 @@ pub(crate) async fn set_up(
 }
 
 /// An open connection for commands. The server ends it when the value is dropped.
-pub(crate) struct Session {
+pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) clock: ClockId,
     pub(crate) statements: Statements,
@@ -216,15 +216,15 @@ pub(crate) struct Statements {
     pub(crate) reach: Statement,
 }
 
-impl fmt::Debug for Session {
+impl fmt::Debug for Connection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Session")
+        f.debug_struct("Connection")
             .field("clock", &self.clock)
             .finish_non_exhaustive()
     }
 }
 
-impl Session {
+impl Connection {
     /// Opens a connection within the connect timeout. Its task runs on `handle`.
     ///
     /// The future is boxed here, so that crates which await it through this one don't compile it again.
@@ -244,7 +244,7 @@ impl Session {
         })
     }
 
-    /// Makes a session of a new connection.
+    /// Makes a connection of a new client.
     pub(crate) async fn prepare(
         client: Client,
         attempt: u64,
@@ -295,7 +295,7 @@ impl Session {
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, BackendError> {
         let mut watched = Watched {
-            session: self,
+            connection: self,
             runtime,
             began: runtime.now(),
             answered: false,
@@ -321,7 +321,7 @@ impl Drop for Abort {
 
 /// A call in progress.
 struct Watched<'a> {
-    session: &'a Session,
+    connection: &'a Connection,
     runtime: &'a TokioRuntime,
     began: Moment,
     answered: bool,
@@ -330,15 +330,15 @@ struct Watched<'a> {
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
         let took = self.runtime.now().saturating_since(self.began);
-        if !self.answered && took >= self.session.doubt_after {
-            self.session.doubtful.store(true, Ordering::Relaxed);
+        if !self.answered && took >= self.connection.doubt_after {
+            self.connection.doubtful.store(true, Ordering::Relaxed);
         }
     }
 }
 
 /// A connection that is opened when needed, and opened again when it is lost.
 #[derive(Debug)]
-pub(crate) struct Managed {
+pub(crate) struct ManagedConnection {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Handle,
     current: Mutex<Current>,
@@ -346,18 +346,18 @@ pub(crate) struct Managed {
 
 #[derive(Debug)]
 enum Current {
-    Open(Arc<Session>),
+    Open(Arc<Connection>),
     Opening(Opening),
     None,
 }
 
 /// One attempt to connect. All callers that need the connection wait for it.
-type Opening = future::Shared<BoxFuture<'static, Result<Arc<Session>, BackendError>>>;
+type Opening = future::Shared<BoxFuture<'static, Result<Arc<Connection>, BackendError>>>;
 
-impl Managed {
+impl ManagedConnection {
     /// `open` is its first connection. Without one, the first call opens it.
-    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Option<Session>) -> Arc<Self> {
-        let current = open.map_or(Current::None, |session| Current::Open(Arc::new(session)));
+    pub(crate) fn new(shared: Arc<Shared>, handle: Handle, open: Option<Connection>) -> Arc<Self> {
+        let current = open.map_or(Current::None, |it| Current::Open(Arc::new(it)));
         Arc::new(Self {
             shared,
             handle,
@@ -369,17 +369,17 @@ impl Managed {
     ///
     /// # Cancel safety
     /// If you drop the future, the attempt to connect goes on, and a later caller gets the connection.
-    pub(crate) async fn session(self: &Arc<Self>) -> Result<Arc<Session>, BackendError> {
+    pub(crate) async fn get(self: &Arc<Self>) -> Result<Arc<Connection>, BackendError> {
         let opening = {
             let mut current = self.current();
             if self.shared.is_closed() {
                 return Err(BackendError::Closed);
             }
             match &*current {
-                Current::Open(session)
-                    if session.is_usable() && self.shared.is_newest(session.clock) =>
+                Current::Open(connection)
+                    if connection.is_usable() && self.shared.is_newest(connection.clock) =>
                 {
-                    return Ok(Arc::clone(session));
+                    return Ok(Arc::clone(connection));
                 }
                 // An attempt has no result yet, unless its task has panicked.
                 Current::Opening(opening) if opening.peek().is_none() => opening.clone(),
@@ -403,10 +403,10 @@ impl Managed {
         opened.boxed().shared()
     }
 
-    async fn open(&self) -> Result<Arc<Session>, BackendError> {
+    async fn open(&self) -> Result<Arc<Connection>, BackendError> {
         let mut closed = self.shared.closed.subscribe();
         let closing = pin!(closed.wait_for(|closed| *closed));
-        let opening = Session::open(&self.shared, &self.handle);
+        let opening = Connection::open(&self.shared, &self.handle);
         let opened = match select(closing, opening).await {
             Either::Left(_) => Err(BackendError::Closed),
             Either::Right((opened, _)) => opened.map(Arc::new),
@@ -417,7 +417,7 @@ impl Managed {
             return Err(BackendError::Closed);
         }
         *current = match &opened {
-            Ok(session) => Current::Open(Arc::clone(session)),
+            Ok(connection) => Current::Open(Arc::clone(connection)),
             Err(_) => Current::None,
         };
         opened

@@ -14,7 +14,7 @@ use leasehold_store::{Read, Row, Store, Version, Write, Written};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
-use crate::connection::{Managed, Session, set_up};
+use crate::connection::{Connection, ManagedConnection, set_up};
 use crate::error::{During, classify};
 use crate::listen;
 use crate::message::{self, Channel};
@@ -42,11 +42,11 @@ const REMOVE_FOR: Duration = Duration::from_secs(5);
 /// A connection to the table of locks.
 #[derive(Debug)]
 pub(crate) struct PostgresStore {
-    connection: Arc<Managed>,
+    connection: Arc<ManagedConnection>,
 }
 
 impl PostgresStore {
-    pub(crate) const fn new(connection: Arc<Managed>) -> Self {
+    pub(crate) const fn new(connection: Arc<ManagedConnection>) -> Self {
         Self { connection }
     }
 
@@ -87,9 +87,9 @@ impl PostgresStore {
         write: Write<'_>,
         reads: bool,
     ) -> Result<(Written, Option<Read>), BackendError> {
-        let session = self.connection.session().await.map_err(not_sent)?;
+        let connection = self.connection.get().await.map_err(not_sent)?;
         // The step has a time of another server, which may be behind a token that this one has granted.
-        if write.stamp.clock != session.clock {
+        if write.stamp.clock != connection.clock {
             return Ok((Written::NotApplied, None));
         }
         let (key, version) = (self.key(write.key), signed(write.version.get()));
@@ -102,7 +102,7 @@ impl PostgresStore {
         );
         let mut parameters: Vec<&(dyn ToSql + Sync)> =
             vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
-        let statements = &session.statements;
+        let statements = &connection.statements;
         // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
         // hears of it by its next poll.
         if expected.is_none() && !listening.is_empty() {
@@ -117,12 +117,12 @@ impl PostgresStore {
             statement = &statements.update;
         }
         let of_key: [&(dyn ToSql + Sync); 1] = [&key];
-        let read = || session.client.query_one(&statements.read, &of_key);
+        let read = || connection.client.query_one(&statements.read, &of_key);
         let call = async {
             if expected.is_some() && !(channels.is_empty() && listening.is_empty()) {
                 let mut notifying = parameters.clone();
                 notifying.extend([&channels as &(dyn ToSql + Sync), &payloads, &listening]);
-                let write = session
+                let write = connection
                     .client
                     .query_opt(&statements.update_and_notify, &notifying);
                 match followed_by(write, reads.then(read)).await {
@@ -132,24 +132,24 @@ impl PostgresStore {
                     answers => return answers,
                 }
             }
-            let write = session.client.query_opt(statement, &parameters);
+            let write = connection.client.query_opt(statement, &parameters);
             followed_by(write, reads.then(read)).await
         };
-        let call = session.call(&self.connection.shared.runtime, call);
+        let call = connection.call(&self.connection.shared.runtime, call);
         let (row, found) = call.await?;
         // The caller repeats a read that has failed.
-        let found = found.and_then(|row| read_of(&session, &row).ok());
-        Ok((written_of(&session, row.as_ref())?, found))
+        let found = found.and_then(|row| read_of(&connection, &row).ok());
+        Ok((written_of(&connection, row.as_ref())?, found))
     }
 
     async fn query(
         &self,
-        session: &Session,
+        connection: &Connection,
         statement: &(impl tokio_postgres::ToStatement + ?Sized + Sync),
         parameters: &[&(dyn ToSql + Sync)],
     ) -> Result<tokio_postgres::Row, BackendError> {
-        let call = session.client.query_one(statement, parameters);
-        session.call(&self.connection.shared.runtime, call).await
+        let call = connection.client.query_one(statement, parameters);
+        connection.call(&self.connection.shared.runtime, call).await
     }
 }
 
@@ -158,9 +158,9 @@ fn lock_of(session: &SessionId) -> i64 {
     Channel::of(session).lock
 }
 
-fn stamp(session: &Session, micros: i64) -> Stamp {
+fn stamp(connection: &Connection, micros: i64) -> Stamp {
     Stamp {
-        clock: session.clock,
+        clock: connection.clock,
         at: ServerTime::from_micros(u64::try_from(micros).unwrap_or(0)),
     }
 }
@@ -196,7 +196,7 @@ async fn followed_by(
 /// The answer to a write. It has the clock if the row was replaced, and else may have the number of those that don't
 /// listen.
 fn written_of(
-    session: &Session,
+    connection: &Connection,
     row: Option<&tokio_postgres::Row>,
 ) -> Result<Written, BackendError> {
     let unknown = |error| BackendError::outcome_unknown("no result").with_source(error);
@@ -204,7 +204,7 @@ fn written_of(
         return Ok(Written::NotApplied);
     };
     if let Some(at) = row.try_get(0).map_err(unknown)? {
-        return Ok(Written::AppliedAt(stamp(session, at)));
+        return Ok(Written::AppliedAt(stamp(connection, at)));
     }
     match row.try_get::<_, i64>(1).map_err(unknown)? {
         0 => Ok(Written::NotApplied),
@@ -218,11 +218,11 @@ fn is_applied(row: &tokio_postgres::Row) -> bool {
 }
 
 /// The answer to a read.
-fn read_of(session: &Session, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
+fn read_of(connection: &Connection, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
     let version: Option<i64> = column(row, 1)?;
     let bytes: Option<Vec<u8>> = column(row, 2)?;
     Ok(Read {
-        stamp: stamp(session, column(row, 0)?),
+        stamp: stamp(connection, column(row, 0)?),
         row: version.zip(bytes).map(|(version, bytes)| Row {
             version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
             bytes,
@@ -256,18 +256,18 @@ impl Store for PostgresStore {
     }
 
     async fn time(&self) -> Result<Stamp, BackendError> {
-        let session = self.connection.session().await?;
-        let row = self.query(&session, TIME, &[]).await?;
-        Ok(stamp(&session, column(&row, 0)?))
+        let connection = self.connection.get().await?;
+        let row = self.query(&connection, TIME, &[]).await?;
+        Ok(stamp(&connection, column(&row, 0)?))
     }
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
-        let session = self.connection.session().await?;
+        let connection = self.connection.get().await?;
         let key = self.key(key);
         let row = self
-            .query(&session, &session.statements.read, &[&key])
+            .query(&connection, &connection.statements.read, &[&key])
             .await?;
-        read_of(&session, &row)
+        read_of(&connection, &row)
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
@@ -315,9 +315,11 @@ impl Store for PostgresStore {
         };
         let limit = i64::from(request.limit);
         let parameters: [&(dyn ToSql + Sync); 3] = [&beginning, &after, &limit];
-        let session = self.connection.session().await?;
-        let call = session.client.query(LIST, &parameters);
-        let rows = session.call(&self.connection.shared.runtime, call).await?;
+        let connection = self.connection.get().await?;
+        let call = connection.client.query(LIST, &parameters);
+        let rows = connection
+            .call(&self.connection.shared.runtime, call)
+            .await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| column(row, 0)).collect();
         let names = names?;
         // The rows behind those that begin with the text.
@@ -338,9 +340,9 @@ impl Store for PostgresStore {
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         let locks: Vec<i64> = sessions.iter().map(lock_of).collect();
-        let session = self.connection.session().await?;
+        let connection = self.connection.get().await?;
         let row = self
-            .query(&session, &session.statements.reach, &[&locks])
+            .query(&connection, &connection.statements.reach, &[&locks])
             .await?;
         let listening: Vec<bool> = column(&row, 0)?;
         let reach = |listening| match listening {
