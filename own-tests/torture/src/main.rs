@@ -134,7 +134,7 @@ enum Side {
     Client {
         backend: Backend,
         #[command(flatten)]
-        servers: Servers,
+        to: ClientArgs,
         #[arg(long)]
         broken: Option<Broken>,
     },
@@ -144,14 +144,14 @@ enum Side {
         work: Work,
         backend: Backend,
         #[command(flatten)]
-        servers: Servers,
+        to: ClientArgs,
     },
     /// A client process of a lock as tutorials write it.
     #[command(hide = true)]
     Specimen {
         name: String,
         #[command(flatten)]
-        servers: Servers,
+        to: ClientArgs,
     },
     /// A client process of another library.
     #[cfg(feature = "peers")]
@@ -159,19 +159,19 @@ enum Side {
     Peer {
         peer: adapter::peers::Peer,
         #[command(flatten)]
-        servers: Servers,
+        to: ClientArgs,
     },
 }
 
 // What every client process is told. Not a doc comment, which clap would show as that of the command.
 #[derive(Debug, clap::Args)]
-struct Servers {
+struct ClientArgs {
     lease_ms: u64,
     #[arg(required = true)]
     urls: Vec<String>,
 }
 
-impl Servers {
+impl ClientArgs {
     const fn lease(&self) -> Duration {
         Duration::from_millis(self.lease_ms)
     }
@@ -224,24 +224,20 @@ fn serve(side: Side) -> Result<(), Failure> {
             Side::Report { .. } => unreachable!("not a client process"),
             Side::Client {
                 backend,
-                servers: to,
+                to,
                 broken,
             } => {
                 let locks = Leasehold::connect(backend, &to.urls, to.lease(), broken);
                 adapter::serve(locks.await?).await
             }
-            Side::Coordinate {
-                work,
-                backend,
-                servers: to,
-            } => coordination::run(backend, work, to.lease(), &to.urls).await,
-            Side::Specimen { name, servers: to } => {
+            Side::Coordinate { work, backend, to } => {
+                coordination::run(backend, work, to.lease(), &to.urls).await
+            }
+            Side::Specimen { name, to } => {
                 adapter::serve(Tutorial::connect(&name, &to.urls[0]).await?).await
             }
             #[cfg(feature = "peers")]
-            Side::Peer { peer, servers: to } => {
-                adapter::peers::run(peer, to.lease(), to.urls).await
-            }
+            Side::Peer { peer, to } => adapter::peers::run(peer, to.lease(), to.urls).await,
         }
     })
 }
