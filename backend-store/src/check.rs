@@ -32,6 +32,44 @@ struct Step {
     needs_listener: bool,
 }
 
+impl Step {
+    const fn applied(what: &'static str, expected: Option<Version>, version: Version) -> Self {
+        Self {
+            what,
+            is_applied: true,
+            expected,
+            version,
+            is_late: false,
+            is_early: false,
+            has_message: false,
+            needs_listener: false,
+        }
+    }
+
+    const fn refused(self, what: &'static str) -> Self {
+        Self {
+            what,
+            is_applied: false,
+            ..self
+        }
+    }
+
+    const fn of(mut self, expected: Version) -> Self {
+        self.expected = Some(expected);
+        self
+    }
+
+    const fn late(mut self) -> Self {
+        self.is_late = true;
+        self
+    }
+
+    const fn alone(mut self) -> Self {
+        self.needs_listener = true;
+        self
+    }
+}
+
 /// Checks that a store compares the version and the deadline of a write, and keeps the row. If it says that it
 /// compares the time of the step ([`Written::AppliedAt`]) or who listens ([`Store::compares_reach`]), checks that too.
 /// If it sends the row along with a refusal ([`Store::write_or_read`]), checks the row and the clock.
@@ -44,77 +82,32 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         ));
     }
     let [first, second, other] = [(); 3].map(|()| Version::new(store.runtime().random_u64()));
-    let create = Step {
-        what: "creates a row in time",
-        is_applied: true,
-        expected: None,
-        version: first,
-        is_late: false,
-        is_early: false,
-        has_message: false,
-        needs_listener: false,
-    };
-    let replace = Step {
-        what: "replaces the right version in time",
-        expected: Some(first),
-        version: second,
-        ..create
-    };
-    let refuse = |what, step| Step {
-        what,
-        is_applied: false,
-        ..step
-    };
-    let [late_create, late_replace] = [create, replace].map(|step| Step {
-        is_late: true,
-        ..step
-    });
-    let of_other = |step| Step {
-        expected: Some(other),
-        ..step
-    };
-    let again = Step {
-        version: second,
-        ..create
-    };
+    let check = async |step| check_write(store, key, step).await;
     let with_message = |step| Step {
         has_message: true,
         ..step
     };
-    check_write(
-        store,
-        key,
-        refuse("creates a row after its deadline", late_create),
-    )
-    .await?;
-    check_write(
-        store,
-        key,
-        refuse("replaces a missing row", of_other(create)),
-    )
-    .await?;
+    let check_both = async |step| {
+        check(step).await?;
+        check(with_message(step)).await
+    };
+    let create = Step::applied("creates a row in time", None, first);
+    let replace = Step::applied("replaces the right version in time", Some(first), second);
+    check(create.late().refused("creates a row after its deadline")).await?;
+    check(create.of(other).refused("replaces a missing row")).await?;
     if store.compares_reach() {
-        let alone = Step {
-            needs_listener: true,
-            ..create
-        };
-        check_write(
-            store,
-            key,
-            refuse("creates a row for a session that doesn't listen", alone),
-        )
-        .await?;
+        let alone = create.alone();
+        check(alone.refused("creates a row for a session that doesn't listen")).await?;
     }
-    let created = check_write(store, key, create).await?;
-    check_write(store, key, refuse("creates a row that exists", again)).await?;
-    for step in [
-        refuse("replaces another version", of_other(replace)),
-        refuse("replaces a row after its deadline", late_replace),
-    ] {
-        check_write(store, key, step).await?;
-        check_write(store, key, with_message(step)).await?;
-    }
-    let replaced = check_write(store, key, replace).await?;
+    let created = check(create).await?;
+    let again = Step {
+        version: second,
+        ..create
+    };
+    check(again.refused("creates a row that exists")).await?;
+    check_both(replace.of(other).refused("replaces another version")).await?;
+    check_both(replace.late().refused("replaces a row after its deadline")).await?;
+    let replaced = check(replace).await?;
     let told = |written| matches!(written, Written::AppliedAt(_));
     if told(created) != told(replaced) {
         return Err(BackendError::rejected(
@@ -122,29 +115,21 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         ));
     }
     let next = Step {
-        expected: Some(second),
         version: first,
-        ..replace
+        ..replace.of(second)
     };
     if told(replaced) {
         let early = Step {
             is_early: true,
             ..next
         };
-        let early = refuse("is before the time of its step", early);
-        check_write(store, key, early).await?;
-        check_write(store, key, with_message(early)).await?;
+        check_both(early.refused("is before the time of its step")).await?;
     }
     if store.compares_reach() {
-        let alone = Step {
-            needs_listener: true,
-            ..next
-        };
-        let alone = refuse("replaces a row for a session that doesn't listen", alone);
-        check_write(store, key, alone).await?;
-        check_write(store, key, with_message(alone)).await?;
+        let alone = next.alone();
+        check_both(alone.refused("replaces a row for a session that doesn't listen")).await?;
     }
-    check_write(store, key, with_message(next)).await?;
+    check(with_message(next)).await?;
     store.remove_expired().await?;
     match version_of(&store.read(key).await?) {
         Some(found) if found == first => Ok(()),
