@@ -155,9 +155,10 @@ impl World {
         self.held_by(lock, |ask| ask).await
     }
 
-    /// Like [`held`](Self::held), with a lease of `units` units.
-    pub(crate) async fn held_for(&self, lock: Lock, units: u32) -> Held {
-        self.held_by(lock, |ask| ask.lease(self.units(units))).await
+    /// Like [`held`](Self::held), a mutex with a lease of `units` units.
+    pub(crate) async fn held_for(&self, units: u32) -> Held {
+        self.held_by(Lock::mutex("k"), |ask| ask.lease(self.units(units)))
+            .await
     }
 
     /// Like [`held`](Self::held), by a reader.

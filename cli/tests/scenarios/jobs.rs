@@ -84,7 +84,7 @@ pub(crate) fn failures_are_counted(place: &Place) {
     assert_eq!(ask(place, &["once", "reset", &place.key]).0, Some(0));
     // One that a signal ended has failed too.
     let mut killed = Started::new(place.run(&DAILY, "kill -9 $$"));
-    killed.expect_signal(Signal::KILL, SLACK);
+    killed.expect_signal(Signal::KILL);
     assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
 }
 
@@ -95,7 +95,7 @@ pub(crate) fn next_machine_tries_after_a_failure(place: &Place) {
     let (status, _) = ask(place, &["once", "reset", &place.key]);
     assert_eq!(status, Some(75), "it is running");
     first.signal(Signal::KILL);
-    first.expect_signal(Signal::KILL, SLACK);
+    first.expect_signal(Signal::KILL);
     let failed = Instant::now();
     wait_until(
         "the second runs",
@@ -121,7 +121,7 @@ pub(crate) fn a_job_that_is_stopped_is_not_done(place: &Place) {
     std::thread::sleep(Duration::from_millis(500));
     waiting.signal(Signal::TERM);
     let mut waiting = waiting;
-    waiting.expect_signal(Signal::TERM, SLACK);
+    waiting.expect_signal(Signal::TERM);
     started.expect_status(70, Duration::from_secs(4) + SLACK);
     assert_eq!(alive_in(started.group()), [0; 0]);
     let state = shown(place);

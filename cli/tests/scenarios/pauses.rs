@@ -15,7 +15,7 @@ pub(crate) fn command_killed(place: &Place) {
     let mut started = place.start(&[], STUBBORN);
     let client = place.client();
     started.signal(Signal::KILL);
-    started.expect_signal(Signal::KILL, SLACK);
+    started.expect_signal(Signal::KILL);
     client.expect_free(started.group(), LEASE + SLACK);
 }
 

@@ -29,7 +29,7 @@ pub(crate) fn while_waiting(place: &Place) {
     for (signal, started) in &mut all {
         let keeper = started.keeper();
         started.signal(**signal);
-        started.expect_signal(**signal, SLACK);
+        started.expect_signal(**signal);
         assert_eq!(alive_in(keeper), [0; 0], "the keeper has ended");
     }
     waiters(0);
@@ -55,7 +55,7 @@ pub(crate) fn while_running(place: &Place) {
             if handled {
                 started.expect_status(7, SLACK);
             } else {
-                started.expect_signal(signal, SLACK);
+                started.expect_signal(signal);
             }
             place.client().expect_free(started.group(), SLACK);
             for file in ["group", "runs"] {

@@ -27,7 +27,7 @@ pub(crate) fn signal_of_cmd(place: &Place) {
     for signal in [Signal::TERM, Signal::KILL, Signal::SEGV] {
         let script = format!("kill -{} $$", signal.as_raw());
         let mut started = Started::new(place.run(&[], &script));
-        started.expect_signal(signal, SLACK);
+        started.expect_signal(signal);
     }
 }
 
@@ -70,7 +70,7 @@ pub(crate) fn contended(place: &Place) {
     std::thread::sleep(Duration::from_millis(300));
     assert!(!waiting.has_ended());
     holder.signal(Signal::INT);
-    holder.expect_signal(Signal::INT, SLACK);
+    holder.expect_signal(Signal::INT);
     waiting.expect_status(4, SLACK);
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn kinds_of_locks(place: &Place) {
     // It is in use as another kind of lock.
     run(&[], key, 77);
     reader.signal(Signal::TERM);
-    reader.expect_signal(Signal::TERM, SLACK);
+    reader.expect_signal(Signal::TERM);
     run(&["--exclusive"], key, 0);
 
     let permits = Place::new(&place.url, &format!("{key} permits"));
@@ -98,7 +98,7 @@ pub(crate) fn kinds_of_locks(place: &Place) {
     run(&["-n", "2"], &permits.key, 75);
     for started in [&mut one, &mut two] {
         started.signal(Signal::HUP);
-        started.expect_signal(Signal::HUP, SLACK);
+        started.expect_signal(Signal::HUP);
     }
 }
 

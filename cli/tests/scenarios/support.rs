@@ -215,17 +215,17 @@ impl Started {
     }
 
     /// Waits for the end by this signal.
-    pub(crate) fn expect_signal(&mut self, expected: Signal, limit: Duration) {
+    pub(crate) fn expect_signal(&mut self, expected: Signal) {
         // `sh -c` catches SIGINT. It misses one that arrives just before it starts a program.
         let mut sent = Instant::now();
-        wait_until("the command ends", limit, || {
+        wait_until("the command ends", SLACK, || {
             if expected == Signal::INT && sent.elapsed() > Duration::from_secs(1) {
                 self.signal(Signal::INT);
                 sent = Instant::now();
             }
             self.has_ended()
         });
-        let (status, text) = self.end_within(limit);
+        let (status, text) = self.end_within(SLACK);
         assert_eq!(status.signal(), Some(expected.as_raw()), "{status}: {text}");
     }
 }

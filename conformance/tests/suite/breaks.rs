@@ -14,7 +14,7 @@ use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, List,
     Listed, LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
-    Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamp, Stamped,
+    Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamp, Stamped, Wait,
 };
 use leasehold_conformance::{Harness, run_case};
 
@@ -199,9 +199,7 @@ impl Broken {
     fn noted(&self, operation: Operation) -> Option<Acquire> {
         self.notes(|notes| {
             let mut requests = notes.iter();
-            requests
-                .find(|request| request.operation == operation)
-                .cloned()
+            requests.find(|it| it.operation == operation).cloned()
         })
     }
 
@@ -245,9 +243,7 @@ impl Broken {
             Break::NeverExpires => sent.lease = Duration::from_secs(3_000),
             Break::ExpiresLate => sent.lease += Duration::from_millis(3),
             Break::OffersIgnoreTheLease if sent.wait.is_some() => sent.lease = MAX_LEASE,
-            Break::NeverUnreachable => {
-                sent.wait = sent.wait.map(|_| leasehold_api::Wait::new(false));
-            }
+            Break::NeverUnreachable => sent.wait = sent.wait.map(|_| Wait::new(false)),
             Break::LimitsIgnored | Break::HoldsAndRefuses => sent.limits = Limits::default(),
             Break::FloorIgnored => sent.floor = None,
             Break::ReadersExclude if sent.mode == Mode::Shared => sent.mode = Mode::Exclusive,
@@ -305,10 +301,10 @@ impl Broken {
 
     async fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
         let sent = Poll::new(self.key(&request.key), request.operation, request.listening);
-        let mut reply = first(self.inner.poll(std::slice::from_ref(&sent)).await)?;
+        let mut reply = first(self.inner.poll(from_ref(&sent)).await)?;
         match (&mut reply.reply, self.how) {
             (PollReply::Acquired(_), Break::PollConfirms) => {
-                self.renew_for(&sent.key, request.operation, 30).await?;
+                self.renew_for_long(&sent.key, request.operation).await?;
                 reply = first(self.inner.poll(&[sent]).await)?;
             }
             (PollReply::Queued(queued), Break::PollAfterTooLong) => {
@@ -377,13 +373,12 @@ impl Broken {
         Ok(Stamped { stamp, reply })
     }
 
-    async fn renew_for(
+    async fn renew_for_long(
         &self,
         key: &Key,
         operation: Operation,
-        seconds: u64,
     ) -> Result<Stamped<RenewReply>, BackendError> {
-        let lease = Duration::from_secs(seconds);
+        let lease = Duration::from_secs(30);
         let request = Renew::new(key.clone(), operation, lease).expect("a valid lease");
         first(self.inner.renew(&[request]).await)
     }
@@ -445,11 +440,9 @@ impl Broken {
             _ => {}
         }
         let mut reply = first(self.inner.release(&[sent]).await)?;
-        let accepts = matches!(
-            self.how,
-            Break::EveryReleaseSucceeds | Break::AcceptsEverything
-        );
-        if accepts && matches!(reply.reply, ReleaseReply::NotHeld(_)) {
+        if let (ReleaseReply::NotHeld(_), Break::EveryReleaseSucceeds | Break::AcceptsEverything) =
+            (&reply.reply, self.how)
+        {
             reply.reply = ReleaseReply::Released {
                 holds_left: 1,
                 holder: Some(leasehold_api::HolderStatus {
@@ -489,9 +482,7 @@ fn change_replies<T>(
     how: Break,
     mut replies: Vec<Result<T, BackendError>>,
 ) -> Vec<Result<T, BackendError>> {
-    let failed = replies
-        .iter()
-        .find_map(|reply| reply.as_ref().err().cloned());
+    let failed = replies.iter().find_map(|it| it.as_ref().err().cloned());
     match (how, failed) {
         (Break::ReversesReplies, _) => replies.reverse(),
         (Break::OneErrorFailsAll, Some(error)) => {
@@ -563,7 +554,7 @@ impl LockBackend for Broken {
         if self.how == Break::InspectionRenews {
             let last = self.notes(|notes| notes.last().map(|last| last.operation));
             if let Some(operation) = last {
-                self.renew_for(key, operation, 30).await?;
+                self.renew_for_long(key, operation).await?;
             }
         }
         let mut answer = self.inner.inspect(key).await?;

@@ -206,24 +206,16 @@ impl FaultProxy {
         self.eat(Direction::Reply, Loss::All, count, Box::new(matches));
     }
 
-    /// The same, but the first half of the reply arrives. From Postgres, all arrives but the message that
-    /// ends the reply.
-    pub fn cut_replies(
-        &self,
-        count: u64,
-        matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
-    ) {
-        self.eat(Direction::Reply, Loss::Rest, count, Box::new(matches));
+    /// Drops half of the reply to the next request that matches: the first half arrives. From Postgres, all
+    /// arrives but the message that ends the reply.
+    pub fn cut_reply(&self, matches: impl Fn(&Request) -> bool + Send + Sync + 'static) {
+        self.eat(Direction::Reply, Loss::Rest, 1, Box::new(matches));
     }
 
-    /// Drops the next `count` requests that match. The server never receives them. The proxy closes
-    /// the client's connection.
-    pub fn eat_requests(
-        &self,
-        count: u64,
-        matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
-    ) {
-        self.eat(Direction::Request, Loss::All, count, Box::new(matches));
+    /// Drops the next request that matches. The server never receives it. The proxy closes the client's
+    /// connection.
+    pub fn eat_request(&self, matches: impl Fn(&Request) -> bool + Send + Sync + 'static) {
+        self.eat(Direction::Request, Loss::All, 1, Box::new(matches));
     }
 
     fn eat(&self, direction: Direction, loss: Loss, count: u64, matches: Matches) {

@@ -55,7 +55,7 @@ impl Setup {
         if before.is_multiple_of(2) {
             self.proxy.eat_replies(1, self.has_effect);
         } else {
-            self.proxy.cut_replies(1, self.has_effect);
+            self.proxy.cut_reply(self.has_effect);
         }
         for _ in 0..100 {
             match send(&self.tested).await {

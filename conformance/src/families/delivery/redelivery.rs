@@ -84,7 +84,7 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
 }
 
 async fn acquire_again_extends_nothing(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 5).await?;
+    let (_, b, lock, held) = world.held_for(5).await?;
     world.pass(3).await;
     held.again().await?;
     world.pass(3).await;
@@ -142,7 +142,7 @@ async fn each_session_has_its_own_sequences(world: &World) -> Verdict {
 }
 
 async fn expired_acquire_is_stale(world: &World) -> Verdict {
-    let (_, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
+    let (_, b, lock, late) = world.held_for(3).await?;
     world.pass(4).await;
     // A delayed copy must not acquire the key a second time.
     stale(&late).await?;

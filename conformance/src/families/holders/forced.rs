@@ -49,7 +49,7 @@ async fn forced(
 }
 
 async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 5).await?;
+    let (_, b, lock, held) = world.held_for(5).await?;
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,

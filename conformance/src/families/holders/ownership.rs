@@ -35,7 +35,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
 }
 
 async fn another_session_cannot_renew(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 4).await?;
+    let (_, b, lock, held) = world.held_for(4).await?;
     let mut renewal = held.renew_request(world.units(500))?;
     renewal.operation.session = b.id;
     want!(
@@ -72,7 +72,7 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
 }
 
 async fn late_release_after_another_holder(world: &World) -> Verdict {
-    let (a, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
+    let (a, b, lock, late) = world.held_for(3).await?;
     world.pass(4).await;
     let held = b.ask(&lock).acquired("L1").await?;
     want!(
@@ -87,7 +87,7 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
 }
 
 async fn late_renewal_after_another_holder(world: &World) -> Verdict {
-    let (a, b, lock, late) = world.held_for(Lock::mutex("k"), 3).await?;
+    let (a, b, lock, late) = world.held_for(3).await?;
     world.pass(4).await;
     let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
     late.renewal_lost(

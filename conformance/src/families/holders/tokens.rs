@@ -77,7 +77,7 @@ async fn tokens_increase_over_epochs(world: &World) -> Verdict {
 }
 
 async fn tokens_increase_over_expiry(world: &World) -> Verdict {
-    let (_, b, lock, dead) = world.held_for(Lock::mutex("k"), 2).await?;
+    let (_, b, lock, dead) = world.held_for(2).await?;
     world.pass(3).await;
     let next = b.ask(&lock).acquired("L1").await?;
     next_epoch(next.token(), dead.token())

@@ -161,7 +161,7 @@ async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
 }
 
 async fn waiters_keep_the_key_as_it_is(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 3).await?;
+    let (_, b, lock, held) = world.held_for(3).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
     mismatch(world, &lock, LockSpec::rw_lock()).await?;

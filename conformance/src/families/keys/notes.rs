@@ -118,7 +118,7 @@ async fn newer_note_replaces_an_older_one(world: &World) -> Verdict {
 }
 
 async fn only_a_holder_leaves_a_note(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 2).await?;
+    let (_, b, lock, held) = world.held_for(2).await?;
     let mut other = b.ask(&Lock::mutex("other")).acquired("S1").await?;
     other.request.key = lock.key.clone();
     want_eq!(

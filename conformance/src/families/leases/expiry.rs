@@ -36,7 +36,7 @@ async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
 
 /// Sends attempts around the end of the lease and checks each answer by its own stamp.
 async fn not_a_moment_early(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 2).await?;
+    let (_, b, lock, held) = world.held_for(2).await?;
     let end = held.end_time();
     for _ in 0..2_000 {
         let (attempt, reply) = b.ask(&lock).send().await?;
@@ -136,7 +136,7 @@ async fn free_at_the_end_of(world: &World, lock: &Lock) -> Verdict {
 }
 
 async fn expired_holder_cannot_renew(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 3).await?;
+    let (_, b, lock, held) = world.held_for(3).await?;
     world.pass(4).await;
     want!(
         held.renew(world.units(50)).await?.reply,
@@ -165,7 +165,7 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
 }
 
 async fn renewal_moves_the_end(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 10).await?;
+    let (_, b, lock, held) = world.held_for(10).await?;
     world.pass(5).await;
     let (token, end) = held.renewed(world.units(10), "rule 2").await?;
     want_eq!(
@@ -188,7 +188,7 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
 }
 
 async fn renewal_never_shortens(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held_for(Lock::mutex("k"), 30).await?;
+    let (_, b, lock, held) = world.held_for(30).await?;
     let renewed = held.renew(world.units(1)).await?;
     let remaining = want!(
         renewed.reply,
@@ -209,7 +209,7 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
 
 /// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
 async fn short_lease_after_a_long_one(world: &World) -> Verdict {
-    let (a, b, lock, long) = world.held_for(Lock::mutex("k"), 500).await?;
+    let (a, b, lock, long) = world.held_for(500).await?;
     long.released("S3").await?;
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
