@@ -62,8 +62,7 @@ pub struct Capabilities {
     /// The order of notes depends on [`fencing_tokens`](Self::fencing_tokens).
     pub notes: bool,
     /// Tokens strictly increase over the epochs of a key: exclusive holders, and groups of overlapping readers
-    /// (rule 15). Without it, guards have no
-    /// fencing token.
+    /// (rule 15). Without it, guards have no fencing token.
     pub fencing_tokens: bool,
     /// Renewals can run on a separate connection and a separate thread.
     pub independent_renewal: bool,
@@ -316,7 +315,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///   every few seconds and reports why. A backend may instead do both itself.
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let _ = session;
-        Err(BackendError::Unsupported { what: "listen" })
+        Err(BackendError::unsupported("listen"))
     }
 
     /// Tries to acquire keys, or to queue for them.
@@ -356,7 +355,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Changes nothing if the current epoch is not the one that the request names.
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         let _ = request;
-        Err(BackendError::Unsupported { what: "convert" })
+        Err(BackendError::unsupported("convert"))
     }
 
     /// Describes the holders and waiters of a key.
@@ -365,7 +364,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Changes nothing.
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         let _ = key;
-        Err(BackendError::Unsupported { what: "inspect" })
+        Err(BackendError::unsupported("inspect"))
     }
 
     /// Lists keys that begin with a text, a page at a time.
@@ -379,7 +378,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Changes nothing.
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
         let _ = request;
-        Err(BackendError::Unsupported { what: "list" })
+        Err(BackendError::unsupported("list"))
     }
 
     /// Takes a key away from the holders that the request names by their tokens.
@@ -392,9 +391,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         let _ = request;
-        Err(BackendError::Unsupported {
-            what: "force_release",
-        })
+        Err(BackendError::unsupported("force_release"))
     }
 
     /// Leaves a note on a key that the caller holds.
@@ -406,7 +403,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///   [`keep`](Note::keep).
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
         let _ = request;
-        Err(BackendError::Unsupported { what: "write_note" })
+        Err(BackendError::unsupported("write_note"))
     }
 
     /// Closes the backend and its connections.
@@ -419,7 +416,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 
 fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>> {
     (0..len)
-        .map(|_| Err(BackendError::Unsupported { what }))
+        .map(|_| Err(BackendError::unsupported(what)))
         .collect()
 }
 
@@ -502,9 +499,6 @@ macro_rules! forward_lock_backend {
         $crate::forward_lock_backend!(
             @async read_clock(key: &'life1 [$crate::Key]) -> [$crate::Stamp] $($to)+
         );
-        $crate::forward_lock_backend!(@ self_check $($to)+);
-    };
-    (@ self_check $($to:tt)+) => {
         $crate::forward_lock_backend!(
             @async self_check(key: &'life1 [$crate::Key]) -> [()] $($to)+
         );

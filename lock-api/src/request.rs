@@ -105,12 +105,10 @@ impl LockSpec {
     /// [`InvalidInput::PolicyForKind`] for a reader or writer preference if this is not a
     /// reader/writer lock.
     pub const fn with_policy(mut self, policy: Policy) -> Result<Self, InvalidInput> {
+        let kind = self.kind;
         let prefers = matches!(policy, Policy::ReaderPreference | Policy::WriterPreference);
-        if prefers && !matches!(self.kind, Kind::RwLock) {
-            return Err(InvalidInput::PolicyForKind {
-                policy,
-                kind: self.kind,
-            });
+        if prefers && !matches!(kind, Kind::RwLock) {
+            return Err(InvalidInput::PolicyForKind { policy, kind });
         }
         self.policy = policy;
         Ok(self)
@@ -172,13 +170,13 @@ impl LockSpec {
     /// - [`InvalidInput::ModeForKind`] if the kind has no such mode.
     /// - [`InvalidInput::Permits`] for 0 permits, or for more than the capacity.
     pub const fn check_mode(&self, mode: Mode) -> Result<(), InvalidInput> {
+        let capacity = self.capacity;
         match (self.kind, mode) {
             (Kind::Mutex | Kind::RwLock, Mode::Exclusive) | (Kind::RwLock, Mode::Shared) => Ok(()),
-            (Kind::Semaphore, Mode::Permits(n)) if n >= 1 && n <= self.capacity => Ok(()),
-            (Kind::Semaphore, Mode::Permits(n)) => Err(InvalidInput::Permits {
-                asked: n,
-                capacity: self.capacity,
-            }),
+            (Kind::Semaphore, Mode::Permits(n)) if n >= 1 && n <= capacity => Ok(()),
+            (Kind::Semaphore, Mode::Permits(asked)) => {
+                Err(InvalidInput::Permits { asked, capacity })
+            }
             (kind, mode) => Err(InvalidInput::ModeForKind { mode, kind }),
         }
     }
@@ -555,9 +553,7 @@ impl List {
 
 /// Leaves a note on a key. Whoever inspects the key reads it.
 ///
-/// It acts only for a live hold, and only if it is newer than the note that stands: by the token of the
-/// hold, then by the version. So a late or second copy reverts nothing. The note stands while its token
-/// is the last one of the key, and at least for `keep`.
+/// A late or second copy reverts nothing: see [`write_note`](crate::LockBackend::write_note).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Note {

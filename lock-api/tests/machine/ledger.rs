@@ -89,10 +89,8 @@ pub(crate) fn holder_name(kind: Kind, operation: Operation) -> String {
 }
 
 fn holder<'a>(inspection: &'a InspectReply, name: &str) -> Option<&'a HolderView> {
-    inspection
-        .holders
-        .iter()
-        .find(|h| owner_part(&h.label) == name)
+    let mut holders = inspection.holders.iter();
+    holders.find(|h| owner_part(&h.label) == name)
 }
 
 /// The owners that hold the key.
@@ -196,10 +194,8 @@ impl Ledger {
         let granted = Self::granted(seen);
         let fair = seen.after.spec.is_some_and(|s| s.policy() == Policy::Fair);
         let position = |name: &str| {
-            let waiters = &seen.before.waiters;
-            waiters
-                .iter()
-                .position(|w| operation_part(&w.label) == name)
+            let mut waiters = seen.before.waiters.iter();
+            waiters.position(|w| operation_part(&w.label) == name)
         };
         for waiter in &seen.after.waiters {
             let name = operation_part(&waiter.label);
@@ -226,11 +222,8 @@ impl Ledger {
     /// Checks that the head of a fair queue does not fit after a step that settles.
     fn head_does_not_fit(&self, seen: &Observed<'_>) -> Result<(), String> {
         let settled = !matches!(seen.command, Command::Inspect) && !refused_early(seen.reply);
-        let Some(spec) = seen
-            .after
-            .spec
-            .filter(|s| settled && s.policy() == Policy::Fair)
-        else {
+        let fair = |s: &LockSpec| s.policy() == Policy::Fair;
+        let Some(spec) = seen.after.spec.filter(|s| settled && fair(s)) else {
             return Ok(());
         };
         let holders = seen.after.holders.iter();
@@ -335,11 +328,8 @@ impl Ledger {
                 continue;
             }
             let is = holder(seen.after, name).ok_or_else(|| format!("{name} lost its hold"))?;
-            let nested = seen
-                .before
-                .waiters
-                .iter()
-                .any(|w| owner_part(&w.label) == name);
+            let mut waiters = seen.before.waiters.iter();
+            let nested = waiters.any(|w| owner_part(&w.label) == name);
             let same = (is.mode, is.revoked) == (was.mode, was.revoked)
                 && (nested || (is.holds, is.remaining) == (was.holds, was.remaining));
             ensure(same, || format!("{name} was {was:?} and is {is:?}"))?;
@@ -376,8 +366,8 @@ impl Ledger {
         }
         if let (Command::Poll(request), Some(spec)) = (seen.command, seen.before.spec) {
             let name = label(request.operation);
-            let waited = seen.before.waiters.iter();
-            if waited.into_iter().any(|w| operation_part(&w.label) == name)
+            let mut waited = seen.before.waiters.iter();
+            if waited.any(|w| operation_part(&w.label) == name)
                 && let Some(entry) = self.entries.get_mut(&name)
             {
                 let end = now + micros(spec.waiter_lease());
@@ -503,19 +493,15 @@ impl Ledger {
     fn one_effect(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         self.live
             .extend(operation(seen.command).filter(|_| answered_live(seen.reply)));
-        let still: BTreeSet<_> = self
-            .live
-            .iter()
-            .copied()
-            .filter(|op| alive(seen.key, *op))
-            .collect();
+        let live = self.live.iter().copied();
+        let still: BTreeSet<_> = live.filter(|op| alive(seen.key, *op)).collect();
         let named = operation(seen.command);
         let lost = self
             .live
             .difference(&still)
             .find(|op| !forces(seen) && named != Some(**op) && alive(seen.was, **op));
         ensure(lost.is_none(), || format!("{lost:?} was lost"))?;
-        let known: usize = still.len();
+        let known = still.len();
         let holds: u32 = seen.after.holders.iter().map(|h| h.holds).sum();
         let shown = holds as usize + seen.after.waiters.len();
         ensure(known == shown, || {
@@ -538,9 +524,8 @@ impl Ledger {
             _ => false,
         };
         if watermarks {
-            self.kept_until = self
-                .kept_until
-                .max(now + micros(settings.delivery_window) * 2);
+            let kept = now + 2 * micros(settings.delivery_window);
+            self.kept_until = self.kept_until.max(kept);
         }
         for view in &seen.after.holders {
             let kept = end(now, view.remaining) + micros(settings.retention);
