@@ -96,54 +96,28 @@ impl Duties {
         event: &Event,
         waiting: &Waiting,
     ) {
+        use ClientEvent::{
+            Isolated, Killed, LeftReplica, Paused, Reachable, Resumed, VisitsReplica,
+        };
         match (event, client) {
-            (Event::Client(ClientEvent::Killed), Some(client)) => {
+            (Event::Client(Killed), Some(client)) => {
                 self.clients.entry(client).or_default().dead = true;
                 self.disturb(client, at);
             }
-            (
-                Event::Client(
-                    ClientEvent::Paused | ClientEvent::Isolated | ClientEvent::VisitsReplica,
-                ),
-                Some(client),
-            ) => self.begin_or_end(client, at, true),
-            (
-                Event::Client(
-                    ClientEvent::Resumed | ClientEvent::Reachable | ClientEvent::LeftReplica,
-                ),
-                Some(client),
-            ) => self.begin_or_end(client, at, false),
-            // These do not keep a client from its duties.
+            (Event::Client(Paused | Isolated | VisitsReplica), Some(client)) => {
+                self.begin_or_end(client, at, true);
+            }
+            (Event::Client(Resumed | Reachable | LeftReplica), Some(client)) => {
+                self.begin_or_end(client, at, false);
+            }
+            // It keeps no client from its duties.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
-            (
-                Event::Server(
-                    ServerEvent::PublishRefused
-                    | ServerEvent::PublishAllowed
-                    | ServerEvent::CountRefused
-                    | ServerEvent::CountAllowed
-                    | ServerEvent::ReplicaCutOff { .. },
-                ),
-                _,
-            ) => {}
             (Event::Fault { .. } | Event::Undelivered { .. }, Some(client)) => {
                 self.clients.entry(client).or_default().message_fault = Some(at);
                 self.disturb(client, at);
             }
             (Event::Client(_), Some(client)) => self.disturb(client, at),
-            (Event::Server(event), _) => {
-                match event {
-                    ServerEvent::Stopped => self.server_down = true,
-                    ServerEvent::Started { .. } => {
-                        self.server_down = false;
-                        if at > self.server {
-                            self.outage = Some(at);
-                        }
-                    }
-                    _ => {}
-                }
-                self.server = at;
-                self.polls.clear();
-            }
+            (Event::Server(event), _) => self.server_event(at, event),
             (
                 Event::Notified {
                     notification: Notification::Missed { listening: true },
@@ -159,6 +133,27 @@ impl Duties {
             }
             _ => {}
         }
+    }
+
+    fn server_event(&mut self, at: Duration, event: &ServerEvent) {
+        match event {
+            // These keep no client from its duties.
+            ServerEvent::PublishRefused
+            | ServerEvent::PublishAllowed
+            | ServerEvent::CountRefused
+            | ServerEvent::CountAllowed
+            | ServerEvent::ReplicaCutOff { .. } => return,
+            ServerEvent::Stopped => self.server_down = true,
+            ServerEvent::Started { .. } => {
+                self.server_down = false;
+                if at > self.server {
+                    self.outage = Some(at);
+                }
+            }
+            _ => {}
+        }
+        self.server = at;
+        self.polls.clear();
     }
 
     pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
