@@ -38,7 +38,6 @@ pub(crate) struct FredConnector(Box<Builder>);
 impl FredConnector {
     /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
-        #[allow(unused_mut)]
         let mut config = Config::default();
         #[cfg(feature = "tls-rustls")]
         if url.uses_tls() {
