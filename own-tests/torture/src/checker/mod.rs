@@ -122,7 +122,7 @@ pub(crate) struct Figures {
     pub(crate) operations: usize,
     pub(crate) holds: usize,
     pub(crate) faults: BTreeMap<String, usize>,
-    /// What the library said when it failed.
+    /// What the library said when it failed, by [kind](kind_of).
     pub(crate) errors: BTreeMap<String, usize>,
     /// The times from the end of a fault of the servers to the first success, in ms, in order.
     pub(crate) recoveries_ms: Vec<u64>,
@@ -178,7 +178,7 @@ fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
     }
     for operation in history.operations() {
         match (&operation.call, &operation.answer) {
-            (_, Answer::Error(text)) => *figures.errors.entry(text.clone()).or_default() += 1,
+            (_, Answer::Error(text)) => *figures.errors.entry(kind_of(text)).or_default() += 1,
             (Call::Write { .. }, Answer::Accepted { .. }) => figures.fenced_writes += 1,
             (Call::Write { .. } | Call::Claim { .. }, Answer::Refused) => {
                 figures.refused_writes += 1;
@@ -187,6 +187,29 @@ fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
         }
     }
     figures
+}
+
+/// The text of an error without times and ports, which differ from one error to the next.
+fn kind_of(error: &str) -> String {
+    let mut kind = String::new();
+    let mut rest = error;
+    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
+        let (before, number) = rest.split_at(at);
+        let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, after) = number.split_at(end.unwrap_or(number.len()));
+        let units = ["ms", "s", "µs"].into_iter();
+        let mut time = units.filter_map(|unit| after.trim_start().strip_prefix(unit));
+        let after_time = time.find(|after| !after.starts_with(char::is_alphanumeric));
+        kind += before;
+        let is_port = kind.ends_with("127.0.0.1:");
+        kind += if is_port || after_time.is_some() {
+            "…"
+        } else {
+            number
+        };
+        rest = after_time.unwrap_or(after);
+    }
+    kind + rest
 }
 
 /// An acquisition that succeeded.

@@ -562,3 +562,31 @@ fn nothing_may_be_left() {
     });
     story.breaks_only(Promise::Cleanup);
 }
+
+#[test]
+fn errors_are_counted_by_kind() {
+    let errors = [
+        "no answer within 12 ms",
+        "no answer within 8.7 ms",
+        "no answer within 1.0s",
+        "no answer within 7 µs",
+        "127.0.0.1:40621: starting up (57P03)",
+        "127.0.0.1:40145: starting up (57P03)",
+        "2 of 3 servers failed",
+    ];
+    let story = errors.into_iter().fold(Story::new(), |story, text| {
+        let error = Answer::Error(text.into());
+        story.operation(ANN, Call::Check, (1, 2), error)
+    });
+    let counted = check(&story.0).figures.errors;
+    let counted: Vec<_> = counted
+        .iter()
+        .map(|(text, n)| (text.as_str(), *n))
+        .collect();
+    let expected = [
+        ("127.0.0.1:…: starting up (57P03)", 2),
+        ("2 of 3 servers failed", 1),
+        ("no answer within …", 4),
+    ];
+    assert_eq!(counted, expected);
+}
