@@ -28,13 +28,13 @@ async fn end_of_lease(server: &SimServer, other: &LockClient) -> ServerTime {
 }
 
 /// Checks that the key becomes free exactly at `end`.
-async fn free_exactly_at(server: &SimServer, other: &LockClient, end: ServerTime) {
-    contended(&mutex(other, "k").try_lock().await);
+async fn free_exactly_at(server: &SimServer, other: &LockClient, key: &str, end: ServerTime) {
+    contended(&mutex(other, key).try_lock().await);
     let left = end.saturating_since(server.server_time());
     assert!(left > ONE_WAY * 2, "the lease ends too soon: {left:?}");
     server.advance(left - ONE_WAY * 2).await;
-    contended(&mutex(other, "k").try_lock().await);
-    let guard = held(mutex(other, "k").try_lock().await);
+    contended(&mutex(other, key).try_lock().await);
+    let guard = held(mutex(other, key).try_lock().await);
     assert_eq!(granted_at(&guard), end.saturating_add(ONE_WAY));
 }
 
@@ -58,7 +58,7 @@ async fn lock_stays_taken_for_the_whole_lease() {
     let view = b.inspect("k").await.expect("answered");
     let rest = end.saturating_since(server.server_time());
     assert_eq!(view.holders()[0].remaining, rest + ONE_WAY);
-    free_exactly_at(&server, &b, end).await;
+    free_exactly_at(&server, &b, "k", end).await;
     let outcome = tokio::time::timeout(secs(100), lost).await;
     assert!(outcome.is_err(), "it is no loss");
 }
@@ -72,7 +72,7 @@ async fn renewed_lock_stays_taken_until_its_renewed_lease_ends() {
     let end = end_of_lease(&server, &b).await;
     assert!(end > granted_at(&guard).saturating_add(secs(50)));
     guard.let_expire().await.expect("held");
-    free_exactly_at(&server, &b, end).await;
+    free_exactly_at(&server, &b, "k", end).await;
 }
 
 #[tokio::test(start_paused = true)]
@@ -88,7 +88,7 @@ async fn neither_a_shutdown_nor_a_drop_frees_the_lock() {
             a.shutdown().await.expect("answered");
         }
         drop((a, backend));
-        free_exactly_at(&server, &b, end).await;
+        free_exactly_at(&server, &b, "k", end).await;
     }
 }
 
@@ -114,7 +114,7 @@ async fn lock_granted_after_a_wait_stays_taken_for_the_whole_lease() {
         let end = end_of_lease(&server, &a).await;
         let lease = end.saturating_since(granted);
         assert!(lease >= secs(30) && lease < ms(30_100), "{lease:?}");
-        free_exactly_at(&server, &a, end).await;
+        free_exactly_at(&server, &a, "k", end).await;
     }
 }
 
@@ -187,7 +187,7 @@ async fn nested_guards_share_the_end() {
     assert!(again.is_valid());
     let end = end_of_lease(&server, &b).await;
     again.release().await.expect("answered");
-    free_exactly_at(&server, &b, end).await;
+    free_exactly_at(&server, &b, "k", end).await;
 }
 
 #[tokio::test(start_paused = true)]

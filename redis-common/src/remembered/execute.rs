@@ -64,7 +64,7 @@ predictable!(Acquire: AcquireReply, Renew: RenewReply, Release: ReleaseReply);
 pub type Few<T> = SmallVec<[T; 1]>;
 
 /// The answer to one request.
-pub type Answer<T> = Result<Stamped<T>, BackendError>;
+pub use crate::script::reply::Answer;
 
 /// What has become of a step.
 pub enum Outcome {
