@@ -482,6 +482,37 @@ mod tests {
         })
     }
 
+    #[test]
+    fn new_key_is_set_only_if_there_is_none() {
+        let command = |get, old| CompareAndSet {
+            key: b"k",
+            old,
+            new: b"new",
+            expires: Some(5),
+            get,
+        };
+        let sent = set_if_equal(&command(true, None)).get_packed_command();
+        let sent = String::from_utf8(sent).expect("text").replace("\r\n", " ");
+        assert!(
+            sent.ends_with("$3 new $2 NX $3 GET $4 PXAT $1 5 "),
+            "{sent}"
+        );
+        let found = |get, old, answer| found_by(&command(get, old), answer);
+        let string = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
+        for (get, old, answer, is_same) in [
+            (true, None, Value::Nil, true),
+            (true, None, string(b""), false),
+            (true, None, string(b"other"), false),
+            (false, None, Value::Okay, true),
+            (false, None, Value::Nil, false),
+            (true, Some(&b"old"[..]), Value::Nil, false),
+            (true, Some(b"old"), string(b"old"), true),
+        ] {
+            let found = found(get, old, answer.clone()).map(|it| matches!(it, Found::Same));
+            assert_eq!(found.ok(), Some(is_same), "{get} {old:?} {answer:?}");
+        }
+    }
+
     proptest! {
         #[test]
         fn any_answer_is_slots_or_none(first in answers(), last in answers(), primary in answers()) {

@@ -323,7 +323,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - If an operation already holds or waits, the reply only reports that. The operation takes
     ///   nothing twice and extends nothing.
     /// - An acquire outside its delivery window is [`TooLate`](crate::Refused::TooLate), whatever the
-    ///   state of the key is.
+    ///   state of the key is. (Rule 12 has an exception, for a backend that makes a new key by one native command.)
     /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
     ///   free is [`Contended`](AcquireReply::Contended).
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>>;

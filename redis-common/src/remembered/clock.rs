@@ -19,7 +19,9 @@ pub(super) struct Exchange {
 pub(super) struct Estimate {
     pub(super) clock: ClockId,
     pub(super) at: ServerTime,
-    /// By how much it may be behind.
+    /// What the clock shows if it runs like the local one.
+    pub(super) likely: ServerTime,
+    /// By how much the bound may be behind.
     pub(super) lag: Duration,
 }
 
@@ -36,6 +38,10 @@ impl Sample {
         (!self.is_old(now)).then(|| Estimate {
             clock: self.stamp.clock,
             at: self.lower_bound(now),
+            likely: self
+                .stamp
+                .at
+                .saturating_add(now.saturating_since(self.exchange.received)),
             lag: self.lag(now),
         })
     }

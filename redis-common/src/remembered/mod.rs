@@ -7,12 +7,12 @@
 //! written, and the script executes the same operation.
 //!
 //! # Why it is safe
-//! - **Nothing comes back.** Tokens, sequences and ends in a stored string only grow. So if the string is still the
+//! - **No string comes back.** Tokens, sequences and ends in a stored string only grow. So if the string is still the
 //!   remembered one, no command was executed on the key in between, however late the compare-and-set arrives.
 //! - **But absence does.** A key that doesn't exist is made (`SET new NX`), and it may have been used and deleted before
 //!   that arrives. A key that was held is kept for its token for T, 10 minutes. So only leases up to T are asked for in
-//!   this way: whatever has come and gone in between, this hold is over. If nobody had the key, it may hold it until its
-//!   lease is over, counted from when it was sent, even if it was given up.
+//!   this way: if the step is executed after another hold, its own is over. If there was none, the step may take the
+//!   key although it was given up. The key is free again one lease after it was sent.
 //! - **Time.** Nothing compares the time of the step with the server's clock. So the step is made at a *lower bound*
 //!   of that clock: the last stamp and the time since, less the drift allowance; or the time at which the remembered
 //!   string was stored, if that is later. The hold ends early by the difference, never late. The reply's stamp is the
@@ -26,12 +26,13 @@
 //!   step then finds another one.
 //!
 //! # When it is tried
-//! A key that the client doesn't know is taken for one that doesn't exist. The scripts tell the time of their step, so the
+//! A key that the client has never used is taken for one that doesn't exist. The scripts tell the time of their step, so the
 //! client predicts what they store. The first step on a prediction or a new key also asks for the string that the server has (`GET`). A
 //! later one asks only whether it is the remembered one, which keeps the answer small. If it is another one, that is a
 //! *miss*: nothing was written, and a script executes the command in a second call. Then the scripts serve the key for
 //! 2 W, until the watermarks of others have ended, and twice as long after each miss in a row. So clients that take turns
-//! with a key pay for a miss now and then. A client stops taking unknown keys for new ones after 64 misses in 2 W.
+//! with a key pay for a miss now and then. A client stops taking unknown keys for new ones after 64 misses in 2 W, less one
+//! for every 16 keys that were new.
 
 mod clock;
 mod execute;
@@ -43,8 +44,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
-    AcquireReply, Acquired, BackendError, ClockId, EndReason, Key, Moment, Operation, OwnerId,
-    ReleaseReply, RenewReply, ServerTime, Stamp, Stamped, bounds,
+    AcquireReply, Acquired, BackendError, ClockId, EndReason, FencingToken, Key, Kind, Moment,
+    Operation, OwnerId, ReleaseReply, RenewReply, ServerTime, Stamp, Stamped, bounds,
 };
 use lru::LruCache;
 
@@ -62,6 +63,8 @@ const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
 const MOST_DOUBLINGS: u32 = 6;
 /// The client takes unknown keys for new ones until it has had this many misses in [`SHARED_FOR`].
 const MOST_MISSES: u32 = 64;
+/// So many new keys make up for a miss.
+const NEW_KEYS_PER_MISS: u32 = 16;
 
 /// The states of keys as this client has left them.
 #[derive(Default)]
@@ -81,6 +84,8 @@ struct Inner {
     keys: LruCache<Key, Entry>,
     /// The misses since then.
     misses: u32,
+    /// The new keys since one of them made up for a miss.
+    new_keys: u32,
     misses_since: Moment,
     machine: Machine,
 }
@@ -217,6 +222,7 @@ impl Default for Inner {
             // A cache with a bound would allocate it at once.
             keys: LruCache::unbounded(),
             misses: 0,
+            new_keys: 0,
             misses_since: Moment::default(),
             machine: Machine::default(),
         }
@@ -295,7 +301,7 @@ impl Inner {
         if entry.scripts_until > now {
             return None;
         }
-        let is_new = entry.touches == 0 && may_guess;
+        let is_new = entry.known.is_none() && entry.touches == 0 && may_guess;
         // It is forgotten until the answer comes. So nothing else is sent on what this step may change.
         let mut known = match entry.known.take() {
             None if is_new => Box::default(),
@@ -304,7 +310,7 @@ impl Inner {
         let at = estimate.at.max(known.at);
         known.forget_what_is_deleted(at);
         let mut command = request.command();
-        if !known.may_step(&mut command, at, estimate.lag, self.machine.settings) {
+        if !known.may_step(&mut command, at, estimate, self.machine.settings) {
             entry.known = (!is_new).then_some(known);
             return None;
         }
@@ -344,6 +350,9 @@ impl Inner {
         let reply = step.reply_at(stamp);
         let was_set_back = step.at.saturating_since(stamp.at) > bounds::DRIFT_FLOOR;
         let mut known = step.known;
+        if known.bytes.is_empty() {
+            self.count_new_key();
+        }
         known.spare = std::mem::replace(&mut known.bytes, step.new);
         known.at = stamp.at.max(step.at);
         let is_acquire = matches!(step.reply, Reply::Acquire(_));
@@ -395,6 +404,13 @@ impl Inner {
         self.misses += 1;
     }
 
+    fn count_new_key(&mut self) {
+        self.new_keys = (self.new_keys + 1) % NEW_KEYS_PER_MISS;
+        if self.new_keys == 0 {
+            self.misses = self.misses.saturating_sub(1);
+        }
+    }
+
     fn misses_end(&self) -> Moment {
         self.misses_since.saturating_add(SHARED_FOR)
     }
@@ -434,12 +450,12 @@ impl Known {
         }
     }
 
-    /// Whether a step on this state may be tried at this time, which may be behind the server's clock by `lag`.
+    /// Whether a step on this state may be tried at this time.
     fn may_step(
         &self,
         command: &mut Command,
         at: ServerTime,
-        lag: Duration,
+        Estimate { likely, lag, .. }: Estimate,
         settings: Settings,
     ) -> bool {
         match command {
@@ -448,11 +464,18 @@ impl Known {
                 let latest = at.saturating_add(settings.delivery_window);
                 let is_deliverable = request.deliver_before <= latest.saturating_add(lag);
                 request.deliver_before = request.deliver_before.min(latest);
-                // Absence comes back, but not before a hold that was in between would have kept the key for longer
-                // than this lease. So if the step is executed after it, its own hold is over.
-                let is_safe = !self.bytes.is_empty() || request.lease <= settings.retention;
                 let is_precise = lag <= request.lease / LAG_PARTS;
-                self.hold.is_none() && is_deliverable && is_precise && is_safe
+                let is_new = self.bytes.is_empty();
+                if is_new {
+                    // The key may have lost a token. A new one is the time, and a bound of it is too small.
+                    let token = FencingToken::new(likely.as_micros() - 1);
+                    request.floor = request.floor.max(Some(token));
+                }
+                // Absence comes back, but a key that was held is kept for its token for longer than this lease. So if
+                // the step is executed after another hold, its own is over.
+                let is_safe = !is_new || request.lease <= settings.retention;
+                let is_storable = request.spec.kind() != Kind::Semaphore;
+                self.hold.is_none() && is_deliverable && is_precise && is_safe && is_storable
             }
             Command::Release(request) => {
                 (self.hold).is_some_and(|it| it.operation == request.operation)

@@ -433,6 +433,34 @@ fn memory_is_bounded_when_nothing_is_guessed() {
 }
 
 #[test]
+fn token_of_a_new_key_is_the_time() {
+    let (server, mut client, mut other) = (Fake::new(), Client::new(1), Client::new(2));
+    client.reads_the_clock_of(&server);
+    server.pass(CLOCK_LASTS / 2);
+    let (lost, _) = other.pair(&server);
+    server.states.lock().expect("no panic").clear();
+    server.pass(Duration::from_millis(1));
+    let (token, scripts) = client.pair(&server);
+    assert_eq!(scripts, 0);
+    assert!(token > lost, "all keys were deleted");
+}
+
+#[test]
+fn new_keys_make_up_for_misses() {
+    let (server, mut client) = (Fake::new(), Client::new(1));
+    client.reads_the_clock_of(&server);
+    for _ in 0..MOST_MISSES - 1 {
+        client.memory.inner().count_miss(server.now());
+    }
+    for n in 0..NEW_KEYS_PER_MISS {
+        let request = [client.request(&n.to_string(), &server, LEASE)];
+        let answers = client.memory.execute(&server, &server, &request);
+        answers.now_or_never().expect("the server answers at once");
+    }
+    assert_eq!(client.memory.inner().misses, MOST_MISSES - 2);
+}
+
+#[test]
 fn wrong_guesses_are_limited() {
     let memory = Memory::default();
     let now = Moment::default();

@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{AcquireReply, Key, Refused, RenewReply, SessionId};
 use litemap::LiteMap;
@@ -94,8 +95,8 @@ impl History {
                 let text = format!("a renewal of {operation:?} was sent after its release");
                 found.add("rule 11", text);
             }
-            // A late acquire that makes its key may hold it until its lease is over.
-            (_, Some(_)) if step.makes_late() => {}
+            // A late acquire that makes its key may hold it until its lease is over, if the watermark is gone.
+            (_, Some(sent)) if step.makes_late() && step.at > sent + DELIVERY_WINDOW * 2 => {}
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
                 let lived = waiter_of(step.before, name_of.0, name_of.1).is_some()
                     || holder_of(step.before, name_of.0, name_of.1).is_some();

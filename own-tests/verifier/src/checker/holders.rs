@@ -180,14 +180,6 @@ fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
         }
         end = end.max(granted_until(step, holder.session, *sequence));
     }
-    // The key may have been used and forgotten meanwhile.
-    let is_late = step.clock.saturating_since(step.now) > step.retention;
-    if is_late && step.makes_late() && holder.end > step.clock {
-        found.add(
-            "rule 12",
-            format!("a late acquire holds a new key: {holder:?}"),
-        );
-    }
     if end.is_some_and(|end| end != holder.end) {
         found.add(
             "rule 10",

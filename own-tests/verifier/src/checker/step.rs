@@ -99,7 +99,7 @@ impl Step<'_> {
     /// Whether a client has made the key by an acquire that arrived after its delivery window.
     pub(crate) fn makes_late(&self) -> bool {
         let is_late = |before: ServerTime| before < self.clock;
-        self.before.spec.is_none()
+        *self.before == StateParts::default()
             && matches!(self.command, Command::Acquire(request) if is_late(request.deliver_before))
     }
 
