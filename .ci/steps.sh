@@ -247,15 +247,17 @@ loom_models() {
     passed 1 "$program" --nocapture mutants_among_threads_are_found
 }
 
-# Checks the facade with each feature alone. No feature may need another one.
+# Checks what an outside crate gets from the facade with each feature alone, and with some together. No
+# feature may need another one. Without TLS, nothing may be sent that a URL with TLS protects.
 features() {
     local set
-    for set in "" $(facade_features); do
+    for set in "" $(facade_features) redis-rs,tls-rustls fred,tls-rustls redis-rs,fred,sim; do
         echo "leasehold with features [$set]"
-        cargo clippy -q -p leasehold --no-default-features --features "$set" -- -D warnings
+        cargo clippy -q -p leasehold-outside --features "$set" -- -D warnings
     done
     cargo clippy -q -p leasehold --all-features -- -D warnings
     cargo clippy -q -p leasehold-api --no-default-features -- -D warnings
+    with_lints cargo run -q -p leasehold-outside --features without-tls
 }
 
 facade_features() {

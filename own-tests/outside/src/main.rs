@@ -9,9 +9,9 @@ use std::time::Duration;
 
 use fred::types::Builder;
 use fred::types::config::Config;
-use leasehold::{ConnectError, LockBackend};
 use leasehold::fred_rs::{FredBackend, Options};
 use leasehold::redis_rs::RedisBackend;
+use leasehold::{ConnectError, LockBackend};
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
 const LOGIN: &str = "me:hunter2";
@@ -63,16 +63,18 @@ fn options() -> Options {
 }
 
 /// A backend that was not refused must send something, so that the listener can tell what.
-async fn is_refused(
-    what: &str,
-    listener: &Listener,
-    made: Result<impl LockBackend, ConnectError>,
-) {
+async fn is_refused(what: &str, listener: &Listener, made: Result<impl LockBackend, ConnectError>) {
     match made {
         Err(error) => {
-            assert!(matches!(error, ConnectError::Invalid(_)), "{what}: {error:?}");
+            assert!(
+                matches!(error, ConnectError::Invalid(_)),
+                "{what}: {error:?}"
+            );
             let text = format!("{error} {error:?}");
-            assert!(text.contains("tls-rustls") || text.contains("needs TLS"), "{what}: {text}");
+            assert!(
+                text.contains("tls-rustls") || text.contains("needs TLS"),
+                "{what}: {text}"
+            );
             assert!(!text.contains("hunter2"), "{what}: {text}");
         }
         Ok(backend) => {
@@ -86,7 +88,12 @@ async fn is_refused(
 async fn fred_refuses(scheme: &str) {
     let listener = Listener::start();
     let url = listener.url(scheme);
-    is_refused(&url, &listener, FredBackend::connect_with(&url, options()).await).await;
+    is_refused(
+        &url,
+        &listener,
+        FredBackend::connect_with(&url, options()).await,
+    )
+    .await;
     let query = "?sentinelServiceName=locks";
     let config = Config::from_url(&format!("{url}{query}")).expect("fred reads it");
     assert!(!config.uses_tls(), "now fred tells");
@@ -104,7 +111,12 @@ async fn fred_refuses(scheme: &str) {
 async fn redis_rs_refuses() {
     let listener = Listener::start();
     let url = listener.url("rediss");
-    is_refused(&url, &listener, RedisBackend::connect_with(&url, options()).await).await;
+    is_refused(
+        &url,
+        &listener,
+        RedisBackend::connect_with(&url, options()).await,
+    )
+    .await;
     redis::Client::open(url).expect_err("the library refuses the URL");
     // An address without a URL. The library makes the client, but no connection.
     let address = ConnectionAddr::TcpTls {
@@ -113,8 +125,13 @@ async fn redis_rs_refuses() {
         insecure: false,
         tls_params: None,
     };
-    let login = RedisConnectionInfo::default().set_username("me").set_password("hunter2");
-    let info = address.into_connection_info().expect("an address").set_redis_settings(login);
+    let login = RedisConnectionInfo::default()
+        .set_username("me")
+        .set_password("hunter2");
+    let info = address
+        .into_connection_info()
+        .expect("an address")
+        .set_redis_settings(login);
     if let Ok(client) = redis::Client::open(info) {
         let backend = RedisBackend::from_client(&client, options()).expect("options in range");
         backend.hello().await.expect_err("there is no TLS");
@@ -125,13 +142,24 @@ async fn redis_rs_refuses() {
 /// Without the feature, or with two for one URL, the error says what to do. It shows no password.
 async fn connect_names_the_feature() {
     for (url, expected) in [
-        (format!("postgres://{LOGIN}@127.0.0.1:1/locks"), "`postgres`"),
-        (format!("redis://{LOGIN}@127.0.0.1:1"), "ConnectOptions::redis_library"),
+        (
+            format!("postgres://{LOGIN}@127.0.0.1:1/locks"),
+            "`postgres`",
+        ),
+        (
+            format!("redis://{LOGIN}@127.0.0.1:1"),
+            "ConnectOptions::redis_library",
+        ),
     ] {
-        let error = leasehold::connect(&url).await.expect_err("not clear which backend");
+        let error = leasehold::connect(&url)
+            .await
+            .expect_err("not clear which backend");
         assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
         let text = format!("{error} {error:?}");
-        assert!(error.to_string().contains(expected) && !text.contains("hunter2"), "{text}");
+        assert!(
+            error.to_string().contains(expected) && !text.contains("hunter2"),
+            "{text}"
+        );
     }
 }
 
