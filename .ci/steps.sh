@@ -264,11 +264,12 @@ facade_features() {
     sed -n '/^\[features\]/,/^\[dependencies\]/s/^\([a-z][a-z-]*\) = .*/\1/p' Cargo.toml | grep -vx default
 }
 
-# Builds the documentation. `benches_with_peers` builds it with the feature `peers`, which needs
-# other lock libraries.
+# Builds the documentation with all features but `peers`, which need other lock libraries. With those,
+# `benches_with_peers` builds it.
 rustdoc() {
-    RUSTDOCFLAGS="-D warnings" cargo doc -q --workspace --exclude leasehold-benches --no-deps --all-features
-    RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps
+    local features
+    features=$(facade_features | sed 's|^|leasehold/|' | paste -sd ,)
+    RUSTDOCFLAGS="-D warnings" cargo doc -q --workspace --no-deps --features "$features,leasehold-conformance/differential"
 }
 
 # ---- ./test full
@@ -327,7 +328,8 @@ benches_with_peers() {
     with_lints cargo check -q -p leasehold-torture --all-targets --features peers
     with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
         --quick --only peer --out "$TMPDIR/bench-report"
-    RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches --no-deps --features peers
+    RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches -p leasehold-torture --no-deps \
+        --features leasehold-benches/peers,leasehold-torture/peers
 }
 
 # Kills, pauses and replaces primaries under both backends. Most of the time the tests wait.
