@@ -18,9 +18,9 @@ planted() {
 
 # ---- ./test
 
-# Builds everything that the steps below run, with clippy's lints.
+# Builds everything that the steps below run, with clippy's lints, and lists the programs of the tests.
 build() {
-    with_lints cargo test -q --workspace --no-run
+    with_lints cargo test -q --workspace --no-run --message-format json-render-diagnostics >"$TMPDIR/built"
 }
 
 # The test targets that have separate steps.
@@ -132,17 +132,19 @@ matrix() {
 # suite FEWER TARGET BACKEND...: runs this test target on all backends that have it, and checks that
 # the suite passed on these. FEWER cases may be missing.
 suite() {
-    on_all_backends "$2" 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed "$1" "${@:3}"
+    local log
+    log=$(mktemp -p "$TMPDIR")
+    on_all_backends "$2" 2>&1 | tee "$log"
+    all_passed "$log" "$1" "${@:3}"
 }
 
-# all_passed FEWER BACKEND...: looks for the lines `conformance BACKEND: N passed, N failed, N ignored`
+# all_passed LOG FEWER BACKEND...: looks for the lines `conformance BACKEND: N passed, N failed, N ignored`
 # that the suite has printed. FEWER cases may be missing.
 all_passed() {
-    local log=$TMPDIR/conformance.log backend passed
-    for backend in "${@:2}"; do
-        passed=$(sed -n "s/^conformance $backend: \([0-9]*\) passed, 0 failed, .*/\1/p" "$log")
-        if [ "${passed:-0}" -lt $((conformance_cases[$backend] - $1)) ]; then
+    local backend passed
+    for backend in "${@:3}"; do
+        passed=$(sed -n "s/^conformance $backend: \([0-9]*\) passed, 0 failed, .*/\1/p" "$1")
+        if [ "${passed:-0}" -lt $((conformance_cases[$backend] - $2)) ]; then
             echo "$backend passed ${passed:-none} of ${conformance_cases[$backend]} cases" >&2
             return 1
         fi
@@ -152,10 +154,11 @@ all_passed() {
 # side_by_side COMMAND...: runs these commands at the same time, because some of them mostly wait. Prints
 # the output of each when all are done, of a failed one last.
 side_by_side() {
-    local n runs=() passed=() failed=()
+    local n outputs runs=() passed=() failed=()
+    outputs=$(mktemp -d -p "$TMPDIR")
     for n in $(seq $#); do
         # shellcheck disable=SC2086
-        ${!n} >"$TMPDIR/side-$n.log" 2>&1 &
+        ${!n} >"$outputs/$n" 2>&1 &
         runs+=("$!")
     done
     for n in $(seq $#); do
@@ -163,7 +166,7 @@ side_by_side() {
     done
     for n in "${passed[@]}" "${failed[@]}"; do
         printf '\n%s\n' "${!n}"
-        cat "$TMPDIR/side-$n.log"
+        cat "$outputs/$n"
     done
     [ ${#failed[@]} -eq 0 ]
 }
@@ -185,11 +188,12 @@ differential_on_redis() {
 # because they mostly wait for their servers. Their output is printed when all of them are done, and
 # stays in the caller's folder `logs`.
 on_all_backends() {
-    local package program programs run runs=() failed=0 to=${logs:-$TMPDIR}
-    programs=$(with_lints cargo test --workspace --no-run --test "$1" \
-        --message-format json-render-diagnostics | sed -nE \
-        '/"kind":\["test"\]/s|.*"manifest_path":"[^"]*/([^"/]*)/Cargo.toml".*"executable":"([^"]*)".*|\1 \2|p' |
-        grep -E "^${packages:-[^ ]*} ")
+    local package program programs run runs=() failed=0 to=${logs:-}
+    [ -n "$to" ] || to=$(mktemp -d -p "$TMPDIR")
+    [ -e "$TMPDIR/built" ] || build
+    programs=$(sed -nE \
+        '/"kind":\["test"\].*"name":"'"$1"'"/s|.*"manifest_path":"[^"]*/([^"/]*)/Cargo.toml".*"executable":"([^"]*)".*|\1 \2|p' \
+        "$TMPDIR/built" | grep -E "^${packages:-[^ ]*} ")
     while read -r package program; do
         "$program" "${@:2}" >"$to/$package.log" 2>&1 </dev/null &
         runs+=("$!")
@@ -206,9 +210,15 @@ on_all_backends() {
 
 # ---- ./test deep
 
+# Builds the programs that the steps below run, besides those of the tests. The steps that wait for
+# servers build nothing.
+programs() {
+    build
+    with_lints cargo build -q --workspace --bins --examples
+}
+
 # Runs every bench once, and a quick report. This only shows that they work; it measures nothing.
 benches() {
-    with_lints cargo build -q --workspace --bin report --bench '*'
     with_lints cargo test -q --workspace --bench '*'
     "$CARGO_TARGET_DIR/debug/report" --quick --out "$TMPDIR/bench-report"
 }
@@ -349,14 +359,14 @@ clusters() {
 cluster_failovers() {
     local client
     for client in redis-rs fred; do
-        with_lints cargo run -q -p leasehold-processes --example cluster_failovers -- \
+        "$CARGO_TARGET_DIR/debug/examples/cluster_failovers" \
             --clusters "$1" --failovers "$2" --latency-ms "$3" --client "$client"
     done
 }
 
 # Runs everything that needs a Postgres server.
 on_postgres() {
-    with_lints cargo test --workspace --test postgres
+    on_all_backends postgres --test-threads 4
     suite 0 postgres_conformance postgres
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
@@ -364,26 +374,18 @@ on_postgres() {
 # Runs the suite on a quorum of three Redis servers, and on one of three different backends. Restarts the
 # servers of a quorum one after the other.
 on_real_quorums() {
-    with_lints cargo test --workspace --test quorum_restarts
+    on_all_backends quorum_restarts
     suite 0 quorum_conformance quorum-redis quorum-mixed
-}
-
-tormentor() {
-    with_lints cargo build -q --workspace --bin torture
 }
 
 # torture MINUTES: torments leasehold on each topology for this long. Prints what was checked, and the
 # history of each violation.
 torture() {
-    tormentor
     side_by_side "torments $1 leasehold-redis-rs standalone balancer sentinel cluster" \
         "torments $1 leasehold-fred standalone balancer sentinel cluster" \
         "torments $1 leasehold-postgres postgres" "torments $1 leasehold-quorum quorum"
-    local work
-    for work in job election; do
-        side_by_side "torments $1 $work-redis-rs standalone sentinel cluster" \
-            "torments $1 $work-fred standalone sentinel cluster" "torments $1 $work-postgres postgres"
-    done
+    side_by_side "torments $1 "{job,election}-{redis-rs,fred}" standalone sentinel cluster" \
+        "torments $1 "{job,election}"-postgres postgres"
 }
 
 # torments MINUTES SUBJECT TOPOLOGY...: one topology after the other. `only` may have more arguments.
@@ -398,7 +400,6 @@ torments() {
 # Each lock that is broken on purpose must be convicted within a minute on a real server.
 torture_convicts() {
     local broken
-    tormentor
     mapfile -t broken < <("$CARGO_TARGET_DIR/debug/torture" --list | grep ^broken-)
     [ ${#broken[@]} -ge 4 ]
     side_by_side "${broken[@]/#/convicts }"
@@ -454,8 +455,8 @@ examples_with_schedulers() {
 # Runs the example on SQLite, and the suite on it.
 example_on_sqlite() {
     cargo run -q --locked --manifest-path examples/sqlite/Cargo.toml
-    cargo test --locked --manifest-path examples/sqlite/Cargo.toml 2>&1 | tee "$TMPDIR/conformance.log"
-    all_passed 0 sqlite
+    cargo test --locked --manifest-path examples/sqlite/Cargo.toml 2>&1 | tee "$TMPDIR/sqlite.log"
+    all_passed "$TMPDIR/sqlite.log" 0 sqlite
 }
 
 # Fenced transactions through sqlx and tokio-postgres.
