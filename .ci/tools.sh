@@ -1,47 +1,69 @@
 # shellcheck shell=bash
 # Helpers of `test`: run and time steps, install missing programs, count passed tests.
 
-current="start"
-step_times=()
-failures=()
 keep_going=false
 
 # step HEADING COMMAND...: runs and times a step. Never call it in a condition, because `set -e`
-# does not apply there. A failed step ends the run unless `keep_going` is true.
+# does not apply there. A failed step ends the run, or its lane, unless `keep_going` is true.
 step() {
-    current=$1
-    shift
-    printf '\n=== %s\n' "$current"
-    local begun=$SECONDS failed=""
-    if $keep_going; then
-        set +e
-        (set -e; "$@")
-        [ $? -eq 0 ] || failed=" FAILED"
-        set -e
-    else
-        "$@"
+    local begun=$SECONDS took failed=""
+    printf '\n=== %s\n' "$1"
+    echo "$1" >"$TMPDIR/current"
+    set +e
+    (set -e; "${@:2}")
+    [ $? -eq 0 ] || failed=" FAILED"
+    set -e
+    took=$((SECONDS - begun))
+    printf '%5s s  %s%s\n' "$took" "$1" "$failed" >>"$TMPDIR/steps"
+    printf -- '--- %s: %s s%s\n' "$1" "$took" "$failed"
+    if [ -n "$failed" ]; then
+        echo "$1" >>"$TMPDIR/failed"
+        $keep_going
     fi
-    local took=$((SECONDS - begun))
-    step_times+=("$(printf '%5s s  %s%s' "$took" "$current" "$failed")")
-    printf -- '--- %s: %s s%s\n' "$current" "$took" "$failed"
-    if [ -n "$failed" ]; then failures+=("$current"); fi
 }
 
-# Runs on exit. If a step failed or was interrupted, `current` still names it. Then what it said stays at the end.
+# lanes FUNCTION...: runs these functions at the same time. Each runs steps, one after the other. The
+# output of the first is shown as it comes, that of the others when all are done.
+lanes() {
+    local lane runs=() failed=""
+    for lane in "${@:2}"; do
+        "$lane" >"$TMPDIR/$lane.log" 2>&1 &
+        runs+=("$!")
+    done
+    set +e
+    (set -e; "$1")
+    [ $? -eq 0 ] || failed=yes
+    set -e
+    for lane in "${runs[@]}"; do
+        wait "$lane" || failed=yes
+    done
+    for lane in "${@:2}"; do
+        cat "$TMPDIR/$lane.log"
+    done
+    [ -z "$failed" ]
+}
+
+# Runs on exit, also when the run is interrupted. What failed stays at the end.
 finish() {
-    local status=$?
-    rm -rf "$TMPDIR"
-    if [ "$status" -eq 0 ] && [ ${#step_times[@]} -gt 0 ]; then
-        printf '\n%s\n' "${step_times[@]}"
+    local status=$? lanes
+    lanes=$(jobs -p)
+    # shellcheck disable=SC2086
+    [ -z "$lanes" ] || kill $lanes || true
+    if [ "$status" -eq 0 ]; then
+        printf '\n' && cat "$TMPDIR/steps"
+    else
+        touch "$TMPDIR/failed"
+        [ -s "$TMPDIR/failed" ] || cp "$TMPDIR/current" "$TMPDIR/failed"
     fi
-    if [ -n "$current" ] && [ "$status" -ne 0 ]; then failures+=("$current"); fi
-    if [ ${#failures[@]} -eq 0 ] && [ "$status" -eq 0 ]; then
+    if [ -e "$TMPDIR/failed" ]; then
+        printf '\n' >&2
+        sed 's/^/FAILED: /' "$TMPDIR/failed" >&2
+        status=1
+    else
         printf '\n./test %s passed in %s s\n' "$mode" "$SECONDS"
-        return
     fi
-    printf '\n' >&2
-    printf 'FAILED: %s\n' "${failures[@]}" >&2
-    exit 1
+    rm -rf "$TMPDIR"
+    exit "$status"
 }
 
 # The prefix `need_` matters: `command -v redis-server` would find a function of that name.
@@ -114,7 +136,8 @@ need_cargo_tool() {
 # passed COUNT COMMAND...: fails unless the command reports this number of passed tests. Otherwise a
 # filter that matches no test would pass.
 passed() {
-    local log=$TMPDIR/passed.log
+    local log
+    log=$(mktemp -p "$TMPDIR")
     "${@:2}" | tee "$log"
     grep -q "\\b$1 passed" "$log" || {
         echo "expected the line '$1 passed'" >&2
