@@ -36,27 +36,25 @@
 
 mod clock;
 mod execute;
+mod step;
 mod stored;
 
 use std::fmt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
-use leasehold_api::{
-    AcquireReply, Acquired, BackendError, ClockId, EndReason, FencingToken, Key, Kind, Moment,
-    Operation, OwnerId, ReleaseReply, RenewReply, ServerTime, Stamp, Stamped, bounds,
-};
+use leasehold_api::machine::{Reply, Settings};
+use leasehold_api::{BackendError, Key, Moment, Stamp, Stamped, bounds};
 use lru::LruCache;
 
 use clock::{Estimate, Exchange, Sample};
 pub use execute::{Answer, Few, Outcome, Predictable, Scripts, Server};
+pub use step::Step;
+use step::{Known, Machine};
 pub use stored::{decode, encode};
 
 /// At most this many keys are remembered. Each takes about 1.5 kB.
 const MOST_KEYS: usize = 1_024;
-/// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
-const LAG_PARTS: u32 = 8;
 /// How long the scripts serve a key that somebody else has used. After each further miss it is twice as long, up to
 /// some 20 minutes.
 const SHARED_FOR: Duration = bounds::DELIVERY_WINDOW.saturating_mul(2);
@@ -90,14 +88,6 @@ struct Inner {
     machine: Machine,
 }
 
-/// The state machine of the server.
-#[derive(Default)]
-struct Machine {
-    settings: Settings,
-    /// Working memory of [`stored::encode_into`].
-    parts: StateParts,
-}
-
 /// What is known of a key.
 #[derive(Default)]
 struct Entry {
@@ -118,100 +108,6 @@ impl Entry {
         let times = 1 << self.misses.min(MOST_DOUBLINGS);
         self.scripts_until = now.saturating_add(SHARED_FOR * times);
         self.misses += 1;
-    }
-}
-
-/// A state, and the string that is stored for it.
-#[derive(Default)]
-struct Known {
-    state: State,
-    /// Empty if there is no string: the key doesn't exist.
-    bytes: Vec<u8>,
-    /// The memory of an earlier string.
-    spare: Vec<u8>,
-    /// Whether the server has had this string, so it isn't a mere prediction.
-    is_certain: bool,
-    /// A time that isn't before the state, and not after the server's clock unless that is set back.
-    at: ServerTime,
-    hold: Option<Hold>,
-}
-
-/// The only hold of a key.
-#[derive(Clone, Copy)]
-struct Hold {
-    operation: Operation,
-    end: ServerTime,
-}
-
-/// A step on a remembered state: what to compare and set.
-pub struct Step {
-    /// The place of the request in its batch.
-    index: usize,
-    /// Those of its entry.
-    touches: u64,
-    key: Key,
-    /// The state after the step, and the string before it.
-    known: Box<Known>,
-    new: Vec<u8>,
-    expires: Option<u64>,
-    clock: ClockId,
-    at: ServerTime,
-    command: Command,
-    /// The hold that the step makes or releases.
-    hold: Hold,
-    reply: Reply,
-}
-
-/// Shows no string: it contains sessions, which authorize releases.
-impl fmt::Debug for Step {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Step")
-            .field("key", &self.key)
-            .field("at", &self.at)
-            .finish_non_exhaustive()
-    }
-}
-
-impl Step {
-    /// The key.
-    pub const fn key(&self) -> &Key {
-        &self.key
-    }
-
-    /// The string to compare; `None` if the key must not exist.
-    pub fn expected(&self) -> Option<&[u8]> {
-        let bytes = &self.known.bytes;
-        (!bytes.is_empty()).then_some(bytes)
-    }
-
-    /// Whether the answer must contain the string that the key has, if it is another one.
-    pub const fn learns(&self) -> bool {
-        !self.known.is_certain
-    }
-
-    /// The string to store.
-    pub fn replacement(&self) -> &[u8] {
-        &self.new
-    }
-
-    /// When the string expires, in milliseconds since 1970; `None` if that doesn't change.
-    pub const fn expires(&self) -> Option<u64> {
-        self.expires
-    }
-
-    /// The clock of the server that may execute it.
-    pub const fn clock(&self) -> ClockId {
-        self.clock
-    }
-
-    /// The command of the state machine.
-    pub const fn command(&self) -> &Command {
-        &self.command
-    }
-
-    /// The time at which the client has executed it.
-    pub const fn at(&self) -> ServerTime {
-        self.at
     }
 }
 
@@ -429,179 +325,6 @@ impl Inner {
     }
 }
 
-impl Known {
-    /// The state in a string that the server has had at this time.
-    fn read(bytes: Vec<u8>, at: ServerTime) -> Option<Self> {
-        let state = stored::decode(&bytes)?;
-        Some(Self {
-            hold: hold_of(&state),
-            state,
-            bytes,
-            spare: Vec::new(),
-            is_certain: true,
-            at,
-        })
-    }
-
-    /// The server has deleted a string whose expiry has passed, and so the key doesn't exist.
-    fn forget_what_is_deleted(&mut self, now: ServerTime) {
-        if !self.bytes.is_empty() && expiry(self.state.stored_end()) <= now.as_micros() / 1_000 {
-            *self = Self::default();
-        }
-    }
-
-    /// Whether a step on this state may be tried at this time.
-    fn may_step(
-        &self,
-        command: &mut Command,
-        at: ServerTime,
-        Estimate { likely, lag, .. }: Estimate,
-        settings: Settings,
-    ) -> bool {
-        match command {
-            Command::Acquire(request) => {
-                // The limit is for the server's clock, which is ahead of this time by at most the lag.
-                let latest = at.saturating_add(settings.delivery_window);
-                let is_deliverable = request.deliver_before <= latest.saturating_add(lag);
-                request.deliver_before = request.deliver_before.min(latest);
-                let is_precise = lag <= request.lease / LAG_PARTS;
-                let is_new = self.bytes.is_empty();
-                if is_new {
-                    // The key may have lost a token. A new one is the time, and a bound of it is too small.
-                    let token = FencingToken::new(likely.as_micros() - 1);
-                    request.floor = request.floor.max(Some(token));
-                }
-                // Absence comes back, but a key that was held is kept for its token for longer than this lease. So if
-                // the step is executed after another hold, its own is over.
-                let is_safe = !is_new || request.lease <= settings.retention;
-                let is_storable = request.spec.kind() != Kind::Semaphore;
-                self.hold.is_none() && is_deliverable && is_precise && is_safe && is_storable
-            }
-            Command::Release(request) => {
-                (self.hold).is_some_and(|it| it.operation == request.operation)
-            }
-            _ => false,
-        }
-    }
-
-    /// Executes an acquire or a release at this time. `None` unless it succeeds, and concerns nobody else.
-    fn step(
-        mut self: Box<Self>,
-        command: Command,
-        at: Stamp,
-        (index, touches): (usize, u64),
-        machine: &mut Machine,
-    ) -> Option<Step> {
-        let stored_end = self.state.stored_end();
-        let reply = machine.step_alone(&mut self.state, &command, at.at)?;
-        let (key, hold) = match (&reply, &command) {
-            (Reply::Acquire(_), Command::Acquire(request)) => (
-                request.key.clone(),
-                hold_after(&reply, request.operation, at.at)?,
-            ),
-            (
-                Reply::Release(ReleaseReply::Released { holds_left: 0, .. }),
-                Command::Release(request),
-            ) => (request.key.clone(), self.hold?),
-            _ => return None,
-        };
-        let moved = self.state.stored_end() != stored_end;
-        let spare = std::mem::take(&mut self.spare);
-        Some(Step {
-            index,
-            touches,
-            key,
-            new: machine.encode(&self.state, spare)?,
-            expires: moved.then(|| expiry(self.state.stored_end())),
-            known: self,
-            clock: at.clock,
-            at: at.at,
-            command,
-            hold,
-            reply,
-        })
-    }
-
-    /// What a script has stored if its answer is the predicted one.
-    fn after(
-        mut self: Box<Self>,
-        command: &Command,
-        answer: &Stamped<Reply>,
-        machine: &mut Machine,
-    ) -> Option<Box<Self>> {
-        let at = answer.stamp.at;
-        let reply = machine.step_alone(&mut self.state, command, at)?;
-        if at < self.at || reply != answer.reply {
-            return None;
-        }
-        self.hold = match (&reply, command) {
-            (Reply::Acquire(_), Command::Acquire(request)) => {
-                Some(hold_after(&reply, request.operation, at)?)
-            }
-            (Reply::Renew(RenewReply::Renewed { remaining, .. }), _) => {
-                self.hold.map(|hold| Hold {
-                    end: at.saturating_add(*remaining),
-                    ..hold
-                })
-            }
-            (Reply::Release(ReleaseReply::Released { .. }), _) => None,
-            _ => return None,
-        };
-        self.bytes = machine.encode(&self.state, std::mem::take(&mut self.bytes))?;
-        self.is_certain = false;
-        self.at = at;
-        Some(self)
-    }
-}
-
-/// The hold that an acquire has made at this time.
-fn hold_after(reply: &Reply, operation: Operation, at: ServerTime) -> Option<Hold> {
-    match reply {
-        Reply::Acquire(AcquireReply::Acquired(acquired)) => Some(Hold {
-            operation,
-            end: at.saturating_add(acquired.remaining),
-        }),
-        _ => None,
-    }
-}
-
-impl Step {
-    /// The reply of the step, as of the stamp.
-    fn reply_at(&self, stamp: Stamp) -> Reply {
-        match &self.reply {
-            Reply::Acquire(AcquireReply::Acquired(acquired)) => {
-                Reply::Acquire(AcquireReply::Acquired(Acquired {
-                    remaining: self.hold.end.saturating_since(stamp.at),
-                    ..*acquired
-                }))
-            }
-            Reply::Release(_) if self.hold.end <= stamp.at => {
-                // Perhaps it was still live when it was released.
-                Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown))
-            }
-            other => other.clone(),
-        }
-    }
-}
-
-impl Machine {
-    /// Executes a command that concerns only its own session. `None` if somebody is to be told.
-    fn step_alone(&self, state: &mut State, command: &Command, now: ServerTime) -> Option<Reply> {
-        let env = Env {
-            now,
-            settings: self.settings,
-            reachable: &|_| Reach::Unknown,
-        };
-        let (reply, messages) = machine::step(state, env, command);
-        messages.is_empty().then_some(reply)
-    }
-
-    /// The string that the scripts store for this state, in the memory of another one.
-    fn encode(&mut self, state: &State, memory: Vec<u8>) -> Option<Vec<u8>> {
-        stored::encode_into(state, &mut self.parts, memory)
-    }
-}
-
 /// The entry of a key, which is made if there is none.
 fn entry_of<'a>(keys: &'a mut LruCache<Key, Entry>, key: &Key) -> &'a mut Entry {
     if !keys.contains(key) {
@@ -611,28 +334,6 @@ fn entry_of<'a>(keys: &'a mut LruCache<Key, Entry>, key: &Key) -> &'a mut Entry 
         }
     }
     keys.get_mut(key).expect("it was put there")
-}
-
-/// The only hold of a state that has no waiters.
-fn hold_of(state: &State) -> Option<Hold> {
-    let parts = state.to_parts();
-    let holder = parts.holders.first()?;
-    let &[(sequence, _)] = &*holder.holds else {
-        return None;
-    };
-    Some(Hold {
-        operation: Operation {
-            session: holder.session,
-            sequence,
-            owner: OwnerId::from_u64(holder.id),
-        },
-        end: holder.end,
-    })
-}
-
-/// When the stored string expires: 1 s after the end of the state, as the scripts have it.
-const fn expiry(stored_end: ServerTime) -> u64 {
-    stored_end.as_micros().div_ceil(1_000) + 1_000
 }
 
 #[cfg(test)]

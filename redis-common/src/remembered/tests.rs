@@ -4,11 +4,14 @@ use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::FutureExt;
+use leasehold_api::machine::{self, Env, Reach, State};
 use leasehold_api::{
-    Acquire, BackendError, FencingToken, LockSpec, Mode, OwnerId, Release, SessionId,
+    Acquire, AcquireReply, Acquired, BackendError, ClockId, EndReason, FencingToken, LockSpec,
+    Mode, Operation, OwnerId, Release, ReleaseReply, ServerTime, SessionId,
 };
 
 use super::clock::CLOCK_LASTS;
+use super::step::{expiry, hold_of};
 use super::*;
 
 const LEASE: Duration = Duration::from_secs(30);
