@@ -150,7 +150,8 @@ fn shard_message(data: Vec<Value>) -> ConnectionEvent {
     }
 }
 
-/// `SET key new IFEQ old KEEPTTL`, or with `PXAT`, and with `GET` if the string is asked for.
+/// `SET key new IFEQ old KEEPTTL`, or with `NX` for a new key; with `PXAT` if the expiry changes, and with `GET` if the
+/// string is asked for.
 fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
     let CompareAndSet { key, old, new, .. } = *command;
     let mut set = Cmd::with_capacity(8, 48 + key.len() + old.map_or(0, <[u8]>::len) + new.len());

@@ -68,9 +68,9 @@ pub use crate::script::reply::Answer;
 
 /// What has become of a step.
 pub enum Outcome {
-    /// The key had the remembered string. The step was executed.
+    /// The key had the [expected](Step::expected) string, or none as expected. The step was executed.
     Same,
-    /// The key had another string, or none. The step was not executed. Contains the string if the step
+    /// The key had something else. The step was not executed. Contains the string if the step
     /// [learns](Step::learns) it.
     Other(Option<Vec<u8>>),
     /// The step was not executed.

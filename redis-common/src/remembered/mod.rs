@@ -206,10 +206,12 @@ impl Inner {
         let at = estimate.at.max(known.at);
         known.forget_what_is_deleted(at);
         let mut command = request.command();
-        if !known.may_step(&mut command, at, estimate, self.machine.settings) {
+        let settings = self.machine.settings;
+        if !known.may_step(&command, at, estimate.lag, settings) {
             entry.known = (!is_new).then_some(known);
             return None;
         }
+        known.adapt(&mut command, at, estimate.likely, settings);
         entry.touches += u64::from(is_new);
         let touches = entry.touches;
         let stamp = Stamp {
@@ -246,7 +248,7 @@ impl Inner {
         let reply = step.reply_at(stamp);
         let was_set_back = step.at.saturating_since(stamp.at) > bounds::DRIFT_FLOOR;
         let mut known = step.known;
-        if known.bytes.is_empty() {
+        if known.is_missing() {
             self.count_new_key();
         }
         known.spare = std::mem::replace(&mut known.bytes, step.new);

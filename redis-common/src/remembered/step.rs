@@ -1,6 +1,7 @@
 //! A remembered state, and a step on it.
 
 use std::fmt;
+use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
@@ -8,7 +9,6 @@ use leasehold_api::{
     ReleaseReply, RenewReply, ServerTime, Stamp, Stamped,
 };
 
-use super::clock::Estimate;
 use super::stored;
 
 /// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
@@ -81,8 +81,7 @@ impl Step {
 
     /// The string to compare; `None` if the key must not exist.
     pub fn expected(&self) -> Option<&[u8]> {
-        let bytes = &self.known.bytes;
-        (!bytes.is_empty()).then_some(bytes)
+        (!self.known.is_missing()).then_some(&self.known.bytes)
     }
 
     /// Whether the answer must contain the string that the key has, if it is another one.
@@ -130,9 +129,14 @@ impl Known {
         })
     }
 
-    /// The server has deleted a string whose expiry has passed, and so the key doesn't exist.
+    /// Whether the key doesn't exist.
+    pub(super) const fn is_missing(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Forgets a string whose expiry has passed: the server has deleted it, so the key doesn't exist.
     pub(super) fn forget_what_is_deleted(&mut self, now: ServerTime) {
-        if !self.bytes.is_empty() && expiry(self.state.stored_end()) <= now.as_micros() / 1_000 {
+        if !self.is_missing() && expiry(self.state.stored_end()) <= now.as_micros() / 1_000 {
             *self = Self::default();
         }
     }
@@ -140,27 +144,20 @@ impl Known {
     /// Whether a step on this state may be tried at this time.
     pub(super) fn may_step(
         &self,
-        command: &mut Command,
+        command: &Command,
         at: ServerTime,
-        Estimate { likely, lag, .. }: Estimate,
+        lag: Duration,
         settings: Settings,
     ) -> bool {
         match command {
             Command::Acquire(request) => {
                 // The limit is for the server's clock, which is ahead of this time by at most the lag.
-                let latest = at.saturating_add(settings.delivery_window);
-                let is_deliverable = request.deliver_before <= latest.saturating_add(lag);
-                request.deliver_before = request.deliver_before.min(latest);
+                let latest = at.saturating_add(settings.delivery_window + lag);
+                let is_deliverable = request.deliver_before <= latest;
                 let is_precise = lag <= request.lease / LAG_PARTS;
-                let is_new = self.bytes.is_empty();
-                if is_new {
-                    // The key may have lost a token. A new one is the time, and a bound of it is too small.
-                    let token = FencingToken::new(likely.as_micros().saturating_sub(1));
-                    request.floor = request.floor.max(Some(token));
-                }
                 // Absence comes back, but a key that was held is kept for its token for longer than this lease. So if
                 // the step is executed after another hold, its own is over.
-                let is_safe = !is_new || request.lease <= settings.retention;
+                let is_safe = !self.is_missing() || request.lease <= settings.retention;
                 let is_storable = request.spec.kind() != Kind::Semaphore;
                 self.hold.is_none() && is_deliverable && is_precise && is_safe && is_storable
             }
@@ -168,6 +165,26 @@ impl Known {
                 (self.hold).is_some_and(|it| it.operation == request.operation)
             }
             _ => false,
+        }
+    }
+
+    /// Fits an acquire to the time of its step.
+    pub(super) fn adapt(
+        &self,
+        command: &mut Command,
+        at: ServerTime,
+        likely: ServerTime,
+        settings: Settings,
+    ) {
+        let Command::Acquire(request) = command else {
+            return;
+        };
+        let latest = at.saturating_add(settings.delivery_window);
+        request.deliver_before = request.deliver_before.min(latest);
+        if self.is_missing() {
+            // The key may have lost a token. A new one is the time, and a bound of it is too small.
+            let token = FencingToken::new(likely.as_micros().saturating_sub(1));
+            request.floor = request.floor.max(Some(token));
         }
     }
 

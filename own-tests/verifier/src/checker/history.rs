@@ -129,7 +129,7 @@ impl History {
     }
 
     /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
-    /// granting clock is past the highest token, or the floor is at least the highest token.
+    /// time of the granting step is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
         if step.makes_late() && !step.after.holders.iter().any(|it| it.end > step.clock) {
             // Nobody ever has this hold.
