@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold::{LockClient, Mutex};
+use tokio::runtime::Builder;
+use tokio::task::block_in_place;
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Goal, Reading, median};
@@ -23,6 +25,16 @@ pub(super) async fn measure_unix(fixture: &Fixture) -> Result<Vec<Reading>> {
         ["distinct_keys_unix", "distinct_keys_unix_batched"],
     )
     .await
+}
+
+/// On a runtime with a thread for each core, as `#[tokio::main]` makes it.
+pub(super) async fn measure_threads(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let names = ["distinct_keys_threads", "distinct_keys_threads_batched"];
+    // The runtime is dropped in there too, which blocks.
+    block_in_place(|| {
+        let runtime = Builder::new_multi_thread().enable_all().build()?;
+        runtime.block_on(rates(fixture, names))
+    })
 }
 
 /// Measures each operation in its own call, and operations in batches.

@@ -42,6 +42,12 @@ pub const ALL: &[Measurement] = &[
         EachRound,
         distinct_keys::measure_unix
     ),
+    measurement!(
+        "distinct_keys_threads",
+        Tcp,
+        EachRound,
+        distinct_keys::measure_threads
+    ),
     measurement!("free_lock", Tcp, EachRound, free_lock::measure),
     measurement!("server_cpu", Tcp, EachRound, server_cpu::measure),
     measurement!("client", Tcp, EachRound, cost::measure),
