@@ -14,7 +14,7 @@ use crate::connection::FredConnector;
 ///
 /// Pass it to `LockClient::new`. To use one backend in several clients, share an
 /// `Arc<FredBackend>`.
-pub struct FredBackend(Backend<FredConnector>);
+pub struct FredBackend(Backend);
 
 #[deny(clippy::missing_trait_methods)]
 impl LockBackend for FredBackend {

@@ -1,8 +1,10 @@
 //! Connections through the `fred` crate.
 
 use std::pin::pin;
+use std::sync::Arc;
 use std::time::Duration;
 
+use async_trait::async_trait;
 use fred::bytes::Bytes;
 use fred::clients::Client;
 use fred::error::{Error, ErrorKind};
@@ -146,9 +148,8 @@ fn tls(options: &Options) -> Result<fred::types::config::TlsConfig, ConnectError
     Ok(TlsConnector::from(config).into())
 }
 
+#[async_trait]
 impl Connector for FredConnector {
-    type Connection = FredConnection;
-
     fn is_own(&self) -> bool {
         true
     }
@@ -163,16 +164,16 @@ impl Connector for FredConnector {
         Some(hosts.join(", "))
     }
 
-    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+    fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         let mut builder = self.0.clone();
         builder.with_config(|config| lead_to(config, url));
-        Ok(Self(builder))
+        Ok(Arc::new(Self(builder)))
     }
 
     async fn open(
         &self,
         events: Option<UnboundedSender<ConnectionEvent>>,
-    ) -> Result<FredConnection, Failure> {
+    ) -> Result<Arc<dyn Connection>, Failure> {
         let mut builder = self.0.clone();
         if events.is_some() {
             builder.with_performance_config(|config| {
@@ -185,7 +186,7 @@ impl Connector for FredConnector {
         if let Some(events) = events {
             tokio::spawn(forward_messages(messages, router, events));
         }
-        Ok(FredConnection {
+        Ok(Arc::new(FredConnection {
             client,
             driver,
             limits: fred::types::config::Options {
@@ -193,7 +194,7 @@ impl Connector for FredConnector {
                 fail_fast: true,
                 ..Default::default()
             },
-        })
+        }))
     }
 }
 
@@ -290,9 +291,8 @@ pub(crate) struct FredConnection {
     limits: fred::types::config::Options,
 }
 
+#[async_trait]
 impl Connection for FredConnection {
-    type Reply = Bytes;
-
     fn is_closed(&self) -> bool {
         self.driver.0.is_finished()
     }

@@ -15,7 +15,7 @@ use crate::source::Source;
 ///
 /// Pass it to `LockClient::new`. To use one backend in several clients, share an
 /// `Arc<RedisBackend>`.
-pub struct RedisBackend(Backend<RedisConnector>);
+pub struct RedisBackend(Backend);
 
 #[deny(clippy::missing_trait_methods)]
 impl LockBackend for RedisBackend {

@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use async_trait::async_trait;
 use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::RespVersion;
 use leasehold_redis_common::connection::{
-    CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind, Found,
-    ServerUrl, SlotRange, UnboundedSender,
+    Bytes, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind,
+    Found, ServerUrl, SlotRange, UnboundedSender,
 };
 use leasehold_redis_common::remembered::Few;
 use leasehold_redis_common::script::{AddressedCall, ErrorClass};
@@ -43,9 +44,8 @@ impl<C: ConnectionLike + Clone + Send + Sync + 'static> UserConnection for C {
     }
 }
 
+#[async_trait]
 impl Connector for RedisConnector {
-    type Connection = RedisConnection;
-
     fn is_own(&self) -> bool {
         matches!(self, Self::Own(..))
     }
@@ -57,9 +57,9 @@ impl Connector for RedisConnector {
         }
     }
 
-    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+    fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         match self {
-            Self::Own(source, resp) => Ok(Self::Own(source.at(url, *resp)?, *resp)),
+            Self::Own(source, resp) => Ok(Arc::new(Self::Own(source.at(url, *resp)?, *resp))),
             Self::User(_) => Err(InvalidInput::setting("connection", "it is the user's").into()),
         }
     }
@@ -67,9 +67,11 @@ impl Connector for RedisConnector {
     async fn open(
         &self,
         events: Option<UnboundedSender<ConnectionEvent>>,
-    ) -> Result<RedisConnection, Failure> {
+    ) -> Result<Arc<dyn Connection>, Failure> {
         let (source, resp) = match self {
-            Self::User(connection) => return Ok(RedisConnection::User(Arc::clone(connection))),
+            Self::User(connection) => {
+                return Ok(Arc::new(RedisConnection::User(Arc::clone(connection))));
+            }
             Self::Own(source, resp) => (source, *resp),
         };
         let closed = Arc::new(AtomicBool::new(false));
@@ -87,12 +89,12 @@ impl Connector for RedisConnector {
             subscriber = Some(Subscriber { sink, reader });
         }
         let (connection, driver) = source.connection(config).await.map_err(failure)?;
-        Ok(RedisConnection::Own {
+        Ok(Arc::new(RedisConnection::Own {
             connection,
             _driver: driver,
             closed,
             subscriber,
-        })
+        }))
     }
 }
 
@@ -260,9 +262,8 @@ impl Drop for Subscriber {
     }
 }
 
+#[async_trait]
 impl Connection for RedisConnection {
-    type Reply = Vec<u8>;
-
     fn is_closed(&self) -> bool {
         match self {
             Self::Own { closed, .. } => closed.load(Ordering::Acquire),
@@ -276,7 +277,7 @@ impl Connection for RedisConnection {
         script: &str,
         call: &AddressedCall<'_>,
         asking: bool,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Bytes, Failure> {
         let size = name.len() + script.len() + LONGEST_COUNT + call.bytes();
         let mut command = Cmd::with_capacity(3 + call.word_count(), size);
         command.arg(name).arg(script).arg(call.key_count());
@@ -289,7 +290,7 @@ impl Connection for RedisConnection {
             self.send(&command).await?
         };
         match answer {
-            Value::BulkString(bytes) => Ok(bytes),
+            Value::BulkString(bytes) => Ok(bytes.into()),
             other => Err(Failure::garbled(name, &other)),
         }
     }

@@ -35,28 +35,28 @@ use waiters::Keyed;
 ///
 /// # Cancel safety
 /// Dropping the future of a method abandons the call. The server may still execute the command.
-pub struct Backend<C: Connector> {
+pub struct Backend {
     protocol: Protocol,
-    shared: Arc<Shared<C>>,
-    servers: Servers<C>,
+    shared: Arc<Shared>,
+    servers: Servers,
     memory: Memory,
     closed: watch::Sender<bool>,
 }
 
 /// Where the locks are.
-enum Servers<C: Connector> {
-    One(Node<C>),
+enum Servers {
+    One(Node),
     /// Each call has one key, maybe more than once.
-    Cluster(Arc<Cluster<C>>),
+    Cluster(Arc<Cluster>),
 }
 
-impl<C: Connector> fmt::Debug for Backend<C> {
+impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.fmt_as("Backend", f)
     }
 }
 
-impl<C: Connector> Backend<C> {
+impl Backend {
     /// Creates a backend on a user's client or connection. The first call opens the first
     /// connection.
     ///
@@ -66,15 +66,15 @@ impl<C: Connector> Backend<C> {
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
-    pub fn new(connector: C, options: Options) -> Result<Self, ConnectError> {
+    pub fn new(connector: impl Connector, options: Options) -> Result<Self, ConnectError> {
         let problem = "they have no effect here; set them in your client";
         options.certificates.check_unused(problem)?;
-        Self::with(connector, None, options)
+        Self::with(Arc::new(connector), None, options)
     }
 
     fn with(
-        connector: C,
-        sentinels: Option<SentinelSource<C>>,
+        connector: Arc<dyn Connector>,
+        sentinels: Option<SentinelSource>,
         options: Options,
     ) -> Result<Self, ConnectError> {
         let mode = ServerMode::Standalone;
@@ -83,7 +83,7 @@ impl<C: Connector> Backend<C> {
         Ok(Self::on(protocol, shared, servers))
     }
 
-    fn on(protocol: Protocol, shared: Arc<Shared<C>>, servers: Servers<C>) -> Self {
+    fn on(protocol: Protocol, shared: Arc<Shared>, servers: Servers) -> Self {
         Self {
             protocol,
             shared,
@@ -107,7 +107,7 @@ impl<C: Connector> Backend<C> {
     /// # Cancel safety
     /// This method is cancel safe. Dropping the future abandons the connection.
     pub async fn connect(
-        connector: C,
+        connector: impl Connector,
         url: &ServerUrl,
         options: Options,
     ) -> Result<Self, ConnectError> {
@@ -117,6 +117,7 @@ impl<C: Connector> Backend<C> {
                 .check_unused("the URL has no TLS; write rediss:// or rediss-cluster://")?;
         }
         let limit = options.initial_connect_timeout;
+        let connector: Arc<dyn Connector> = Arc::new(connector);
         let backend = if let Some(nodes) = &url.cluster {
             let mode = ServerMode::Cluster;
             let (protocol, shared) = new_shared(connector, None, options, mode)?;
@@ -124,7 +125,7 @@ impl<C: Connector> Backend<C> {
             Self::on(protocol, shared, Servers::Cluster(cluster))
         } else {
             let sentinels = url.sentinels.as_ref();
-            let sentinels = sentinels.map(|it| SentinelSource::new(&connector, url, it));
+            let sentinels = sentinels.map(|it| SentinelSource::new(&*connector, url, it));
             Self::with(connector, sentinels.transpose()?, options)?
         };
         let mut last = None;
@@ -233,7 +234,7 @@ impl<C: Connector> Backend<C> {
                 cluster.script(Lane::Commands, &call, limit).await?
             }
         };
-        decode(answer.body(), answer.clock)
+        decode(&answer.body, answer.clock)
     }
 
     /// Runs a script for a batch. If a call fails, every element of the call gets the error.
@@ -248,8 +249,8 @@ impl<C: Connector> Backend<C> {
             return Vec::new();
         }
         let decoded =
-            |batch: &[E], answer: Result<connection::ScriptReply<C>, BackendError>| match answer {
-                Ok(answer) => decode(answer.body(), batch.len(), answer.clock),
+            |batch: &[E], answer: Result<connection::ScriptReply, BackendError>| match answer {
+                Ok(answer) => decode(&answer.body, batch.len(), answer.clock),
                 Err(error) => batch.iter().map(|_| Err(error.clone())).collect(),
             };
         let cluster = match &self.servers {
@@ -318,12 +319,12 @@ impl<C: Connector> Backend<C> {
 }
 
 /// Creates the protocol, and what the connections of a backend share.
-pub(crate) fn new_shared<C: Connector>(
-    connector: C,
-    sentinels: Option<SentinelSource<C>>,
+pub(crate) fn new_shared(
+    connector: Arc<dyn Connector>,
+    sentinels: Option<SentinelSource>,
     options: Options,
     mode: ServerMode,
-) -> Result<(Protocol, Arc<Shared<C>>), ConnectError> {
+) -> Result<(Protocol, Arc<Shared>), ConnectError> {
     options.check()?;
     // Scripts always publish: other clients may listen even if this one can't.
     let is_cluster = mode == ServerMode::Cluster;
@@ -333,7 +334,7 @@ pub(crate) fn new_shared<C: Connector>(
     let shared = Arc::new(Shared {
         checks: Arc::new(Checks::new(options.server_checks, rights)),
         has_rights: Arc::default(),
-        connector: Arc::new(connector),
+        connector,
         options,
         runtime: TokioRuntime::current(),
         handle: Handle::current(),
@@ -348,7 +349,7 @@ pub(crate) fn new_shared<C: Connector>(
 
 #[async_trait]
 #[deny(clippy::missing_trait_methods)]
-impl<C: Connector> LockBackend for Backend<C> {
+impl LockBackend for Backend {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
         match &self.servers {

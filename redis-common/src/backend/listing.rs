@@ -5,7 +5,7 @@ use std::sync::Arc;
 use leasehold_api::{BackendError, ClockId, Cursor, List, Listed};
 
 use super::Backend;
-use crate::connection::{Cluster, Connector, Node};
+use crate::connection::{Cluster, Node};
 
 /// Where a listing goes on at one server. A server that was restarted, or a replica that was promoted, has
 /// its keys in another order, so the listing of this server begins again.
@@ -28,11 +28,11 @@ impl<'a> Place<'a> {
     }
 }
 
-impl<C: Connector> Backend<C> {
+impl Backend {
     /// A page of keys of the only server.
     pub(super) async fn list_one(
         &self,
-        node: &Node<C>,
+        node: &Node,
         request: &List,
     ) -> Result<Listed, BackendError> {
         let place = Place::parse(request.cursor.as_ref().map_or("", Cursor::as_str));
@@ -42,7 +42,7 @@ impl<C: Connector> Backend<C> {
             let from_start = self.protocol.list(request, "0");
             answer = node.commands.script(&from_start).await?;
         }
-        let (next, keys) = self.protocol.listed(answer.body())?;
+        let (next, keys) = self.protocol.listed(&answer.body)?;
         let next = (next != "0").then(|| Cursor::new(format!("{} {next}", answer.clock.get())));
         Ok(Listed { keys, next })
     }
@@ -50,7 +50,7 @@ impl<C: Connector> Backend<C> {
     /// A page of keys of a cluster: one primary after the other, in the order of their addresses.
     pub(super) async fn list_cluster(
         &self,
-        cluster: &Arc<Cluster<C>>,
+        cluster: &Arc<Cluster>,
         request: &List,
     ) -> Result<Listed, BackendError> {
         let text = request.cursor.as_ref().map_or("", Cursor::as_str);
@@ -73,7 +73,7 @@ impl<C: Connector> Backend<C> {
         let Some((address, answer)) = found else {
             return Ok(Listed::default());
         };
-        let (next, keys) = self.protocol.listed(answer.body())?;
+        let (next, keys) = self.protocol.listed(&answer.body)?;
         let next = Cursor::new(format!("{address} {} {next}", answer.clock.get()));
         Ok(Listed {
             keys,

@@ -4,22 +4,22 @@ use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime};
 
 use super::waiters::Keyed;
 use super::{Backend, Servers};
-use crate::connection::{CompareAndSet, Connector, Failure, Found, Lane};
-use crate::remembered::{Answer, Few, Outcome, Predictable, Scripts, Server, Step};
+use crate::connection::{CompareAndSet, Failure, Found, Lane};
+use crate::remembered::{Answer, Few, Predictable, Scripts, Server, Step, StepOutcome};
 use crate::script::{Call, Pieces, Protocol};
 
 /// Decodes the answers to a batch.
 type Decode<T> = fn(&[u8], usize, ClockId) -> Vec<Answer<T>>;
 
 /// How requests of one type are executed by a script.
-pub(super) struct Scripted<'a, C: Connector, E: Predictable> {
-    pub(super) backend: &'a Backend<C>,
+pub(super) struct Scripted<'a, E: Predictable> {
+    pub(super) backend: &'a Backend,
     pub(super) lane: Lane,
     pub(super) encode: fn(&Protocol, &[E]) -> Call,
     pub(super) decode: Decode<E::Reply>,
 }
 
-impl<C: Connector, E: Predictable + Keyed> Scripts<E> for Scripted<'_, C, E> {
+impl<E: Predictable + Keyed> Scripts<E> for Scripted<'_, E> {
     async fn run(&self, batch: &[E]) -> Vec<Answer<E::Reply>> {
         self.backend
             .run_batch(self.lane, batch, self.encode, self.decode)
@@ -27,7 +27,7 @@ impl<C: Connector, E: Predictable + Keyed> Scripts<E> for Scripted<'_, C, E> {
     }
 }
 
-impl<C: Connector> Server for Backend<C> {
+impl Server for Backend {
     fn now(&self) -> Moment {
         self.shared.runtime.now()
     }
@@ -43,7 +43,7 @@ impl<C: Connector> Server for Backend<C> {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<StepOutcome>, ServerTime), BackendError> {
         let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
             return Err(BackendError::unavailable("a cluster only runs scripts"));
         };
@@ -63,14 +63,14 @@ impl<C: Connector> Server for Backend<C> {
     }
 }
 
-impl<C: Connector> Backend<C> {
+impl Backend {
     /// What has become of a step. After an error that the server has answered with, the script tells what is wrong.
-    fn outcome(&self, found: Result<Found, Failure>) -> Outcome {
+    fn outcome(&self, found: Result<Found, Failure>) -> StepOutcome {
         match found {
-            Ok(Found::Same) => Outcome::Same,
-            Ok(Found::Other(string)) => Outcome::Other(string),
-            Err(failure) if failure.is_refusal() => Outcome::NotExecuted,
-            Err(failure) => Outcome::Unknown(failure.in_call(&self.shared.options.key_prefix)),
+            Ok(Found::Same) => StepOutcome::Same,
+            Ok(Found::Other(string)) => StepOutcome::Other(string),
+            Err(failure) if failure.is_refusal() => StepOutcome::NotExecuted,
+            Err(failure) => StepOutcome::Unknown(failure.in_call(&self.shared.options.key_prefix)),
         }
     }
 }

@@ -10,7 +10,7 @@ use leasehold_api::{
 };
 
 use super::Backend;
-use crate::connection::{Cluster, Connector};
+use crate::connection::Cluster;
 use crate::script::reply::Answer;
 
 /// When a client polls that must find out what happened to its waiter.
@@ -78,11 +78,11 @@ impl Keyed for Release {
     }
 }
 
-impl<C: Connector> Backend<C> {
+impl Backend {
     /// The request, or a copy that doesn't say that its session listens.
     pub(super) fn listening_if_subscribed<'a, E: Keyed>(
         &self,
-        cluster: &Cluster<C>,
+        cluster: &Cluster,
         request: &'a E,
     ) -> Cow<'a, E> {
         match request.listener() {
@@ -93,14 +93,14 @@ impl<C: Connector> Backend<C> {
         }
     }
 
-    fn listens(&self, cluster: &Cluster<C>, session: SessionId, key: &Key) -> bool {
+    fn listens(&self, cluster: &Cluster, session: SessionId, key: &Key) -> bool {
         let channel = self.protocol.shard_channel(key, &session);
         cluster.listens(session, &self.protocol.key(key), &channel)
     }
 
     /// Subscribes a session to the channel of a key, within half a call's time. Returns whether it
     /// listens.
-    async fn subscribe(&self, cluster: &Arc<Cluster<C>>, session: SessionId, key: &Key) -> bool {
+    async fn subscribe(&self, cluster: &Arc<Cluster>, session: SessionId, key: &Key) -> bool {
         if self.listens(cluster, session, key) {
             return true;
         }
@@ -115,7 +115,7 @@ impl<C: Connector> Backend<C> {
     /// An acquire doesn't wait for a subscription, because most of them get the key at once.
     pub(super) async fn subscribe_waiters(
         &self,
-        cluster: &Arc<Cluster<C>>,
+        cluster: &Arc<Cluster>,
         batch: &[Acquire],
         answers: &mut [Answer<AcquireReply>],
         limit: Duration,
@@ -158,7 +158,7 @@ impl<C: Connector> Backend<C> {
     /// moved meanwhile, does both again at its new node.
     pub(super) async fn poll_in_cluster(
         &self,
-        cluster: &Arc<Cluster<C>>,
+        cluster: &Arc<Cluster>,
         batch: &[Poll],
     ) -> Vec<Answer<PollReply>> {
         let began = self.shared.runtime.now();
@@ -188,7 +188,7 @@ impl<C: Connector> Backend<C> {
         again.unwrap_or(polled)
     }
 
-    async fn subscribe_all(&self, cluster: &Arc<Cluster<C>>, batch: &[Poll]) {
+    async fn subscribe_all(&self, cluster: &Arc<Cluster>, batch: &[Poll]) {
         let listeners = batch
             .iter()
             .filter_map(|poll| Some((poll.listener()?, &poll.key)));

@@ -102,9 +102,9 @@ impl Checks {
     ///
     /// # Errors
     /// The failure of the connection.
-    pub(crate) async fn missing_rights<T: Connection>(
+    pub(crate) async fn missing_rights(
         &self,
-        connection: &T,
+        connection: &dyn Connection,
         has_rights: &AtomicBool,
     ) -> Result<String, Failure> {
         let call = self.rights.as_ref();

@@ -25,7 +25,6 @@ use futures_util::stream::{StreamExt, once, select};
 use leasehold_api::{BackendError, ClockId, ConnectError, Moment, Notifications, SessionId, Stamp};
 use tokio::sync::watch;
 
-use super::connector::Connector;
 use super::lock;
 use super::managed::{CallError, ScriptReply};
 use super::node::{Lane, Node};
@@ -44,14 +43,14 @@ const TARGET: &str = "leasehold";
 const MAX_REDIRECTS: usize = 5;
 
 /// The nodes of a cluster, and who has which slot.
-pub(crate) struct Cluster<C: Connector> {
+pub(crate) struct Cluster {
     /// How to connect to a node, except for its address.
     url: ServerUrl,
     /// What the nodes share with the connection to the first node of the URL.
-    shared: Arc<Shared<C>>,
+    shared: Arc<Shared>,
     /// The nodes of the URL. They are asked for the slots if no other node answers.
-    seeds: Vec<Arc<ClusterNode<C>>>,
-    map: Mutex<SlotMap<C>>,
+    seeds: Vec<Arc<ClusterNode>>,
+    map: Mutex<SlotMap>,
     streams: Arc<Streams>,
     /// Whether the servers have shard channels.
     has_shard_channels: AtomicBool,
@@ -65,33 +64,33 @@ pub(crate) struct Cluster<C: Connector> {
 }
 
 /// A node and its address.
-pub(crate) struct ClusterNode<C: Connector> {
+pub(crate) struct ClusterNode {
     pub(crate) address: NodeAddress,
-    pub(crate) node: Node<C>,
-    subscriber: Arc<Subscriber<C>>,
+    pub(crate) node: Node,
+    subscriber: Arc<Subscriber>,
 }
 
-struct SlotMap<C: Connector> {
-    nodes: HashMap<NodeAddress, Arc<ClusterNode<C>>>,
+struct SlotMap {
+    nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
     /// The primary of each slot.
-    primaries: Vec<Option<Arc<ClusterNode<C>>>>,
+    primaries: Vec<Option<Arc<ClusterNode>>>,
 }
 
-impl<C: Connector> SlotMap<C> {
+impl SlotMap {
     /// Adds a node, which another reading of the slots may have dropped meanwhile. Every primary must be one of the nodes.
     /// Returns the one that the map has at this address.
-    fn keep(&mut self, node: Arc<ClusterNode<C>>) -> Arc<ClusterNode<C>> {
+    fn keep(&mut self, node: Arc<ClusterNode>) -> Arc<ClusterNode> {
         Arc::clone(self.nodes.entry(node.address.clone()).or_insert(node))
     }
 }
 
-impl<C: Connector> Cluster<C> {
+impl Cluster {
     /// Creates a cluster whose slots are not known yet. `shared` connects to the first node of the
     /// URL.
     pub(crate) fn new(
         url: &ServerUrl,
         nodes: &[Address],
-        shared: Arc<Shared<C>>,
+        shared: Arc<Shared>,
     ) -> Result<Arc<Self>, ConnectError> {
         let streams = Arc::default();
         let seeds = nodes
@@ -144,7 +143,7 @@ impl<C: Connector> Cluster<C> {
         lane: Lane,
         call: &Call,
         limit: Duration,
-    ) -> Result<ScriptReply<C>, BackendError> {
+    ) -> Result<ScriptReply, BackendError> {
         if limit.is_zero() {
             return Err(BackendError::unavailable("no time is left for the call"));
         }
@@ -156,11 +155,7 @@ impl<C: Connector> Cluster<C> {
         answer.unwrap_or_else(|| Err(BackendError::outcome_unknown("no answer in time")))
     }
 
-    async fn route(
-        self: &Arc<Self>,
-        lane: Lane,
-        call: &Call,
-    ) -> Result<ScriptReply<C>, BackendError> {
+    async fn route(self: &Arc<Self>, lane: Lane, call: &Call) -> Result<ScriptReply, BackendError> {
         let slot = call.keys().next().map_or(0, slot_of);
         let mut to = self.node_of(slot, lane).await?;
         let (mut over, mut asking, mut read_again) = (lane, false, false);
@@ -215,11 +210,11 @@ impl<C: Connector> Cluster<C> {
     /// Sends a call to a node.
     async fn ask(
         self: &Arc<Self>,
-        to: &Arc<ClusterNode<C>>,
+        to: &Arc<ClusterNode>,
         over: Lane,
         call: &Call,
         asking: bool,
-    ) -> Result<ScriptReply<C>, CallError> {
+    ) -> Result<ScriptReply, CallError> {
         let mut unanswered = Unanswered {
             cluster: self,
             node: Some(to),
@@ -260,7 +255,7 @@ impl<C: Connector> Cluster<C> {
         self: &Arc<Self>,
         call: &Call,
         wanted: impl Fn(&str) -> bool,
-    ) -> Result<Option<(String, ScriptReply<C>)>, BackendError> {
+    ) -> Result<Option<(String, ScriptReply)>, BackendError> {
         // Reads the slots if none are known yet.
         self.node_of(0, Lane::Commands).await?;
         let primaries = self.map().primaries.clone();
@@ -297,7 +292,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// The node that has the slot of a Redis key, as far as known.
-    pub(crate) fn node_of_key(&self, key: &[u8]) -> Option<Arc<ClusterNode<C>>> {
+    pub(crate) fn node_of_key(&self, key: &[u8]) -> Option<Arc<ClusterNode>> {
         self.primary(slot_of(key))
     }
 
@@ -314,7 +309,7 @@ impl<C: Connector> Cluster<C> {
         channel: String,
         closed: watch::Receiver<bool>,
     ) -> Result<Notifications, BackendError> {
-        let nodes: Arc<dyn Publishers<C>> = Arc::<Self>::clone(self);
+        let nodes: Arc<dyn Publishers> = Arc::<Self>::clone(self);
         let revocations = listen(nodes, channel, closed.clone()).await?;
         let this = Arc::downgrade(self);
         let ended = move || {
@@ -337,8 +332,7 @@ impl<C: Connector> Cluster<C> {
     /// Whether a request of a session may say that it listens: if it is subscribed to the channel at
     /// the node of the Redis key. A session without a stream here speaks for itself.
     pub(crate) fn listens(&self, session: SessionId, key: &[u8], channel: &str) -> bool {
-        let is_subscribed =
-            |primary: Arc<ClusterNode<C>>| primary.subscriber.is_subscribed(channel);
+        let is_subscribed = |primary: Arc<ClusterNode>| primary.subscriber.is_subscribed(channel);
         !self.streams.has(session) || self.node_of_key(key).is_some_and(is_subscribed)
     }
 
@@ -375,7 +369,7 @@ impl<C: Connector> Cluster<C> {
         }
     }
 
-    fn primary(&self, slot: u16) -> Option<Arc<ClusterNode<C>>> {
+    fn primary(&self, slot: u16) -> Option<Arc<ClusterNode>> {
         self.map().primaries[usize::from(slot)].clone()
     }
 
@@ -383,7 +377,7 @@ impl<C: Connector> Cluster<C> {
         self: &Arc<Self>,
         slot: u16,
         lane: Lane,
-    ) -> Result<Arc<ClusterNode<C>>, BackendError> {
+    ) -> Result<Arc<ClusterNode>, BackendError> {
         if self.closed.load(Ordering::Acquire) {
             return Err(BackendError::Closed);
         }
@@ -396,7 +390,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// Returns the node at an address, which may be new.
-    fn node_at(&self, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
+    fn node_at(&self, address: NodeAddress) -> Result<Arc<ClusterNode>, BackendError> {
         let mut map = self.map();
         if self.closed.load(Ordering::Acquire) {
             return Err(BackendError::Closed);
@@ -414,7 +408,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// Notes that a slot is on another node.
-    fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode<C>>, BackendError> {
+    fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode>, BackendError> {
         let node = self.node_at(address)?;
         let (node, before) = {
             let mut map = self.map();
@@ -432,7 +426,7 @@ impl<C: Connector> Cluster<C> {
 
     /// The nodes that are known: the primaries, and any that a redirect has just named. Before the slots were read, the
     /// nodes of the URL.
-    fn listeners(&self) -> Vec<Arc<ClusterNode<C>>> {
+    fn listeners(&self) -> Vec<Arc<ClusterNode>> {
         let known: Vec<_> = self.map().nodes.values().cloned().collect();
         if known.is_empty() {
             return self.seeds.clone();
@@ -441,7 +435,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// Whether this is the subscriber of a node that is known to be in the cluster, and this is open.
-    pub(super) fn has_subscriber(&self, of: &NodeAddress, subscriber: &Arc<Subscriber<C>>) -> bool {
+    pub(super) fn has_subscriber(&self, of: &NodeAddress, subscriber: &Arc<Subscriber>) -> bool {
         let map = self.map();
         let node = map
             .nodes
@@ -450,38 +444,38 @@ impl<C: Connector> Cluster<C> {
         node.is_some_and(|node| Arc::ptr_eq(&node.subscriber, subscriber))
     }
 
-    fn map(&self) -> MutexGuard<'_, SlotMap<C>> {
+    fn map(&self) -> MutexGuard<'_, SlotMap> {
         lock(&self.map)
     }
 }
 
 /// Revocations are published at all nodes of the cluster.
-impl<C: Connector> Publishers<C> for Cluster<C> {
+impl Publishers for Cluster {
     /// A node that fails is not the next one again, also if the client listens anew.
-    fn pick(&self) -> Arc<Shared<C>> {
+    fn pick(&self) -> Arc<Shared> {
         let nodes = self.listeners();
         let turn = self.listened.fetch_add(1, Ordering::Relaxed);
         let node = &nodes[turn % nodes.len()].node;
         Arc::clone(node.commands.shared())
     }
 
-    fn has(&self, server: &Arc<Shared<C>>) -> bool {
-        let is_it = |node: &Arc<ClusterNode<C>>| Arc::ptr_eq(node.node.commands.shared(), server);
+    fn has(&self, server: &Arc<Shared>) -> bool {
+        let is_it = |node: &Arc<ClusterNode>| Arc::ptr_eq(node.node.commands.shared(), server);
         self.listeners().iter().any(is_it)
     }
 }
 
 /// A call without an answer so far. If its caller gives it up after a silence, the slots are read
 /// again: a replica may have taken over from a node whose connections never end.
-struct Unanswered<'a, C: Connector> {
-    cluster: &'a Arc<Cluster<C>>,
+struct Unanswered<'a> {
+    cluster: &'a Arc<Cluster>,
     /// The node, until it answers.
-    node: Option<&'a Arc<ClusterNode<C>>>,
+    node: Option<&'a Arc<ClusterNode>>,
     lane: Lane,
     sent: Moment,
 }
 
-impl<C: Connector> Drop for Unanswered<'_, C> {
+impl Drop for Unanswered<'_> {
     fn drop(&mut self) {
         let Some(node) = self.node else { return };
         let shared = &self.cluster.shared;
@@ -493,12 +487,12 @@ impl<C: Connector> Drop for Unanswered<'_, C> {
 }
 
 /// Creates a node. It opens no connection.
-fn new_node<C: Connector>(
+fn new_node(
     url: &ServerUrl,
-    shared: &Shared<C>,
+    shared: &Shared,
     streams: &Arc<Streams>,
     address: NodeAddress,
-) -> Result<Arc<ClusterNode<C>>, ConnectError> {
+) -> Result<Arc<ClusterNode>, ConnectError> {
     let url = ServerUrl {
         address: Address::Tcp {
             host: address.host.clone(),

@@ -1,8 +1,10 @@
 //! The traits that a client library's adapter implements.
 
 use std::fmt;
-use std::future::{Future, ready};
+use std::sync::Arc;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
 
@@ -68,10 +70,8 @@ impl fmt::Debug for CompareAndSet<'_> {
 pub type Compared = (Few<Result<Found, Failure>>, ServerTime);
 
 /// Opens connections through a client library.
+#[async_trait]
 pub trait Connector: Send + Sync + 'static {
-    /// The type of its connections.
-    type Connection: Connection;
-
     /// Whether [`open`](Self::open) opens a new connection. If not, it returns a handle of the
     /// user's connection, which can't be replaced.
     fn is_own(&self) -> bool;
@@ -84,39 +84,35 @@ pub trait Connector: Send + Sync + 'static {
     /// # Errors
     /// [`ConnectError::Invalid`] if the client library can't use the URL, or if this connector
     /// opens no connections.
-    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError>
-    where
-        Self: Sized;
+    fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError>;
 
     /// Opens a connection, or returns a handle of the user's. The future has no time limit. It runs
     /// on the runtime that drives the connection. The connection sends its events to `events`.
-    fn open(
+    async fn open(
         &self,
         events: Option<UnboundedSender<ConnectionEvent>>,
-    ) -> impl Future<Output = Result<Self::Connection, Failure>> + Send;
+    ) -> Result<Arc<dyn Connection>, Failure>;
 }
 
 /// A connection, with the few commands that a backend sends. Dropping it closes the connection,
 /// unless the connection is the user's.
 ///
 /// The futures have no time limit. The caller drops them at its own.
-pub trait Connection: Send + Sync + 'static {
-    /// The answer of a script, as the library returns it.
-    type Reply: AsRef<[u8]> + Send + Sync;
-
+#[async_trait]
+pub trait Connection: Send + Sync {
     /// Whether the connection is known to have ended. If so, the backend sends nothing over it.
     fn is_closed(&self) -> bool;
 
     /// Sends a script call once. `name` is `EVALSHA` with the script's hash, or `EVAL` with its
     /// source. With `asking`, sends `ASKING` right before it: no other command may come between the
     /// two.
-    fn eval(
+    async fn eval(
         &self,
         name: &'static str,
         script: &str,
         call: &AddressedCall<'_>,
         asking: bool,
-    ) -> impl Future<Output = Result<Self::Reply, Failure>> + Send;
+    ) -> Result<Bytes, Failure>;
 
     /// Whether the library sends many commands at once for less than a script call costs. If so, it implements
     /// [`compare_and_set`](Self::compare_and_set).
@@ -125,32 +121,22 @@ pub trait Connection: Send + Sync + 'static {
     }
 
     /// Sends these commands once, then `TIME`. Returns the answer to each.
-    fn compare_and_set(
-        &self,
-        commands: &[CompareAndSet<'_>],
-    ) -> impl Future<Output = Result<Compared, Failure>> + Send {
-        let _ = commands;
-        ready(Err(Failure::misconfigured("the library only runs scripts")))
+    async fn compare_and_set(&self, _commands: &[CompareAndSet<'_>]) -> Result<Compared, Failure> {
+        Err(Failure::misconfigured("the library only runs scripts"))
     }
 
     /// Sends `INFO` for a section, or for the default ones.
-    fn info(
-        &self,
-        section: Option<&'static str>,
-    ) -> impl Future<Output = Result<String, Failure>> + Send;
+    async fn info(&self, section: Option<&'static str>) -> Result<String, Failure>;
 
     /// Asks a sentinel for the host and port of a service's primary. `None` if it doesn't know the
     /// service.
-    fn primary_of(
-        &self,
-        service: &str,
-    ) -> impl Future<Output = Result<Option<(String, u16)>, Failure>> + Send;
+    async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure>;
 
     /// Sends `CLUSTER SLOTS`.
-    fn slots(&self) -> impl Future<Output = Result<Vec<SlotRange>, Failure>> + Send;
+    async fn slots(&self) -> Result<Vec<SlotRange>, Failure>;
 
     /// Reads the server's clock.
-    fn time(&self) -> impl Future<Output = Result<ServerTime, Failure>> + Send;
+    async fn time(&self) -> Result<ServerTime, Failure>;
 
     /// Checks that the connection for messages is alive, and that it is still subscribed to these shard
     /// channels. A library that reports each `SUNSUBSCRIBE` of the server doesn't need to ask for the
@@ -158,28 +144,25 @@ pub trait Connection: Send + Sync + 'static {
     ///
     /// # Errors
     /// [`FailureKind::Lost`] if a subscription is gone.
-    fn check_subscriptions(
-        &self,
-        shard_channels: &[String],
-    ) -> impl Future<Output = Result<(), Failure>> + Send;
+    async fn check_subscriptions(&self, shard_channels: &[String]) -> Result<(), Failure>;
 
     /// Subscribes to a channel. Returns once the server has confirmed it.
-    fn subscribe(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
+    async fn subscribe(&self, channel: &str) -> Result<(), Failure>;
 
     /// Subscribes to a shard channel with `SSUBSCRIBE`, over RESP3. Returns once the server has
     /// confirmed it.
-    fn subscribe_shard(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
+    async fn subscribe_shard(&self, channel: &str) -> Result<(), Failure>;
 
     /// Unsubscribes from a shard channel.
-    fn unsubscribe_shard(&self, channel: &str) -> impl Future<Output = Result<(), Failure>> + Send;
+    async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure>;
 }
 
 /// Runs a script by its hash, or by its source if the server doesn't know the hash.
-pub(crate) async fn script<T: Connection>(
-    connection: &T,
+pub(crate) async fn script(
+    connection: &dyn Connection,
     call: &AddressedCall<'_>,
     asking: bool,
-) -> Result<T::Reply, Failure> {
+) -> Result<Bytes, Failure> {
     const UNKNOWN: FailureKind = FailureKind::Answered(ErrorClass::NoScript);
     let (hash, source) = (call.script().sha1(), call.script().source());
     match connection.eval("EVALSHA", hash, call, asking).await {

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use async_trait::async_trait;
+use bytes::Bytes;
 use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
@@ -133,14 +135,19 @@ pub(crate) fn tcp(port: u16) -> Address {
 }
 
 /// What the connections share, each of whose questions has this limit.
-pub(crate) fn shared(node: &Arc<Node>, limit: Duration) -> Arc<Shared<ToNode>> {
+pub(crate) fn shared(node: &Arc<Node>, limit: Duration) -> Arc<Shared> {
     let options = Options::new().connect_timeout(limit).call_timeout(limit);
-    let shared = new_shared(ToNode::new(node), None, options, ServerMode::Cluster);
+    let shared = new_shared(
+        Arc::new(ToNode::new(node)),
+        None,
+        options,
+        ServerMode::Cluster,
+    );
     shared.expect("good options").1
 }
 
 /// A cluster that has read its slots.
-pub(crate) async fn cluster(node: &Arc<Node>, limit: Duration) -> Arc<Cluster<ToNode>> {
+pub(crate) async fn cluster(node: &Arc<Node>, limit: Duration) -> Arc<Cluster> {
     let url = ServerUrl::parse(URL, false).expect("a URL");
     let nodes = url.cluster.as_deref().expect("a cluster");
     let cluster = Cluster::new(&url, nodes, shared(node, limit)).expect("a good address");
@@ -148,9 +155,8 @@ pub(crate) async fn cluster(node: &Arc<Node>, limit: Duration) -> Arc<Cluster<To
     cluster
 }
 
+#[async_trait]
 impl Connector for ToNode {
-    type Connection = Self;
-
     fn is_own(&self) -> bool {
         true
     }
@@ -159,18 +165,18 @@ impl Connector for ToNode {
         None
     }
 
-    fn at(&self, url: &ServerUrl) -> Result<Self, ConnectError> {
+    fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         let Address::Tcp { port, .. } = url.address else {
             panic!("the nodes have ports");
         };
         let node = Arc::clone(&self.node);
-        Ok(Self { node, port })
+        Ok(Arc::new(Self { node, port }))
     }
 
     async fn open(
         &self,
         events: Option<UnboundedSender<ConnectionEvent>>,
-    ) -> Result<Self, Failure> {
+    ) -> Result<Arc<dyn Connection>, Failure> {
         if let Some(events) = events {
             self.node
                 .listeners
@@ -182,13 +188,12 @@ impl Connector for ToNode {
             }
             self.node.events.lock().expect("no panic").push(events);
         }
-        Ok(self.again())
+        Ok(Arc::new(self.again()))
     }
 }
 
+#[async_trait]
 impl Connection for ToNode {
-    type Reply = Vec<u8>;
-
     fn is_closed(&self) -> bool {
         false
     }
@@ -199,9 +204,10 @@ impl Connection for ToNode {
         _: &str,
         _: &AddressedCall<'_>,
         _: bool,
-    ) -> Result<Vec<u8>, Failure> {
+    ) -> Result<Bytes, Failure> {
         self.node.scripts.fetch_add(1, Ordering::SeqCst);
-        Ok(self.node.script_answer.lock().expect("no panic").clone())
+        let answer = self.node.script_answer.lock().expect("no panic").clone();
+        Ok(answer.into())
     }
 
     async fn info(&self, _: Option<&'static str>) -> Result<String, Failure> {

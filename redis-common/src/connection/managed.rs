@@ -26,13 +26,14 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use bytes::Bytes;
 use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp};
 use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::clock::ClockWatch;
-use super::connector::{self, CompareAndSet, Compared, Connection, Connector};
+use super::connector::{self, CompareAndSet, Compared, Connection};
 use super::failure::{Failure, FailureKind};
 use super::lock;
 use super::server::UNKNOWN;
@@ -66,22 +67,16 @@ impl CallError {
 }
 
 /// The answer of a script, and the id of the clock that the script read.
-pub(crate) struct ScriptReply<C: Connector> {
-    body: <C::Connection as Connection>::Reply,
+pub(crate) struct ScriptReply {
+    pub(crate) body: Bytes,
     pub(crate) clock: ClockId,
 }
 
-impl<C: Connector> ScriptReply<C> {
-    pub(crate) fn body(&self) -> &[u8] {
-        self.body.as_ref()
-    }
-}
-
 /// A connection that is replaced when it breaks.
-pub(crate) struct ManagedConnection<C: Connector> {
-    shared: Arc<Shared<C>>,
+pub(crate) struct ManagedConnection {
+    shared: Arc<Shared>,
     closed: AtomicBool,
-    current: Mutex<Option<Arc<Live<C::Connection>>>>,
+    current: Mutex<Option<Arc<Live>>>,
     /// Locked while connecting. Contains the last failure, for the callers that waited.
     gate: tokio::sync::Mutex<Option<BackendError>>,
     /// The number of finished attempts to connect.
@@ -89,8 +84,8 @@ pub(crate) struct ManagedConnection<C: Connector> {
 }
 
 /// A connection in use.
-struct Live<T> {
-    connection: T,
+struct Live {
+    connection: Arc<dyn Connection>,
     /// The clock by the server's `run_id`, if it has one.
     clock: Option<ClockId>,
     has_shard_channels: bool,
@@ -110,15 +105,15 @@ struct Live<T> {
 }
 
 /// A connection for one command, and the time limit of the command.
-struct Turn<T> {
-    live: Arc<Live<T>>,
+struct Turn {
+    live: Arc<Live>,
     /// When the command was sent.
     sent: Moment,
     left: Duration,
 }
 
-impl<C: Connector> ManagedConnection<C> {
-    pub(crate) fn new(shared: Arc<Shared<C>>) -> Arc<Self> {
+impl ManagedConnection {
+    pub(crate) fn new(shared: Arc<Shared>) -> Arc<Self> {
         Arc::new(Self {
             shared,
             closed: AtomicBool::new(false),
@@ -129,10 +124,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Runs a script.
-    pub(crate) async fn script(
-        self: &Arc<Self>,
-        call: &Call,
-    ) -> Result<ScriptReply<C>, BackendError> {
+    pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<ScriptReply, BackendError> {
         let answer = self.attempt(call, false).await;
         answer.map_err(|error| error.in_call(&self.shared.options.key_prefix))
     }
@@ -142,16 +134,16 @@ impl<C: Connector> ManagedConnection<C> {
         self: &Arc<Self>,
         call: &Call,
         asking: bool,
-    ) -> Result<ScriptReply<C>, CallError> {
+    ) -> Result<ScriptReply, CallError> {
         let turn = self.turn().await.map_err(CallError::NotSent)?;
         let clock = self.certain_clock(&turn.live).unwrap_or(UNKNOWN);
         // The others answer without a time: what looks like one may be the name of a key.
         let serves_keys = call.elements() > 0;
         let call = call.to_server(clock);
-        let answer = pin!(connector::script(&turn.live.connection, &call, asking));
+        let answer = pin!(connector::script(&*turn.live.connection, &call, asking));
         match self.wait_for_answer(&turn, answer).await {
             Ok(body) => {
-                let at = serves_keys.then(|| reply::time(body.as_ref())).flatten();
+                let at = serves_keys.then(|| reply::time(&body)).flatten();
                 let clock = self.clock_of(&turn, at);
                 Ok(ScriptReply { body, clock })
             }
@@ -205,7 +197,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// What the connections of the backend share.
-    pub(crate) fn shared(&self) -> &Arc<Shared<C>> {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
@@ -257,7 +249,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Finds the connection for one command. Connecting counts as part of the call.
-    async fn turn(self: &Arc<Self>) -> Result<Turn<C::Connection>, BackendError> {
+    async fn turn(self: &Arc<Self>) -> Result<Turn, BackendError> {
         let limit = self.shared.options.call_timeout;
         let began = self.shared.now();
         let (live, sent) = match self.current()? {
@@ -277,12 +269,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Notes that a command is sent. The caller may drop the call before it notices the silence.
-    fn begin(
-        self: &Arc<Self>,
-        live: Arc<Live<C::Connection>>,
-        sent: Moment,
-        left: Duration,
-    ) -> Turn<C::Connection> {
+    fn begin(self: &Arc<Self>, live: Arc<Live>, sent: Moment, left: Duration) -> Turn {
         self.suspect(&live);
         lock(&live.silent_since).get_or_insert(sent);
         Turn { live, sent, left }
@@ -291,7 +278,7 @@ impl<C: Connector> ManagedConnection<C> {
     /// Waits for an answer until the time limit, or until the connection is replaced.
     async fn wait_for_answer<T>(
         self: &Arc<Self>,
-        turn: &Turn<C::Connection>,
+        turn: &Turn,
         mut answer: Pin<&mut impl Future<Output = Result<T, Failure>>>,
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
@@ -323,11 +310,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Records that an answer or an error has arrived.
-    fn note_answer<T>(
-        &self,
-        live: &Arc<Live<C::Connection>>,
-        result: Result<T, Failure>,
-    ) -> Result<T, Failure> {
+    fn note_answer<T>(&self, live: &Arc<Live>, result: Result<T, Failure>) -> Result<T, Failure> {
         let kind = result.as_ref().err().map(Failure::kind);
         if let Some(FailureKind::Lost | FailureKind::Refused) = kind {
             self.retire(live);
@@ -342,7 +325,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Acts on a connection that has been silent for too long.
-    fn suspect(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
+    fn suspect(self: &Arc<Self>, live: &Arc<Live>) {
         let Some(since) = *lock(&live.silent_since) else {
             return;
         };
@@ -359,7 +342,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Tries a second connection next to a silent one.
-    fn doubt(self: &Arc<Self>, live: &Arc<Live<C::Connection>>) {
+    fn doubt(self: &Arc<Self>, live: &Arc<Live>) {
         if live.doubted.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -379,14 +362,14 @@ impl<C: Connector> ManagedConnection<C> {
 
     /// Abandons a connection. The next call opens another one, or reads the `run_id` again if the
     /// connection is the user's.
-    fn retire(&self, live: &Arc<Live<C::Connection>>) {
+    fn retire(&self, live: &Arc<Live>) {
         self.replace(live, None);
     }
 
     /// Leaves a server that may no longer be the primary. The next call opens a new connection, and
     /// so do the other connections: at once, or with Sentinel when the new one reaches another
     /// server. Other calls on the old connection may still be answered.
-    fn leave(&self, live: &Arc<Live<C::Connection>>) {
+    fn leave(&self, live: &Arc<Live>) {
         let age = self.shared.now().saturating_since(live.opened);
         if self.shared.connector.is_own() && age >= PAUSE {
             let mut current = lock(&self.current);
@@ -397,7 +380,7 @@ impl<C: Connector> ManagedConnection<C> {
         }
     }
 
-    fn replace(&self, old: &Arc<Live<C::Connection>>, new: Option<Arc<Live<C::Connection>>>) {
+    fn replace(&self, old: &Arc<Live>, new: Option<Arc<Live>>) {
         let mut current = lock(&self.current);
         if current.as_ref().is_some_and(|live| Arc::ptr_eq(live, old)) {
             *current = new;
@@ -409,7 +392,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Returns the connection. Opens it if there is none.
-    async fn live(self: &Arc<Self>) -> Result<Arc<Live<C::Connection>>, BackendError> {
+    async fn live(self: &Arc<Self>) -> Result<Arc<Live>, BackendError> {
         if let Some(live) = self.current()? {
             return Ok(live);
         }
@@ -423,7 +406,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Opens the connection, unless another attempt has failed since `attempts` was read.
-    async fn open(&self, attempts: u64) -> Result<Arc<Live<C::Connection>>, BackendError> {
+    async fn open(&self, attempts: u64) -> Result<Arc<Live>, BackendError> {
         let mut last = self.gate.lock().await;
         if let Some(live) = self.current()? {
             return Ok(live);
@@ -453,7 +436,7 @@ impl<C: Connector> ManagedConnection<C> {
     }
 
     /// Returns the connection, unless it is known to have ended or to lead to a former primary.
-    fn current(&self) -> Result<Option<Arc<Live<C::Connection>>>, BackendError> {
+    fn current(&self) -> Result<Option<Arc<Live>>, BackendError> {
         let mut current = lock(&self.current);
         if self.closed.load(Ordering::Acquire) {
             *current = None;
@@ -470,12 +453,12 @@ impl<C: Connector> ManagedConnection<C> {
 
     /// Whether another connection has moved to another server since this one was opened. A new
     /// connection is kept for a while, in case the sentinels disagree.
-    fn is_left_behind(&self, live: &Live<C::Connection>) -> bool {
+    fn is_left_behind(&self, live: &Live) -> bool {
         live.moves != self.shared.moves()
             && self.shared.now().saturating_since(live.opened) >= PAUSE
     }
 
-    fn use_connection(&self, connected: Connected<C::Connection>) -> Arc<Live<C::Connection>> {
+    fn use_connection(&self, connected: Connected) -> Arc<Live> {
         let info = &connected.info;
         if !self.shared.connector.is_own() || info.clock.is_none() {
             let server = info.clock.unwrap_or(self.shared.unnamed_clock);
@@ -488,12 +471,12 @@ impl<C: Connector> ManagedConnection<C> {
 
     /// The clock id that was derived from the server's `run_id`. `None` if it has none, or if the library may
     /// have connected to another server meanwhile.
-    fn certain_clock(&self, live: &Live<C::Connection>) -> Option<ClockId> {
+    fn certain_clock(&self, live: &Live) -> Option<ClockId> {
         live.clock.filter(|_| self.shared.connector.is_own())
     }
 
     /// Returns the id of the clock of a stamp.
-    fn clock_of(&self, turn: &Turn<C::Connection>, at: Option<ServerTime>) -> ClockId {
+    fn clock_of(&self, turn: &Turn, at: Option<ServerTime>) -> ClockId {
         if let Some(clock) = self.certain_clock(&turn.live) {
             return clock;
         }
@@ -504,8 +487,8 @@ impl<C: Connector> ManagedConnection<C> {
     }
 }
 
-impl<T> Live<T> {
-    fn new(connected: Connected<T>, opened: Moment) -> Arc<Self> {
+impl Live {
+    fn new(connected: Connected, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
             clock: connected.info.clock,
             has_shard_channels: connected.info.has_shard_channels(),

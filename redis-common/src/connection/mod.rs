@@ -25,6 +25,8 @@ mod url;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
+/// What a script has answered.
+pub use bytes::Bytes;
 pub(crate) use checks::Checks;
 pub(crate) use cluster::Cluster;
 pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};

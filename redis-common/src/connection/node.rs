@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use leasehold_api::TokioRuntime;
 
-use super::connector::Connector;
 use super::managed::ManagedConnection;
 use super::shared::Shared;
 use crate::script::Call;
@@ -20,18 +19,18 @@ pub(crate) enum Lane {
 }
 
 /// The connections to one server.
-pub(crate) struct Node<C: Connector> {
-    pub(crate) commands: Arc<ManagedConnection<C>>,
+pub(crate) struct Node {
+    pub(crate) commands: Arc<ManagedConnection>,
     /// A second connection, driven by the renewal thread, so that a program that blocks its runtime
     /// doesn't stop renewals. The same as `commands` if there is no renewal thread, or if the
     /// connection is the user's.
-    pub(crate) renewals: Arc<ManagedConnection<C>>,
+    pub(crate) renewals: Arc<ManagedConnection>,
     /// Whether the connection for renewals has been opened ahead of the first renewal.
     warmed: AtomicBool,
 }
 
-impl<C: Connector> Node<C> {
-    pub(crate) fn new(shared: &Arc<Shared<C>>) -> Self {
+impl Node {
+    pub(crate) fn new(shared: &Arc<Shared>) -> Self {
         let commands = ManagedConnection::new(Arc::clone(shared));
         let renewals = match TokioRuntime::renewal_thread() {
             Some(renewal_thread) if shared.connector.is_own() => {
@@ -46,7 +45,7 @@ impl<C: Connector> Node<C> {
         }
     }
 
-    pub(crate) fn connection(&self, lane: Lane) -> &Arc<ManagedConnection<C>> {
+    pub(crate) fn connection(&self, lane: Lane) -> &Arc<ManagedConnection> {
         match lane {
             Lane::Commands => &self.commands,
             Lane::Renewals => &self.renewals,

@@ -33,9 +33,9 @@ const ASK_PARTS: u32 = 2;
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
 /// The sentinels of a URL.
-pub(crate) struct SentinelSource<C: Connector> {
+pub(crate) struct SentinelSource {
     service: Arc<str>,
-    sentinels: Vec<Arc<Sentinel<C>>>,
+    sentinels: Vec<Arc<Sentinel>>,
     /// Drives the connections to the sentinels: the renewal thread, if there is one. A program that
     /// blocks its runtime must not keep renewals from finding the primary.
     handle: Handle,
@@ -45,20 +45,20 @@ pub(crate) struct SentinelSource<C: Connector> {
     primary: Mutex<Option<Address>>,
 }
 
-struct Sentinel<C: Connector> {
+struct Sentinel {
     address: Address,
-    connector: C,
+    connector: Arc<dyn Connector>,
     /// The connection. Locked while it opens.
-    kept: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
+    kept: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
 }
 
 /// A step of opening a connection.
-enum Step<C: Connector> {
+enum Step {
     Named(Result<Address, BackendError>),
-    Opened(Address, Result<Connected<C::Connection>, BackendError>),
+    Opened(Address, Result<Connected, BackendError>),
 }
 
-impl<C: Connector> SentinelSource<C> {
+impl SentinelSource {
     /// Creates a source for the sentinels of `url`. `connector` is one for `url`.
     ///
     /// # Errors
@@ -67,7 +67,7 @@ impl<C: Connector> SentinelSource<C> {
     /// # Panics
     /// Panics if called outside a tokio runtime.
     pub(crate) fn new(
-        connector: &C,
+        connector: &dyn Connector,
         url: &ServerUrl,
         sentinels: &Sentinels,
     ) -> Result<Self, ConnectError> {
@@ -103,10 +103,10 @@ impl<C: Connector> SentinelSource<C> {
     /// Opens a connection to the primary. `shared` limits its time.
     pub(crate) async fn open(
         &self,
-        shared: &Arc<Shared<C>>,
+        shared: &Arc<Shared>,
         listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
-        let mut steps: FuturesUnordered<BoxFuture<'_, Step<C>>> = FuturesUnordered::new();
+    ) -> Result<Connected, BackendError> {
+        let mut steps: FuturesUnordered<BoxFuture<'_, Step>> = FuturesUnordered::new();
         for sentinel in &self.sentinels {
             steps.push(Box::pin(async {
                 Step::Named(self.ask(shared, sentinel).await)
@@ -156,7 +156,7 @@ impl<C: Connector> SentinelSource<C> {
     /// Asks the sentinels from time to time, and makes all connections move if they name another
     /// primary. An old primary that still runs doesn't say that it was replaced. After a failover
     /// by hand, sentinels leave it a primary for about 10 s.
-    pub(crate) async fn watch(&self, shared: &Arc<Shared<C>>) {
+    pub(crate) async fn watch(&self, shared: &Arc<Shared>) {
         loop {
             shared.runtime.sleep(ASK_EVERY).await;
             // Before the question. Its answers say nothing about a move that comes meanwhile.
@@ -200,8 +200,8 @@ impl<C: Connector> SentinelSource<C> {
     /// Asks a sentinel for the address of the primary.
     async fn ask(
         &self,
-        shared: &Arc<Shared<C>>,
-        sentinel: &Arc<Sentinel<C>>,
+        shared: &Arc<Shared>,
+        sentinel: &Arc<Sentinel>,
     ) -> Result<Address, BackendError> {
         let limit = shared.connect_limit() / ASK_PARTS;
         let (asked, shared) = (Arc::clone(sentinel), Arc::clone(shared));
@@ -240,17 +240,17 @@ impl<C: Connector> SentinelSource<C> {
     /// Connects to a server and checks that it is a primary.
     async fn open_at(
         &self,
-        shared: &Shared<C>,
+        shared: &Shared,
         address: &Address,
         listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
+    ) -> Result<Connected, BackendError> {
         let url = ServerUrl {
             address: address.clone(),
             ..self.server.clone()
         };
         let opening = async {
             let connector = self.connector_at(&url)?;
-            let connected = shared.open_with(&connector, listens).await?;
+            let connected = shared.open_with(&*connector, listens).await?;
             match connected.info.role.as_deref() {
                 Some("master") => Ok(connected),
                 role => Err(BackendError::unavailable(format!(
@@ -265,7 +265,7 @@ impl<C: Connector> SentinelSource<C> {
         })
     }
 
-    fn connector_at(&self, url: &ServerUrl) -> Result<C, BackendError> {
+    fn connector_at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, BackendError> {
         let connector = self.sentinels[0].connector.at(url);
         connector.map_err(|error| BackendError::rejected(error.to_string()))
     }
@@ -282,13 +282,13 @@ impl<C: Connector> SentinelSource<C> {
     ///
     /// # Errors
     /// If the connections have moved since to a third server: the sentinels may have answered before.
-    fn reached<T>(
+    fn reached(
         &self,
-        shared: &Shared<C>,
+        shared: &Shared,
         known: Option<&Address>,
         address: &Address,
-        connected: Connected<T>,
-    ) -> Result<Connected<T>, BackendError> {
+        connected: Connected,
+    ) -> Result<Connected, BackendError> {
         let mut primary = lock(&self.primary);
         if let Some(now) = &*primary
             && Some(now) != known
@@ -317,7 +317,7 @@ impl<C: Connector> SentinelSource<C> {
     }
 }
 
-impl<C: Connector> Sentinel<C> {
+impl Sentinel {
     /// Asks over the connection that was kept, or over a new one.
     async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
         loop {
@@ -335,19 +335,19 @@ impl<C: Connector> Sentinel<C> {
     }
 
     /// Returns the connection that was kept, or opens one. Also returns whether it is new.
-    async fn connection(&self) -> Result<(Arc<C::Connection>, bool), Failure> {
+    async fn connection(&self) -> Result<(Arc<dyn Connection>, bool), Failure> {
         let mut kept = self.kept.lock().await;
         if let Some(connection) = &*kept
             && !connection.is_closed()
         {
             return Ok((Arc::clone(connection), false));
         }
-        let connection = Arc::new(self.connector.open(None).await?);
+        let connection = self.connector.open(None).await?;
         *kept = Some(Arc::clone(&connection));
         Ok((connection, true))
     }
 
-    async fn forget(&self, connection: &Arc<C::Connection>) {
+    async fn forget(&self, connection: &Arc<dyn Connection>) {
         let mut kept = self.kept.lock().await;
         if kept.as_ref().is_some_and(|it| Arc::ptr_eq(it, connection)) {
             *kept = None;
@@ -400,7 +400,7 @@ impl Votes {
 }
 
 /// Shows the service and the sentinels.
-impl<C: Connector> fmt::Display for SentinelSource<C> {
+impl fmt::Display for SentinelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses = self.sentinels.iter().map(|it| it.address.to_string());
         let addresses = addresses.collect::<Vec<_>>().join(", ");
@@ -493,17 +493,17 @@ mod tests {
     }
 
     /// One sentinel.
-    fn source(node: &Arc<Node>) -> SentinelSource<ToNode> {
+    fn source(node: &Arc<Node>) -> SentinelSource {
         let url = "redis-sentinel://a:1?sentinelServiceName=s";
         let url = ServerUrl::parse(url, false).expect("a URL");
         let sentinels = url.sentinels.as_ref().expect("sentinels");
         SentinelSource::new(&ToNode::new(node), &url, sentinels).expect("valid")
     }
 
-    fn connected() -> Connected<()> {
+    fn connected(node: &Arc<Node>) -> Connected {
         let info = "redis_version:7.0.15\r\nrole:master\r\n";
         Connected {
-            connection: (),
+            connection: Arc::new(ToNode::new(node)),
             info: ServerInfo::parse(info, ServerMode::Standalone).expect("usable"),
             events: None,
             moves: 0,
@@ -517,7 +517,7 @@ mod tests {
         let source = source(&node);
         let (old, new) = (address(1), address(2));
         let reached = |known: Option<&Address>, address: &Address| {
-            let reached = source.reached(&shared, known, address, connected());
+            let reached = source.reached(&shared, known, address, connected(&node));
             reached
                 .map(|connected| connected.moves)
                 .map_err(|error| error.is_transient())
@@ -540,7 +540,7 @@ mod tests {
         let shared = fake::shared(&node, fake::LIMIT);
         let source = source(&node);
         let [old, new] = [fake::PORT, fake::PORT + 1].map(fake::tcp);
-        let reached = |known, address| source.reached(&shared, known, address, connected());
+        let reached = |known, address| source.reached(&shared, known, address, connected(&node));
         reached(None, &old).expect("the first one");
         let moving = async {
             // The sentinel has been asked, and names the old one.

@@ -33,7 +33,7 @@ use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
 use super::cluster::Cluster;
-use super::connector::{Connection, ConnectionEvent, Connector};
+use super::connector::{Connection, ConnectionEvent};
 use super::failure::{Failure, FailureKind};
 use super::lock;
 use super::shared::{Shared, not_run};
@@ -104,13 +104,13 @@ impl Streams {
 }
 
 /// The subscriptions at one node.
-pub(crate) struct Subscriber<C: Connector> {
+pub(crate) struct Subscriber {
     node: NodeAddress,
-    shared: Arc<Shared<C>>,
+    shared: Arc<Shared>,
     streams: Arc<Streams>,
     /// The connection. Locked while it opens, and while a subscription is sent, because a refused
     /// one may close it.
-    connection: tokio::sync::Mutex<Option<Arc<C::Connection>>>,
+    connection: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
     /// Why the last attempt to connect or to subscribe got no answer.
     failure: Mutex<Option<BackendError>>,
     /// The number of such attempts.
@@ -132,12 +132,8 @@ struct Channel {
     is_confirmed: bool,
 }
 
-impl<C: Connector> Subscriber<C> {
-    pub(crate) fn new(
-        node: NodeAddress,
-        shared: Arc<Shared<C>>,
-        streams: Arc<Streams>,
-    ) -> Arc<Self> {
+impl Subscriber {
+    pub(crate) fn new(node: NodeAddress, shared: Arc<Shared>, streams: Arc<Streams>) -> Arc<Self> {
         Arc::new(Self {
             node,
             shared,
@@ -168,7 +164,7 @@ impl<C: Connector> Subscriber<C> {
     /// The server's answer, or why there was none.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
-        cluster: &Arc<Cluster<C>>,
+        cluster: &Arc<Cluster>,
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
@@ -180,7 +176,7 @@ impl<C: Connector> Subscriber<C> {
 
     async fn subscribe_now(
         self: &Arc<Self>,
-        cluster: Weak<Cluster<C>>,
+        cluster: Weak<Cluster>,
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
@@ -189,7 +185,7 @@ impl<C: Connector> Subscriber<C> {
         if self.is_subscribed(&channel) {
             return Ok(true);
         }
-        let serves = |cluster: Arc<Cluster<C>>| cluster.has_subscriber(&self.node, self);
+        let serves = |cluster: Arc<Cluster>| cluster.has_subscriber(&self.node, self);
         if !cluster.upgrade().is_some_and(serves) || self.channels().len() >= MAX_CHANNELS {
             return Ok(false);
         }
@@ -245,7 +241,7 @@ impl<C: Connector> Subscriber<C> {
     }
 
     /// Gives up the connection. All its channels are gone.
-    fn give_up(&self, current: &mut Option<Arc<C::Connection>>) {
+    fn give_up(&self, current: &mut Option<Arc<dyn Connection>>) {
         if current.take().is_some() {
             let channels = std::mem::take(&mut *self.channels());
             self.report_missed(channels.values());
@@ -255,10 +251,10 @@ impl<C: Connector> Subscriber<C> {
     /// Opens the connection, and starts the task that reads.
     async fn open(
         self: &Arc<Self>,
-        cluster: Weak<Cluster<C>>,
-    ) -> Result<Arc<C::Connection>, BackendError> {
+        cluster: Weak<Cluster>,
+    ) -> Result<Arc<dyn Connection>, BackendError> {
         let connected = self.shared.connect(true).await?;
-        let connection = Arc::new(connected.connection);
+        let connection = connected.connection;
         let events = connected.events;
         let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let this = Arc::clone(self);
@@ -272,9 +268,9 @@ impl<C: Connector> Subscriber<C> {
     /// Delivers messages until the connection ends or is not used any more.
     async fn read(
         &self,
-        connection: &Weak<C::Connection>,
+        connection: &Weak<dyn Connection>,
         mut events: UnboundedReceiver<ConnectionEvent>,
-        cluster: &Weak<Cluster<C>>,
+        cluster: &Weak<Cluster>,
     ) {
         {
             let delivering = pin!(self.deliver_all(&mut events, cluster));
@@ -296,11 +292,11 @@ impl<C: Connector> Subscriber<C> {
     }
 
     /// Checks the connection every [`CHECK_EVERY`], until it is dropped or must be given up.
-    async fn keep_checking(&self, connection: &Weak<C::Connection>) {
+    async fn keep_checking(&self, connection: &Weak<dyn Connection>) {
         loop {
             self.shared.runtime.sleep(CHECK_EVERY).await;
             match connection.upgrade() {
-                Some(connection) if self.check(&connection).await => {}
+                Some(connection) if self.check(&*connection).await => {}
                 _ => return,
             }
         }
@@ -311,7 +307,7 @@ impl<C: Connector> Subscriber<C> {
     async fn deliver_all(
         &self,
         events: &mut UnboundedReceiver<ConnectionEvent>,
-        cluster: &Weak<Cluster<C>>,
+        cluster: &Weak<Cluster>,
     ) {
         if let Ended::Connection = self.deliver_until_ended(events).await {
             return;
@@ -352,7 +348,7 @@ impl<C: Connector> Subscriber<C> {
 
     /// Drops what is not used any more. Returns whether the connection is used, alive, and has all
     /// its subscriptions.
-    async fn check(&self, connection: &C::Connection) -> bool {
+    async fn check(&self, connection: &dyn Connection) -> bool {
         // First: a dead connection must not be asked to end one channel after the other.
         if !self.has_all_subscriptions(connection).await {
             return false;
@@ -365,7 +361,7 @@ impl<C: Connector> Subscriber<C> {
         !self.channels().is_empty()
     }
 
-    async fn has_all_subscriptions(&self, connection: &C::Connection) -> bool {
+    async fn has_all_subscriptions(&self, connection: &dyn Connection) -> bool {
         // Locked, so that no subscription is added meanwhile.
         let _current = self.connection.lock().await;
         let limit = self.shared.options.call_timeout;
@@ -381,21 +377,21 @@ impl<C: Connector> Subscriber<C> {
     pub(crate) async fn end(&self, session: SessionId) {
         let current = self.connection.lock().await.clone();
         if let Some(connection) = current {
-            self.unsubscribe(&connection, |channel| channel.session == session)
+            self.unsubscribe(&*connection, |channel| channel.session == session)
                 .await;
         }
     }
 
     /// Unsubscribes from channels, one after the other, because a library may mistake the answers of two. A new
     /// subscription needs to wait for one of them only.
-    async fn unsubscribe(&self, connection: &C::Connection, ends: impl Fn(&Channel) -> bool) {
+    async fn unsubscribe(&self, connection: &dyn Connection, ends: impl Fn(&Channel) -> bool) {
         let limit = self.shared.options.call_timeout;
         loop {
             // A subscription to the same channel comes before this or after it.
             let current = self.connection.lock().await;
             if !current
                 .as_deref()
-                .is_some_and(|it| std::ptr::eq(it, connection))
+                .is_some_and(|it| std::ptr::addr_eq(it, connection))
             {
                 return;
             }
@@ -469,12 +465,12 @@ impl<C: Connector> Subscriber<C> {
 }
 
 /// A subscription without an answer yet. If the caller gives up, the channel is not known.
-struct Adding<'a, C: Connector> {
-    subscriber: &'a Subscriber<C>,
+struct Adding<'a> {
+    subscriber: &'a Subscriber,
     channel: &'a str,
 }
 
-impl<C: Connector> Adding<'_, C> {
+impl Adding<'_> {
     /// Returns whether the channel is still there.
     fn confirm(&self) -> bool {
         let mut channels = self.subscriber.channels();
@@ -483,7 +479,7 @@ impl<C: Connector> Adding<'_, C> {
     }
 }
 
-impl<C: Connector> Drop for Adding<'_, C> {
+impl Drop for Adding<'_> {
     fn drop(&mut self) {
         let mut channels = self.subscriber.channels();
         let is_confirmed = |channel: &Channel| channel.is_confirmed;

@@ -23,14 +23,14 @@ use crate::options::Options;
 const SILENCE_PARTS: u32 = 4;
 
 /// State that the connections of a backend share.
-pub(crate) struct Shared<C: Connector> {
-    pub(crate) connector: Arc<C>,
+pub(crate) struct Shared {
+    pub(crate) connector: Arc<dyn Connector>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     /// The runtime that drives the connections.
     pub(crate) handle: Handle,
     /// The sentinels that name the server.
-    pub(crate) sentinels: Option<Arc<SentinelSource<C>>>,
+    pub(crate) sentinels: Option<Arc<SentinelSource>>,
     /// Counts the moves to another server. A connection that was opened before the last move leads
     /// to a server that has become a replica, or is no longer named by the sentinels.
     pub(crate) moved: Arc<watch::Sender<u64>>,
@@ -45,7 +45,7 @@ pub(crate) struct Shared<C: Connector> {
     pub(crate) mode: ServerMode,
 }
 
-impl<C: Connector> Shared<C> {
+impl Shared {
     /// Returns a copy for connections that another runtime drives.
     pub(crate) fn driven_by(&self, handle: Handle) -> Self {
         Self {
@@ -64,9 +64,9 @@ impl<C: Connector> Shared<C> {
     }
 
     /// Returns a copy for another node of the cluster.
-    pub(crate) fn for_node(&self, connector: C, unnamed_clock: ClockId) -> Self {
+    pub(crate) fn for_node(&self, connector: Arc<dyn Connector>, unnamed_clock: ClockId) -> Self {
         Self {
-            connector: Arc::new(connector),
+            connector,
             sentinels: None,
             moved: Arc::default(),
             has_rights: Arc::default(),
@@ -88,14 +88,14 @@ impl<C: Connector> Shared<C> {
     pub(crate) async fn connect(
         self: &Arc<Self>,
         listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
+    ) -> Result<Connected, BackendError> {
         let limit = self.connect_limit();
         let shared = Arc::clone(self);
         let task = self.handle.spawn(async move {
             let opening = async {
                 match &shared.sentinels {
                     Some(sentinels) => sentinels.open(&shared, listens).await,
-                    None => shared.open_with(&shared.connector, listens).await,
+                    None => shared.open_with(&*shared.connector, listens).await,
                 }
             };
             shared.runtime.timeout(limit, opening).await
@@ -111,15 +111,15 @@ impl<C: Connector> Shared<C> {
     /// Opens a connection and checks the server.
     pub(crate) async fn open_with(
         &self,
-        connector: &C,
+        connector: &dyn Connector,
         listens: bool,
-    ) -> Result<Connected<C::Connection>, BackendError> {
+    ) -> Result<Connected, BackendError> {
         let moves = self.moves();
         let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
         let opening = async {
             let connection = connector.open(sender).await?;
             // Both at once, to save a round trip.
-            let rights = self.checks.missing_rights(&connection, &self.has_rights);
+            let rights = self.checks.missing_rights(&*connection, &self.has_rights);
             let (info, missing) = join(connection.info(None), rights).await;
             Ok((connection, info?, missing?))
         };
@@ -139,7 +139,7 @@ impl<C: Connector> Shared<C> {
     /// Checks a server before its connection is used.
     fn check_server(
         &self,
-        connector: &C,
+        connector: &dyn Connector,
         info: &str,
         missing: &str,
     ) -> Result<ServerInfo, BackendError> {
@@ -206,8 +206,8 @@ impl<C: Connector> Shared<C> {
 }
 
 /// A new connection to a server that was checked.
-pub(crate) struct Connected<T> {
-    pub(crate) connection: T,
+pub(crate) struct Connected {
+    pub(crate) connection: Arc<dyn Connection>,
     pub(crate) info: ServerInfo,
     /// Its events, if it listens.
     pub(crate) events: Option<UnboundedReceiver<ConnectionEvent>>,

@@ -17,7 +17,7 @@ use leasehold_api::{BackendError, Notification, Notifications, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
-use super::connector::{Connection, ConnectionEvent, Connector};
+use super::connector::{Connection, ConnectionEvent};
 use super::failure::FailureKind;
 use super::server::{ServerMode, field};
 use super::shared::Shared;
@@ -31,9 +31,9 @@ pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
 /// A subscription that the server has confirmed.
-struct Subscription<C: Connector> {
-    server: Arc<Shared<C>>,
-    connection: C::Connection,
+struct Subscription {
+    server: Arc<Shared>,
+    connection: Arc<dyn Connection>,
     events: UnboundedReceiver<ConnectionEvent>,
     /// The number of the backend's moves to another server, and that number when the connection
     /// was opened.
@@ -50,30 +50,30 @@ enum Ended {
 }
 
 /// The servers that publish to a session.
-pub(crate) trait Publishers<C: Connector>: Send + Sync {
+pub(crate) trait Publishers: Send + Sync {
     /// The server of the next connection.
-    fn pick(&self) -> Arc<Shared<C>>;
+    fn pick(&self) -> Arc<Shared>;
 
     /// Whether a server that was picked is still one of them.
-    fn has(&self, server: &Arc<Shared<C>>) -> bool;
+    fn has(&self, server: &Arc<Shared>) -> bool;
 }
 
 /// The server of a backend without a cluster.
-pub(crate) struct OnlyServer<C: Connector>(pub(crate) Arc<Shared<C>>);
+pub(crate) struct OnlyServer(pub(crate) Arc<Shared>);
 
-impl<C: Connector> Publishers<C> for OnlyServer<C> {
-    fn pick(&self) -> Arc<Shared<C>> {
+impl Publishers for OnlyServer {
+    fn pick(&self) -> Arc<Shared> {
         Arc::clone(&self.0)
     }
 
-    fn has(&self, _: &Arc<Shared<C>>) -> bool {
+    fn has(&self, _: &Arc<Shared>) -> bool {
         true
     }
 }
 
 /// Subscribes to `channel` and stays subscribed until the stream is dropped or `closed` is set.
-pub(crate) async fn listen<C: Connector>(
-    publishers: Arc<dyn Publishers<C>>,
+pub(crate) async fn listen(
+    publishers: Arc<dyn Publishers>,
     channel: String,
     closed: watch::Receiver<bool>,
 ) -> Result<Notifications, BackendError> {
@@ -107,8 +107,8 @@ pub(super) fn as_stream(receiver: UnboundedReceiver<Notification>) -> Notificati
     ))
 }
 
-impl<C: Connector> Subscription<C> {
-    async fn open(shared: &Arc<Shared<C>>, channel: &str) -> Result<Self, BackendError> {
+impl Subscription {
+    async fn open(shared: &Arc<Shared>, channel: &str) -> Result<Self, BackendError> {
         let connected = shared.connect(true).await?;
         let connection = connected.connection;
         match shared
@@ -141,16 +141,16 @@ async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
 }
 
 /// The task that keeps one session subscribed.
-struct SubscriptionTask<C: Connector> {
-    shared: Arc<Shared<C>>,
-    publishers: Arc<dyn Publishers<C>>,
+struct SubscriptionTask {
+    shared: Arc<Shared>,
+    publishers: Arc<dyn Publishers>,
     channel: String,
     notifications: UnboundedSender<Notification>,
     closed: watch::Receiver<bool>,
 }
 
-impl<C: Connector> SubscriptionTask<C> {
-    async fn run(self, subscription: Subscription<C>) {
+impl SubscriptionTask {
+    async fn run(self, subscription: Subscription) {
         let mut closed = self.closed.clone();
         let closing = pin!(closed.wait_for(|closed| *closed));
         let keeping = pin!(self.keep_open(subscription));
@@ -159,7 +159,7 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     /// Returns when the stream ends or is dropped.
-    async fn keep_open(&self, mut subscription: Subscription<C>) {
+    async fn keep_open(&self, mut subscription: Subscription) {
         while let Ended::Lost = self.forward(&mut subscription).await {
             self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
@@ -171,7 +171,7 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     /// Forwards messages until the connection is lost or the stream is dropped.
-    async fn forward(&self, subscription: &mut Subscription<C>) -> Ended {
+    async fn forward(&self, subscription: &mut Subscription) -> Ended {
         let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
             // Messages must not delay the check.
@@ -210,19 +210,19 @@ impl<C: Connector> SubscriptionTask<C> {
     }
 
     /// Whether the connection works, and its server is still a primary.
-    async fn is_sound(&self, subscription: &Subscription<C>) -> bool {
+    async fn is_sound(&self, subscription: &Subscription) -> bool {
         // Nothing is published to a node that was taken out of the cluster.
         if !self.publishers.has(&subscription.server) {
             return false;
         }
-        let (connection, limit) = (&subscription.connection, self.shared.options.call_timeout);
+        let (connection, limit) = (&*subscription.connection, self.shared.options.call_timeout);
         let asking = async {
             connection.check_subscriptions(&[]).await.is_ok() && self.is_primary(connection).await
         };
         self.shared.runtime.timeout(limit, asking).await == Some(true)
     }
 
-    async fn is_primary(&self, connection: &C::Connection) -> bool {
+    async fn is_primary(&self, connection: &dyn Connection) -> bool {
         match self.shared.mode {
             ServerMode::Standalone => match connection.info(Some("replication")).await {
                 Ok(info) if field(&info, "role") == Some("slave") => {
@@ -242,7 +242,7 @@ impl<C: Connector> SubscriptionTask<C> {
     /// Tries until it succeeds. Returns `None` if the stream is dropped first, or if the server refuses
     /// this client. The stream ends then. The client asks for another one now and then, and tells why
     /// it gets none.
-    async fn open_again(&self) -> Option<Subscription<C>> {
+    async fn open_again(&self) -> Option<Subscription> {
         let mut pause = FIRST_PAUSE;
         loop {
             let server = self.publishers.pick();

@@ -67,7 +67,7 @@ pub type Few<T> = SmallVec<[T; 1]>;
 pub use crate::script::reply::Answer;
 
 /// What has become of a step.
-pub enum Outcome {
+pub enum StepOutcome {
     /// The key had the [expected](Step::expected) string, or none as expected. The step was executed.
     Same,
     /// The key had something else. The step was not executed. Contains the string if the step
@@ -92,7 +92,7 @@ pub trait Server: Sync {
     fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> impl Future<Output = Result<(Few<Outcome>, ServerTime), BackendError>> + Send;
+    ) -> impl Future<Output = Result<(Few<StepOutcome>, ServerTime), BackendError>> + Send;
 }
 
 /// Runs the scripts of one type of requests.

@@ -48,7 +48,7 @@ use leasehold_api::{BackendError, Key, Moment, Stamp, Stamped, bounds};
 use lru::LruCache;
 
 use clock::{Estimate, Exchange, Sample};
-pub use execute::{Answer, Few, Outcome, Predictable, Scripts, Server};
+pub use execute::{Answer, Few, Predictable, Scripts, Server, StepOutcome};
 pub use step::Step;
 use step::{Known, Machine};
 pub use stored::{decode, encode};
@@ -225,15 +225,15 @@ impl Inner {
     fn finish(
         &mut self,
         step: Step,
-        outcome: Outcome,
+        outcome: StepOutcome,
         stamp: Stamp,
         received: Moment,
     ) -> Option<Result<Reply, BackendError>> {
         let found = match outcome {
-            Outcome::Unknown(error) => return Some(Err(error)),
-            Outcome::Same => return Some(Ok(self.executed(step, stamp))),
-            Outcome::Other(found) => found,
-            Outcome::NotExecuted => None,
+            StepOutcome::Unknown(error) => return Some(Err(error)),
+            StepOutcome::Same => return Some(Ok(self.executed(step, stamp))),
+            StepOutcome::Other(found) => found,
+            StepOutcome::NotExecuted => None,
         };
         self.count_miss(received);
         let known = found.and_then(|bytes| Known::read(bytes, stamp.at));

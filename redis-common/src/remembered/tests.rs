@@ -22,7 +22,7 @@ struct Fake {
     moment: Mutex<Moment>,
     clock: Mutex<Stamp>,
     scripts: AtomicU32,
-    refuses: Mutex<Option<fn() -> Outcome>>,
+    refuses: Mutex<Option<fn() -> StepOutcome>>,
 }
 
 impl Fake {
@@ -57,7 +57,7 @@ impl Fake {
     }
 
     /// Compares and sets.
-    fn execute(&self, step: &Step) -> Outcome {
+    fn execute(&self, step: &Step) -> StepOutcome {
         if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
             return outcome();
         }
@@ -68,9 +68,9 @@ impl Fake {
         if found.as_deref() == step.expected() {
             let state = decode(step.replacement()).expect("a state");
             states.insert(step.key().clone(), state);
-            return Outcome::Same;
+            return StepOutcome::Same;
         }
-        Outcome::Other(found.filter(|_| step.learns()))
+        StepOutcome::Other(found.filter(|_| step.learns()))
     }
 }
 
@@ -86,7 +86,7 @@ impl Server for Fake {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<StepOutcome>, ServerTime), BackendError> {
         let Stamp { clock, at } = self.stamp();
         if steps.iter().any(|step| step.clock() != clock) {
             return Err(BackendError::unavailable("another server"));
@@ -267,7 +267,7 @@ fn late_step_on_a_new_key_holds_nothing_after_others() {
         // The key is deleted after this time, so the step is executed.
         server.pass(bounds::TOKEN_RETENTION + bounds::TOKEN_RETENTION / 8 + 2 * LEASE);
         let outcome = server.execute(&step);
-        assert!(matches!(outcome, Outcome::Same));
+        assert!(matches!(outcome, StepOutcome::Same));
         let (stamp, now) = (server.stamp(), server.now());
         let answer = client.memory.inner().finish(step, outcome, stamp, now);
         let Some(Ok(Reply::Acquire(AcquireReply::Acquired(held)))) = answer else {
@@ -395,12 +395,12 @@ fn release_at_the_end_of_the_lease_does_not_guess() {
 fn refused_and_unknown_steps() {
     let (server, mut client) = (Fake::new(), Client::new(1));
     client.pair(&server);
-    *server.refuses.lock().expect("no panic") = Some(|| Outcome::NotExecuted);
+    *server.refuses.lock().expect("no panic") = Some(|| StepOutcome::NotExecuted);
     assert_eq!(client.pair(&server).1, 2, "scripts serve the key");
     server.pass(SHARED_FOR);
     client.pair(&server);
     *server.refuses.lock().expect("no panic") =
-        Some(|| Outcome::Unknown(BackendError::outcome_unknown("lost")));
+        Some(|| StepOutcome::Unknown(BackendError::outcome_unknown("lost")));
     server.pass(SHARED_FOR * 2);
     let mut unknown = 0;
     for _ in 0..3 {
@@ -543,7 +543,7 @@ fn state_is_uncertain_if_something_else_was_sent_meanwhile() {
         assert!(client.step(&server).is_none(), "one is on its way");
         let (stamp, now) = (server.stamp(), server.now());
         let mut inner = client.memory.inner();
-        let answer = inner.finish(step, Outcome::Same, stamp, now);
+        let answer = inner.finish(step, StepOutcome::Same, stamp, now);
         assert!(answer.is_some_and(|it| it.is_ok()));
         let known = entry_of(&mut inner.keys, &key())
             .known
@@ -561,7 +561,7 @@ fn clock_that_was_set_back_under_a_step_does_not_keep_the_key() {
     let (mut stamp, now) = (server.stamp(), server.now());
     stamp.at = ServerTime::from_micros(stamp.at.as_micros() - 3_600_000_000);
     let mut inner = client.memory.inner();
-    inner.finish(step, Outcome::Same, stamp, now);
+    inner.finish(step, StepOutcome::Same, stamp, now);
     assert!(entry_of(&mut inner.keys, &key()).known.is_none());
 }
 

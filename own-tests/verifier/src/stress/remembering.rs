@@ -14,7 +14,7 @@ use leasehold_api::{
     Stamp, Stamped, forward_lock_backend,
 };
 use leasehold_redis_common::remembered::{
-    Answer, Few, Memory, Outcome, Scripts, Server, Step, encode,
+    Answer, Few, Memory, Scripts, Server, Step, StepOutcome, encode,
 };
 use leasehold_sim::SimBackend;
 
@@ -41,19 +41,19 @@ impl Remembering {
     }
 
     /// What the string says that the server has found; an empty one stands for a value that is no string.
-    fn outcome(&self, step: &Step, found: Option<Vec<u8>>) -> Outcome {
+    fn outcome(&self, step: &Step, found: Option<Vec<u8>>) -> StepOutcome {
         if found.as_deref() == step.expected() {
             self.monitor.reached(match found {
                 Some(_) => Situation::Compared,
                 None => Situation::Created,
             });
-            return Outcome::Same;
+            return StepOutcome::Same;
         }
         self.monitor.reached(Situation::ComparedInVain);
         match found {
             // Redis: WRONGTYPE.
-            Some(bytes) if bytes.is_empty() => Outcome::NotExecuted,
-            found => Outcome::Other(found.filter(|_| step.learns())),
+            Some(bytes) if bytes.is_empty() => StepOutcome::NotExecuted,
+            found => StepOutcome::Other(found.filter(|_| step.learns())),
         }
     }
 }
@@ -76,7 +76,7 @@ impl Server for Remembering {
     async fn compare_and_set(
         &self,
         steps: &[Step],
-    ) -> Result<(Few<Outcome>, ServerTime), BackendError> {
+    ) -> Result<(Few<StepOutcome>, ServerTime), BackendError> {
         let answers = steps.iter().map(|step| {
             let old = step.expected().map(<[u8]>::to_vec);
             let new = step.replacement().to_vec();
@@ -96,9 +96,9 @@ impl Server for Remembering {
                 }
                 Err(error @ BackendError::OutcomeUnknown { .. }) => {
                     unknown = Some(error.clone());
-                    Outcome::Unknown(error)
+                    StepOutcome::Unknown(error)
                 }
-                Err(_) => Outcome::NotExecuted,
+                Err(_) => StepOutcome::NotExecuted,
             });
         }
         let not_executed = || BackendError::unavailable("the server is another one");

@@ -8,7 +8,6 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use leasehold_api::{BackendError, Runtime};
 
 use super::{Cluster, ClusterNode, SlotMap, TARGET};
-use crate::connection::connector::Connector;
 use crate::connection::node::Lane;
 use crate::connection::slots::{NodeAddress, SLOTS, SlotRange};
 
@@ -24,18 +23,18 @@ pub(super) const MOVED_PAUSE: Duration = Duration::from_secs(1);
 const BACKGROUND_LIMIT: Duration = Duration::from_secs(5);
 
 /// Which node is asked for the slots first or last.
-pub(super) enum Order<C: Connector> {
+pub(super) enum Order {
     /// It knows best: it has just lost or got slots.
-    First(Arc<ClusterNode<C>>),
+    First(Arc<ClusterNode>),
     /// It has failed.
-    Last(Arc<ClusterNode<C>>),
+    Last(Arc<ClusterNode>),
     Any,
 }
 
 /// Whether a node has shard channels, and the slots that it knows.
 type Slots = Result<(bool, Vec<SlotRange>), BackendError>;
 
-impl<C: Connector> Cluster<C> {
+impl Cluster {
     /// Reads the slots from a node that has just lost some of them, because it knows who has them.
     pub(in crate::connection) async fn refresh_from(&self, address: &NodeAddress) {
         // If it isn't known any more, the slots were read meanwhile.
@@ -47,7 +46,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// Reads the slots in the background.
-    pub(super) fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration, order: Order<C>) {
+    pub(super) fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration, order: Order) {
         let this = Arc::clone(self);
         let Some(node) = self.candidates(&Order::Any).into_iter().next() else {
             return;
@@ -61,7 +60,7 @@ impl<C: Connector> Cluster<C> {
 
     /// Reads the slots from the first node that answers, unless another reading began within `pause`, or
     /// while this caller waited. One that began before may have seen the slots as they were then.
-    pub(super) async fn refresh(&self, lane: Lane, pause: Duration, order: Order<C>) {
+    pub(super) async fn refresh(&self, lane: Lane, pause: Duration, order: Order) {
         let began = self.shared.runtime.now();
         let gate = match lane {
             Lane::Commands => &self.commands_gate,
@@ -85,10 +84,10 @@ impl<C: Connector> Cluster<C> {
     /// Asks nodes for the slots, each [`HEAD_START`] after the one before.
     pub(super) fn ask_in_turn<'a>(
         &'a self,
-        nodes: &'a [Arc<ClusterNode<C>>],
+        nodes: &'a [Arc<ClusterNode>],
         lane: Lane,
-    ) -> FuturesUnordered<impl Future<Output = (&'a ClusterNode<C>, Slots)>> {
-        let ask = |(place, node): (u32, &'a Arc<ClusterNode<C>>)| {
+    ) -> FuturesUnordered<impl Future<Output = (&'a ClusterNode, Slots)>> {
+        let ask = |(place, node): (u32, &'a Arc<ClusterNode>)| {
             let turn = self.shared.runtime.timer(HEAD_START * place);
             async move {
                 turn.await;
@@ -99,7 +98,7 @@ impl<C: Connector> Cluster<C> {
     }
 
     /// All known nodes, and the others of the URL behind them.
-    pub(super) fn candidates(&self, order: &Order<C>) -> Vec<Arc<ClusterNode<C>>> {
+    pub(super) fn candidates(&self, order: &Order) -> Vec<Arc<ClusterNode>> {
         let known = self.map().nodes.clone();
         let others = self.seeds.iter();
         let others = others.filter(|seed| !known.contains_key(&seed.address));
@@ -112,7 +111,7 @@ impl<C: Connector> Cluster<C> {
         nodes
     }
 
-    async fn read_slots(&self, node: &ClusterNode<C>, lane: Lane) -> Slots {
+    async fn read_slots(&self, node: &ClusterNode, lane: Lane) -> Slots {
         let connection = node.node.connection(lane);
         connection.warm_up().await?;
         let limit = self.shared.options.connect_timeout;
@@ -161,7 +160,7 @@ impl<C: Connector> Cluster<C> {
             let mut primaries = primaries.iter().flatten();
             primaries.any(|primary| Arc::ptr_eq(primary, node))
         });
-        let unused = |seed: &&Arc<ClusterNode<C>>| !nodes.contains_key(&seed.address);
+        let unused = |seed: &&Arc<ClusterNode>| !nodes.contains_key(&seed.address);
         self.seeds
             .iter()
             .filter(unused)

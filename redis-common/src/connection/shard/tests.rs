@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tokio::time::{sleep, timeout};
 
 use super::*;
-use crate::connection::fake::{self, LIMIT, Node, PORT, ROUND_TRIP, ToNode};
+use crate::connection::fake::{self, LIMIT, Node, PORT, ROUND_TRIP};
 
 const SESSION: SessionId = SessionId::from_bytes([1; 16]);
 const CHANNELS: [&str; 2] = ["{k}1", "{k}2"];
@@ -16,7 +16,7 @@ const CHANNELS: [&str; 2] = ["{k}1", "{k}2"];
 struct Listening {
     node: Arc<Node>,
     stream: Notifications,
-    cluster: Arc<Cluster<ToNode>>,
+    cluster: Arc<Cluster>,
     _closed: watch::Sender<bool>,
 }
 
