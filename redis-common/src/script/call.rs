@@ -164,7 +164,7 @@ impl AddressedCall<'_> {
 #[derive(Debug)]
 pub struct Protocol {
     names: Names,
-    scripts: Scripts,
+    scripts: Arc<Scripts>,
     /// Whether scripts publish on shard channels.
     shard_channels: bool,
 }
@@ -178,7 +178,7 @@ impl Protocol {
     pub fn new(prefix: &str, settings: ScriptSettings) -> Result<Self, InvalidInput> {
         Ok(Self {
             names: Names::new(prefix)?,
-            scripts: Scripts::new(&settings),
+            scripts: Scripts::for_settings(&settings),
             shard_channels: settings.shard_channels,
         })
     }

@@ -1,7 +1,7 @@
 //! The scripts. Each is assembled once from shared parts and the part of its command.
 
 use std::collections::HashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use leasehold_api::bounds;
@@ -81,7 +81,18 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    pub(crate) fn new(settings: &ScriptSettings) -> Self {
+    /// The scripts for these settings. Those of backends are made once in a process: they take half a megabyte.
+    pub(crate) fn for_settings(settings: &ScriptSettings) -> Arc<Self> {
+        static OF_BACKENDS: [OnceLock<Arc<Scripts>>; 2] = [const { OnceLock::new() }; 2];
+        let new = || Arc::new(Self::new(settings));
+        let shard_channels = settings.shard_channels;
+        if *settings != ScriptSettings::default().with_shard_channels(shard_channels) {
+            return new();
+        }
+        Arc::clone(OF_BACKENDS[usize::from(shard_channels)].get_or_init(new))
+    }
+
+    fn new(settings: &ScriptSettings) -> Self {
         let start = include_str!("lua/start.lua");
         let (general, values) = (general(), values(settings));
         let script = |fast_path: &str, together: &str, command: &str| {
