@@ -256,7 +256,7 @@ mod tests {
 
     /// The texts of all scripts that mutants may change.
     fn all_text() -> String {
-        let scripts = Scripts::new(&ScriptSettings::default());
+        let scripts = Scripts::for_settings(&ScriptSettings::default());
         let all = [
             &scripts.acquire,
             &scripts.poll,
