@@ -59,8 +59,9 @@ impl Harness for Postgres {
             url: self.server.url(),
             options: Options::new()
                 .key_prefix(&prefix)
-                // A busy machine may need longer than the default.
-                .connect_timeout(Duration::from_secs(5)),
+                // A busy machine may need longer than the defaults.
+                .connect_timeout(Duration::from_secs(5))
+                .call_timeout(Duration::from_secs(5)),
             prefix,
         }))
     }
