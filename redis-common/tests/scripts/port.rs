@@ -510,9 +510,9 @@ fn difference(
     });
     let predicted = predicted.into_inner();
     println!("{predicted} stored strings were predicted");
-    // Some 60 to 90 in 60 cases on a contended key.
+    // Some 60 to 90 in 60 cases on a contended key. A difference ends the run before that.
     assert!(
-        predicted >= u64::from(cases) / 4,
+        outcome.is_err() || predicted >= u64::from(cases) / 4,
         "{predicted} in {cases} cases"
     );
     outcome.err().map(|failure| failure.to_string())

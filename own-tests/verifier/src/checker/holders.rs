@@ -17,6 +17,7 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
         match find(step.after, holder) {
             // The usual case: another session's step, which left the holder unchanged.
             Some(after) if after == holder && !step.is_by(holder.session) => {}
+            Some(after) if is_another(step, holder, after) => {}
             Some(after) => kept(step, holder, after, found),
             None if may_go(step, holder) => {}
             None => {
@@ -30,6 +31,7 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
     }
     for holder in step.holders_after() {
         let before = find(step.before, holder);
+        let before = before.filter(|before| !is_another(step, before, holder));
         if before.is_some_and(|before| before.end > step.now) {
             continue;
         }
@@ -56,6 +58,12 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
         found.add("S3", text);
     }
     stored(step, found);
+}
+
+/// Whether the step has released a holder, and granted a lock to a waiter of the same owner. Only an owner that takes its first
+/// attempt for lost has a hold and a waiter, after a failover.
+fn is_another(step: &Step<'_>, before: &HolderParts, after: &HolderParts) -> bool {
+    may_go(step, before) && after.token != before.token
 }
 
 /// Whether the step may remove a live holder.
