@@ -132,7 +132,10 @@ impl History {
     /// time of the granting step is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
         if step.makes_late() && !step.after.holders.iter().any(|it| it.end > step.clock) {
-            // Nobody ever has this hold.
+            // Nobody has this hold, unless the clock is set back. Its token may be lower than that of an earlier one.
+            let order = &mut self.epochs.entry(step.key.clone()).or_default().order;
+            let next = u32::try_from(order.len()).unwrap_or(u32::MAX);
+            order.entry(step.after.token).or_insert(next);
             return;
         }
         let mut before = step.before.token;
