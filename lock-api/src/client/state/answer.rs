@@ -37,6 +37,7 @@ impl<T> Answer<T> {
             token,
             deadline: local_deadline(self.sent, remaining),
             clock: self.stamp.clock,
+            sent: self.sent,
         }
     }
 }
@@ -60,13 +61,15 @@ impl From<Acquired> for GrantReply {
     }
 }
 
-/// The lease of a holder: its token, its local deadline, and the server clock that they depend on. If that
+/// The lease of a holder: its token, its local deadline, and the clock of the server that ends it. If that
 /// clock steps, the holder is lost.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LeaseStatus {
     pub(crate) token: FencingToken,
     pub(crate) deadline: Moment,
     pub(crate) clock: ClockId,
+    /// When the request was sent whose reply named the clock.
+    pub(crate) sent: Moment,
 }
 
 /// Borrows the reply, or the error.

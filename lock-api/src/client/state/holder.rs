@@ -93,12 +93,13 @@ impl State {
         // The server never shortens a holder and its tokens only grow, so the greater values are
         // the current ones, in whatever order the replies arrive.
         let old = self.status;
-        // The clock is that of the server that has promised the deadline.
-        let is_late = new.deadline < old.deadline;
-        let later = if is_late { old } else { new };
+        // The clock is that of the server that was asked last, even if another one, which had the key before,
+        // promised the deadline: the server that has the key ends the lease.
+        let latest = if new.sent < old.sent { old } else { new };
         self.status = LeaseStatus {
             token: old.token.max(new.token),
-            ..later
+            deadline: old.deadline.max(new.deadline),
+            ..latest
         };
     }
 }
@@ -417,6 +418,7 @@ pub(crate) mod tests {
             token: FencingToken::new(token),
             deadline: at(deadline_ms),
             clock: ClockId::new(1),
+            sent: at(0),
         }
     }
 
@@ -472,17 +474,32 @@ pub(crate) mod tests {
         assert_eq!(holder.deadline(), at(3_000));
     }
 
+    /// What another server promises, which was asked later.
+    fn promoted(deadline_ms: u64) -> LeaseStatus {
+        LeaseStatus {
+            clock: ClockId::new(2),
+            sent: at(5),
+            ..status(7, deadline_ms)
+        }
+    }
+
+    #[test]
+    fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
+        let holder = holder(hold(1, 1_000));
+        // A nested hold's lease ends before the one that the old server has promised.
+        assert!(holder.join(at(10), promoted(900), &hold(2, 100), Some(2)));
+        assert_eq!(holder.deadline(), at(1_000));
+        holder.clock_stepped(ClockId::new(2));
+        assert_eq!(holder.lost(), Some(Loss::ClockStepped));
+    }
+
     #[test]
     fn late_reply_of_another_server_does_not_bring_its_clock_back() {
         let holder = holder(hold(1, 1_000));
-        let promoted = LeaseStatus {
-            clock: ClockId::new(2),
-            ..status(7, 3_000)
-        };
-        assert!(holder.extend(at(10), promoted));
+        assert!(holder.extend(at(10), promoted(3_000)));
         assert!(holder.extend(at(20), status(7, 2_000)));
         holder.clock_stepped(ClockId::new(1));
-        assert_eq!(holder.lost(), None, "its deadline is from the other clock");
+        assert_eq!(holder.lost(), None, "the key is at the other server");
         holder.clock_stepped(ClockId::new(2));
         assert_eq!(holder.lost(), Some(Loss::ClockStepped));
     }
