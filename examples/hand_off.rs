@@ -35,20 +35,38 @@ async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<u32> {
     let mut made = 0;
     while let Some(Job { report, handoff }) = jobs.recv().await {
         let handoff: Handoff = handoff.parse()?;
-        let guard: MutexGuard = match locks.adopt(handoff).await {
-            Ok(guard) => guard,
-            Err(failed) => {
-                println!("report {report} is skipped: {failed}");
-                continue;
-            }
+        let Some(guard) = adopt(&locks, report, handoff).await else {
+            continue;
         };
-        guard.protect(sleep(Duration::from_millis(300))).await?;
-        println!("report {report} made, token {}", guard.fencing_token());
-        guard.release().await?;
-        made += 1;
+        // A lost lock ends this report, not the worker.
+        match guard.protect(sleep(Duration::from_millis(300))).await {
+            Ok(()) => {
+                println!("report {report} made, token {}", guard.fencing_token());
+                made += 1;
+            }
+            Err(lost) => println!("report {report} is not made: {lost}"),
+        }
     }
     locks.shutdown().await?;
     Ok(made)
+}
+
+/// Adopts the lock, also through an outage. `None` if it can't be had: it was adopted before, or its lease is over.
+async fn adopt(locks: &LockClient, report: u32, mut handoff: Handoff) -> Option<MutexGuard> {
+    loop {
+        match locks.adopt(handoff).await {
+            Ok(guard) => return Some(guard),
+            Err(failed) if failed.error().is_transient() => {
+                println!("report {report} is tried again: {failed}");
+                sleep(Duration::from_millis(500)).await;
+                handoff = failed.given_back();
+            }
+            Err(failed) => {
+                println!("report {report} is skipped: {failed}");
+                return None;
+            }
+        }
+    }
 }
 
 fn main() -> Result<()> {

@@ -1,8 +1,9 @@
 //! Transfers between accounts on many machines at once.
 //!
 //! Each transfer locks both accounts. The order in which you name them doesn't matter: it cannot
-//! cause a deadlock. The accounts refuse late writes by their fencing tokens. A transfer reads and writes in one
-//! transaction, so it needs no claim before that.
+//! cause a deadlock. The accounts refuse late writes by their fencing tokens. The bank is in memory: a transfer reads, checks
+//! and writes under one lock of this process, so it needs no claim before that. In SQL, its transaction begins with a
+//! claim of both rows (docs/fencing.md).
 
 mod common;
 
@@ -23,7 +24,7 @@ struct Account {
     fence: FencingToken,
 }
 
-/// The database. It checks and writes both rows in one transaction, as in SQL.
+/// The database. It checks and writes both rows in one step.
 #[derive(Debug)]
 struct Bank(Mutex<BTreeMap<&'static str, Account>>);
 

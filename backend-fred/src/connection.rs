@@ -356,7 +356,9 @@ impl Connection for FredConnection {
     async fn time(&self) -> Result<ServerTime, Failure> {
         let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
         match answer.clone().convert::<(u64, u64)>() {
-            Ok((seconds, micros)) => Ok(ServerTime::from_micros(seconds * 1_000_000 + micros)),
+            Ok((seconds, micros)) => Ok(ServerTime::from_micros(
+                seconds.saturating_mul(1_000_000).saturating_add(micros),
+            )),
             Err(_) => Err(Failure::garbled("TIME", &answer)),
         }
     }

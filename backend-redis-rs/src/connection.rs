@@ -204,7 +204,9 @@ fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
         _ => None,
     };
     let (seconds, micros) = time.ok_or_else(|| Failure::garbled("TIME", answer))?;
-    Ok(ServerTime::from_micros(seconds * 1_000_000 + micros))
+    Ok(ServerTime::from_micros(
+        seconds.saturating_mul(1_000_000).saturating_add(micros),
+    ))
 }
 
 /// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::select;
+use leasehold_api::bounds::DELETED_AFTER;
 use leasehold_api::machine::{self, Command, Env, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
     AcquireReply, BackendError, Key, Moment, ReleaseReply, Runtime, ServerTime, SessionId, Stamp,
@@ -30,8 +31,6 @@ const LONGEST_PAUSE: u32 = 64;
 const GRANTS_AT_ONCE: u8 = 2;
 /// An attempt counts as this long if it took less.
 const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
-/// How long a row is kept past the end of its state (rule 14).
-const KEEP_LONGER: Duration = Duration::from_secs(1);
 
 /// Executes calls on a store.
 #[derive(Debug)]
@@ -308,7 +307,7 @@ impl<S: Store> Executor<S> {
             expected,
             version: Version::new(self.runtime.random_u64()),
             bytes,
-            keep_until: state.stored_end().saturating_add(KEEP_LONGER),
+            keep_until: state.stored_end().saturating_add(DELETED_AFTER),
             deadline,
             messages: &stepped.messages,
             listening: &stepped.listening,

@@ -32,6 +32,8 @@ pub(crate) enum FromKeeper {
     Lost(String),
     /// CMD need not run: the job was done within the time.
     Done(String),
+    /// The lock service doesn't answer. The keeper goes on trying.
+    Unreachable(String),
     /// Somebody else has the lock, and the time to wait is over.
     Contended(String),
     /// The lock can't be had.

@@ -67,6 +67,8 @@ pub const DEFAULT_HOLDER_LIMIT: u32 = 100_000;
 
 /// Token retention, T: how long a key keeps its last token after its last holder.
 pub const TOKEN_RETENTION: Duration = Duration::from_secs(10 * 60);
+/// How long a store keeps a state past its stored end, when the state counts as empty already (rule 14).
+pub const DELETED_AFTER: Duration = Duration::from_secs(1);
 /// Largest fencing token that a client may send as a floor. Tokens have room to grow above it and
 /// stay below 2^53, where Lua's doubles are exact.
 pub const MAX_FLOOR: u64 = (1 << 53) - (1 << 32);

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use leasehold_api::bounds::DELETED_AFTER;
 use leasehold_api::machine::{self, Env, Message, Reach, Settings, State, step};
 use leasehold_api::{
     ClockId, Cursor, InspectReply, Key, List, Listed, ServerTime, SessionId, Stamp,
@@ -13,8 +14,6 @@ use crate::record::{ServerAnswer, ServerEvent, Tail};
 /// The server's clock at the start of a simulation. It is a round number of microseconds, so that a
 /// token shows the time of its grant: 1000000002500000 is 2.5 s after the start.
 const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
-/// A state is deleted so long after its stored end.
-const DELETED_AFTER: Duration = Duration::from_secs(1);
 
 /// The value of a key.
 #[derive(Clone, Debug)]

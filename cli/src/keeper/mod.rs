@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use leasehold::{Error, LockClient, MultiGuard, MultiLock, Outcome};
+use leasehold::{ConnectError, Error, LockClient, MultiGuard, MultiLock, Outcome};
+use leasehold_api::bounds::MIN_CALL_TIMEOUT;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
@@ -29,10 +30,9 @@ pub(crate) const NAME: &str = "__keep";
 /// If the command has not killed the group so long before the deadline, the keeper does. It is half the
 /// margin of the command.
 const MARGIN: Duration = Duration::from_millis(250);
-/// How long to try to connect, if the user doesn't wait longer for the lock.
+/// How long to try to connect, if the user doesn't wait longer for the lock. If they do, they are told after this
+/// time that the lock service doesn't answer.
 const CONNECT: Duration = Duration::from_secs(5);
-/// How long at most.
-const MAX_CONNECT: Duration = Duration::from_secs(60);
 /// How long a killed group may take to disappear. After that, the lock is not released.
 const AFTER_KILL: Duration = Duration::from_secs(10);
 /// How long the keeper may take to leave the queue, after the command has ended.
@@ -40,11 +40,12 @@ const LEAVE: Duration = Duration::from_secs(5);
 /// How often to look whether a group is empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
-/// How long to try to connect.
-pub(crate) fn connect_limit(wait: Wait) -> Duration {
+/// How long it takes at most to get the lock, apart from the last call.
+pub(crate) fn time_limit(wait: Wait) -> Option<Duration> {
     match wait {
-        Wait::Within(time) => time.clamp(CONNECT, MAX_CONNECT),
-        Wait::No | Wait::Forever => CONNECT,
+        Wait::No => Some(CONNECT),
+        Wait::Within(time) => Some(time.max(CONNECT)),
+        Wait::Forever => None,
     }
 }
 
@@ -92,21 +93,27 @@ fn say(message: &FromKeeper) -> bool {
 }
 
 fn failure(status: u8, error: &dyn std::error::Error) -> FromKeeper {
-    // The whole line must fit in the pipe.
-    let message = ending::chain(error).chars().take(800).collect();
+    let message = text_of(error);
     FromKeeper::Failed { status, message }
 }
 
+/// An error and its sources, so short that the line fits in the pipe.
+fn text_of(error: &dyn std::error::Error) -> String {
+    ending::chain(error).chars().take(800).collect()
+}
+
 async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
-    let Some(ToKeeper::Acquire(request)) = commands.recv().await else {
+    let Some(ToKeeper::Acquire(mut request)) = commands.recv().await else {
         return;
     };
-    let options = connect_options(request.key_prefix.as_deref())
-        .initial_connect_timeout(connect_limit(request.wait));
+    let began = now();
     let connected = tokio::select! {
-        connected = options.connect(&request.url) => connected,
+        connected = connect(&request) => connected,
         None = commands.recv() => return,
     };
+    if let Wait::Within(time) = &mut request.wait {
+        *time = time.saturating_sub(now() - began);
+    }
     let locks = match connected {
         Ok(locks) => locks,
         Err(error) => {
@@ -129,6 +136,27 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
         None => {
             // It leaves the queue, or releases what was granted at this moment.
             let _ = timeout(LEAVE, locks.shutdown()).await;
+        }
+    }
+}
+
+/// Connects. It tries for as long as the user waits for the lock, and for at least [`CONNECT`].
+async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
+    let until = time_limit(request.wait).map(|limit| now() + limit);
+    let mut told = false;
+    loop {
+        let left = until.map_or(CONNECT, |until| until.saturating_sub(now()));
+        let options = connect_options(request.key_prefix.as_deref())
+            .initial_connect_timeout(left.clamp(MIN_CALL_TIMEOUT, CONNECT));
+        match options.connect(&request.url).await {
+            Err(ConnectError::Backend(error))
+                if error.is_transient() && until.is_none_or(|until| now() < until) =>
+            {
+                if !told {
+                    told = say(&FromKeeper::Unreachable(text_of(&error)));
+                }
+            }
+            connected => return connected,
         }
     }
 }

@@ -18,8 +18,8 @@ use crate::arguments::{MARGIN, Run, URL};
 use crate::clock::now;
 use crate::ending::{Ending, LOST, UNREACHABLE, USAGE};
 use crate::group::Group;
-use crate::keeper::connect_limit;
-use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait};
+use crate::keeper::time_limit;
+use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper};
 use crate::starter;
 use events::Events;
 use keeper::Keeper;
@@ -75,13 +75,8 @@ fn acquire(
     events: &mut Events,
     keeper: &mut Keeper,
 ) -> std::io::Result<Acquired> {
-    let until = match request.wait {
-        Wait::No => Some(Duration::ZERO),
-        Wait::Within(time) => Some(time),
-        Wait::Forever => None,
-    };
     // The keeper has its own limits. This one counts if it was stopped.
-    let until = until.map(|time| now() + time + connect_limit(request.wait) + PATIENCE);
+    let until = time_limit(request.wait).map(|limit| now() + limit + PATIENCE);
     let mut held: Option<Held> = None;
     loop {
         let signals = events.wait(keeper, until)?;
@@ -91,6 +86,7 @@ fn acquire(
                 FromKeeper::Renewed { deadline } => {
                     held = held.map(|held| Held { deadline, ..held });
                 }
+                FromKeeper::Unreachable(why) => terminal::say(&format!("{why}; trying again")),
                 message => {
                     if let Some(status) = not_acquired(options, message) {
                         return Ok(Acquired::Not(Ending::Status(status)));
@@ -136,7 +132,10 @@ fn not_acquired(options: &Run, message: FromKeeper) -> Option<u8> {
             let text = format!("the lock was lost before CMD started: {reason}");
             (LOST, text)
         }
-        FromKeeper::Held(_) | FromKeeper::Renewed { .. } | FromKeeper::Released(_) => return None,
+        FromKeeper::Held(_)
+        | FromKeeper::Renewed { .. }
+        | FromKeeper::Unreachable(_)
+        | FromKeeper::Released(_) => return None,
     };
     terminal::say(&text);
     Some(status)

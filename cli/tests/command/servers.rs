@@ -16,6 +16,21 @@ fn unreachable() {
     started.expect_status(69, SLACK * 2);
 }
 
+/// Without `--wait`, the command waits for the server as it does for the lock, and says so.
+#[test]
+fn away_when_the_command_starts() {
+    let mut server = RedisServer::start();
+    let place = Place::new(&server.url(), "away");
+    server.kill();
+    let mut started = Started::new(place.run(&[], "exit 5"));
+    // `--no-wait` would give up after 5 s.
+    std::thread::sleep(Duration::from_secs(7));
+    assert!(!started.has_ended());
+    server.start_again();
+    let text = started.expect_status(5, SLACK);
+    assert_eq!(text.matches("trying again").count(), 1, "{text}");
+}
+
 /// CMD is dead before the lease ends.
 #[test]
 fn killed() {

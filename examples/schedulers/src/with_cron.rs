@@ -16,14 +16,16 @@ async fn main() -> Result<()> {
     let Arguments { url, schedule } = Arguments::from_command_line();
     let locks = leasehold::connect(&url).await?;
     let report = locks.once("report-by-cron")?;
-    for fire in Schedule::from_str(&schedule)?.upcoming(Utc) {
-        let occurrence = report.at(SystemTime::from(fire));
+    let window = Duration::from_secs(6 * 60 * 60);
+    // One that no machine has run, because all were being restarted, may still be due.
+    for fire in Schedule::from_str(&schedule)?.after(&(Utc::now() - window)) {
+        let occurrence = report.at(SystemTime::from(fire)).start_before(window);
         // Until the fire time, `run` sleeps.
-        let outcome = occurrence
-            .start_before(Duration::from_secs(6 * 60 * 60))
-            .run(async |job| write_report(&job).await)
-            .await?;
-        println!("{fire}: {outcome:?}");
+        match occurrence.run(async |job| write_report(&job).await).await {
+            Ok(outcome) => println!("{fire}: {outcome:?}"),
+            // The next one is tried all the same.
+            Err(error) => eprintln!("{fire}: {error}"),
+        }
     }
     Ok(())
 }

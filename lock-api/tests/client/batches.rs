@@ -176,7 +176,7 @@ async fn without_the_capability_calls_are_sent_separately() {
 }
 
 /// A client of a backend where each key may be on another server, and the server of `k0` doesn't answer
-/// polls and renewals.
+/// polls, renewals and releases.
 fn with_a_silent_key(server: &SimServer) -> (LockClient, SimBackend) {
     let network = server.client("a");
     let mut backend = Wrapped::new(network.clone());
@@ -229,4 +229,45 @@ async fn without_the_capability_a_silent_key_delays_no_other_waiter() {
     assert!(silent.is_err(), "its last call had no answer");
     let guards: Vec<_> = others.into_iter().map(held).collect();
     drop(guards);
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_capability_a_silent_key_delays_no_other_release() {
+    let server = server();
+    let ((a, _), (b, _)) = (with_a_silent_key(&server), client(&server, "b"));
+    let reader = a.rw_lock("k0").expect("valid");
+    let readers = join_all((0..20).map(|_| reader.read())).await;
+    let all = a.lock_all(["k1", "k2"]).await.expect("free");
+    let others = [lock_one(&a, "k3").await, lock_one(&a, "k4").await];
+    for reader in readers {
+        drop(reader.expect("shared"));
+        server.advance(ms(1)).await;
+    }
+    drop(others);
+    server.advance(ms(50)).await;
+    for key in ["k3", "k4"] {
+        drop(held(b.mutex(key).expect("valid").try_lock().await));
+    }
+    let begun = server.elapsed();
+    all.release().await.expect("answered");
+    assert!(server.elapsed() - begun < ms(500));
+}
+
+#[tokio::test(start_paused = true)]
+async fn without_the_capability_keys_that_are_held_together_are_released_one_by_one() {
+    let server = server();
+    let ((a, _), (b, _)) = (with_a_silent_key(&server), client(&server, "b"));
+    let all = a.lock_all(["k0", "k1"]).await.expect("free");
+    let released = all.release();
+    let next = async {
+        server.advance(ms(50)).await;
+        held(b.mutex("k1").expect("valid").try_lock().await)
+    };
+    let (released, _next) = tokio::join!(released, next);
+    let failed = released.expect_err("k0 is silent");
+    assert_eq!(failed.failed().len(), 1, "{failed:?}");
+}
+
+async fn lock_one(locks: &LockClient, key: &str) -> MutexGuard {
+    locks.mutex(key).expect("valid").lock().await.expect("free")
 }

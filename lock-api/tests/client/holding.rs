@@ -1,15 +1,16 @@
 //! Renewals, losses, forced releases, and the effects of a loss.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceMode, ForceReply, Key, LockClient, Loss};
-use leasehold_sim::{Call, Data, Fault, SimServer};
+use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
     assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
-    reentrant_rw, secs, server, wait,
+    reentrant_rw, rw_lock_of, secs, server, wait,
 };
 use crate::wrapped::Wrapped;
 
@@ -133,6 +134,62 @@ async fn server_clock_step_loses_the_guard() {
         server.advance(secs(60)).await;
         assert!(next.is_valid(), "a later guard is not affected");
     }
+}
+
+/// The answer with the grant is older than the step, and its caller takes it up later.
+#[tokio::test(start_paused = true)]
+async fn step_that_is_noticed_before_the_guard_is_made_loses_it() {
+    let server = server();
+    let (a, _) = client(&server, "a");
+    let other = a.mutex("other").expect("valid").lock().await.expect("free");
+    let mutex = mutex_of(&a);
+    let mut locking = pin!(mutex.lock());
+    assert!(locking.as_mut().now_or_never().is_none());
+    server.advance(ms(100)).await;
+    server.step_clock_forward(secs(1));
+    assert_eq!(lost_by(&other.renew().await), Loss::ClockStepped);
+    let next = a.mutex("next").expect("valid").lock().await.expect("free");
+    let guard = locking.await.expect("granted");
+    assert_eq!(guard.lost().now_or_never(), Some(Loss::ClockStepped));
+    assert!(next.is_valid(), "the old answer is no step back");
+}
+
+/// The server forgets the hold, and another client has its turn. Then the same owner takes two more holds at once. Each of
+/// their answers counts both.
+#[tokio::test(start_paused = true)]
+async fn holds_that_are_granted_together_revive_no_older_one() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    // Nothing renews a fixed lease, and so learns of the loss.
+    let mutex = reentrant_mutex(&a).fixed_lease();
+    let first = mutex.lock().await.expect("free");
+    server.restart(Data::Lost);
+    lock(&b).await.release().await.expect("answered");
+    network.inject_into(Call::Acquire, Fault::LoseReply);
+    let (second, third) = tokio::join!(mutex.lock(), mutex.lock());
+    let (second, third) = (second.expect("free"), third.expect("nested"));
+    assert_eq!(network.pending_faults(), 0);
+    assert_eq!(first.lost().now_or_never(), Some(Loss::Unknown));
+    assert_eq!(second.fencing_token(), third.fencing_token());
+    assert!(second.is_valid() && third.is_valid());
+}
+
+/// Another reader keeps the epoch, so all holds have the same token.
+#[tokio::test(start_paused = true)]
+async fn last_counted_release_ends_the_guards_that_the_server_has_forgotten() {
+    let server = SimServer::with_options(SimOptions::new(1).journal(100));
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let rw = reentrant_rw(&a).fixed_lease();
+    let _theirs = rw_lock_of(&b).read().await.expect("free");
+    let first = rw.read().await.expect("shared");
+    server.fail_over(Tail::Commands(1));
+    network.inject_into(Call::Acquire, Fault::LoseReply);
+    let (second, third) = tokio::join!(rw.read(), rw.read());
+    let (second, third) = (second.expect("shared"), third.expect("nested"));
+    assert!(first.is_valid(), "nobody has told it");
+    second.release().await.expect("answered");
+    third.release().await.expect("answered");
+    assert_eq!(first.lost().now_or_never(), Some(Loss::Unknown));
 }
 
 #[tokio::test(start_paused = true)]

@@ -325,6 +325,24 @@ async fn upgrade_without_a_reply_is_recognised_after_renewals() {
     let _next = waiting.await.expect("no panic").expect("granted");
 }
 
+/// The first try arrives when the other reader has left.
+#[tokio::test(start_paused = true)]
+async fn refused_upgrade_in_doubt_releases_the_lock() {
+    let server = server();
+    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let reader = rw_lock_of(&a).read().await.expect("free");
+    let other = rw_lock_of(&b).read().await.expect("shared");
+    network.inject_into(Call::Convert, Fault::DelayRequest(secs(3)));
+    let upgraded = reader.try_upgrade().await;
+    assert!(
+        matches!(upgraded, Err(Error::OutcomeUnknown { .. })),
+        "{upgraded:?}"
+    );
+    other.release().await.expect("answered");
+    server.advance(secs(4)).await;
+    assert!(!b.inspect("k").await.expect("answered").is_held());
+}
+
 #[tokio::test(start_paused = true)]
 async fn nested_downgrade_without_a_reply_converts_its_hold() {
     let server = server();

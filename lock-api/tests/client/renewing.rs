@@ -1,12 +1,14 @@
 //! When renewals and releases are sent, and which replies count.
 
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
 
-use crate::support::{client, clients, held, ms, mutex_of, reentrant_rw, secs, server, wait};
+use crate::support::{client, clients, held, lock, ms, mutex_of, reentrant_rw, secs, server, wait};
 use crate::wrapped::Wrapped;
 
 /// The times at which the server executed renewals.
@@ -148,4 +150,17 @@ async fn hold_nested_during_the_last_release_shares_the_holder() {
     reader.release().await.expect("answered");
     server.advance(ms(100)).await;
     server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn panic_of_the_backend_stops_no_renewal() {
+    let server = server();
+    let backend = Wrapped::new(server.client("a"));
+    let panics = Arc::clone(&backend.panics);
+    let a = LockClient::new(backend);
+    let guard = lock(&a).await;
+    panics.store(1, Ordering::SeqCst);
+    server.advance(secs(120)).await;
+    assert_eq!(panics.load(Ordering::SeqCst), 0);
+    assert!(guard.is_valid());
 }

@@ -34,8 +34,10 @@ pub(crate) struct Wrapped {
     pub(crate) releases: Arc<Mutex<Vec<usize>>>,
     /// A key for which each batch of releases fails after the given time.
     pub(crate) stuck: Option<(Key, Duration)>,
-    /// A key that is never answered. Neither is a poll or a renewal in the same batch.
+    /// A key that is never answered. Neither is a poll, a renewal or a release in the same batch.
     pub(crate) silent: Option<Key>,
+    /// The number of renewals that panic; it counts down.
+    pub(crate) panics: Arc<AtomicUsize>,
     /// For how long the answer to an inspection is under way.
     pub(crate) inspections_take: Duration,
 }
@@ -55,6 +57,7 @@ impl Wrapped {
             releases: Arc::default(),
             stuck: None,
             silent: None,
+            panics: Arc::default(),
             inspections_take: Duration::ZERO,
         }
     }
@@ -138,6 +141,9 @@ impl LockBackend for Wrapped {
     }
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
         self.hear(batch.iter().map(|renew| &renew.key)).await;
+        let one_less = |left: usize| left.checked_sub(1);
+        let panics = (self.panics).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+        assert!(panics.is_err(), "a backend with a fault");
         self.inner.renew(batch).await
     }
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
@@ -149,6 +155,7 @@ impl LockBackend for Wrapped {
             let failed = || Err(BackendError::unavailable("stuck"));
             return batch.iter().map(|_| failed()).collect();
         }
+        self.hear(batch.iter().map(|release| &release.key)).await;
         self.inner.release(batch).await
     }
 }

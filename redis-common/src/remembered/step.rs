@@ -3,6 +3,7 @@
 use std::fmt;
 use std::time::Duration;
 
+use leasehold_api::bounds::DELETED_AFTER;
 use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
     AcquireReply, Acquired, ClockId, EndReason, FencingToken, Key, Kind, Operation, OwnerId,
@@ -323,7 +324,8 @@ pub(super) fn hold_of(state: &State) -> Option<Hold> {
     })
 }
 
-/// When the stored string expires: 1 s after the end of the state, as the scripts have it.
-pub(super) const fn expiry(stored_end: ServerTime) -> u64 {
-    stored_end.as_micros().div_ceil(1_000) + 1_000
+/// When the stored string expires, in ms, as the scripts have it.
+pub(super) fn expiry(stored_end: ServerTime) -> u64 {
+    let kept_until = stored_end.saturating_add(DELETED_AFTER);
+    kept_until.as_micros().div_ceil(1_000)
 }

@@ -284,6 +284,11 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("RETENTION", number(settings.token_retention)),
         // Added to the stored end whenever it moves, so that it moves rarely.
         ("SLACK", number(settings.token_retention / 8)),
+        // Redis expires keys at milliseconds.
+        (
+            "DELETED_AFTER_MS",
+            bounds::DELETED_AFTER.as_millis().to_string(),
+        ),
         ("SHARD_CHANNELS", settings.shard_channels.to_string()),
         ("REVOCATION", reply::REVOCATION.to_string()),
         ("PUBLISH", publish.into()),

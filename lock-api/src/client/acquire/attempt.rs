@@ -15,11 +15,12 @@ use std::time::Duration;
 
 use crate::client::acquire::request::{Ask, Owner};
 use crate::client::core::Busy;
+use crate::client::error::Loss;
 use crate::client::hold::{Hold, Origin};
 use crate::client::state::answer::{Answer, GrantReply, LeaseStatus, reply_of};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::HolderCell;
+use crate::client::state::holder::{HolderCell, Joined};
 use crate::client::state::polls::PollHandle;
 use crate::client::state::router::{Inbox, InboxEvent, PushedGrant};
 use crate::client::state::session::Session;
@@ -288,8 +289,7 @@ impl<'a> Attempt<'a> {
             // A grant that was made a while ago may have less than its lease left.
             core.renewals.due_after(sent, options.lease.min(remaining))
         };
-        core.renewals
-            .schedule(&holder, now, state.renewed.then_some(due));
+        core.schedule(&holder, status, state.renewed.then_some(due));
         if self.inbox.is_some() {
             let sequence = self.operation.sequence;
             self.session.router.set_held(sequence, &holder);
@@ -325,17 +325,20 @@ impl<'a> Attempt<'a> {
         };
         let mut current = shared.holder.lock();
         let before = current.upgrade();
-        let joins = |cell: &&Arc<HolderCell>| cell.join(core.now(), status, state, holds);
-        let holder = match before.as_ref().filter(joins) {
-            Some(joined) => Arc::clone(joined),
-            None => {
-                let created = create();
-                *current = Arc::downgrade(&created);
-                created
-            }
+        let join = |cell: &Arc<HolderCell>| cell.join(core.now(), status, state, holds);
+        let joined = before.as_ref().map_or(Joined::Later, join);
+        let holder = match &before {
+            Some(cell) if joined == Joined::Yes => Arc::clone(cell),
+            _ => create(),
         };
+        if joined == Joined::Later {
+            *current = Arc::downgrade(&holder);
+        }
         drop(current);
         // Waking may run any code, so it happens outside the lock.
+        if joined == Joined::Earlier {
+            holder.lose(Loss::Unknown);
+        }
         if let Some(before) = before {
             before.wake();
         }

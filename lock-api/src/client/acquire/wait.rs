@@ -109,7 +109,7 @@ struct WaitLoop<'a> {
 struct Obstacle {
     /// `None` while this attempt is in the queue: the answer `Queued` names no holder.
     holder: Option<Label>,
-    /// When a lease may end; in the queue, when the next poll is due.
+    /// When a lease may end; in the queue, when the server asks for a poll.
     changes_at: Option<Moment>,
     /// How many waiters were ahead, if this one was in the queue.
     ahead: Option<u32>,

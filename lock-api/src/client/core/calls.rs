@@ -9,7 +9,10 @@
 
 use std::collections::BTreeMap;
 use std::future::Future;
+use std::panic::AssertUnwindSafe;
 use std::time::Duration;
+
+use futures_util::FutureExt;
 
 use crate::client::core::Core;
 use crate::client::error::Error;
@@ -83,6 +86,23 @@ impl Core {
         };
         answers.resize_with(count, unanswered);
         answers
+    }
+
+    /// Like [`exchange_batch`](Self::exchange_batch), for a background task. If the backend panics, there is no answer,
+    /// because the task must go on: it serves all locks of the client.
+    pub(crate) async fn exchange_in_background<T>(
+        &self,
+        count: usize,
+        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+    ) -> Vec<Result<Answer<T>, BackendError>> {
+        let call = async {
+            AssertUnwindSafe(call)
+                .catch_unwind()
+                .await
+                .unwrap_or_default()
+        };
+        self.exchange_batch(self.settings.call_timeout, count, call)
+            .await
     }
 
     /// Asks the server for the state of a key.

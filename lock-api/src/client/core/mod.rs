@@ -219,6 +219,20 @@ impl Core {
         holder.extend(self.now(), status)
     }
 
+    /// Schedules a new holder, or a holder with a new hold.
+    pub(crate) fn schedule(
+        &self,
+        holder: &Arc<HolderCell>,
+        status: LeaseStatus,
+        due: Option<Moment>,
+    ) {
+        self.renewals.schedule(holder, self.now(), due);
+        // A step that was noticed before that has not reached the holder.
+        if self.clock.has_stepped(status.clock, status.sent) {
+            holder.lose(Loss::ClockStepped);
+        }
+    }
+
     /// Like [`extend`](Self::extend), for the answer to a renewal.
     pub(crate) fn renewed(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
         holder.confirm();

@@ -19,6 +19,7 @@ use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
 use crate::client::state::answer::LeaseStatus;
 use crate::client::state::backoff::Backoff;
+use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::reply::{ConvertReply, EndReason};
 use crate::request::{Convert, Mode};
@@ -95,6 +96,7 @@ impl ReadGuard {
     /// # Errors
     /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock.
     /// - [`Error::Unsupported`] if the backend does not support conversions.
+    /// - [`Error::OutcomeUnknown`] if there are other readers, and an earlier try got no answer: it may arrive later.
     /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`].
     ///
     /// With any error, the lock is released.
@@ -135,8 +137,9 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
             what: "converting a hold",
         });
     }
+    hold.holder.converts();
     let mut expected = hold.token();
-    let mut backoff = Backoff::foreground();
+    let (mut backoff, mut in_doubt) = (Backoff::foreground(), false);
     loop {
         let left = hold.check()?;
         let request = Convert {
@@ -154,6 +157,11 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                 ConvertReply::Converted { token, remaining } => {
                     return converted(hold, to, answer.status(token, remaining));
                 }
+                // An earlier try may arrive when the others have left, and would upgrade the hold of a reader.
+                ConvertReply::NotSoleHolder if in_doubt => {
+                    let reason = "a try without an answer may still convert the hold";
+                    return Err(BackendError::outcome_unknown(reason).on(&hold.holder.key));
+                }
                 ConvertReply::NotSoleHolder => return Ok(Conversion::NotSoleHolder),
                 ConvertReply::WrongEpoch(view) => {
                     core.extend(&hold.holder, answer.status(view.token, view.remaining));
@@ -165,7 +173,9 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                 }
                 ConvertReply::Lost(reason) => return Err(lost(hold, reason)),
             },
-            Err(error) if error.is_transient() => {}
+            Err(error) if error.is_transient() => {
+                in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
+            }
             Err(error) => return Err(error.on(&hold.holder.key)),
         }
         core.runtime.sleep(core.jittered(backoff.next())).await;

@@ -313,7 +313,7 @@ impl MultiLock {
     ///
     /// # Errors
     /// The same as [`lock`](Self::lock), and [`Error::Lost`] with the key if one was lost before
-    /// `body` completed.
+    /// its release. `body` may have done a part of its work then, or all of it.
     ///
     /// # Cancel safety
     /// If you drop the future, `body` is dropped at its current await point, and the client

@@ -190,8 +190,8 @@ impl Mutex {
     /// inside a `Result`.
     ///
     /// # Errors
-    /// The same as [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before `body`
-    /// completed.
+    /// The same as [`lock`](Self::lock), and [`Error::Lost`] if the lock was lost before its release.
+    /// `body` may have done a part of its work then, or all of it.
     ///
     /// # Cancel safety
     /// If you drop the future, `body` is dropped at its current await point, and the client

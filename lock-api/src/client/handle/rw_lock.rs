@@ -243,8 +243,8 @@ impl RwLock {
     /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
     ///
     /// # Errors
-    /// The same as [`read`](Self::read), and [`Error::Lost`] if the lock was lost before `body`
-    /// completed.
+    /// The same as [`read`](Self::read), and [`Error::Lost`] if the lock was lost before its release.
+    /// `body` may have done a part of its work then, or all of it.
     ///
     /// # Cancel safety
     /// If you drop the future, `body` is dropped at its current await point, and the client
@@ -269,8 +269,8 @@ impl RwLock {
     /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
     ///
     /// # Errors
-    /// The same as [`write`](Self::write), and [`Error::Lost`] if the lock was lost before `body`
-    /// completed.
+    /// The same as [`write`](Self::write), and [`Error::Lost`] if the lock was lost before its release.
+    /// `body` may have done a part of its work then, or all of it.
     ///
     /// # Cancel safety
     /// If you drop the future, `body` is dropped at its current await point, and the client

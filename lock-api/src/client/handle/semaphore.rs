@@ -208,7 +208,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// The same as [`acquire`](Self::acquire), and [`Error::Lost`] if the permits were lost before
-    /// `body` completed.
+    /// their release. `body` may have done a part of its work then, or all of it.
     ///
     /// # Cancel safety
     /// If you drop the future, `body` is dropped at its current await point, and the client

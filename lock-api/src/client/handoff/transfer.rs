@@ -489,8 +489,7 @@ impl Adopter<'_> {
         core.events.adopted(&holder, handoff.mode);
         renew::start(core);
         let due = core.renewals.due_after(sent, state.lease);
-        core.renewals
-            .schedule(&holder, core.now(), state.renewed.then_some(due));
+        core.schedule(&holder, status, state.renewed.then_some(due));
         Hold::new(core, holder, &state, Origin::Adopted)
     }
 

@@ -106,6 +106,8 @@ struct ClockSamples {
     best: Sample,
     /// The time of the last report that it differs from another clock.
     reported: Option<i128>,
+    /// When the later one of the two requests was sent whose replies showed the last step.
+    stepped: Option<i128>,
 }
 
 impl ClockSamples {
@@ -138,12 +140,19 @@ impl ServerClock {
         clocks.last = Some(stamp.clock);
         let (mut stepped, mut is_best) = (false, true);
         match clocks.by_id.get_mut(&stamp.clock) {
+            // It may be from before a step that was noticed, and is no step back.
+            Some(clock) if clock.stepped.is_some_and(|noticed| sample.sent < noticed) => {
+                return Findings::default();
+            }
             Some(clock) => {
                 // The latest sample may be so uncertain that it hides a step.
                 stepped = !sample.agrees_with(&clock.latest) || !sample.agrees_with(&clock.best);
                 let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
                 let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
                 is_best = stepped || outdated || better;
+                if stepped {
+                    clock.stepped = Some(sample.sent.max(clock.latest.sent));
+                }
                 if is_best {
                     clock.best = sample;
                 }
@@ -154,6 +163,7 @@ impl ServerClock {
                     latest: sample,
                     best: sample,
                     reported: None,
+                    stepped: None,
                 };
                 clocks.forget_unused(sample.received);
                 clocks.by_id.insert(stamp.clock, clock);
@@ -167,6 +177,13 @@ impl ServerClock {
             false => None,
         };
         Findings { stepped, apart }
+    }
+
+    /// Whether a clock was seen to step by a reply to a later request than that of `sent`.
+    pub(crate) fn has_stepped(&self, clock: ClockId, sent: Moment) -> bool {
+        let clocks = self.0.lock();
+        let stepped = clocks.by_id.get(&clock).and_then(|clock| clock.stepped);
+        stepped.is_some_and(|stepped| stepped > local_micros(sent))
     }
 
     /// A lower bound of the time on a clock now; `None` before its first sample. Without an id, the

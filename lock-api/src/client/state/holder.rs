@@ -45,6 +45,16 @@ pub(crate) enum Validity {
     Released,
 }
 
+/// Whether a nested hold belongs to the holder of a cell.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Joined {
+    Yes,
+    /// No: that holder has ended, and the hold has a later one.
+    Later,
+    /// No: the holder that the hold had has ended, and the cell has a later one.
+    Earlier,
+}
+
 #[derive(Debug)]
 pub(crate) struct HolderCell {
     pub(crate) key: Key,
@@ -59,6 +69,8 @@ pub(crate) struct HolderCell {
 #[derive(Debug)]
 struct State {
     status: LeaseStatus,
+    /// Whether a conversion was sent. Only that gives a living holder another token.
+    converts: bool,
     /// The end of the last fixed lease, if no hold so far was renewed automatically. An explicit
     /// renewal extends it.
     fixed_until: Option<Moment>,
@@ -119,6 +131,7 @@ impl HolderCell {
             renewals: Arc::downgrade(renewals),
             state: Mutex::new(State {
                 status,
+                converts: false,
                 fixed_until: hold.fixed_until,
                 lost: None,
                 holds: smallvec![hold],
@@ -128,14 +141,16 @@ impl HolderCell {
         }
     }
 
-    /// Adds a nested hold. Returns `false` if the holder is lost or released.
+    /// Adds a nested hold, if it belongs to the same holder at the server.
+    ///
+    /// Another token means another holder, and that the older one has ended, because an owner has one at a time. Another
+    /// client may have had the key in between, and the older guards would show a token under which they have read
+    /// nothing. So the older holder is lost. If it converts a hold, its own token may grow. Then a greater one means
+    /// another holder only if the server counts no hold beside the new one, or sent no count, as with a pushed grant.
     ///
     /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
     /// cell, a count above one means that the release of the last one is still in flight, so the new
-    /// hold joins. A count of one under a higher token means that the server has dropped the holds in
-    /// the cell, so the holder is lost. A pushed grant has no count. If its token is higher, another client may
-    /// have had the key in between, and the older guards would show a token under which they have read nothing. So
-    /// the holder is lost then too.
+    /// hold joins.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.
@@ -145,23 +160,42 @@ impl HolderCell {
         status: LeaseStatus,
         hold: &HoldState,
         holds: Option<u32>,
-    ) -> bool {
+    ) -> Joined {
         let mut state = self.state.lock();
         state.check_deadline(now);
-        let is_released = state.holds.is_empty() && holds.is_none_or(|holds| holds < 2);
-        if state.lost.is_some() || is_released {
-            return false;
+        let known = state.status.token;
+        if status.token < known && !state.converts {
+            return Joined::Earlier;
         }
-        let replaced = status.token > state.status.token && holds.is_none_or(|holds| holds == 1);
-        if replaced {
+        let is_sole = holds.is_none_or(|holds| holds < 2);
+        if state.lost.is_some() || (state.holds.is_empty() && is_sole) {
+            return Joined::Later;
+        }
+        if status.token > known && (is_sole || !state.converts) {
             state.lost = Some(Loss::Unknown);
-        } else {
-            state.merge(status);
-            let both = state.fixed_until.zip(hold.fixed_until);
-            state.fixed_until = both.map(|(before, new)| before.max(new));
-            state.holds.push(hold.clone());
+            return Joined::Later;
         }
-        !replaced
+        state.merge(status);
+        let both = state.fixed_until.zip(hold.fixed_until);
+        state.fixed_until = both.map(|(before, new)| before.max(new));
+        state.holds.push(hold.clone());
+        Joined::Yes
+    }
+
+    /// Notes that a conversion is about to be sent.
+    pub(crate) fn converts(&self) {
+        self.state.lock().converts = true;
+    }
+
+    /// Applies the answer to a release that was `sent` then, after which the server has no hold of the owner. The holds
+    /// that were granted before that are gone too.
+    pub(crate) fn ended(&self, sent: Moment) {
+        let state = self.state.lock();
+        let is_left = state.holds.iter().any(|hold| hold.since <= sent);
+        drop(state);
+        if is_left {
+            self.lose(Loss::Unknown);
+        }
     }
 
     /// Wakes the tasks that wait for a change of this holder. Call it after [`join`](Self::join), without a
@@ -487,7 +521,10 @@ pub(crate) mod tests {
     fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
         let holder = holder(hold(1, 1_000));
         // A nested hold's lease ends before the one that the old server has promised.
-        assert!(holder.join(at(10), promoted(900), &hold(2, 100), Some(2)));
+        assert_eq!(
+            holder.join(at(10), promoted(900), &hold(2, 100), Some(2)),
+            Joined::Yes
+        );
         assert_eq!(holder.deadline(), at(1_000));
         holder.clock_stepped(ClockId::new(2));
         assert_eq!(holder.lost(), Some(Loss::ClockStepped));
@@ -511,8 +548,14 @@ pub(crate) mod tests {
         fixed.renewed = false;
         let mut limited = hold(3, 5_000);
         limited.max_until = Some(at(500));
-        assert!(holder.join(at(0), status(7, 9_000), &fixed, Some(2)));
-        assert!(holder.join(at(0), status(7, 9_000), &limited, Some(3)));
+        assert_eq!(
+            holder.join(at(0), status(7, 9_000), &fixed, Some(2)),
+            Joined::Yes
+        );
+        assert_eq!(
+            holder.join(at(0), status(7, 9_000), &limited, Some(3)),
+            Joined::Yes
+        );
         assert_eq!(
             holder.plan(at(499)).map(|plan| plan.operation.sequence),
             Some(3)
@@ -529,7 +572,10 @@ pub(crate) mod tests {
     #[test]
     fn loss_of_a_released_hold_spares_the_others() {
         let holder = holder(hold(1, 1_000));
-        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)));
+        assert_eq!(
+            holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)),
+            Joined::Yes
+        );
         assert!(holder.begin_release(at(1), 1).is_some());
         assert!(
             holder.begin_release(at(1), 1).is_none(),
@@ -543,11 +589,14 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn sole_hold_or_pushed_grant_of_a_later_epoch_loses_the_holder() {
-        for holds in [Some(1), None] {
+    fn hold_with_a_greater_token_loses_the_holder() {
+        // Two holds that were granted together may each say that they are two.
+        for holds in [Some(1), None, Some(2)] {
             let other = holder(hold(1, 1_000));
-            assert!(other.join(at(0), status(7, 1_000), &hold(2, 1_000), holds));
-            assert!(!other.join(at(0), status(8, 1_000), &hold(3, 1_000), holds));
+            let joined = other.join(at(0), status(7, 1_000), &hold(2, 1_000), holds);
+            assert_eq!(joined, Joined::Yes);
+            let joined = other.join(at(0), status(8, 1_000), &hold(3, 1_000), holds);
+            assert_eq!(joined, Joined::Later);
             assert_eq!(other.token(), FencingToken::new(7), "{holds:?}");
             let validity = other.validity(at(1), 1);
             assert_eq!(validity, Validity::Lost(Loss::Unknown), "{holds:?}");
@@ -556,18 +605,64 @@ pub(crate) mod tests {
     }
 
     #[test]
+    fn hold_with_a_lesser_token_is_gone() {
+        let holder = holder(hold(1, 1_000));
+        let joined = holder.join(at(0), status(6, 1_000), &hold(2, 1_000), Some(2));
+        assert_eq!(joined, Joined::Earlier);
+        assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
+    }
+
+    #[test]
+    fn conversion_may_change_the_token_of_a_holder() {
+        let holder = holder(hold(1, 1_000));
+        holder.converts();
+        for token in [8, 6] {
+            let joined = holder.join(at(0), status(token, 1_000), &hold(token, 1_000), Some(2));
+            assert_eq!(joined, Joined::Yes);
+        }
+        let joined = holder.join(at(0), status(9, 1_000), &hold(9, 1_000), Some(1));
+        assert_eq!(joined, Joined::Later);
+        assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Unknown));
+    }
+
+    #[test]
+    fn hold_that_a_later_release_does_not_count_is_lost() {
+        let holder = holder(hold(1, 1_000));
+        let mut younger = hold(2, 1_000);
+        younger.since = at(20);
+        assert!(holder.begin_release(at(10), 1).is_some());
+        assert_eq!(
+            holder.join(at(20), status(7, 1_000), &younger, Some(2)),
+            Joined::Yes
+        );
+        holder.ended(at(10));
+        assert_eq!(holder.lost(), None, "it was granted after the release");
+        holder.ended(at(20));
+        assert_eq!(holder.lost(), Some(Loss::Unknown));
+    }
+
+    #[test]
     fn join_wakes_nobody_and_works_during_the_last_release() {
         let holder = holder(hold(1, 1_000));
         let before = holder.changed.version();
-        assert!(holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)));
+        assert_eq!(
+            holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)),
+            Joined::Yes
+        );
         assert_eq!(holder.changed.version(), before, "join wakes nobody");
         holder.wake();
         assert_ne!(holder.changed.version(), before);
         assert!(holder.begin_release(at(0), 1).is_some());
         assert!(holder.begin_release(at(0), 2).is_some());
         // The server counts only this hold, so the others are gone.
-        assert!(!holder.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)));
-        assert!(holder.join(at(0), status(7, 1_000), &hold(4, 1_000), Some(2)));
+        assert_eq!(
+            holder.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)),
+            Joined::Later
+        );
+        assert_eq!(
+            holder.join(at(0), status(7, 1_000), &hold(4, 1_000), Some(2)),
+            Joined::Yes
+        );
         assert!(!holder.is_released());
     }
 

@@ -2,8 +2,9 @@
 //!
 //! New releases are sent in order. A release without an answer goes into the retries, ordered by
 //! the moment of its next attempt. New releases and retries have separate batches and at most
-//! [`MAX_CALLS`] calls in flight each, so a key that is unreachable delays no other key. While that
-//! many calls are in flight, further releases collect into larger batches.
+//! [`MAX_CALLS`] calls in flight each. While that many calls are in flight, further releases collect into larger
+//! batches. Where the keys may be on several servers, each release is a call of its own, because one server may not
+//! answer (decision 0056).
 //!
 //! A release is given up when nothing of its operation can be left on the server. `busy` counts the work
 //! that may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
@@ -25,7 +26,8 @@ use crate::request::Release;
 use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex};
 
-/// Maximum number of calls in flight: for new releases, and for retries.
+/// Maximum number of calls in flight: for new releases, and for retries. Without batches there are as many releases in
+/// flight.
 const MAX_CALLS: usize = 8;
 
 /// An operation that is to be released.
@@ -137,20 +139,28 @@ impl ReleaseQueue {
         state.is_empty() && state.busy == 0
     }
 
-    /// Takes out the releases to send now.
-    pub(crate) fn take(&self, now: Moment) -> Work {
+    /// Takes out the releases to send now, as calls: in batches, or one by one.
+    pub(crate) fn take(&self, now: Moment, in_batches: bool) -> Work {
+        let (most_calls, most_jobs) = match in_batches {
+            true => (MAX_CALLS, MAX_BATCH),
+            false => (MAX_CALLS * MAX_BATCH, 1),
+        };
         let mut state = self.state.lock();
-        let mut batches = Vec::new();
+        let mut calls = Vec::new();
         for kind in [CallKind::Fresh, CallKind::Retry] {
-            while let Some(jobs) = state.take(kind, now) {
+            while state.calls[kind as usize] < most_calls {
+                let jobs = state.take(kind, now, most_jobs);
+                if jobs.is_empty() {
+                    break;
+                }
                 state.calls[kind as usize] += 1;
-                batches.push((kind, jobs));
+                calls.push((kind, jobs));
             }
         }
         let first = state.retries.keys().next().map(|(at, _)| *at);
         Work {
-            batches,
-            next: first.filter(|_| state.calls[CallKind::Retry as usize] < MAX_CALLS),
+            calls,
+            next: first.filter(|_| state.calls[CallKind::Retry as usize] < most_calls),
             is_empty: state.is_empty(),
         }
     }
@@ -206,7 +216,7 @@ pub(crate) enum CallKind {
 
 /// The work of the background task at one moment.
 pub(crate) struct Work {
-    pub(crate) batches: Vec<(CallKind, Vec<PendingRelease>)>,
+    pub(crate) calls: Vec<(CallKind, Vec<PendingRelease>)>,
     /// When the next retry is due.
     pub(crate) next: Option<Moment>,
     /// Whether no release is queued or in flight.
@@ -228,9 +238,9 @@ impl Queue {
         }
     }
 
-    fn take(&mut self, kind: CallKind, now: Moment) -> Option<Vec<PendingRelease>> {
+    fn take(&mut self, kind: CallKind, now: Moment, most: usize) -> Vec<PendingRelease> {
         let mut jobs = Vec::new();
-        while self.calls[kind as usize] < MAX_CALLS && jobs.len() < MAX_BATCH {
+        while jobs.len() < most {
             let job = match kind {
                 CallKind::Fresh => self.fresh.pop_front(),
                 CallKind::Retry => {
@@ -244,6 +254,6 @@ impl Queue {
             };
             jobs.push(job);
         }
-        (!jobs.is_empty()).then_some(jobs)
+        jobs
     }
 }

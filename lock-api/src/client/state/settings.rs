@@ -41,12 +41,7 @@ impl ClientSettings {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
         InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
-        let limits = self.limits;
-        if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
-            let problem = "a limit of 0 would refuse everything";
-            return Err(InvalidInput::setting("limits", problem));
-        }
-        Ok(())
+        check_limits(self.limits)
     }
 }
 
@@ -87,6 +82,7 @@ impl LockOptions {
     ) -> Result<LockSpec, InvalidInput> {
         check_lease(self.lease)?;
         check_waiter_lease(self.waiter_lease)?;
+        check_limits(self.limits)?;
         if self.max_hold.is_some_and(|max| max.is_zero()) {
             let problem = "it must be more than zero";
             return Err(InvalidInput::setting("max_hold", problem));
@@ -108,6 +104,14 @@ impl LockOptions {
         spec.with_policy(policy)?
             .with_waiter_lease(self.waiter_lease)
     }
+}
+
+fn check_limits(limits: Limits) -> Result<(), InvalidInput> {
+    if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
+        let problem = "a limit of 0 would refuse everything";
+        return Err(InvalidInput::setting("limits", problem));
+    }
+    Ok(())
 }
 
 fn check_lease(lease: Duration) -> Result<(), InvalidInput> {

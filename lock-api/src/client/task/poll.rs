@@ -60,8 +60,7 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
         .map(|waiter| Poll::new(waiter.key.clone(), waiter.operation, listening))
         .collect();
     let call = core.backend.poll(&requests);
-    let limit = core.settings.call_timeout;
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let answers = core.exchange_in_background(requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, reply_of(&answer));
         waiter.push_answer(answer);

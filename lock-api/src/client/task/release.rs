@@ -9,6 +9,7 @@
 //! A caller that awaits a release waits for a few calls at most. After that the outcome is unknown,
 //! and the task goes on.
 
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use smallvec::{SmallVec, smallvec};
 
@@ -38,11 +39,11 @@ pub(crate) async fn run(core: Arc<Core>) {
         let version = releases.changed.version();
         // This comes before `take`: the last user may queue a release and be dropped in between.
         let orphaned = core.is_orphaned();
-        let work = releases.take(core.now());
+        let work = releases.take(core.now(), core.capabilities.batches);
         if orphaned && work.is_empty {
             return;
         }
-        for (kind, jobs) in work.batches {
+        for (kind, jobs) in work.calls {
             let core = Arc::clone(&core);
             calls.push(Box::pin(async move {
                 let keys: Vec<Key> = jobs.iter().map(|job| job.key.clone()).collect();
@@ -59,8 +60,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, PendingRelease)> {
     let requests: Vec<Release> = jobs.iter().map(PendingRelease::request).collect();
     let call = core.backend.release(&requests);
-    let limit = core.settings.call_timeout;
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let answers = core.exchange_in_background(requests.len(), call).await;
     let retry = |(job, answer)| {
         let mut job = finish(core, job, answer)?;
         let pause = core.jittered(job.backoff.next());
@@ -72,7 +72,7 @@ async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, P
 /// The releases of one guard.
 pub(crate) type Jobs = SmallVec<[PendingRelease; 1]>;
 
-/// Sends the releases of a guard in one call, once. Releases without an answer go to the background
+/// Sends the releases of a guard once, in one call or, without batches, in one for each. Releases without an answer go to the background
 /// task, also if this future is dropped.
 pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
     let mut requests: SmallVec<[Release; 1]> = jobs.iter().map(PendingRelease::request).collect();
@@ -85,9 +85,15 @@ pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
             core.exchange_one(limit, core.backend.release(&requests))
                 .await
         ],
-        (many, _) => {
+        (many, _) if core.capabilities.batches => {
             let call = core.backend.release(many);
             core.exchange_batch(limit, many.len(), call).await.into()
+        }
+        (many, _) => {
+            let calls = many
+                .chunks(1)
+                .map(|one| core.exchange_one(limit, core.backend.release(one)));
+            join_all(calls).await.into()
         }
     };
     in_flight.finish(answers);
@@ -101,12 +107,15 @@ fn finish(
 ) -> Option<PendingRelease> {
     let result = match answer {
         Ok(answer) => {
-            if let ReleaseReply::Released {
-                holder: Some(view), ..
-            } = answer.reply
+            if let ReleaseReply::Released { holder: left, .. } = answer.reply
                 && let Some(holder) = &job.holder
             {
-                core.extend(holder, answer.status(view.token, view.remaining));
+                match left {
+                    Some(view) => {
+                        core.extend(holder, answer.status(view.token, view.remaining));
+                    }
+                    None => holder.ended(answer.sent),
+                }
             }
             Ok(answer.reply)
         }

@@ -107,8 +107,7 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
         })
         .collect();
     let call = core.backend.renew(&requests);
-    let limit = core.settings.call_timeout;
-    let answers = core.exchange_batch(limit, requests.len(), call).await;
+    let answers = core.exchange_in_background(requests.len(), call).await;
     let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
     if let Some(error) = errors.next() {
         let failed = 1 + errors.count();

@@ -70,6 +70,15 @@ struct TrackedGuard {
     token: u64,
 }
 
+/// An operation that holds, or has held.
+#[derive(Clone, Copy, Debug)]
+struct Granted {
+    /// The id of the holder within its session.
+    holder: u64,
+    /// Whether a release of it has arrived.
+    released: bool,
+}
+
 /// A hold at a server.
 #[derive(Clone, Debug)]
 struct AtServer {
@@ -94,6 +103,7 @@ pub(crate) struct Guards {
     next: GuardId,
     held: LiteMap<GuardId, TrackedGuard>,
     at_server: LiteMap<(SessionId, u64), AtServer>,
+    granted: LiteMap<(SessionId, u64), Granted>,
     waiting: Waiting,
     sessions: LiteMap<SessionId, usize>,
     /// How much faster a client's clock runs than true time, in parts per million.
@@ -126,6 +136,11 @@ impl Guards {
         for holder in &step.after.holders {
             let left = holder.end.saturating_since(step.clock);
             for (sequence, _) in &holder.holds {
+                let granted = self.granted.entry((holder.session, *sequence));
+                granted.or_insert(Granted {
+                    holder: holder.id,
+                    released: false,
+                });
                 let hold = self.at_server.entry((holder.session, *sequence));
                 let hold = hold.or_insert_with(|| AtServer {
                     client: self.sessions.get(&holder.session).copied().unwrap_or(0),
@@ -164,15 +179,35 @@ impl Guards {
     }
 
     /// Rule 11: a hold is released only by its user.
-    fn release_in_use(&self, step: &Step<'_>, found: &mut Findings) {
+    fn release_in_use(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Release(request) = step.command else {
             return;
         };
-        let operation = (request.operation.session, request.operation.sequence);
-        let in_use = |held: &&TrackedGuard| held.operation == Some(operation);
-        if let Some(held) = self.held.values().find(in_use) {
-            let text = format!("a hold in use was released: {:?}", held.holding);
-            found.add("rule 11", text);
+        let session = request.operation.session;
+        let operation = (session, request.operation.sequence);
+        let Some(granted) = self.granted.get_mut(&operation) else {
+            return;
+        };
+        granted.released = true;
+        let holder = granted.holder;
+        let mut held = self.held.iter_mut().map(|(_, held)| held);
+        let Some(index) = held.position(|held| held.operation == Some(operation)) else {
+            return;
+        };
+        // Of holds that an owner took at once, nobody can tell whose guard is which. So it has that of another one.
+        let used = |name| self.held.values().any(|held| held.operation == Some(name));
+        let others = self.granted.iter().filter(|(name, other)| {
+            name.0 == session && other.holder == holder && !other.released && !used(**name)
+        });
+        let other = others.max_by_key(|(name, _)| self.at_server.contains_key(*name));
+        let other = other.map(|(name, _)| *name);
+        if let Some((_, held)) = self.held.iter_mut().nth(index) {
+            if other.is_some() {
+                held.operation = other;
+            } else {
+                let text = format!("a hold in use was released: {:?}", held.holding);
+                found.add("rule 11", text);
+            }
         }
     }
 
@@ -227,7 +262,7 @@ impl Guards {
         let mine = |(_, at): &(&(SessionId, u64), &mut AtServer)| {
             at.client == holding.client && at.key == holding.key && !at.taken
         };
-        // A client has one operation at a time on a key, and never returns a guard for an older one.
+        // A client never returns a guard for an older operation. If an owner has several at once, any will do.
         let newest = self
             .at_server
             .iter_mut()

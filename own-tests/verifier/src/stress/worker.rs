@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
+use futures_util::future::join;
 use leasehold_api::{
     Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Note, Operation, Outcome, Refused,
 };
@@ -157,30 +158,48 @@ impl Worker {
             return self.check_left(6).await;
         };
         self.work(&held, MayRefuse::No).await;
-        let nested = if self.plan.terms.reentrant && self.draw(2) == 1 {
-            self.nest(&handle, owner).await
-        } else {
-            None
-        };
+        let mut all = vec![held];
+        if self.plan.terms.reentrant {
+            match self.draw(6) {
+                0..=2 => {}
+                3 | 4 => all.extend(self.nest(&handle, owner).await),
+                // Their answers may come in any order.
+                _ => {
+                    let (one, other) =
+                        join(self.nest(&handle, owner), self.nest(&handle, owner)).await;
+                    all.extend(one.into_iter().chain(other));
+                }
+            }
+        }
+        for nested in &all[1..] {
+            self.work(nested, MayRefuse::No).await;
+        }
         if self.plan.terms.kind == Kind::RwLock {
             // An odd number of conversions changes the mode.
             let times = [0, 0, 0, 1, 1, 3][self.draw(6) as usize];
             for _ in 0..times {
-                self.convert(&held).await;
+                self.convert(&all[0]).await;
             }
         }
-        self.work(&held, MayRefuse::No).await;
-        let Some(nested) = nested else {
-            self.give_back(held, may_cancel).await;
-            return self.check_left(1).await;
-        };
-        let (first, last) = match self.draw(2) {
-            0 => (nested, held),
-            _ => (held, nested),
-        };
-        self.give_back(first, may_cancel).await;
-        self.work(&last, MayRefuse::Yes).await;
-        self.give_back(last, may_cancel).await;
+        self.work(&all[0], MayRefuse::No).await;
+        let is_nested = all.len() > 1;
+        while let Some(next) = self.take_one(&mut all) {
+            self.give_back(next, may_cancel).await;
+            if let Some(last) = all.last() {
+                self.work(last, MayRefuse::Yes).await;
+            }
+        }
+        if !is_nested {
+            self.check_left(1).await;
+        }
+    }
+
+    /// Takes any of these out.
+    fn take_one(&self, all: &mut Vec<HeldLock>) -> Option<HeldLock> {
+        match u32::try_from(all.len()).unwrap_or(u32::MAX) {
+            0 | 1 => all.pop(),
+            count => Some(all.swap_remove(self.draw(count) as usize)),
+        }
     }
 
     /// In `often` of eight cases, waits and then checks that nothing is left at the server.
@@ -201,13 +220,8 @@ impl Worker {
         };
         let handle = handle.clone().with_lease(lease);
         let wait_limit = WaitLimit::Within(Duration::from_secs(3));
-        let held = self
-            .acquire(&handle, self.mode(), wait_limit, owner, None)
-            .await;
-        if let Some(held) = &held {
-            self.work(held, MayRefuse::No).await;
-        }
-        held
+        self.acquire(&handle, self.mode(), wait_limit, owner, None)
+            .await
     }
 
     /// Acquires the lock, unless `cancel` drops the future first.

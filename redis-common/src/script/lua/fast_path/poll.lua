@@ -40,7 +40,7 @@ then
         local value = string.sub(stored, 1, 25)
           .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 52)
           .. fresh .. string.sub(stored, found + 70)
-        written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
+        written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
       else
         written = type(redis.pcall('SETRANGE', KEYS[1], found + 52, fresh)) == 'number'
       end

@@ -30,7 +30,7 @@ then
     if moved then
       local value = string.sub(stored, 1, 25) .. struct.pack('<dc45d', stored_end,
         string.sub(stored, 34, 78), holder_end) .. string.sub(stored, 87)
-      written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + 1000).ok
+      written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
     else
       local fresh = struct.pack('<d', holder_end)
       written = type(redis.pcall('SETRANGE', KEYS[1], '78', fresh)) == 'number'

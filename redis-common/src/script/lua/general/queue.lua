@@ -161,9 +161,9 @@
 
   -- Publishing --------------------------------------------------------------------------------
 
-  -- When Redis expires the key, in ms: a second after the stored end, or a little later.
+  -- When Redis expires the key, in ms.
   expire_at = function(S)
-    return math.ceil(S.stored_end / 1000) + 1000
+    return math.ceil(S.stored_end / 1000) + @DELETED_AFTER_MS@
   end,
 
   channel_of = function(S, session)
