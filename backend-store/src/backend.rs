@@ -37,7 +37,7 @@ const CHECK_WITHIN: Duration = Duration::from_secs(10);
 /// It has all [capabilities](Capabilities) but `batches`. It has `list` if the store
 /// [can list](Store::can_list). It has `push` if the store
 /// [can listen](Store::can_listen); otherwise it wakes only its own waiters, and the others
-/// [poll](Store::poll_interval). It has `reachability` if the store [can tell reach](Store::can_tell_reach),
+/// [poll](Store::first_waiters_poll). It has `reachability` if the store [can tell reach](Store::can_tell_reach),
 /// and `independent_renewal` with [a store for renewals](Self::renewals).
 ///
 /// A command is a read and a conditional write, see the [crate's documentation](crate). If the store
@@ -162,7 +162,7 @@ impl<S: Store> StoreBackend<S> {
     /// The first waiters poll as often as the store wishes (rule 3).
     fn poll_sooner(&self, queued: &mut Queued) {
         if queued.ahead < bounds::FIRST_WAITERS {
-            queued.poll_after = queued.poll_after.min(self.store.poll_interval());
+            queued.poll_after = queued.poll_after.min(self.store.first_waiters_poll());
         }
     }
 

@@ -195,7 +195,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Whether [`listen`](Self::listen) works. The default is `false`: waiters of the same
-    /// [`StoreBackend`](crate::StoreBackend) are still woken, and others only [poll](Self::poll_interval).
+    /// [`StoreBackend`](crate::StoreBackend) are still woken, and others only [poll](Self::first_waiters_poll).
     fn can_listen(&self) -> bool {
         false
     }
@@ -205,7 +205,7 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A store without [`can_listen`](Self::can_listen) passes a lock to another process after half of this
     /// time, on average. In return, each process that waits reads and writes the row so often.
-    fn poll_interval(&self) -> Duration {
+    fn first_waiters_poll(&self) -> Duration {
         bounds::MAX_POLL_INTERVAL
     }
 

@@ -36,7 +36,7 @@ impl Store for Quiet {
         self.store.write(write).await
     }
 
-    fn poll_interval(&self) -> Duration {
+    fn first_waiters_poll(&self) -> Duration {
         self.poll_interval
     }
 }

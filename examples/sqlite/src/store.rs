@@ -139,7 +139,7 @@ impl Store for SqliteStore {
         .await
     }
 
-    fn poll_interval(&self) -> Duration {
+    fn first_waiters_poll(&self) -> Duration {
         Duration::from_millis(50)
     }
 

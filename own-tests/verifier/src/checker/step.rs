@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
 use leasehold_api::{
     AcquireReply, ConvertReply, Key, LockSpec, Mode, Operation, Policy, Refused, ServerTime,
@@ -129,8 +128,12 @@ impl Step<'_> {
     /// The end of an offer that the step makes to a waiter that would have expired at `waiter_end`
     /// (rule 10).
     pub(crate) fn offer_end(&self, waiter: &WaiterParts, waiter_end: ServerTime) -> ServerTime {
-        let poll = self.spec().map(|spec| spec.poll_interval());
-        let longest = waiter.lease.max(poll.unwrap_or_default() * OFFER_POLLS);
+        let waiter_lease = self.spec().map(|spec| spec.waiter_lease());
+        // Rule 3, in whole microseconds. `LockSpec::poll_interval` is a part of what is checked.
+        let third = waiter_lease.unwrap_or_default().as_micros() / 3;
+        let poll = Duration::from_micros(u64::try_from(third).unwrap_or(u64::MAX))
+            .min(Duration::from_secs(1));
+        let longest = waiter.lease.max(poll * 2);
         waiter_end.min(self.now.saturating_add(longest))
     }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::join3;
 use leasehold_api::{
     Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Note, Operation, Outcome, Refused,
 };
@@ -163,10 +163,11 @@ impl Worker {
             match self.draw(6) {
                 0..=2 => {}
                 3 | 4 => all.extend(self.nest(&handle, owner).await),
-                // Their answers may come in any order.
+                // During the work, and their answers may come in any order.
                 _ => {
-                    let (one, other) =
-                        join(self.nest(&handle, owner), self.nest(&handle, owner)).await;
+                    let nest = || self.nest(&handle, owner);
+                    let work = self.work(&all[0], MayRefuse::No);
+                    let ((), one, other) = join3(work, nest(), nest()).await;
                     all.extend(one.into_iter().chain(other));
                 }
             }
