@@ -58,7 +58,8 @@ pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
         found.push(finding("maxmemory-policy", policy, danger));
     }
     if field("aof_enabled") == Some("0") {
-        let danger = "after a restart it has forgotten locks that are held; set yes";
+        let danger = "after a restart it has forgotten locks that are held; CONFIG SET it to yes, \
+             and only then change the file, or the server starts without its data";
         found.push(finding("appendonly", "no", danger));
     }
     let replicas = field("connected_slaves").filter(|replicas| *replicas != "0");

@@ -164,7 +164,8 @@ async fn dangerous_setting_is_a_warning_once() {
     let ignoring = connect_with(&server.url(), ignoring).await;
     drop(ignoring.expect("connected"));
     let address = server.address().to_string();
-    let danger = "after a restart it has forgotten locks that are held; set yes";
+    let danger = "after a restart it has forgotten locks that are held; CONFIG SET it to yes, \
+         and only then change the file, or the server starts without its data";
     let expected = format!(
         "WARN server setting server={address:?} setting=\"appendonly\" value=\"no\" danger={danger:?}"
     );
