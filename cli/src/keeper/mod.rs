@@ -142,8 +142,9 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
 
 /// Connects. It tries for as long as the user waits for the lock, and for at least [`CONNECT`].
 async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
-    let until = time_limit(request.wait).map(|limit| now() + limit);
-    let mut told = false;
+    let limit = time_limit(request.wait);
+    let until = limit.map(|limit| now() + limit);
+    let mut told = limit == Some(CONNECT);
     loop {
         let left = until.map_or(CONNECT, |until| until.saturating_sub(now()));
         let options = connect_options(request.key_prefix.as_deref())

@@ -75,8 +75,8 @@ fn acquire(
     events: &mut Events,
     keeper: &mut Keeper,
 ) -> std::io::Result<Acquired> {
-    // The keeper has its own limits. This one counts if it was stopped.
-    let until = time_limit(request.wait).map(|limit| now() + limit + PATIENCE);
+    // The keeper has its own limits; it confirms a grant within the lease. This one counts if it was stopped.
+    let until = time_limit(request.wait).map(|limit| now() + limit + request.lease + PATIENCE);
     let mut held: Option<Held> = None;
     loop {
         let signals = events.wait(keeper, until)?;

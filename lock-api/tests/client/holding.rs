@@ -154,6 +154,28 @@ async fn step_that_is_noticed_before_the_guard_is_made_loses_it() {
     assert!(next.is_valid(), "the old answer is no step back");
 }
 
+/// A renewal moves the guard to the clock of the restarted server. Its answer is older than the step.
+#[tokio::test(start_paused = true)]
+async fn step_that_is_noticed_before_a_renewal_is_answered_loses_the_guard() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    // Only a renewal that is asked for renews a fixed lease.
+    let guard = mutex_of(&a).fixed_lease().lock().await.expect("free");
+    server.restart(Data::Kept);
+    let other = async |key| a.mutex(key).expect("valid").lock().await.expect("free");
+    let _before = other("before").await;
+    network.inject_into(Call::Renew, Fault::DelayReply(ms(300)));
+    let renew = async { lost_by(&guard.renew().await) };
+    let step = async {
+        server.advance(ms(100)).await;
+        server.step_clock_forward(secs(1));
+        other("after").await
+    };
+    let (lost, after) = tokio::join!(renew, step);
+    assert_eq!(lost, Loss::ClockStepped);
+    assert!(after.is_valid());
+}
+
 /// The server forgets the hold, and another client has its turn. Then the same owner takes two more holds at once. Each of
 /// their answers counts both.
 #[tokio::test(start_paused = true)]
@@ -190,6 +212,44 @@ async fn last_counted_release_ends_the_guards_that_the_server_has_forgotten() {
     second.release().await.expect("answered");
     third.release().await.expect("answered");
     assert_eq!(first.lost().now_or_never(), Some(Loss::Unknown));
+}
+
+/// The token of readers grows when the last write hold beside them is released, which the client doesn't know yet.
+#[tokio::test(start_paused = true)]
+async fn reader_that_enters_again_spares_the_reader_before() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let rw = reentrant_rw(&a);
+    let writer = rw.write().await.expect("free");
+    let reader = rw.read().await.expect("nested");
+    network.inject_into(Call::Release, Fault::LoseReply);
+    let releasing = tokio::spawn(async move { writer.release().await });
+    server.advance(ms(100)).await;
+    let again = rw.read().await.expect("nested");
+    assert_eq!(again.fencing_token(), reader.fencing_token());
+    drop(releasing.await.expect("no panic"));
+    server.advance(secs(60)).await;
+    assert!(reader.is_valid() && again.is_valid());
+}
+
+/// The same, and the answer to the reader is older than that release, and arrives later.
+#[tokio::test(start_paused = true)]
+async fn late_answer_to_a_reader_is_a_hold() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let rw = reentrant_rw(&a);
+    let writer = rw.write().await.expect("free");
+    let _reader = rw.read().await.expect("nested");
+    network.inject_into(Call::Acquire, Fault::DelayReply(ms(300)));
+    let entering = tokio::spawn({
+        let rw = rw.clone();
+        async move { rw.read().await }
+    });
+    server.advance(ms(100)).await;
+    writer.release().await.expect("answered");
+    let late = entering.await.expect("no panic").expect("nested");
+    server.advance(secs(60)).await;
+    assert!(late.is_valid());
 }
 
 #[tokio::test(start_paused = true)]

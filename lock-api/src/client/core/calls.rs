@@ -93,10 +93,10 @@ impl Core {
     pub(crate) async fn exchange_in_background<T>(
         &self,
         count: usize,
-        call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
+        call: impl AsyncFnOnce() -> Vec<Result<Stamped<T>, BackendError>>,
     ) -> Vec<Result<Answer<T>, BackendError>> {
         let call = async {
-            AssertUnwindSafe(call)
+            AssertUnwindSafe(async { call().await })
                 .catch_unwind()
                 .await
                 .unwrap_or_default()

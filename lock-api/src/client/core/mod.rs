@@ -216,7 +216,12 @@ impl Core {
         if status.token > holder.token() {
             self.floors.saw(&holder.key, status.token);
         }
-        holder.extend(self.now(), status)
+        let is_outdated = || self.clock.has_stepped(status.clock, status.sent);
+        // The step may be noticed meanwhile.
+        if is_outdated() || (holder.extend(self.now(), status) && is_outdated()) {
+            return holder.outdated(status.sent);
+        }
+        holder.lost().is_none()
     }
 
     /// Schedules a new holder, or a holder with a new hold.

@@ -140,23 +140,26 @@ impl ServerClock {
         clocks.last = Some(stamp.clock);
         let (mut stepped, mut is_best) = (false, true);
         match clocks.by_id.get_mut(&stamp.clock) {
-            // It may be from before a step that was noticed, and is no step back.
-            Some(clock) if clock.stepped.is_some_and(|noticed| sample.sent < noticed) => {
-                return Findings::default();
-            }
             Some(clock) => {
+                let is_late = sample.sent < clock.latest.sent;
                 // The latest sample may be so uncertain that it hides a step.
-                stepped = !sample.agrees_with(&clock.latest) || !sample.agrees_with(&clock.best);
-                let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
-                let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
-                is_best = stepped || outdated || better;
+                let agrees = sample.agrees_with(&clock.latest) && sample.agrees_with(&clock.best);
+                // A late one from before a step that was noticed is no step back.
+                let is_known = clock.stepped.is_some_and(|noticed| sample.sent < noticed);
+                stepped = !agrees && !is_known;
                 if stepped {
                     clock.stepped = Some(sample.sent.max(clock.latest.sent));
                 }
+                let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
+                let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
+                let replaces = agrees || !is_late;
+                is_best = replaces && (stepped || outdated || better);
                 if is_best {
                     clock.best = sample;
                 }
-                clock.latest = sample;
+                if replaces {
+                    clock.latest = sample;
+                }
             }
             None => {
                 let clock = ClockSamples {

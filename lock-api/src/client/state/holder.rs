@@ -69,7 +69,7 @@ pub(crate) struct HolderCell {
 #[derive(Debug)]
 struct State {
     status: LeaseStatus,
-    /// Whether a conversion was sent. Only that gives a living holder another token.
+    /// Whether a conversion was sent, which gives a living holder another token.
     converts: bool,
     /// The end of the last fixed lease, if no hold so far was renewed automatically. An explicit
     /// renewal extends it.
@@ -143,10 +143,12 @@ impl HolderCell {
 
     /// Adds a nested hold, if it belongs to the same holder at the server.
     ///
-    /// Another token means another holder, and that the older one has ended, because an owner has one at a time. Another
-    /// client may have had the key in between, and the older guards would show a token under which they have read
-    /// nothing. So the older holder is lost. If it converts a hold, its own token may grow. Then a greater one means
-    /// another holder only if the server counts no hold beside the new one, or sent no count, as with a pushed grant.
+    /// A writer with another token has another holder, and the older one has ended, because an owner has one at a time.
+    /// Another client may have had the key in between, and the older guards would show a token under which they have
+    /// read nothing. So the older holder is lost. The token of readers grows while their holder lives: when a
+    /// hold is converted, when the last write hold beside them is released, and with another reader's floor. So if it
+    /// is a reader, or a conversion was sent, a greater token means another holder only if the server
+    /// counts no hold beside the new one, or sent no count, as with a pushed grant.
     ///
     /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
     /// cell, a count above one means that the release of the last one is still in flight, so the new
@@ -164,14 +166,15 @@ impl HolderCell {
         let mut state = self.state.lock();
         state.check_deadline(now);
         let known = state.status.token;
-        if status.token < known && !state.converts {
+        let may_grow = state.converts || hold.mode == Mode::Shared;
+        if status.token < known && !may_grow {
             return Joined::Earlier;
         }
         let is_sole = holds.is_none_or(|holds| holds < 2);
         if state.lost.is_some() || (state.holds.is_empty() && is_sole) {
             return Joined::Later;
         }
-        if status.token > known && (is_sole || !state.converts) {
+        if status.token > known && (is_sole || !may_grow) {
             state.lost = Some(Loss::Unknown);
             return Joined::Later;
         }
@@ -225,6 +228,15 @@ impl HolderCell {
         drop(state);
         self.changed.notify();
         extended
+    }
+
+    /// Applies an answer to a request that was `sent` before a step of the clock that was noticed since. What it promises
+    /// means nothing. The holder is lost, unless a later request was answered. Returns `false` if it is lost.
+    pub(crate) fn outdated(&self, sent: Moment) -> bool {
+        if self.state.lock().status.sent <= sent {
+            self.lose(Loss::ClockStepped);
+        }
+        self.lost().is_none()
     }
 
     /// Notes that a renewal has succeeded. It confirms an offer, a grant to a waiter that was not confirmed yet.
@@ -623,6 +635,31 @@ pub(crate) mod tests {
         let joined = holder.join(at(0), status(9, 1_000), &hold(9, 1_000), Some(1));
         assert_eq!(joined, Joined::Later);
         assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Unknown));
+    }
+
+    /// Another client's floor, or the release of a write hold, may change it.
+    #[test]
+    fn token_of_readers_may_grow() {
+        let reader = |sequence| HoldState {
+            mode: Mode::Shared,
+            ..hold(sequence, 1_000)
+        };
+        let holder = holder(reader(1));
+        for token in [8, 6] {
+            let joined = holder.join(at(0), status(token, 1_000), &reader(token), Some(2));
+            assert_eq!(joined, Joined::Yes);
+        }
+        let joined = holder.join(at(0), status(9, 1_000), &reader(9), None);
+        assert_eq!(joined, Joined::Later);
+    }
+
+    #[test]
+    fn answer_from_before_a_step_counts_only_if_it_is_the_last() {
+        let holder = holder(hold(1, 1_000));
+        assert!(holder.extend(at(10), promoted(900)));
+        assert!(holder.outdated(at(4)));
+        assert!(!holder.outdated(at(5)));
+        assert_eq!(holder.lost(), Some(Loss::ClockStepped));
     }
 
     #[test]

@@ -59,7 +59,7 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
         .iter()
         .map(|waiter| Poll::new(waiter.key.clone(), waiter.operation, listening))
         .collect();
-    let call = core.backend.poll(&requests);
+    let call = async || core.backend.poll(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, reply_of(&answer));

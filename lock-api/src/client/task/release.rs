@@ -59,7 +59,7 @@ pub(crate) async fn run(core: Arc<Core>) {
 /// Sends a batch of releases. Returns those to retry, each with the moment of its next attempt.
 async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, PendingRelease)> {
     let requests: Vec<Release> = jobs.iter().map(PendingRelease::request).collect();
-    let call = core.backend.release(&requests);
+    let call = async || core.backend.release(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;
     let retry = |(job, answer)| {
         let mut job = finish(core, job, answer)?;

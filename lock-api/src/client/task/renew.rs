@@ -106,7 +106,7 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
             lease: plan.lease,
         })
         .collect();
-    let call = core.backend.renew(&requests);
+    let call = async || core.backend.renew(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;
     let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
     if let Some(error) = errors.next() {

@@ -199,6 +199,7 @@ impl Guards {
         let others = self.granted.iter().filter(|(name, other)| {
             name.0 == session && other.holder == holder && !other.released && !used(**name)
         });
+        // A server that lost its data may have only the one that is released.
         let other = others.max_by_key(|(name, _)| self.at_server.contains_key(*name));
         let other = other.map(|(name, _)| *name);
         if let Some((_, held)) = self.held.iter_mut().nth(index) {

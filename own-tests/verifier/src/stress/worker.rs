@@ -186,6 +186,10 @@ impl Worker {
         let is_nested = all.len() > 1;
         while let Some(next) = self.take_one(&mut all) {
             self.give_back(next, may_cancel).await;
+            if !all.is_empty() && self.draw(8) == 7 {
+                // The release may not be answered yet.
+                all.extend(self.nest(&handle, owner).await);
+            }
             if let Some(last) = all.last() {
                 self.work(last, MayRefuse::Yes).await;
             }

@@ -251,7 +251,7 @@ local S = {
       S:write('SET', S.key, table.concat(out), 'KEEPTTL')
     else
       -- The same as expire_at(), without creating its table of methods.
-      S:write('SET', S.key, table.concat(out), 'PXAT', S:expire_at())
+      S:write('SET', S.key, table.concat(out), 'PXAT', math.ceil(S.stored_end / 1000) + @DELETED_AFTER_MS@)
     end
   end,
 
