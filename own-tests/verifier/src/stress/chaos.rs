@@ -346,7 +346,9 @@ impl Chaos {
     /// servers differ by the fixed part of the drift allowance at most, because the clients' clocks
     /// may use up the rest. At other times they may differ by more.
     fn node_clock(&mut self) -> Duration {
-        let any = || self.plan.out_of_model || self.sim.left_behind().is_empty();
+        // A clock that is behind revives what a dead client has left in the state, although it has expired.
+        let dead = || self.dead.iter().any(|dead| dead.load(Ordering::Relaxed));
+        let any = || self.plan.out_of_model || (self.sim.left_behind().is_empty() && !dead());
         if self.sim.draw(2) == 1 && any() {
             let most = [Duration::from_secs(1), LONGEST_STEP][self.sim.draw(2) as usize];
             self.region = self.span(most);
