@@ -68,10 +68,10 @@ pub struct Capabilities {
     pub independent_renewal: bool,
     /// One call for several keys costs less than one call for each. The client then sends
     /// acquires and releases that are ready at the same time in one call ([`LockBackend::acquire`],
-    /// [`LockBackend::release`]), and polls and renews keys together. Without it, each acquire has a
-    /// separate call, and so has each key that is polled or renewed. Leave it out if the keys of a call may
+    /// [`LockBackend::release`]), and polls and renews keys together. Without it, each acquire and each
+    /// release has a separate call, and so has each key that is polled or renewed. Leave it out if the keys of a call may
     /// be on several servers, as in a cluster: the answers to a call come together, so a server that
-    /// doesn't answer would delay the renewals of keys on all others.
+    /// doesn't answer would delay the renewals and releases of keys on all others.
     pub batches: bool,
     /// The longest lease that the backend grants. The client refuses a longer one with
     /// [`InvalidInput::Lease`](crate::InvalidInput::Lease), before any I/O.

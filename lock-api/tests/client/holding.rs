@@ -10,7 +10,7 @@ use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
     assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
-    reentrant_rw, rw_lock_of, secs, server, wait,
+    reentrant_rw, rw_lock_of, secs, server, timed_out, wait,
 };
 use crate::wrapped::Wrapped;
 
@@ -212,6 +212,26 @@ async fn last_counted_release_ends_the_guards_that_the_server_has_forgotten() {
     second.release().await.expect("answered");
     third.release().await.expect("answered");
     assert_eq!(first.lost().now_or_never(), Some(Loss::Unknown));
+}
+
+/// The first holder has ended. A new one counts two holds, of which one was given up.
+#[tokio::test(start_paused = true)]
+async fn released_guard_lends_no_deadline_to_a_shorter_lease() {
+    let server = server();
+    let (a, network) = client(&server, "a");
+    let long = reentrant_rw(&a);
+    let short = long.clone().lease(secs(5)).fixed_lease();
+    let first = long.read().await.expect("free");
+    first.release().await.expect("answered");
+    for _ in 0..3 {
+        network.inject_into(Call::Release, Fault::LoseRequest);
+    }
+    network.inject_into(Call::Acquire, Fault::LoseReply);
+    let given_up = short.try_read_for(ms(500)).await;
+    timed_out(&given_up, ms(500));
+    let reader = short.read().await.expect("nested");
+    assert!(reader.valid_for() <= secs(5), "{:?}", reader.valid_for());
+    drop(first);
 }
 
 /// The token of readers grows when the last write hold beside them is released, which the client doesn't know yet.

@@ -148,11 +148,17 @@ impl ServerClock {
                 let is_known = clock.stepped.is_some_and(|noticed| sample.sent < noticed);
                 stepped = !agrees && !is_known;
                 if stepped {
-                    clock.stepped = Some(sample.sent.max(clock.latest.sent));
+                    // Of a late one, nobody can tell whether the latest is from before the step.
+                    let after = if is_late {
+                        clock.latest.sent + 1
+                    } else {
+                        sample.sent
+                    };
+                    clock.stepped = Some(after);
                 }
                 let outdated = sample.sent - clock.best.sent > duration_micros(MAX_BEST_AGE);
                 let better = sample.sent - sample.at >= clock.best.sent - clock.best.at;
-                let replaces = agrees || !is_late;
+                let replaces = agrees || (stepped && !is_late);
                 is_best = replaces && (stepped || outdated || better);
                 if is_best {
                     clock.best = sample;
@@ -173,7 +179,7 @@ impl ServerClock {
             }
         }
         if stepped {
-            clocks.compared_from = sample.sent;
+            clocks.compared_from = clocks.compared_from.max(sample.sent);
         }
         let apart = match is_best {
             true => clocks.compare(stamp.clock, &sample),

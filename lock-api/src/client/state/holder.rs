@@ -150,9 +150,7 @@ impl HolderCell {
     /// is a reader, or a conversion was sent, a greater token means another holder only if the server
     /// counts no hold beside the new one, or sent no count, as with a pushed grant.
     ///
-    /// `holds` is the number of holds that the server counts, if it is known. Without a hold in the
-    /// cell, a count above one means that the release of the last one is still in flight, so the new
-    /// hold joins.
+    /// A cell whose holds are all being released takes none: its deadline may be that of a holder that has ended.
     ///
     /// This function wakes nobody, so you can call it under a lock. Call [`wake`](Self::wake)
     /// afterwards.
@@ -170,10 +168,10 @@ impl HolderCell {
         if status.token < known && !may_grow {
             return Joined::Earlier;
         }
-        let is_sole = holds.is_none_or(|holds| holds < 2);
-        if state.lost.is_some() || (state.holds.is_empty() && is_sole) {
+        if state.lost.is_some() || state.holds.is_empty() {
             return Joined::Later;
         }
+        let is_sole = holds.is_none_or(|holds| holds < 2);
         if status.token > known && (is_sole || !may_grow) {
             state.lost = Some(Loss::Unknown);
             return Joined::Later;
@@ -667,11 +665,9 @@ pub(crate) mod tests {
         let holder = holder(hold(1, 1_000));
         let mut younger = hold(2, 1_000);
         younger.since = at(20);
-        assert!(holder.begin_release(at(10), 1).is_some());
-        assert_eq!(
-            holder.join(at(20), status(7, 1_000), &younger, Some(2)),
-            Joined::Yes
-        );
+        let joined = holder.join(at(20), status(7, 1_000), &younger, Some(2));
+        assert_eq!(joined, Joined::Yes);
+        assert!(holder.begin_release(at(20), 1).is_some());
         holder.ended(at(10));
         assert_eq!(holder.lost(), None, "it was granted after the release");
         holder.ended(at(20));
@@ -679,28 +675,24 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn join_wakes_nobody_and_works_during_the_last_release() {
+    fn join_wakes_nobody() {
         let holder = holder(hold(1, 1_000));
         let before = holder.changed.version();
-        assert_eq!(
-            holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)),
-            Joined::Yes
-        );
+        let joined = holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2));
+        assert_eq!(joined, Joined::Yes);
         assert_eq!(holder.changed.version(), before, "join wakes nobody");
         holder.wake();
         assert_ne!(holder.changed.version(), before);
+    }
+
+    /// Its holder at the server may have ended, and the new one counts two holds as well.
+    #[test]
+    fn nothing_joins_a_holder_that_is_released() {
+        let holder = holder(hold(1, 1_000));
         assert!(holder.begin_release(at(0), 1).is_some());
-        assert!(holder.begin_release(at(0), 2).is_some());
-        // The server counts only this hold, so the others are gone.
-        assert_eq!(
-            holder.join(at(0), status(8, 1_000), &hold(3, 1_000), Some(1)),
-            Joined::Later
-        );
-        assert_eq!(
-            holder.join(at(0), status(7, 1_000), &hold(4, 1_000), Some(2)),
-            Joined::Yes
-        );
-        assert!(!holder.is_released());
+        let joined = holder.join(at(0), status(7, 500), &hold(2, 500), Some(2));
+        assert_eq!(joined, Joined::Later);
+        assert!(holder.is_released());
     }
 
     #[test]
