@@ -24,10 +24,10 @@ mod page {
 
         // Claim the row and read it, unless a later holder has claimed it.
         let claim = "UPDATE account SET fence = $1 WHERE id = 7 AND fence <= $1 RETURNING balance";
-        let claimed = database.query_opt(claim, &[&token]).await?;
-        let balance = claimed
-            .ok_or("a later holder has claimed the account")?
-            .get(0);
+        let Some(row) = database.query_opt(claim, &[&token]).await? else {
+            return Err("a later holder has claimed the account".into());
+        };
+        let balance = row.get(0);
 
         let balance = booked(balance, amount).await; // as long as it takes: the lock is renewed
 
