@@ -60,7 +60,7 @@ fn body(text: &str) -> Vec<&str> {
 #[test]
 fn pages_have_the_example_that_is_tested() {
     let tested = body(include_str!("postgres.rs"));
-    assert_eq!(tested.len(), 14);
+    assert_eq!(tested.len(), 17);
     assert_eq!(body(include_str!("../README.md")), tested);
     assert_eq!(body(include_str!("../docs/guide.md")), tested);
 }
