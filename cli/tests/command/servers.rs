@@ -12,8 +12,11 @@ const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.1; done";
 #[test]
 fn unreachable() {
     let place = Place::new("redis://127.0.0.1:1", "unreachable");
-    let mut started = Started::new(place.run(&["--no-wait"], "true"));
-    started.expect_status(69, SLACK * 2);
+    for (wait, told) in [(&["--no-wait"][..], 0), (&["--wait", "6s"], 1)] {
+        let mut started = Started::new(place.run(wait, "true"));
+        let text = started.expect_status(69, SLACK * 2);
+        assert_eq!(text.matches("trying again").count(), told, "{text}");
+    }
 }
 
 /// Without `--wait`, the command waits for the server as it does for the lock, and says so.

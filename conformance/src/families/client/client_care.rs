@@ -328,6 +328,8 @@ async fn bad_settings(world: &World) -> Verdict {
         ..Limits::default()
     };
     invalid(builder().limits(none).build(), "a limit of zero")?;
+    let mutex = builder().build()?.mutex("k")?.limits(none);
+    invalid(mutex.lock().await, "a limit of zero of a handle")?;
     let mutex = builder().build()?.mutex("k")?.max_hold(Duration::ZERO);
     invalid(mutex.lock().await, "a maximum hold of zero")
 }

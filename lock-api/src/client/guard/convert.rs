@@ -168,8 +168,6 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                     let newer = view.token > expected;
                     expected = view.token;
                     if newer {
-                        // The tries before name an epoch that is over.
-                        in_doubt = false;
                         continue;
                     }
                 }

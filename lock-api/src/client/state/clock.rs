@@ -106,7 +106,7 @@ struct ClockSamples {
     best: Sample,
     /// The time of the last report that it differs from another clock.
     reported: Option<i128>,
-    /// When the later one of the two requests was sent whose replies showed the last step.
+    /// The last step that was noticed: what was promised to a request that was sent before this time is void.
     stepped: Option<i128>,
 }
 
@@ -188,7 +188,7 @@ impl ServerClock {
         Findings { stepped, apart }
     }
 
-    /// Whether a clock was seen to step by a reply to a later request than that of `sent`.
+    /// Whether a step of a clock was noticed by a reply to a later request than the one that was `sent` then.
     pub(crate) fn has_stepped(&self, clock: ClockId, sent: Moment) -> bool {
         let clocks = self.0.lock();
         let stepped = clocks.by_id.get(&clock).and_then(|clock| clock.stepped);
@@ -344,6 +344,27 @@ mod tests {
         assert_eq!(clock.deliver_before(at(200), unknown, call), None);
         let own = clock.deliver_before(at(200), Some(ClockId::new(7)), call);
         assert_eq!(own, Some(ServerTime::from_micros(micros(7) + 2_000_000)));
+    }
+
+    /// A reply to an earlier request arrives last, and shows that the clock has stepped in between.
+    #[test]
+    fn late_sample_replaces_no_newer_one() {
+        let clock = ServerClock::default();
+        let server = ClockId::new(1);
+        clock.observe(at(120), stamp(1, 50_120), at(121));
+        let late = clock.observe(at(90), stamp(1, 49_090), at(130));
+        assert!(late.stepped);
+        assert!(
+            clock.has_stepped(server, at(120)),
+            "either may be the old one"
+        );
+        assert!(!clock.has_stepped(server, at(121)));
+        // Neither a late one that agrees nor one that doesn't makes the next one a step.
+        for (sent, shown) in [(95, 50_095), (100, 49_100)] {
+            let late = clock.observe(at(sent), stamp(1, shown), at(131));
+            assert!(!late.stepped, "{sent}");
+        }
+        assert!(!clock.observe(at(140), stamp(1, 50_140), at(141)).stepped);
     }
 
     #[test]

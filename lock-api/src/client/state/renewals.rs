@@ -233,7 +233,7 @@ impl Renewals {
         self.changed.notify();
     }
 
-    /// Removes a holder without holds. A nested hold may have joined it meanwhile.
+    /// Removes a holder if it has no holds left.
     pub(crate) fn remove_if_released(&self, holder: &HolderCell) {
         let mut state = self.state.lock();
         if holder.is_released() {

@@ -72,8 +72,8 @@ async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, P
 /// The releases of one guard.
 pub(crate) type Jobs = SmallVec<[PendingRelease; 1]>;
 
-/// Sends the releases of a guard once, in one call or, without batches, in one for each. Releases without an answer go to the background
-/// task, also if this future is dropped.
+/// Sends the releases of a guard once: in one call, or without batches in a call for each. Releases without
+/// an answer go to the background task, also if this future is dropped.
 pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
     let mut requests: SmallVec<[Release; 1]> = jobs.iter().map(PendingRelease::request).collect();
     let in_flight = InFlight { core, jobs };
