@@ -17,7 +17,7 @@ use futures_util::future::{Either, select};
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
     Address, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl, SlotRange,
-    UnboundedSender,
+    UnboundedSender, time_of,
 };
 use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion as Resp};
@@ -356,9 +356,7 @@ impl Connection for FredConnection {
     async fn time(&self) -> Result<ServerTime, Failure> {
         let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
         match answer.clone().convert::<(u64, u64)>() {
-            Ok((seconds, micros)) => Ok(ServerTime::from_micros(
-                seconds.saturating_mul(1_000_000).saturating_add(micros),
-            )),
+            Ok((seconds, micros)) => Ok(time_of(seconds, micros)),
             Err(_) => Err(Failure::garbled("TIME", &answer)),
         }
     }

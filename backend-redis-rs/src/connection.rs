@@ -9,7 +9,7 @@ use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::RespVersion;
 use leasehold_redis_common::connection::{
     Bytes, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind,
-    Found, ServerUrl, SlotRange, UnboundedSender,
+    Found, ServerUrl, SlotRange, UnboundedSender, time_of,
 };
 use leasehold_redis_common::remembered::Few;
 use leasehold_redis_common::script::{AddressedCall, ErrorClass};
@@ -204,9 +204,7 @@ fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
         _ => None,
     };
     let (seconds, micros) = time.ok_or_else(|| Failure::garbled("TIME", answer))?;
-    Ok(ServerTime::from_micros(
-        seconds.saturating_mul(1_000_000).saturating_add(micros),
-    ))
+    Ok(time_of(seconds, micros))
 }
 
 /// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.

@@ -16,6 +16,7 @@ mod inspection;
 mod let_expire;
 mod losses;
 mod many;
+mod nesting;
 mod once;
 mod outages;
 mod polls;

@@ -9,6 +9,19 @@ use std::time::Duration;
 
 use leasehold_api::{ClockId, Moment, ServerTime, bounds};
 
+/// The time in the answer to `TIME`. What is too large for it, from a broken proxy, counts as the latest time.
+///
+/// # Examples
+/// ```
+/// use leasehold_redis_common::connection::time_of;
+///
+/// assert_eq!(time_of(2, 500_000).as_micros(), 2_500_000);
+/// assert_eq!(time_of(u64::MAX, 0).as_micros(), u64::MAX);
+/// ```
+pub const fn time_of(seconds: u64, micros: u64) -> ServerTime {
+    ServerTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros))
+}
+
 /// Detects changes of a server's clock.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {

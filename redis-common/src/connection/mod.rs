@@ -28,6 +28,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// What a script has answered.
 pub use bytes::Bytes;
 pub(crate) use checks::Checks;
+pub use clock::time_of;
 pub(crate) use cluster::Cluster;
 pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};
 pub use failure::{Failure, FailureKind};

@@ -1,0 +1,264 @@
+//! Tests of a holder, and what other tests make holders from.
+
+use std::future::Future;
+
+use futures_util::FutureExt;
+
+use super::*;
+use crate::id::{OwnerId, SessionId};
+
+pub(crate) fn at(ms: u64) -> Moment {
+    Moment::from_origin(Duration::from_millis(ms))
+}
+
+pub(crate) fn status(token: u64, deadline_ms: u64) -> LeaseStatus {
+    LeaseStatus {
+        token: FencingToken::new(token),
+        deadline: at(deadline_ms),
+        clock: ClockId::new(1),
+        sent: at(0),
+    }
+}
+
+pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
+    HoldState {
+        operation: Operation {
+            session: SessionId::from_bytes([0; 16]),
+            sequence,
+            owner: OwnerId::from_u64(1),
+        },
+        mode: Mode::Exclusive,
+        lease: Duration::from_millis(lease_ms),
+        renewed: true,
+        fixed_until: None,
+        max_until: None,
+        waiter_lease: Duration::from_secs(5),
+        may_be_offer: false,
+        class: "",
+        since: Moment::default(),
+        loss_reported: false,
+        release_result: Arc::default(),
+    }
+}
+
+pub(crate) fn holder(first: HoldState) -> HolderCell {
+    let key = Key::new("k").expect("valid");
+    let session = Session::foreign(first.operation.session, 1);
+    HolderCell::new(
+        key,
+        &Arc::new(Renewals::new(0)),
+        Arc::new(session),
+        status(7, 1_000),
+        first,
+    )
+}
+
+#[test]
+fn deadline_passes_at_its_moment_and_never_moves_afterwards() {
+    let holder = holder(hold(1, 1_000));
+    assert_eq!(holder.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
+    assert!(!holder.extend(at(1_000), status(7, 2_000)));
+    assert_eq!(holder.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+    holder.lose(Loss::Forced);
+    assert_eq!(holder.validity(at(999), 1), Validity::Lost(Loss::Deadline));
+}
+
+#[test]
+fn older_reply_shortens_nothing() {
+    let holder = holder(hold(1, 1_000));
+    assert!(holder.extend(at(10), status(9, 3_000)));
+    assert!(holder.extend(at(20), status(8, 2_000)));
+    assert_eq!(holder.token(), FencingToken::new(9));
+    assert_eq!(holder.deadline(), at(3_000));
+}
+
+/// What another server promises, which was asked later.
+fn promoted(deadline_ms: u64) -> LeaseStatus {
+    LeaseStatus {
+        clock: ClockId::new(2),
+        sent: at(5),
+        ..status(7, deadline_ms)
+    }
+}
+
+#[test]
+fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
+    let holder = holder(hold(1, 1_000));
+    // A nested hold's lease ends before the one that the old server has promised.
+    assert_eq!(
+        holder.join(at(10), promoted(900), &hold(2, 100), Some(2)),
+        Joined::Yes
+    );
+    assert_eq!(holder.deadline(), at(1_000));
+    holder.clock_stepped(ClockId::new(2));
+    assert_eq!(holder.lost(), Some(Loss::ClockStepped));
+}
+
+#[test]
+fn late_reply_of_another_server_does_not_bring_its_clock_back() {
+    let holder = holder(hold(1, 1_000));
+    assert!(holder.extend(at(10), promoted(3_000)));
+    assert!(holder.extend(at(20), status(7, 2_000)));
+    holder.clock_stepped(ClockId::new(1));
+    assert_eq!(holder.lost(), None, "the key is at the other server");
+    holder.clock_stepped(ClockId::new(2));
+    assert_eq!(holder.lost(), Some(Loss::ClockStepped));
+}
+
+#[test]
+fn longest_renewed_lease_is_renewed() {
+    let holder = holder(hold(1, 1_000));
+    let mut fixed = hold(2, 9_000);
+    fixed.renewed = false;
+    let mut limited = hold(3, 5_000);
+    limited.max_until = Some(at(500));
+    assert_eq!(
+        holder.join(at(0), status(7, 9_000), &fixed, Some(2)),
+        Joined::Yes
+    );
+    assert_eq!(
+        holder.join(at(0), status(7, 9_000), &limited, Some(3)),
+        Joined::Yes
+    );
+    assert_eq!(
+        holder.plan(at(499)).map(|plan| plan.operation.sequence),
+        Some(3)
+    );
+    assert_eq!(
+        holder.plan(at(500)).map(|plan| plan.operation.sequence),
+        Some(1)
+    );
+    assert!(holder.begin_release(at(500), 1).is_some());
+    assert!(holder.plan(at(500)).is_none());
+    assert!(!holder.is_released());
+}
+
+#[test]
+fn loss_of_a_released_hold_spares_the_others() {
+    let holder = holder(hold(1, 1_000));
+    assert_eq!(
+        holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)),
+        Joined::Yes
+    );
+    assert!(holder.begin_release(at(1), 1).is_some());
+    assert!(
+        holder.begin_release(at(1), 1).is_none(),
+        "only the first caller begins the release"
+    );
+    assert!(!holder.lose_through(1, EndReason::Released));
+    assert!(matches!(holder.validity(at(1), 2), Validity::ValidUntil(_)));
+    assert!(holder.lose_through(2, EndReason::Expired));
+    assert_eq!(holder.validity(at(1), 2), Validity::Lost(Loss::Expired));
+    assert_eq!(holder.validity(at(1), 1), Validity::Released);
+}
+
+#[test]
+fn hold_with_a_greater_token_loses_the_holder() {
+    // Two holds that were granted together may each say that they are two.
+    for holds in [Some(1), None, Some(2)] {
+        let other = holder(hold(1, 1_000));
+        let joined = other.join(at(0), status(7, 1_000), &hold(2, 1_000), holds);
+        assert_eq!(joined, Joined::Yes);
+        let joined = other.join(at(0), status(8, 1_000), &hold(3, 1_000), holds);
+        assert_eq!(joined, Joined::Later);
+        assert_eq!(other.token(), FencingToken::new(7), "{holds:?}");
+        let validity = other.validity(at(1), 1);
+        assert_eq!(validity, Validity::Lost(Loss::Unknown), "{holds:?}");
+        assert!(!other.is_unreleased(3), "{holds:?}");
+    }
+}
+
+#[test]
+fn hold_with_a_lesser_token_is_gone() {
+    let holder = holder(hold(1, 1_000));
+    let joined = holder.join(at(0), status(6, 1_000), &hold(2, 1_000), Some(2));
+    assert_eq!(joined, Joined::Earlier);
+    assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
+}
+
+#[test]
+fn conversion_may_change_the_token_of_a_holder() {
+    let holder = holder(hold(1, 1_000));
+    holder.converts();
+    for token in [8, 6] {
+        let joined = holder.join(at(0), status(token, 1_000), &hold(token, 1_000), Some(2));
+        assert_eq!(joined, Joined::Yes);
+    }
+    let joined = holder.join(at(0), status(9, 1_000), &hold(9, 1_000), Some(1));
+    assert_eq!(joined, Joined::Later);
+    assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Unknown));
+}
+
+/// Another client's floor, or the release of a write hold, may change it.
+#[test]
+fn token_of_readers_may_grow() {
+    let reader = |sequence| HoldState {
+        mode: Mode::Shared,
+        ..hold(sequence, 1_000)
+    };
+    let holder = holder(reader(1));
+    for token in [8, 6] {
+        let joined = holder.join(at(0), status(token, 1_000), &reader(token), Some(2));
+        assert_eq!(joined, Joined::Yes);
+    }
+    let joined = holder.join(at(0), status(9, 1_000), &reader(9), None);
+    assert_eq!(joined, Joined::Later);
+}
+
+#[test]
+fn answer_from_before_a_step_counts_only_if_it_is_the_last() {
+    let holder = holder(hold(1, 1_000));
+    assert!(holder.extend(at(10), promoted(900)));
+    assert!(holder.outdated(at(4)));
+    assert!(!holder.outdated(at(5)));
+    assert_eq!(holder.lost(), Some(Loss::ClockStepped));
+}
+
+#[test]
+fn hold_that_a_later_release_does_not_count_is_lost() {
+    let holder = holder(hold(1, 1_000));
+    let mut younger = hold(2, 1_000);
+    younger.since = at(20);
+    let joined = holder.join(at(20), status(7, 1_000), &younger, Some(2));
+    assert_eq!(joined, Joined::Yes);
+    assert!(holder.begin_release(at(20), 1).is_some());
+    holder.ended(at(10));
+    assert_eq!(holder.lost(), None, "it was granted after the release");
+    holder.ended(at(20));
+    assert_eq!(holder.lost(), Some(Loss::Unknown));
+}
+
+#[test]
+fn join_wakes_nobody() {
+    let holder = holder(hold(1, 1_000));
+    let before = holder.changed.version();
+    let joined = holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2));
+    assert_eq!(joined, Joined::Yes);
+    assert_eq!(holder.changed.version(), before, "join wakes nobody");
+    holder.wake();
+    assert_ne!(holder.changed.version(), before);
+}
+
+/// Its holder at the server may have ended, and the new one counts two holds as well.
+#[test]
+fn nothing_joins_a_holder_that_is_released() {
+    let holder = holder(hold(1, 1_000));
+    assert!(holder.begin_release(at(0), 1).is_some());
+    let joined = holder.join(at(0), status(7, 500), &hold(2, 500), Some(2));
+    assert_eq!(joined, Joined::Later);
+    assert!(holder.is_released());
+}
+
+#[test]
+fn shutdown_is_a_loss_and_wakes_its_waiter() {
+    let holder = holder(hold(1, 1_000));
+    let changed = holder.changed.changed(holder.changed.version());
+    let mut changed = std::pin::pin!(changed);
+    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
+    assert!(changed.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(holder.shut_down(at(1)).len(), 1);
+    assert_eq!(changed.now_or_never(), Some(()));
+    let validity = holder.validity(at(1), 1);
+    assert_eq!(validity, Validity::Lost(Loss::ClientClosed));
+    assert!(holder.begin_release(at(1), 1).is_none());
+}
