@@ -6,11 +6,11 @@ keep_going=false
 # step HEADING COMMAND...: runs and times a step. Never call it in a condition, because `set -e`
 # does not apply there. A failed step ends the run, or its lane, unless `keep_going` is true.
 step() {
-    local begun=$SECONDS took failed=""
+    local begun=$SECONDS took failed="" TIMEFORMAT="--- $1: %0U s of processor time, %0S s of the system's"
     printf '\n=== %s\n' "$1"
     echo "$1" >"$TMPDIR/current"
     set +e
-    (set -e; "${@:2}")
+    time (set -e; "${@:2}")
     [ $? -eq 0 ] || failed=" FAILED"
     set -e
     took=$((SECONDS - begun))
