@@ -1,5 +1,6 @@
 //! The chart of the README: how often each lock had two holders at once, from the summaries of saved runs.
 
+use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::checker::Promise;
@@ -19,13 +20,14 @@ const BARS: f64 = 330.0;
 const WIDTH: usize = 760;
 
 /// A lock, on all its servers.
-struct Line {
-    name: String,
+#[derive(Default)]
+struct Line<'a> {
+    name: &'a str,
     taken: usize,
     overlaps: usize,
 }
 
-impl Line {
+impl Line<'_> {
     fn rate(&self) -> f64 {
         self.overlaps as f64 * 1_000.0 / self.taken.max(1) as f64
     }
@@ -47,37 +49,26 @@ fn name(subject: &str) -> Option<&str> {
     Some(found.map_or(subject, |(_, name)| name))
 }
 
-fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line> {
-    let mut lines: Vec<Line> = Vec::new();
+fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line<'a>> {
+    let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
     for summary in summaries {
         let Some(name) = name(&summary.about.subject) else {
             continue;
         };
-        let convicts =
-            |it: &&crate::verdict::Broken| it.convicts && it.promise == Promise::Exclusion;
-        let overlaps: usize = summary
-            .broken
-            .iter()
-            .filter(convicts)
-            .map(|it| it.count)
-            .sum();
-        let taken = summary.figures.holds;
-        match lines.iter_mut().find(|line| line.name == name) {
-            Some(line) => {
-                (line.taken, line.overlaps) = (line.taken + taken, line.overlaps + overlaps);
+        let line = lines.entry(name).or_default();
+        line.name = name;
+        line.taken += summary.figures.holds;
+        for broken in summary.broken.iter().filter(|it| it.convicts) {
+            if broken.promise == Promise::Exclusion {
+                line.overlaps += broken.count;
             }
-            None => lines.push(Line {
-                name: name.into(),
-                taken,
-                overlaps,
-            }),
         }
     }
+    let mut lines: Vec<_> = lines.into_values().collect();
     // Those with the fewest first, and of these the one with the most evidence.
     lines.sort_by(|one, other| {
-        one.rate()
-            .total_cmp(&other.rate())
-            .then(other.taken.cmp(&one.taken))
+        let by_rate = one.rate().total_cmp(&other.rate());
+        by_rate.then(other.taken.cmp(&one.taken))
     });
     lines
 }
@@ -156,10 +147,8 @@ mod tests {
             run("broken-releases-anyone", 10, 10, true),
         ];
         let lines = lines(runs.iter());
-        let shown: Vec<_> = lines
-            .iter()
-            .map(|it| (it.name.as_str(), it.taken, it.rate()))
-            .collect();
+        let shown = lines.iter().map(|it| (it.name, it.taken, it.rate()));
+        let shown: Vec<_> = shown.collect();
         assert_eq!(
             shown,
             [("leasehold", 1_000, 0.0), ("redis-semaphore", 500, 10.0)]

@@ -3,12 +3,13 @@
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command as Program, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::Failure;
+use crate::history::Answer;
 use crate::protocol::{Command, Reply};
 
 /// How long a process may take to start.
@@ -17,15 +18,6 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 const REPLY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a process may take to exit after its input has closed.
 const EXIT_WITHIN: Duration = Duration::from_secs(10);
-
-/// Why there is no reply.
-#[derive(Debug)]
-pub(crate) enum NoReply {
-    /// The process has ended.
-    Ended,
-    /// The process is silent, and was killed for it.
-    Silent,
-}
 
 /// What the nemesis sees of a client: the process of the moment.
 #[derive(Debug, Default)]
@@ -41,7 +33,9 @@ impl Target {
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
-        self.process.lock().unwrap_or_else(PoisonError::into_inner)
+        self.process
+            .lock()
+            .expect("no thread panics while it has it")
     }
 }
 
@@ -85,26 +79,24 @@ impl<'a> Client<'a> {
         }
     }
 
-    /// Sends a command and waits for the reply.
-    pub(crate) fn ask(&mut self, command: &Command) -> Result<Reply, NoReply> {
+    /// Sends a command and waits for the reply. Without one, the process is killed or silent.
+    pub(crate) fn ask(&mut self, command: &Command) -> Result<Reply, Answer> {
         let mut line = serde_json::to_string(command).expect("a command is JSON");
         line.push('\n');
-        let input = self.input.as_mut().ok_or(NoReply::Ended)?;
-        input
-            .write_all(line.as_bytes())
-            .map_err(|_| NoReply::Ended)?;
+        let input = self.input.as_mut().ok_or(Answer::Killed)?;
+        let sent = input.write_all(line.as_bytes());
+        sent.map_err(|_| Answer::Killed)?;
         self.reply(REPLY_WITHIN)
     }
 
-    fn reply(&self, within: Duration) -> Result<Reply, NoReply> {
+    fn reply(&self, within: Duration) -> Result<Reply, Answer> {
         match self.lines.recv_timeout(within) {
-            Ok(line) => Ok(
-                serde_json::from_str(&line).unwrap_or_else(|error| Reply::Error {
-                    text: format!("not a reply: {line}: {error}"),
-                }),
-            ),
-            Err(RecvTimeoutError::Disconnected) => Err(NoReply::Ended),
-            Err(RecvTimeoutError::Timeout) => Err(NoReply::Silent),
+            Ok(line) => Ok(serde_json::from_str(&line).unwrap_or_else(|error| {
+                let text = format!("not a reply: {line}: {error}");
+                Reply::Error { text }
+            })),
+            Err(RecvTimeoutError::Disconnected) => Err(Answer::Killed),
+            Err(RecvTimeoutError::Timeout) => Err(Answer::Silence),
         }
     }
 

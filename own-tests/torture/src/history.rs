@@ -12,7 +12,6 @@ use serde::{Deserialize, Serialize};
 use crate::Failure;
 use crate::protocol::Mode;
 
-/// A run and its history.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct History {
     pub(crate) about: About,
@@ -39,7 +38,6 @@ pub(crate) struct About {
     pub(crate) skew_ppm: i64,
 }
 
-/// An entry of a history.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "entry", rename_all = "snake_case")]
 pub(crate) enum Entry {
@@ -52,7 +50,6 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
-    /// When it began.
     pub(crate) fn at(&self) -> u64 {
         match self {
             Self::Operation(operation) => operation.invoked,
@@ -73,11 +70,13 @@ impl fmt::Display for Entry {
                 write!(f, "client {client}: {} `{key}`: {}", it.call, it.answer)
             }
             Self::Fault(it) => {
-                write!(f, "{:>11}  {:>11}  ", ms(it.from), ms(it.until))?;
-                match it.client {
-                    Some(client) => write!(f, "nemesis: {} {client}", it.kind)?,
-                    None => write!(f, "nemesis: {}", it.kind)?,
-                }
+                write!(
+                    f,
+                    "{:>11}  {:>11}  {}",
+                    ms(it.from),
+                    ms(it.until),
+                    it.name()
+                )?;
                 let breaks = |assumption| write!(f, " (breaks {assumption:?})");
                 it.breaks.map_or(Ok(()), breaks)
             }
@@ -131,6 +130,26 @@ pub(crate) struct Operation {
     pub(crate) answer: Answer,
 }
 
+impl Operation {
+    /// An operation that has no answer yet.
+    pub(crate) fn begin(client: usize, hold: u64, key: &str, call: Call, invoked: u64) -> Self {
+        Self {
+            client,
+            hold,
+            key: key.into(),
+            call,
+            invoked,
+            completed: None,
+            answer: Answer::Silence,
+        }
+    }
+
+    /// When it ended. If it never did, when it began.
+    pub(crate) fn ended(&self) -> u64 {
+        self.completed.unwrap_or(self.invoked)
+    }
+}
+
 /// The calls to a client process, and to the register of the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -161,19 +180,16 @@ pub(crate) enum Call {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Answer {
-    /// The client holds the lock.
     Held {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         token: Option<u64>,
     },
-    /// The client doesn't hold the lock.
     Free,
     /// The register did it. A claim reads this value.
     Accepted {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         value: Option<u64>,
     },
-    /// The register refused the token.
     Refused,
     /// The library said that it failed. The outcome may be unknown.
     Error(String),
@@ -201,6 +217,15 @@ pub(crate) struct Fault {
     pub(crate) breaks: Option<Assumption>,
 }
 
+impl Fault {
+    pub(crate) fn name(&self) -> String {
+        match self.client {
+            Some(client) => format!("nemesis: {} {client}", self.kind),
+            None => format!("nemesis: {}", self.kind),
+        }
+    }
+}
+
 /// The assumptions of docs/semantics.md.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(crate) enum Assumption {
@@ -225,7 +250,6 @@ impl History {
         Ok(file.flush()?)
     }
 
-    /// Reads what [`save`](Self::save) has written.
     pub(crate) fn load(path: &Path) -> Result<Self, Failure> {
         let file = std::fs::File::open(path)?;
         let mut lines = std::io::BufReader::new(file).lines();

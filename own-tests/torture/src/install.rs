@@ -14,16 +14,10 @@ pub(crate) fn python() -> Result<PathBuf, Failure> {
     let interpreter = folder.join("bin/python");
     once(&folder, || {
         run(Program::new("python3").args(["-m", "venv"]).arg(&folder))?;
-        let pip = [
-            "-m",
-            "pip",
-            "install",
-            "-q",
-            "--disable-pip-version-check",
-            "-r",
-        ];
-        run(Program::new(&interpreter)
-            .args(pip)
+        let pip = "-m pip install -q --disable-pip-version-check -r";
+        let mut program = Program::new(&interpreter);
+        run(program
+            .args(pip.split(' '))
             .arg(adapter("requirements.txt")))
     })?;
     Ok(interpreter)
@@ -64,12 +58,9 @@ fn once(folder: &Path, install: impl FnOnce() -> Result<(), Failure>) -> Result<
 }
 
 fn run(program: &mut Program) -> Result<(), Failure> {
-    let status = program
-        .status()
-        .map_err(|error| format!("{program:?}: {error}"))?;
-    if status.success() {
-        Ok(())
-    } else {
-        Err(format!("{program:?}: {status}").into())
+    match program.status() {
+        Ok(status) if status.success() => Ok(()),
+        Ok(status) => Err(format!("{program:?}: {status}").into()),
+        Err(error) => Err(format!("{program:?}: {error}").into()),
     }
 }

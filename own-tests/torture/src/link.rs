@@ -18,12 +18,31 @@ pub(crate) fn fixed(address: SocketAddr) -> Upstream {
 }
 
 /// Which directions are cut.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Cut {
-    pub(crate) requests: bool,
-    pub(crate) replies: bool,
+    requests: bool,
+    replies: bool,
     /// Connections are closed, with all that is under way in them, and new ones are refused at once.
-    pub(crate) refused: bool,
+    refused: bool,
+}
+
+impl Cut {
+    pub(crate) const NONE: Self = Self::new(false, false);
+    pub(crate) const REQUESTS: Self = Self::new(true, false);
+    pub(crate) const REPLIES: Self = Self::new(false, true);
+    pub(crate) const BOTH: Self = Self::new(true, true);
+    pub(crate) const REFUSED: Self = Self {
+        refused: true,
+        ..Self::BOTH
+    };
+
+    const fn new(requests: bool, replies: bool) -> Self {
+        Self {
+            requests,
+            replies,
+            refused: false,
+        }
+    }
 }
 
 /// A proxy in front of one server, for one client. What is sent while a direction is cut arrives after it is
@@ -40,7 +59,7 @@ impl Link {
     pub(crate) fn start(runtime: &Handle, upstream: Upstream) -> std::io::Result<Self> {
         let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
         let address = listener.local_addr()?;
-        let (cut, watching) = watch::channel(Cut::default());
+        let (cut, watching) = watch::channel(Cut::NONE);
         runtime.spawn(async move {
             while let Ok((client, _)) = listener.accept().await {
                 tokio::spawn(serve(client, upstream.clone(), watching.clone()));
@@ -63,7 +82,7 @@ impl Link {
 async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>) {
     let (mut connecting, mut closing) = (cut.clone(), cut.clone());
     // A connection is made only if both directions are there.
-    let decided = connecting.wait_for(|cut| cut.refused || *cut == Cut::default());
+    let decided = connecting.wait_for(|cut| cut.refused || *cut == Cut::NONE);
     if decided.await.is_ok_and(|cut| cut.refused) {
         return;
     }
@@ -133,27 +152,20 @@ mod tests {
         let listener = listener.expect("a free port");
         let address = listener.local_addr().expect("an address");
         let link = Link::start(runtime.handle(), fixed(address)).expect("a link");
-        let cut = |requests, refused| {
-            link.set(Cut {
-                requests,
-                replies: false,
-                refused,
-            });
-        };
         runtime.block_on(async {
             let mut client = TcpStream::connect(link.address()).await.expect("open");
             let (mut server, _) = listener.accept().await.expect("a connection");
             client.write_all(b"one").await.expect("sent");
             assert_eq!(read(&mut server, IN_TIME).await, Some(b"one".to_vec()));
-            cut(true, false);
+            link.set(Cut::REQUESTS);
             client.write_all(b"two").await.expect("sent");
             assert_eq!(read(&mut server, SOON).await, None, "held back");
-            cut(true, true);
+            link.set(Cut::REFUSED);
             assert_eq!(read(&mut client, IN_TIME).await, Some(Vec::new()));
             assert_eq!(read(&mut server, IN_TIME).await, Some(Vec::new()), "lost");
             let mut refused = TcpStream::connect(link.address()).await.expect("open");
             assert_eq!(read(&mut refused, IN_TIME).await, Some(Vec::new()));
-            cut(false, false);
+            link.set(Cut::NONE);
             let mut again = TcpStream::connect(link.address()).await.expect("open");
             let (mut server, _) = listener.accept().await.expect("a connection");
             again.write_all(b"three").await.expect("sent");

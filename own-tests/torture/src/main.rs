@@ -35,9 +35,6 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
-use adapter::coordination::{self, Work};
-use adapter::leasehold::{Backend, Broken, Leasehold};
-use adapter::specimens::Tutorial;
 use history::History;
 use run::Plan;
 use topology::Topology;
@@ -129,52 +126,14 @@ enum Side {
         #[arg(long)]
         html: bool,
     },
-    /// A client process of leasehold, which talks to the controller.
+    /// A client process of a subject that is written in Rust, which talks to the controller.
     #[command(hide = true)]
     Client {
-        backend: Backend,
-        #[command(flatten)]
-        to: ClientArgs,
-        #[arg(long)]
-        broken: Option<Broken>,
+        subject: String,
+        lease_ms: u64,
+        #[arg(required = true)]
+        urls: Vec<String>,
     },
-    /// A client process that runs jobs, or stands for elections.
-    #[command(hide = true)]
-    Coordinate {
-        work: Work,
-        backend: Backend,
-        #[command(flatten)]
-        to: ClientArgs,
-    },
-    /// A client process of a lock as tutorials write it.
-    #[command(hide = true)]
-    Specimen {
-        name: String,
-        #[command(flatten)]
-        to: ClientArgs,
-    },
-    /// A client process of another library.
-    #[cfg(feature = "peers")]
-    #[command(hide = true)]
-    Peer {
-        peer: adapter::peers::Peer,
-        #[command(flatten)]
-        to: ClientArgs,
-    },
-}
-
-// What every client process is told. Not a doc comment, which clap would show as that of the command.
-#[derive(Debug, clap::Args)]
-struct ClientArgs {
-    lease_ms: u64,
-    #[arg(required = true)]
-    urls: Vec<String>,
-}
-
-impl ClientArgs {
-    const fn lease(&self) -> Duration {
-        Duration::from_millis(self.lease_ms)
-    }
 }
 
 fn main() -> ExitCode {
@@ -193,7 +152,11 @@ fn main() -> ExitCode {
             print!("{page}");
             true
         }),
-        Some(side) => serve(side).map(|()| true),
+        Some(Side::Client {
+            subject,
+            lease_ms,
+            urls,
+        }) => serve(&subject, Duration::from_millis(lease_ms), urls).map(|()| true),
         None if args.list => {
             subject::ALL.iter().for_each(|it| println!("{}", it.name));
             Ok(true)
@@ -214,32 +177,12 @@ fn main() -> ExitCode {
 }
 
 /// Runs a client process.
-fn serve(side: Side) -> Result<(), Failure> {
+fn serve(subject: &str, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()?;
-    runtime.block_on(async {
-        match side {
-            Side::Report { .. } => unreachable!("not a client process"),
-            Side::Client {
-                backend,
-                to,
-                broken,
-            } => {
-                let locks = Leasehold::connect(backend, &to.urls, to.lease(), broken);
-                adapter::serve(locks.await?).await
-            }
-            Side::Coordinate { work, backend, to } => {
-                coordination::run(backend, work, to.lease(), &to.urls).await
-            }
-            Side::Specimen { name, to } => {
-                adapter::serve(Tutorial::connect(&name, &to.urls[0]).await?).await
-            }
-            #[cfg(feature = "peers")]
-            Side::Peer { peer, to } => adapter::peers::run(peer, to.lease(), to.urls).await,
-        }
-    })
+    runtime.block_on(subject::find(subject)?.serve(lease, urls))
 }
 
 /// Checks a saved history. Returns whether the subject kept its promises.
@@ -248,7 +191,7 @@ fn check(path: &Path, save_to: Option<&Path>) -> Result<bool, Failure> {
     let verdict = verdict::print(&history);
     if let (Some(folder), Some(run)) = (save_to, path.file_stem()) {
         std::fs::create_dir_all(folder)?;
-        verdict.save(&history, folder, &run.to_string_lossy())?;
+        verdict.save(folder, &run.to_string_lossy())?;
     }
     Ok(verdict.is_acquitted())
 }
@@ -263,31 +206,21 @@ fn torment(args: &Args) -> Result<bool, Failure> {
     let mut verdicts = Vec::new();
     for seed in args.seed..args.seed + args.repeat {
         let name = format!("{}-{}-{seed}", subject.name, args.on.name());
+        let log = &args.out.join(format!("{name}.log"));
         let (history, ended) = run::run(&Plan {
+            args,
             subject,
-            topology: args.on,
-            time: Duration::from_secs_f64(args.minutes * 60.0),
             seed,
-            clients: args.clients,
-            lease: Duration::from_millis(args.lease_ms),
-            within: args.within,
-            only: &args.only,
-            long: args.long,
-            log: &args.out.join(format!("{name}.log")),
+            log,
         })?;
         history.save(&args.out.join(format!("{name}.jsonl")))?;
         ended?;
         let verdict = verdict::print(&history);
-        verdict.save(&history, &args.out, &name)?;
+        verdict.save(&args.out, &name)?;
         verdicts.push(verdict);
     }
     verdict::print_seen(&verdicts);
-    Ok(verdicts.iter().all(verdict::Judged::is_acquitted))
-}
-
-/// Where a minimal history is saved.
-fn path_of(folder: &Path, run: &str, number: usize) -> PathBuf {
-    folder.join(format!("{run}.violation-{number}.jsonl"))
+    Ok(verdicts.iter().all(checker::Verdict::is_acquitted))
 }
 
 #[cfg(test)]

@@ -10,10 +10,10 @@ use crate::checker::{STALL, STOPPED, SUSPENDED};
 use crate::client::Target;
 use crate::history::Assumption;
 use crate::link::{Cut, Link};
-use crate::random::Random;
+use crate::random::{Random, between};
 use crate::record::Record;
-use crate::run::is_chosen;
-use crate::topology::{Kind, Servers, outside, within};
+use crate::run::Plan;
+use crate::topology::{Fault, Kind, Servers, outside, within};
 
 /// Both nemeses pause between two faults.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(2_000)];
@@ -47,11 +47,10 @@ const OF_CLIENTS: [&str; 11] = [
 /// What both nemeses know.
 #[derive(Debug)]
 pub(crate) struct Nemesis<'a> {
+    pub(crate) plan: Plan<'a>,
     pub(crate) record: &'a Record,
     /// Set when the faults must end.
     pub(crate) calm: &'a AtomicBool,
-    pub(crate) lease: Duration,
-    pub(crate) only: &'a [String],
 }
 
 impl Nemesis<'_> {
@@ -60,7 +59,7 @@ impl Nemesis<'_> {
     }
 
     fn pause(&self, random: &mut Random) {
-        self.record.sleep(random.between(PAUSES[0], PAUSES[1]));
+        self.record.sleep(between(random, PAUSES[0], PAUSES[1]));
     }
 
     /// Kills, stops, suspends and cuts off clients, and steps their clocks, one at a time. There may be no clocks.
@@ -72,16 +71,17 @@ impl Nemesis<'_> {
         random: &mut Random,
     ) {
         let kinds = self.kinds_of_clients(links, clocks);
+        let lease = self.plan.lease();
         let mut suspended = vec![0; targets.len()];
         while self.goes_on() {
             self.pause(random);
             if kinds.is_empty() {
                 continue;
             }
-            let client = random.below(targets.len());
+            let client = random.usize(..targets.len());
             let (target, all_links, links) = (&targets[client], links, &links[client]);
-            let time = random.between(self.lease / 2, self.lease * 3);
-            match kinds[random.below(kinds.len())] {
+            let time = between(random, lease / 2, lease * 3);
+            match kinds[random.usize(..kinds.len())] {
                 KILLED => self.kill(client, target),
                 STOPPED => self.stop(client, target, time),
                 STEPPED => self.step(client, &clocks[client], random),
@@ -89,12 +89,15 @@ impl Nemesis<'_> {
                     let clock = (&clocks[client], &mut suspended[client]);
                     self.suspend(client, target, clock, time);
                 }
-                REFUSED if random.percent(50) => self.refuse(None, all_links, random),
+                REFUSED if random.bool() => self.refuse(None, all_links, random),
                 REFUSED => self.refuse(Some(client), &all_links[client..=client], random),
                 cut => {
-                    let one = random.below(links.len());
-                    let all = random.percent(50);
-                    let links = if all { links } else { &links[one..=one] };
+                    let one = random.usize(..links.len());
+                    let links = if random.bool() {
+                        links
+                    } else {
+                        &links[one..=one]
+                    };
                     self.cut(client, links, time, cut);
                 }
             }
@@ -110,7 +113,7 @@ impl Nemesis<'_> {
             _ => true,
         };
         let all = OF_CLIENTS.into_iter().filter(possible);
-        all.filter(|kind| is_chosen(self.only, kind)).collect()
+        all.filter(|kind| self.plan.chooses(kind)).collect()
     }
 
     fn kill(&self, client: usize, target: &Target) {
@@ -154,23 +157,22 @@ impl Nemesis<'_> {
     /// Steps the wall clock of a client. It may show the future or the past. No deadline depends on it.
     fn step(&self, client: usize, clock: &SteppedClock, random: &mut Random) {
         let from = self.record.now();
-        let by = micros(random.between(Duration::ZERO, STEP));
-        clock.set(if random.percent(50) { by } else { -by });
+        let by = micros(between(random, Duration::ZERO, STEP));
+        clock.set(if random.bool() { by } else { -by });
         self.record.fault(within(STEPPED), Some(client), from);
     }
 
     /// Cuts a client off from one server, or from all.
     fn cut(&self, client: usize, links: &[Link], time: Duration, kind: &'static str) {
-        let (requests, replies) = (kind != LOSE_REPLIES, kind != LOSE_REQUESTS);
-        let from = self.record.now();
-        let cut = Cut {
-            requests,
-            replies,
-            refused: false,
+        let cut = match kind {
+            LOSE_REQUESTS => Cut::REQUESTS,
+            LOSE_REPLIES => Cut::REPLIES,
+            _ => Cut::BOTH,
         };
+        let from = self.record.now();
         links.iter().for_each(|it| it.set(cut));
         self.record.sleep(time);
-        links.iter().for_each(|it| it.set(Cut::default()));
+        links.iter().for_each(|it| it.set(Cut::NONE));
         self.record.fault(within(kind).delays(), Some(client), from);
     }
 
@@ -178,44 +180,36 @@ impl Nemesis<'_> {
     /// are refused at once, as by a firewall that restarts. So calls are in doubt first, and then fail fast.
     fn refuse(&self, client: Option<usize>, links: &[Vec<Link>], random: &mut Random) {
         let set = |cut| links.iter().flatten().for_each(|it| it.set(cut));
-        let cut = random.between(Duration::ZERO, self.lease / 2);
+        let lease = self.plan.lease();
+        let cut = between(random, Duration::ZERO, lease / 2);
         // Long enough for the pauses of what is tried again in the background to get longer than those of a caller.
-        let refused = random.between(self.lease / 2, self.lease * 3 / 2);
+        let refused = between(random, lease / 2, lease * 3 / 2);
         let from = self.record.now();
-        let both = Cut {
-            requests: true,
-            replies: true,
-            refused: false,
-        };
-        set(both);
+        set(Cut::BOTH);
         self.record.sleep(cut);
-        set(Cut {
-            refused: true,
-            ..both
-        });
+        set(Cut::REFUSED);
         self.record.sleep(refused);
-        set(Cut::default());
+        set(Cut::NONE);
         self.record.fault(within(REFUSED).delays(), client, from);
     }
 
-    /// Does these kinds of faults to the servers, one at a time.
-    pub(crate) fn torment_servers(
+    /// Does these faults to the servers, one at a time.
+    pub(crate) fn torment_servers<S: Servers>(
         &self,
-        servers: &mut dyn Servers,
-        kinds: &[(usize, Kind)],
+        servers: &mut S,
+        faults: &[Fault<S>],
         random: &mut Random,
     ) {
         let mut looked = self.record.now();
         while self.goes_on() {
             self.pause(random);
             looked = note_failovers(self.record, servers, looked);
-            if kinds.is_empty() {
+            let Some((kind, inject)) = random.choice(faults) else {
                 continue;
-            }
-            let (number, kind) = kinds[random.below(kinds.len())];
+            };
             let from = self.record.now();
-            servers.inject(number, random);
-            self.record.fault(kind, None, from);
+            inject(servers, random);
+            self.record.fault(*kind, None, from);
             looked = note_failovers(self.record, servers, looked);
         }
     }
@@ -236,7 +230,7 @@ impl Nemesis<'_> {
 
 /// Notes that the servers have promoted a replica on their own since the last look. The last writes may not have
 /// reached it. Returns the time of this look.
-pub(crate) fn note_failovers(record: &Record, servers: &mut dyn Servers, looked: u64) -> u64 {
+pub(crate) fn note_failovers(record: &Record, servers: &mut impl Servers, looked: u64) -> u64 {
     const KIND: Kind = outside("failover that nobody asked for", Assumption::A1).delays();
     let now = record.now();
     if servers.have_failed_over() {
@@ -245,6 +239,6 @@ pub(crate) fn note_failovers(record: &Record, servers: &mut dyn Servers, looked:
     now
 }
 
-fn micros(time: Duration) -> i64 {
+pub(crate) fn micros(time: Duration) -> i64 {
     i64::try_from(time.as_micros()).expect("a short time")
 }

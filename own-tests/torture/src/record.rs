@@ -1,14 +1,16 @@
 //! What the threads of a run share: the clock, the history, and the registers that the locks protect.
 
 use std::collections::BTreeMap;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::history::{Answer, Call, Entry, Fault, Operation};
 use crate::topology::Kind;
 
-/// The record of a run.
+/// Of each mutex.
+const UNHARMED: &str = "no thread panics while it has the mutex";
+
 #[derive(Debug)]
 pub(crate) struct Record {
     began: Instant,
@@ -27,30 +29,6 @@ struct Register {
     fenced: u64,
     /// Written by anybody.
     plain: u64,
-}
-
-/// An operation that has begun.
-#[derive(Clone, Debug)]
-pub(crate) struct Begun {
-    pub(crate) client: usize,
-    pub(crate) hold: u64,
-    pub(crate) key: String,
-    pub(crate) call: Call,
-    pub(crate) invoked: u64,
-}
-
-impl Begun {
-    fn end(self, completed: Option<u64>, answer: Answer) -> Entry {
-        Entry::Operation(Operation {
-            client: self.client,
-            hold: self.hold,
-            key: self.key,
-            call: self.call,
-            invoked: self.invoked,
-            completed,
-            answer,
-        })
-    }
 }
 
 impl Record {
@@ -89,7 +67,6 @@ impl Record {
         }
     }
 
-    /// A number for an acquisition.
     pub(crate) fn next_hold(&self) -> u64 {
         self.holds.fetch_add(1, Ordering::Relaxed)
     }
@@ -100,10 +77,13 @@ impl Record {
     }
 
     /// Records an operation that ends now, or never if there is no answer.
-    pub(crate) fn operation(&self, begun: Begun, answer: Answer) {
+    pub(crate) fn operation(&self, begun: Operation, answer: Answer) {
         let answered = !matches!(answer, Answer::Killed | Answer::Silence);
-        let completed = answered.then(|| self.now());
-        self.push(begun.end(completed, answer));
+        self.push(Entry::Operation(Operation {
+            completed: answered.then(|| self.now()),
+            answer,
+            ..begun
+        }));
     }
 
     /// Records a fault that ends now.
@@ -124,58 +104,38 @@ impl Record {
 
     /// Reads the register without fences.
     pub(crate) fn plain(&self, key: &str) -> u64 {
-        self.registers()
-            .get(key)
-            .map_or(0, |register| register.plain)
+        let registers = self.registers.lock().expect(UNHARMED);
+        registers.get(key).map_or(0, |register| register.plain)
     }
 
-    /// Applies an operation on a register. Returns the answer.
-    pub(crate) fn apply(&self, begun: Begun) -> Answer {
-        let mut registers = self.registers();
+    pub(crate) fn apply(&self, begun: Operation) -> Answer {
+        let mut registers = self.registers.lock().expect(UNHARMED);
         let register = registers.entry(begun.key.clone()).or_default();
-        let accepted = Answer::Accepted { value: None };
-        let answer = match begun.call {
+        let mut answer = Answer::Accepted { value: None };
+        match begun.call {
             Call::Claim { token } | Call::Write { token, .. } if token < register.claimed => {
-                Answer::Refused
+                answer = Answer::Refused;
             }
             Call::Claim { token } => {
                 register.claimed = token;
-                Answer::Accepted {
-                    value: Some(register.fenced),
-                }
+                let value = Some(register.fenced);
+                answer = Answer::Accepted { value };
             }
-            Call::Write { token, value } => {
-                (register.claimed, register.fenced) = (token, value);
-                accepted
-            }
-            Call::PlainWrite { value } => {
-                register.plain = value;
-                accepted
-            }
+            Call::Write { token, value } => (register.claimed, register.fenced) = (token, value),
+            Call::PlainWrite { value } => register.plain = value,
             Call::Acquire { .. } | Call::Check | Call::Release => unreachable!("not on a register"),
-        };
+        }
         // Still under the lock, so the history has the order in which the register was written.
         self.operation(begun, answer.clone());
         answer
     }
 
-    /// Takes the entries.
     pub(crate) fn take(&self) -> Vec<Entry> {
-        std::mem::take(&mut *self.entries())
+        std::mem::take(&mut *self.entries.lock().expect(UNHARMED))
     }
 
     fn push(&self, entry: Entry) {
-        self.entries().push(entry);
-    }
-
-    fn entries(&self) -> MutexGuard<'_, Vec<Entry>> {
-        self.entries.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn registers(&self) -> MutexGuard<'_, BTreeMap<String, Register>> {
-        self.registers
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.entries.lock().expect(UNHARMED).push(entry);
     }
 }
 
@@ -186,42 +146,18 @@ mod tests {
     #[test]
     fn fenced_register_refuses_tokens_below_the_highest() {
         let record = Record::new();
-        let apply = |call| {
-            record.apply(Begun {
-                client: 0,
-                hold: 0,
-                key: "one".into(),
-                call,
-                invoked: 0,
-            })
-        };
+        let apply = |call| record.apply(Operation::begin(0, 0, "one", call, 0));
+        let claim = |token| apply(Call::Claim { token });
+        let write = |token, value| apply(Call::Write { token, value });
         let read = |value| Answer::Accepted { value: Some(value) };
         let accepted = Answer::Accepted { value: None };
-        assert_eq!(apply(Call::Claim { token: 33 }), read(0));
-        assert_eq!(
-            apply(Call::Write {
-                token: 33,
-                value: 1
-            }),
-            accepted
-        );
-        assert_eq!(apply(Call::Claim { token: 34 }), read(1));
-        assert_eq!(
-            apply(Call::Write {
-                token: 33,
-                value: 2
-            }),
-            Answer::Refused
-        );
-        assert_eq!(apply(Call::Claim { token: 33 }), Answer::Refused);
-        assert_eq!(
-            apply(Call::Write {
-                token: 34,
-                value: 2
-            }),
-            accepted
-        );
-        assert_eq!(apply(Call::Claim { token: 34 }), read(2));
+        assert_eq!(claim(33), read(0));
+        assert_eq!(write(33, 1), accepted);
+        assert_eq!(claim(34), read(1));
+        assert_eq!(write(33, 2), Answer::Refused);
+        assert_eq!(claim(33), Answer::Refused);
+        assert_eq!(write(34, 2), accepted);
+        assert_eq!(claim(34), read(2));
         assert_eq!(record.take().len(), 7);
     }
 }

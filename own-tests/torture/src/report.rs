@@ -6,8 +6,8 @@ use std::path::Path;
 
 use crate::Failure;
 use crate::chart;
-use crate::checker::Promise;
-use crate::history::{Entry, History};
+use crate::checker::{Figures, Promise};
+use crate::history::History;
 use crate::verdict::{Broken, Summary};
 use crate::{subject, timeline, web};
 
@@ -47,62 +47,48 @@ enum Form {
 
 /// Writes the page in Markdown from all summaries in a folder, which the page links to as `link`.
 pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
-    let mut page = introduction(&format!(
-        "The [same as one page]({link}.html) also has the chart and all timelines."
-    ))?;
-    write_all(&mut page, &summaries(folder)?, link, Form::Markdown)?;
-    Ok(page)
+    markdown(folder, link, Form::Markdown)
 }
 
 /// Writes the same as one HTML page, which needs no other file.
 pub(crate) fn whole_page(folder: &Path, link: &str) -> Result<String, Failure> {
+    Ok(web::page("Torture", &markdown(folder, link, Form::Whole)?))
+}
+
+fn markdown(folder: &Path, link: &str, form: Form) -> Result<String, Failure> {
     let summaries = summaries(folder)?;
-    let chart = chart::draw(summaries.iter().map(|(_, it)| it));
-    // One line, so that all of it is HTML.
-    let chart = chart.replace('\n', "");
-    let mut page = introduction(&format!("<figure>{chart}</figure>"))?;
-    write_all(&mut page, &summaries, link, Form::Whole)?;
-    Ok(web::page("Torture", &page))
-}
-
-/// The introduction, with this line at the end of its first section.
-fn introduction(line: &str) -> Result<String, Failure> {
-    let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;
-    Ok(format!("{first}\n{line}\n\n## {rest}"))
-}
-
-/// Writes what comes after the introduction.
-fn write_all(
-    page: &mut String,
-    summaries: &[(String, Summary)],
-    link: &str,
-    form: Form,
-) -> Result<(), Failure> {
     let mut rows = Rows::new();
-    for (run, summary) in summaries {
+    for (run, summary) in &summaries {
         let about = &summary.about;
         let place = subject::ALL.iter().position(|it| it.name == about.subject);
         let place = place.ok_or_else(|| format!("{run}: no such subject"))?;
         let row = (place, about.subject.as_str(), about.topology.as_str());
         rows.entry(row).or_default().push((run, summary));
     }
-    promises(page, &rows)?;
-    findings(page, &rows, link, form)?;
-    Ok(runs(page, &rows)?)
+    let line = match form {
+        Form::Markdown => {
+            format!("The [same as one page]({link}.html) also has the chart and all timelines.")
+        }
+        // One line, so that all of it is HTML.
+        Form::Whole => format!("<figure>{}</figure>", chart(folder)?.replace('\n', "")),
+    };
+    // It ends the first section.
+    let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;
+    let mut page = format!("{first}\n{line}\n\n## {rest}");
+    promises(&mut page, &rows)?;
+    findings(&mut page, &rows, link, form)?;
+    runs(&mut page, &rows)?;
+    Ok(page)
 }
 
 /// One line for each subject and topology.
 fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
-    writeln!(page, "\n## Promises\n")?;
     let names = Promise::ALL.map(Promise::name).join(" | ");
+    let lines = "---|".repeat(Promise::ALL.len() + 5);
+    writeln!(page, "\n## Promises\n")?;
     writeln!(
         page,
-        "| lock | servers | {names} | lost without a fence | first success, ms | first lock, ms |"
-    )?;
-    writeln!(
-        page,
-        "|---|---|{}---|---|---|",
-        "---|".repeat(Promise::ALL.len())
+        "| lock | servers | {names} | lost without a fence | first success, ms | first lock, ms |\n|{lines}"
     )?;
     for ((place, name, topology), runs) in rows {
         write!(page, "| {name} | {topology} |")?;
@@ -110,25 +96,19 @@ fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
             let given = subject::ALL[*place].promises.contains(&promise);
             write!(page, " {} |", cell(promise, given, runs))?;
         }
-        let sum = |of: fn(&Summary) -> usize| runs.iter().map(|(_, run)| of(run)).sum::<usize>();
-        let (lost, all) = (
-            sum(|it| it.figures.plain_lost),
-            sum(|it| it.figures.plain_writes),
-        );
-        let times = |of: fn(&Summary) -> &Vec<u64>| median_and_last(runs, of);
-        writeln!(
-            page,
-            " {lost} of {all} | {} | {} |",
-            times(|it| &it.figures.answers_ms),
-            times(|it| &it.figures.recoveries_ms)
-        )?;
+        let sum = |of: fn(&Figures) -> usize| runs.iter().map(|(_, run)| of(&run.figures)).sum();
+        let (lost, all): (usize, usize) = (sum(|it| it.plain_lost), sum(|it| it.plain_writes));
+        let first_success = median_and_last(runs, |it| &it.answers_ms);
+        let first_lock = median_and_last(runs, |it| &it.recoveries_ms);
+        writeln!(page, " {lost} of {all} | {first_success} | {first_lock} |")?;
     }
     Ok(())
 }
 
 /// The median and the longest of these times, in ms.
-fn median_and_last(runs: &[(&str, &Summary)], of: fn(&Summary) -> &Vec<u64>) -> String {
-    let mut times: Vec<u64> = runs.iter().flat_map(|(_, run)| of(run)).copied().collect();
+fn median_and_last(runs: &[(&str, &Summary)], of: fn(&Figures) -> &Vec<u64>) -> String {
+    let times = runs.iter().flat_map(|(_, run)| of(&run.figures));
+    let mut times: Vec<u64> = times.copied().collect();
     times.sort_unstable();
     match (times.get(times.len() / 2), times.last()) {
         (Some(middle), Some(last)) => format!("{middle}, at most {last}"),
@@ -149,24 +129,17 @@ fn cell(promise: Promise, given: bool, runs: &[(&str, &Summary)]) -> String {
     if needs_tokens && !fenced {
         return "no tokens".into();
     }
-    let of = |convicts: bool| {
-        let broken = runs.iter().flat_map(|(_, run)| &run.broken);
-        let broken = broken.filter(|it| it.promise == promise && it.convicts == convicts);
-        broken.map(|it| it.count).sum::<usize>()
+    let broken = |convicts: bool| {
+        let is = move |it: &&Broken| it.promise == promise && it.convicts == convicts;
+        let counts = move |run: &Summary| run.broken.iter().filter(is).map(|it| it.count).sum();
+        runs.iter().map(move |(_, run)| -> usize { counts(run) })
     };
-    let count = runs.len();
-    let seen = runs.iter().filter(|(_, run)| {
-        let mut broken = run.broken.iter();
-        broken.any(|it| it.promise == promise && it.convicts)
-    });
-    match (of(true), of(false), given) {
+    let seen = broken(true).filter(|count| *count > 0).count();
+    match (broken(true).sum(), broken(false).sum(), given) {
         (0, 0, _) => "kept".into(),
         (0, not, true) => format!("{not} outside"),
         (0, not, false) => format!("{not}, not promised"),
-        (broken, _, _) => format!(
-            "**broken {broken} times**, in {} of {count} runs",
-            seen.count()
-        ),
+        (times, _, _) => format!("**broken {times} times**, in {seen} of {} runs", runs.len()),
     }
 }
 
@@ -186,7 +159,14 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str, form: Form) -> std::
                     let name = format!("{run}.violation-{number}");
                     finding(page, &title, broken, (link, &name), form)?;
                     if form == Form::Whole {
-                        drawing(page, summary, broken, &name)?;
+                        let (about, entries) = (summary.about.clone(), broken.evidence.clone());
+                        let drawing = timeline::drawing(&History { about, entries });
+                        // Folded. Each line of it is HTML.
+                        writeln!(
+                            page,
+                            "<details id=\"{name}\"><summary>Timeline</summary><div>"
+                        )?;
+                        writeln!(page, "{drawing}</div></details>")?;
                     }
                 }
             }
@@ -221,10 +201,9 @@ fn finding(
         broken.count
     )?;
     writeln!(page, "```text")?;
-    broken
-        .evidence
-        .iter()
-        .try_for_each(|entry: &Entry| writeln!(page, "{}", in_one_line(&entry.to_string())))?;
+    for entry in &broken.evidence {
+        writeln!(page, "{}", in_one_line(&entry.to_string()))?;
+    }
     writeln!(page, "```")
 }
 
@@ -233,41 +212,23 @@ fn in_one_line(text: &str) -> String {
     text.replace(['\n', '\r'], " ")
 }
 
-/// The timeline, folded. Each line of it is HTML.
-fn drawing(page: &mut String, summary: &Summary, broken: &Broken, name: &str) -> std::fmt::Result {
-    let history = History {
-        about: summary.about.clone(),
-        entries: broken.evidence.clone(),
-    };
-    let drawing = timeline::drawing(&history);
-    writeln!(
-        page,
-        "<details id=\"{name}\"><summary>Timeline</summary><div>"
-    )?;
-    writeln!(page, "{drawing}</div></details>")
-}
-
-/// How far the rates of the clients' clocks were off, in percent.
-fn skew(ppm: i64) -> String {
-    match ppm {
-        0 => "–".into(),
-        ppm => format!("{} %", ppm as f64 / 10_000.0),
-    }
-}
-
 /// What ran.
 fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
-    writeln!(page, "\n## Runs\n")?;
     writeln!(
         page,
-        "| lock | version | servers | seed | seconds | operations | locks taken | faults | clocks off by |"
+        "\n## Runs\n\n\
+         | lock | version | servers | seed | seconds | operations | locks taken | faults | clocks off by |\n\
+         |---|---|---|---|---|---|---|---|---|"
     )?;
-    writeln!(page, "|---|---|---|---|---|---|---|---|---|")?;
     for (_, summary) in rows.values().flatten() {
         let (about, figures) = (&summary.about, &summary.figures);
+        let skew = match about.skew_ppm {
+            0 => "–".into(),
+            ppm => format!("{} %", ppm as f64 / 10_000.0),
+        };
         writeln!(
             page,
-            "| {} | {} | {}, {} | {} | {} | {} | {} | {} | {} |",
+            "| {} | {} | {}, {} | {} | {} | {} | {} | {} | {skew} |",
             about.subject,
             about.version,
             about.topology,
@@ -277,7 +238,6 @@ fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
             figures.operations,
             figures.holds,
             figures.faults.values().sum::<usize>(),
-            skew(about.skew_ppm),
         )?;
     }
     Ok(())
@@ -286,8 +246,7 @@ fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checker::Figures;
-    use crate::history::About;
+    use crate::history::{About, Entry};
 
     fn summary(broken: Vec<Broken>) -> Summary {
         Summary {
@@ -323,18 +282,13 @@ mod tests {
         let whole = whole_page(folder.path(), "runs").expect("a page");
         assert!(!whole.contains("<img") && !whole.contains("<hr"), "{whole}");
         let page = page(folder.path(), "runs").expect("a page");
-        assert!(
-            page.contains("| redis-semaphore | standalone | kept |"),
-            "{page}"
-        );
-        assert!(
-            page.contains("**broken 3 times**, in 1 of 2 runs"),
-            "{page}"
-        );
-        assert!(
-            page.contains("[The history](runs/b.violation-0.jsonl)"),
-            "{page}"
-        );
+        for text in [
+            "| redis-semaphore | standalone | kept |",
+            "**broken 3 times**, in 1 of 2 runs",
+            "[The history](runs/b.violation-0.jsonl)",
+        ] {
+            assert!(page.contains(text), "no {text}: {page}");
+        }
     }
 
     #[test]

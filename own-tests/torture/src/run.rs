@@ -9,7 +9,6 @@ use std::time::{Duration, Instant};
 
 use leasehold_test_servers::SteppedClock;
 
-use crate::Failure;
 use crate::client::{Client, Target};
 use crate::history::{About, History};
 use crate::link::Link;
@@ -18,8 +17,15 @@ use crate::protocol::{Acquire, Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::Record;
 use crate::subject::Subject;
-use crate::topology::{Kind, Servers, Topology};
+use crate::topology::balancer::Balancer;
+use crate::topology::cluster::{Cluster, LATENCY};
+use crate::topology::postgres::Postgres;
+use crate::topology::quorum::Quorum;
+use crate::topology::sentinel::Sentinel;
+use crate::topology::standalone::Standalone;
+use crate::topology::{Fault, Servers, Topology};
 use crate::workload::{MUTEXES, Worker};
+use crate::{Args, Failure};
 
 /// How long the clients go on after the last fault.
 const AFTERWARDS: Duration = Duration::from_secs(3);
@@ -33,54 +39,60 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 /// What a run is.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan<'a> {
+    pub(crate) args: &'a Args,
     pub(crate) subject: &'static Subject,
-    pub(crate) topology: Topology,
-    pub(crate) time: Duration,
     pub(crate) seed: u64,
-    pub(crate) clients: usize,
-    pub(crate) lease: Duration,
-    /// Only faults that break no assumption.
-    pub(crate) within: bool,
-    /// If there are any, only the faults whose names contain one of them.
-    pub(crate) only: &'a [String],
-    /// How many of a hundred holders work for longer than a renewal takes.
-    pub(crate) long: usize,
     /// Where the clients write what they have to say beside the protocol.
     pub(crate) log: &'a Path,
 }
 
-/// Runs it. Returns the history even if the run failed in the middle, with the reason.
-pub(crate) fn run(plan: &Plan<'_>) -> Result<(History, Result<(), Failure>), Failure> {
+/// The history even if the run failed in the middle, with the reason.
+type Ran = Result<(History, Result<(), Failure>), Failure>;
+
+pub(crate) fn run(plan: &Plan<'_>) -> Ran {
+    // Installs what the subject needs before the clock starts.
+    plan.subject.program(plan.args.lease_ms, &[])?;
+    let lease = plan.lease();
+    match plan.args.on {
+        Topology::Standalone => run_on(plan, Standalone::start(lease)),
+        Topology::Balancer => run_on(plan, Balancer::start(lease)),
+        Topology::Sentinel => run_on(plan, Sentinel::start()),
+        Topology::Cluster => run_on(plan, Cluster::start(Duration::ZERO)),
+        Topology::DistantCluster => run_on(plan, Cluster::start(LATENCY)),
+        Topology::Postgres => run_on(plan, Postgres::start(lease)),
+        Topology::Quorum => run_on(plan, Quorum::start(lease)),
+    }
+}
+
+fn run_on(plan: &Plan<'_>, mut servers: impl Servers) -> Ran {
+    let (args, lease) = (plan.args, plan.lease());
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
         .build()?;
-    // Installs what the subject needs before the clock starts.
-    plan.subject.program(plan.lease_ms(), &[])?;
-    let mut servers = plan.topology.start(plan.lease);
     let link = |to| Link::start(runtime.handle(), to);
     // The last one is the probe's.
-    let links = (0..=plan.clients)
+    let links = (0..=args.clients)
         .map(|_| servers.linked().into_iter().map(link).collect())
         .collect::<std::io::Result<Vec<Vec<Link>>>>()?;
     let mut about = About {
         subject: plan.subject.name.into(),
         version: plan.subject.version(),
-        topology: plan.topology.name().into(),
+        topology: args.on.name(),
         server: servers.version(),
         seed: plan.seed,
         lasted_us: 0,
-        lease_ms: plan.lease_ms(),
-        lasts_asleep_ms: millis(plan.lease.max(plan.subject.shortest_hold)),
-        progress_within_ms: millis(plan.topology.progress_within(plan.lease)),
+        lease_ms: args.lease_ms,
+        lasts_asleep_ms: millis(lease.max(plan.subject.shortest_hold())),
+        progress_within_ms: millis(args.on.progress_within(lease)),
         skew_ppm: plan.skews().into_iter().map(i64::abs).max().unwrap_or(0),
     };
     let record = Record::new();
     let ended = plan
-        .torment(&record, servers.as_mut(), &links)
+        .torment(&record, &mut servers, &links)
         .and_then(|lasted| {
             about.lasted_us = lasted;
-            plan.look_for_what_is_left(&record, servers.as_ref(), &links[0])
+            plan.look_for_what_is_left(&record, &servers, &links[0])
         });
     let entries = record.take();
     Ok((History { about, entries }, ended))
@@ -91,33 +103,34 @@ impl Plan<'_> {
     fn torment(
         &self,
         record: &Record,
-        servers: &mut dyn Servers,
+        servers: &mut impl Servers,
         links: &[Vec<Link>],
     ) -> Result<u64, Failure> {
         let urls: Vec<_> = links.iter().map(|it| self.urls(servers, it)).collect();
-        let kinds = self.kinds(servers);
+        let faults = self.faults(servers);
         let all_targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
         // The nemesis spares the probe.
-        let (targets, links) = (&all_targets[..self.clients], &links[..self.clients]);
+        let clients = self.args.clients;
+        let (targets, links) = (&all_targets[..clients], &links[..clients]);
         let clocks = &self.clocks();
-        let (calm, mut random) = (&AtomicBool::new(false), Random::new(self.seed));
-        let nemesis = &Nemesis {
-            record,
-            calm,
-            lease: self.lease,
-            only: self.only,
-        };
+        let (calm, mut random) = (&AtomicBool::new(false), Random::with_seed(self.seed));
+        let plan = *self;
+        let nemesis = &Nemesis { plan, record, calm };
         let log = File::create(self.log)?;
         let tormented = &mut *servers;
         // Fails early if a client can't be started at all.
-        drop(Client::start(
-            &mut self.program(&urls[0], &log)?,
-            &all_targets[0],
-        )?);
+        let mut first = self.program(&urls[0], &log)?;
+        drop(Client::start(&mut first, &all_targets[0])?);
         let lasted = std::thread::scope(|scope| {
-            let workers: Vec<_> = (0..=self.clients)
+            let workers: Vec<_> = (0..=clients)
                 .map(|number| {
-                    let worker = self.worker(number, record, &all_targets[number], random.fork());
+                    let worker = Worker {
+                        plan,
+                        number,
+                        record,
+                        target: &all_targets[number],
+                        random: random.fork(),
+                    };
                     let (urls, log) = (&urls[number], &log);
                     let program = move || {
                         let mut program = self.program(urls, log).expect("as for the first one");
@@ -133,7 +146,7 @@ impl Plan<'_> {
                 scope.spawn(move || {
                     nemesis.torment_clients(targets, links, clocks, &mut of_clients);
                 }),
-                scope.spawn(move || nemesis.torment_servers(tormented, &kinds, &mut of_servers)),
+                scope.spawn(move || nemesis.torment_servers(tormented, &faults, &mut of_servers)),
             ];
             scope.spawn(|| nemesis.watch_for_stalls());
             self.wait(record, &nemeses);
@@ -157,8 +170,9 @@ impl Plan<'_> {
     }
 
     fn wait(&self, record: &Record, nemeses: &[ScopedJoinHandle<'_, ()>]) {
+        let time = Duration::from_secs_f64(self.args.minutes * 60.0);
         let mut next = micros(PROGRESS);
-        while record.now() < micros(self.time) && !nemeses.iter().any(|it| it.is_finished()) {
+        while record.now() < micros(time) && !nemeses.iter().any(|it| it.is_finished()) {
             record.sleep(Duration::from_millis(50));
             if record.now() >= next {
                 eprintln!("{:>4} s: {} attempts", next / 1_000_000, record.holds());
@@ -167,18 +181,23 @@ impl Plan<'_> {
         }
     }
 
-    fn kinds(&self, servers: &dyn Servers) -> Vec<(usize, Kind)> {
-        let all = servers.kinds().into_iter().enumerate();
-        let chosen = |name: &str| is_chosen(self.only, name);
-        all.filter(|(_, kind)| !self.within || kind.breaks.is_none())
-            .filter(|(_, kind)| chosen(kind.name))
-            .collect()
+    fn faults<S: Servers>(&self, servers: &S) -> Vec<Fault<S>> {
+        let mut faults = servers.faults();
+        faults.retain(|(kind, _)| !self.args.within || kind.breaks.is_none());
+        faults.retain(|(kind, _)| self.chooses(kind.name));
+        faults
+    }
+
+    /// Whether a fault of this name may be injected.
+    pub(crate) fn chooses(&self, name: &str) -> bool {
+        let only = &self.args.only;
+        only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
     }
 
     /// The clocks of the clients. Those of jobs are some hours apart.
     fn clocks(&self) -> Vec<SteppedClock> {
         const HOUR: i64 = 3_600_000_000;
-        let apart = i64::from(self.subject.work.is_some()) * HOUR;
+        let apart = i64::from(self.subject.coordinates()) * HOUR;
         let clock = |(skew, hours): (i64, i64)| {
             let clock = SteppedClock::with_rate(skew);
             let ahead = if hours % 2 == 0 { hours } else { -hours };
@@ -193,67 +212,41 @@ impl Plan<'_> {
     /// machine does to it. The report shows the largest. All run evenly where the preloaded library can't
     /// change rates.
     fn skews(&self) -> Vec<i64> {
+        if !self.subject.is_leasehold() {
+            return Vec::new();
+        }
         let most = match cfg!(target_arch = "x86_64") {
-            true => self.topology.most_skew_ppm(),
+            true => self.args.on.most_skew_ppm(),
             false => 0,
         };
-        let last = self.clients as i64 - 1;
+        let last = self.args.clients as i64 - 1;
         let skew = |client| match self.subject.has_slow_clocks() {
             true => SLOW_PPM,
-            false => most * (2 * i64::from(client) - last) / last.max(1),
+            false => most * (2 * client - last) / last.max(1),
         };
-        let clients = match self.subject.knows_clocks() {
-            true => self.clients,
-            false => 0,
-        };
-        (0..).take(clients).map(skew).collect()
+        (0..=last).map(skew).collect()
     }
 
-    fn worker<'a>(
-        &self,
-        number: usize,
-        record: &'a Record,
-        target: &'a Target,
-        random: Random,
-    ) -> Worker<'a> {
-        Worker {
-            number,
-            record,
-            target,
-            lease: self.lease,
-            all_modes: self.subject.all_modes,
-            runs_jobs: self.subject.runs_jobs(),
-            // Few occurrences are due, and the nemesis must find some that run.
-            long: if self.subject.runs_jobs() {
-                60
-            } else {
-                self.long
-            },
-            probes: number == self.clients,
-            random,
-        }
-    }
-
-    fn urls(&self, servers: &dyn Servers, links: &[Link]) -> Vec<String> {
+    fn urls(&self, servers: &impl Servers, links: &[Link]) -> Vec<String> {
         let addresses: Vec<_> = links.iter().map(Link::address).collect();
         servers.urls(&addresses)
     }
 
     fn program(&self, urls: &[String], log: &File) -> Result<Program, Failure> {
-        let mut program = self.subject.program(self.lease_ms(), urls)?;
+        let mut program = self.subject.program(self.args.lease_ms, urls)?;
         program.stderr(Stdio::from(log.try_clone()?));
         Ok(program)
     }
 
-    fn lease_ms(&self) -> u64 {
-        millis(self.lease)
+    pub(crate) fn lease(&self) -> Duration {
+        Duration::from_millis(self.args.lease_ms)
     }
 
     /// A new client must get each mutex, once the leases of the others are over.
     fn look_for_what_is_left(
         &self,
         record: &Record,
-        servers: &dyn Servers,
+        servers: &impl Servers,
         links: &[Link],
     ) -> Result<(), Failure> {
         let target = Target::default();
@@ -264,8 +257,8 @@ impl Plan<'_> {
             let acquire = Command::Acquire(Acquire {
                 key: key.into(),
                 mode: Mode::Mutex,
-                lease_ms: self.lease_ms(),
-                wait_ms: millis(self.topology.progress_within(self.lease)),
+                lease_ms: self.args.lease_ms,
+                wait_ms: millis(self.args.on.progress_within(self.lease())),
             });
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
@@ -277,14 +270,15 @@ impl Plan<'_> {
         if !client.end() {
             record.left("the last client: the process stays".into());
         }
-        let left = left_in_the_end(servers);
-        left.into_iter().for_each(|what| record.left(what));
+        for what in left_in_the_end(servers) {
+            record.left(what);
+        }
         Ok(())
     }
 }
 
 /// What is still left on the servers after a while: they may notice late that a client has ended.
-fn left_in_the_end(servers: &dyn Servers) -> Vec<String> {
+fn left_in_the_end(servers: &impl Servers) -> Vec<String> {
     let began = Instant::now();
     loop {
         let left = servers.left();
@@ -295,15 +289,10 @@ fn left_in_the_end(servers: &dyn Servers) -> Vec<String> {
     }
 }
 
-/// Whether a fault of this name may be injected.
-pub(crate) fn is_chosen(only: &[String], name: &str) -> bool {
-    only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
-}
-
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).expect("a short time")
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).expect("a short time")
 }

@@ -4,12 +4,15 @@ use std::process::Command as Program;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::ValueEnum;
 use leasehold_specimens::{SPECIMENS, Specimen};
 
-use crate::adapter::coordination::Work;
-use crate::adapter::leasehold::{Backend, Broken};
-use crate::checker::Promise;
+use crate::adapter::coordination::{self, Work};
+use crate::adapter::leasehold::{Backend, Broken, Leasehold};
+use crate::adapter::serve;
+use crate::adapter::specimens::Tutorial;
+use crate::checker::Promise::{
+    self, Cleanup, Counter, Exclusion, Fencing, Limit, Loss, Once, Order, Progress, Tokens,
+};
 use crate::topology::Topology;
 use crate::{Failure, install};
 
@@ -21,12 +24,6 @@ pub(crate) struct Subject {
     version: &'static str,
     pub(crate) topologies: &'static [Topology],
     launch: Launch,
-    /// Whether it has reader/writer locks and semaphores beside mutexes.
-    pub(crate) all_modes: bool,
-    /// What its locks are taken for, if they aren't locks only. The clocks of its clients are hours apart.
-    pub(crate) work: Option<Work>,
-    /// A lock lasts this long without a renewal, even if its lease is shorter.
-    pub(crate) shortest_hold: Duration,
     /// What its documentation promises. Not what it should.
     pub(crate) promises: &'static [Promise],
     /// How its documentation says that, and what the adapter asks it.
@@ -41,9 +38,9 @@ enum Launch {
     /// This program.
     Leasehold(Backend, Option<Broken>),
     /// The same, for jobs and elections.
-    Coordination(Backend),
+    Coordination(Backend, Work),
     /// This program, with another library, if it was built with the feature `peers`.
-    Rust(&'static str),
+    Rust,
     Python(&'static str),
     Node(&'static str),
     /// This program, with a lock as tutorials write it.
@@ -74,9 +71,6 @@ const fn leasehold(name: &'static str, backend: Backend, broken: Option<Broken>)
             (Backend::Quorum, _) => &[Topology::Quorum],
         },
         launch: Launch::Leasehold(backend, broken),
-        all_modes: !matches!(backend, Backend::Quorum),
-        work: None,
-        shortest_hold: OFFER,
         promises: match backend {
             Backend::Quorum => WITHOUT_QUEUE,
             _ => OF_A_LOCK,
@@ -136,9 +130,7 @@ const fn why(broken: Broken) -> &'static str {
 
 const fn coordination(name: &'static str, backend: Backend, work: Work) -> Subject {
     Subject {
-        launch: Launch::Coordination(backend),
-        all_modes: false,
-        work: Some(work),
+        launch: Launch::Coordination(backend, work),
         promises: match work {
             Work::Election => OF_A_LOCK,
             Work::Job | Work::LockAsJob => OF_A_JOB,
@@ -171,9 +163,6 @@ const fn peer(
         version,
         topologies,
         launch,
-        all_modes: false,
-        work: None,
-        shortest_hold: Duration::ZERO,
         promises,
         documentation,
         explained,
@@ -183,43 +172,20 @@ const fn peer(
 /// A lock that was granted from the queue, and not renewed yet: two poll intervals (rule 10).
 const OFFER: Duration = Duration::from_secs(2);
 const OF_A_LOCK: &[Promise] = &[
-    Promise::Exclusion,
-    Promise::Tokens,
-    Promise::Fencing,
-    Promise::Counter,
-    Promise::Loss,
-    Promise::Order,
-    Promise::Limit,
-    Promise::Progress,
-    Promise::Cleanup,
+    Exclusion, Tokens, Fencing, Counter, Loss, Order, Limit, Progress, Cleanup,
 ];
 /// A quorum has no queue: docs/guide.md, "Several independent servers".
 const WITHOUT_QUEUE: &[Promise] = &[
-    Promise::Exclusion,
-    Promise::Tokens,
-    Promise::Fencing,
-    Promise::Counter,
-    Promise::Loss,
-    Promise::Limit,
-    Promise::Progress,
-    Promise::Cleanup,
+    Exclusion, Tokens, Fencing, Counter, Loss, Limit, Progress, Cleanup,
 ];
 /// Whether locks are granted soon is not judged: a killed attempt may be the last one for 30 s. That another
 /// one follows belongs to `Once`. Nor is their order judged.
 const OF_A_JOB: &[Promise] = &[
-    Promise::Once,
-    Promise::Exclusion,
-    Promise::Tokens,
-    Promise::Fencing,
-    Promise::Counter,
-    Promise::Loss,
-    Promise::Limit,
-    Promise::Cleanup,
+    Once, Exclusion, Tokens, Fencing, Counter, Loss, Limit, Cleanup,
 ];
-const EXCLUSION: &[Promise] = &[Promise::Exclusion];
-const EXCLUSION_AND_LOSS: &[Promise] = &[Promise::Exclusion, Promise::Loss];
+const EXCLUSION: &[Promise] = &[Exclusion];
+const EXCLUSION_AND_LOSS: &[Promise] = &[Exclusion, Loss];
 
-/// All subjects.
 pub(crate) static ALL: LazyLock<Vec<Subject>> = LazyLock::new(|| {
     let faulty = SPECIMENS.iter().filter(|it| !it.faults.is_empty());
     WITH_NAMES
@@ -287,7 +253,7 @@ const WITH_NAMES: &[Subject] = &[
         "rslock",
         "rslock 0.10.0 (crates.io)",
         REDLOCK,
-        Launch::Rust("rslock"),
+        Launch::Rust,
         EXCLUSION,
         "README: \"an implementation of Redlock, the distributed locking mechanism\". Not renewed. Asked: \
          whether `Lock::validity_time` has passed since the lock was returned.",
@@ -297,7 +263,7 @@ const WITH_NAMES: &[Subject] = &[
         "redlock-rs",
         "redlock 2.0.0 (crates.io)",
         REDLOCK,
-        Launch::Rust("redlock"),
+        Launch::Rust,
         EXCLUSION,
         "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Documentation of \
          `Lock::validity_time`: \"Time the lock is still valid. Should only be slightly smaller than the requested TTL\". Not \
@@ -310,7 +276,7 @@ const WITH_NAMES: &[Subject] = &[
         "distributed-lock-redis",
         "distributed-lock-redis 0.2.0 (crates.io)",
         REDLOCK,
-        Launch::Rust("distributed-lock-redis"),
+        Launch::Rust,
         EXCLUSION_AND_LOSS,
         "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
          when locks are lost due to connection issues\". Documentation of `LockHandle::lost_token`: \"The receiver yields \
@@ -324,7 +290,7 @@ const WITH_NAMES: &[Subject] = &[
         "distkit",
         "distkit 0.7.1 (crates.io)",
         ONE,
-        Launch::Rust("distkit"),
+        Launch::Rust,
         EXCLUSION_AND_LOSS,
         "Documentation of `Mutex`: \"While the guard is alive a background task renews the lease every `ttl / 3` so \
          it never quietly expires under you\", and \"if correctness depends on the lock, don't lean on the guard's \
@@ -339,7 +305,7 @@ const WITH_NAMES: &[Subject] = &[
         "sqlx",
         "sqlx 0.8.6 (crates.io)",
         &[Topology::Postgres],
-        Launch::Rust("sqlx"),
+        Launch::Rust,
         EXCLUSION,
         "Documentation of `PgAdvisoryLock`: \"A mutex-like type utilizing Postgres advisory locks\". It lasts as \
          long as its connection. Asked: `ping` on the guard's connection.",
@@ -399,7 +365,6 @@ const WITH_NAMES: &[Subject] = &[
     ),
 ];
 
-/// The subject of this name.
 pub(crate) fn find(name: &str) -> Result<&'static Subject, Failure> {
     let names = || ALL.iter().map(|it| it.name).collect::<Vec<_>>().join(", ");
     let found = ALL.iter().find(|subject| subject.name == name);
@@ -407,18 +372,41 @@ pub(crate) fn find(name: &str) -> Result<&'static Subject, Failure> {
 }
 
 impl Subject {
-    /// Whether its clients ask for occurrences of jobs.
-    pub(crate) fn runs_jobs(&self) -> bool {
-        matches!(self.work, Some(Work::Job | Work::LockAsJob))
+    /// Whether its clients run jobs or stand for elections. Their clocks are hours apart.
+    pub(crate) const fn coordinates(&self) -> bool {
+        matches!(self.launch, Launch::Coordination(..))
     }
 
-    /// Whether its documentation says that the wall clocks of its clients don't matter, and that its deadlines count
-    /// suspend.
-    pub(crate) const fn knows_clocks(&self) -> bool {
-        matches!(self.launch, Launch::Leasehold(..) | Launch::Coordination(_))
+    pub(crate) const fn runs_jobs(&self) -> bool {
+        matches!(
+            self.launch,
+            Launch::Coordination(_, Work::Job | Work::LockAsJob)
+        )
     }
 
-    /// Whether the clocks of its clients are too slow on purpose.
+    /// Whether it has reader/writer locks and semaphores beside mutexes.
+    pub(crate) fn has_all_modes(&self) -> bool {
+        matches!(self.launch, Launch::Leasehold(backend, _) if backend != Backend::Quorum)
+    }
+
+    /// Whether it is leasehold, whose documentation says that the wall clocks of its clients don't matter, and that
+    /// its deadlines count suspend.
+    pub(crate) const fn is_leasehold(&self) -> bool {
+        matches!(
+            self.launch,
+            Launch::Leasehold(..) | Launch::Coordination(..)
+        )
+    }
+
+    /// A lock lasts this long without a renewal, even if its lease is shorter.
+    pub(crate) const fn shortest_hold(&self) -> Duration {
+        if self.is_leasehold() {
+            OFFER
+        } else {
+            Duration::ZERO
+        }
+    }
+
     pub(crate) const fn has_slow_clocks(&self) -> bool {
         matches!(
             self.launch,
@@ -426,40 +414,18 @@ impl Subject {
         )
     }
 
-    /// The version that runs.
     pub(crate) fn version(&self) -> String {
-        match self.launch {
-            Launch::Leasehold(..) | Launch::Coordination(_) => {
-                format!("{} {}", env!("CARGO_PKG_VERSION"), commit())
-            }
-            _ => self.version.to_owned(),
+        match self.is_leasehold() {
+            true => format!("{} {}", env!("CARGO_PKG_VERSION"), commit()),
+            false => self.version.to_owned(),
         }
     }
 
-    /// The command of a client process.
     pub(crate) fn program(&self, lease_ms: u64, urls: &[String]) -> Result<Program, Failure> {
-        let this = |arguments: &[&str]| -> Result<Program, Failure> {
-            let mut program = Program::new(std::env::current_exe()?);
-            program.args(arguments);
-            Ok(program)
-        };
         let mut program = match self.launch {
-            Launch::Leasehold(backend, broken) => {
-                let mut program = this(&["client", &name_of(&backend)])?;
-                if let Some(broken) = broken {
-                    program.args(["--broken", &name_of(&broken)]);
-                }
-                program
-            }
-            Launch::Coordination(backend) => {
-                let work = self.work.as_ref().map(name_of).unwrap_or_default();
-                this(&["coordinate", &work, &name_of(&backend)])?
-            }
-            Launch::Rust(_) if !cfg!(feature = "peers") => {
+            Launch::Rust if !cfg!(feature = "peers") => {
                 return Err(format!("{}: build with `--features peers`", self.name).into());
             }
-            Launch::Rust(peer) => this(&["peer", peer])?,
-            Launch::Specimen(name) => this(&["specimen", name])?,
             Launch::Python(file) => {
                 let mut program = Program::new(install::python()?);
                 program.arg(install::adapter(file));
@@ -471,19 +437,33 @@ impl Subject {
                 program.env("NODE_PATH", install::node()?);
                 program
             }
+            _ => {
+                let mut program = Program::new(std::env::current_exe()?);
+                program.args(["client", self.name]);
+                program
+            }
         };
         program.arg(lease_ms.to_string()).args(urls);
         Ok(program)
     }
+
+    /// Runs a client in this process.
+    pub(crate) async fn serve(&self, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
+        match self.launch {
+            Launch::Leasehold(backend, broken) => {
+                serve(Leasehold::connect(backend, &urls, lease, broken).await?).await
+            }
+            Launch::Coordination(backend, work) => {
+                coordination::run(backend, work, lease, &urls).await
+            }
+            #[cfg(feature = "peers")]
+            Launch::Rust => crate::adapter::peers::run(self.name, lease, urls).await,
+            Launch::Specimen(name) => serve(Tutorial::connect(name, &urls[0]).await?).await,
+            _ => Err(format!("{}: not in this program", self.name).into()),
+        }
+    }
 }
 
-/// The name on the command line.
-fn name_of(value: &impl ValueEnum) -> String {
-    let value = value.to_possible_value();
-    value.map(|it| it.get_name().into()).unwrap_or_default()
-}
-
-/// The commit of this repository.
 fn commit() -> String {
     let output = Program::new("git")
         .args(["describe", "--always", "--dirty"])

@@ -2,7 +2,6 @@
 //! like the pages of the simulator, and has their style sheet.
 
 use std::collections::BTreeSet;
-use std::fmt::Write;
 
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 
@@ -34,7 +33,6 @@ struct Row {
 pub(crate) const LEGEND: &str = "Times are the controller's, in seconds since the run began. A full bar is a lock that the \
     client certainly held, a dashed one is a call that waited, a hatched one is a fault while it lasted.";
 
-/// Writes the page.
 pub(crate) fn page(history: &History, verdict: &str) -> String {
     let about = &history.about;
     let title = format!("{} on {}", about.subject, about.topology);
@@ -64,10 +62,16 @@ pub(crate) fn html(title: &str, more_style: &str, body: &str) -> String {
 
 /// Draws a history, for a page that has the style and the hatching.
 pub(crate) fn drawing(history: &History) -> String {
-    let mut out = String::new();
-    // Writing to a string cannot fail.
-    let _ = Timeline::new(history).write(&mut out, history);
-    out
+    let of_operations = history.operations().map(|it| it.client);
+    let clients = of_operations.chain(history.faults().filter_map(|it| it.client));
+    let clients: BTreeSet<usize> = clients.collect();
+    let mut rows: Vec<Row> = history.entries.iter().flat_map(rows_of).collect();
+    rows.sort_by_key(|row| row.at);
+    Timeline {
+        clients: clients.into_iter().collect(),
+        rows,
+    }
+    .draw(history)
 }
 
 struct Timeline {
@@ -76,20 +80,6 @@ struct Timeline {
 }
 
 impl Timeline {
-    fn new(history: &History) -> Self {
-        let of_operations = history.operations().map(|it| it.client);
-        let clients = of_operations.chain(history.faults().filter_map(|it| it.client));
-        let clients: BTreeSet<usize> = clients.collect();
-        let mut rows: Vec<Row> = history.operations().flat_map(rows_of).collect();
-        rows.extend(history.faults().flat_map(rows_of_fault));
-        rows.extend(history.entries.iter().filter_map(row_of_left));
-        rows.sort_by_key(|row| row.at);
-        Self {
-            clients: clients.into_iter().collect(),
-            rows,
-        }
-    }
-
     /// The middle of a column.
     fn x(&self, client: Option<usize>) -> usize {
         let column = client.and_then(|it| self.clients.iter().position(|other| *other == it));
@@ -101,97 +91,67 @@ impl Timeline {
         self.rows.partition_point(|row| row.at < at) * ROW + ROW / 2
     }
 
-    fn write(&self, out: &mut String, history: &History) -> std::fmt::Result {
+    fn draw(&self, history: &History) -> String {
         let longest = self.rows.iter().map(|row| row.text.chars().count()).max();
         let width = self.x(None) + COLUMN / 2 + longest.unwrap_or(0) * CHARACTER;
-        writeln!(
-            out,
-            "<div class=\"scroll\" style=\"min-width:{width}px\">\n<div class=\"heads\">"
-        )?;
-        for client in self.clients.iter().copied().map(Some).chain([None]) {
-            let name = client.map_or("servers".into(), |it| format!("client {it}"));
-            writeln!(out, "<b style=\"left:{}px\">{name}</b>", self.x(client))?;
-        }
         let height = self.rows.len() * ROW;
-        writeln!(
-            out,
-            "</div>\n<svg class=\"run\" width=\"{width}\" height=\"{height}\" role=\"img\">"
-        )?;
+        let (mut heads, mut drawn) = (String::new(), String::new());
         for client in self.clients.iter().copied().map(Some).chain([None]) {
-            writeln!(
-                out,
-                "<path class=\"life\" d=\"M{} 0V{height}\"/>",
-                self.x(client)
-            )?;
+            let (x, name) = (self.x(client), client.map(|it| format!("client {it}")));
+            let name = name.unwrap_or_else(|| "servers".into());
+            heads += &format!("<b style=\"left:{x}px\">{name}</b>\n");
+            drawn += &format!("<path class=\"life\" d=\"M{x} 0V{height}\"/>\n");
         }
-        history
-            .faults()
-            .try_for_each(|fault| self.absence(out, fault))?;
-        history
-            .operations()
-            .try_for_each(|it| self.bars(out, history, it))?;
-        self.rows
-            .iter()
-            .zip(0..)
-            .try_for_each(|(row, number)| self.row(out, row, number))?;
-        writeln!(out, "</svg>\n</div>")
+        drawn.extend(history.faults().map(|fault| self.absence(fault)));
+        drawn.extend(history.operations().map(|it| self.bars(history, it)));
+        drawn.extend(
+            self.rows
+                .iter()
+                .zip(0..)
+                .map(|(row, number)| self.row(row, number)),
+        );
+        format!(
+            "<div class=\"scroll\" style=\"min-width:{width}px\">\n<div class=\"heads\">\n{heads}</div>\n\
+             <svg class=\"run\" width=\"{width}\" height=\"{height}\" role=\"img\">\n{drawn}</svg>\n</div>\n"
+        )
     }
 
-    fn absence(&self, out: &mut String, fault: &Fault) -> std::fmt::Result {
-        let (x, top, bottom) = (
-            self.x(fault.client) - 18,
-            self.y(fault.from),
-            self.y(fault.until),
-        );
-        let height = bottom.saturating_sub(top).max(4);
-        writeln!(
-            out,
-            "<g class=\"gone\"><rect x=\"{x}\" y=\"{top}\" width=\"36\" height=\"{height}\"/></g>"
+    fn absence(&self, fault: &Fault) -> String {
+        let (x, top) = (self.x(fault.client) - 18, self.y(fault.from));
+        let height = self.y(fault.until).saturating_sub(top).max(4);
+        format!(
+            "<g class=\"gone\"><rect x=\"{x}\" y=\"{top}\" width=\"36\" height=\"{height}\"/></g>\n"
         )
     }
 
     /// The wait of an acquire, and its hold.
-    fn bars(&self, out: &mut String, history: &History, acquire: &Operation) -> std::fmt::Result {
+    fn bars(&self, history: &History, acquire: &Operation) -> String {
         let (Call::Acquire { .. }, Some(got)) = (acquire.call, acquire.completed) else {
-            return Ok(());
+            return String::new();
         };
-        self.bar(out, acquire.client, "wait", (acquire.invoked, got))?;
+        let mut bars = self.bar(acquire.client, "wait", (acquire.invoked, got));
         let still_held = |it: &&Operation| {
-            it.hold == acquire.hold
-                && it.call == Call::Check
-                && matches!(it.answer, Answer::Held { .. })
+            let held = matches!(it.answer, Answer::Held { .. });
+            it.hold == acquire.hold && it.call == Call::Check && held
         };
-        let until = history
-            .operations()
-            .filter(still_held)
-            .map(|it| it.invoked)
-            .max();
-        match until.filter(|_| matches!(acquire.answer, Answer::Held { .. })) {
-            Some(until) => self.bar(out, acquire.client, "hold", (got, until)),
-            None => Ok(()),
+        let checks = history.operations().filter(still_held);
+        if let (Some(until), Answer::Held { .. }) =
+            (checks.map(|it| it.invoked).max(), &acquire.answer)
+        {
+            bars += &self.bar(acquire.client, "hold", (got, until));
         }
+        bars
     }
 
-    fn bar(
-        &self,
-        out: &mut String,
-        client: usize,
-        class: &str,
-        (from, to): (u64, u64),
-    ) -> std::fmt::Result {
-        let (x, top, bottom) = (self.x(Some(client)) - HALF_BAR, self.y(from), self.y(to));
-        let (wide, height, colour) = (
-            2 * HALF_BAR,
-            bottom.saturating_sub(top).max(2),
-            client % COLOURS,
-        );
-        writeln!(
-            out,
-            "<g class=\"bar k{colour}\"><rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"{wide}\" height=\"{height}\"/></g>"
+    fn bar(&self, client: usize, class: &str, (from, to): (u64, u64)) -> String {
+        let (x, top, wide) = (self.x(Some(client)) - HALF_BAR, self.y(from), 2 * HALF_BAR);
+        let (height, colour) = (self.y(to).saturating_sub(top).max(2), client % COLOURS);
+        format!(
+            "<g class=\"bar k{colour}\"><rect class=\"{class}\" x=\"{x}\" y=\"{top}\" width=\"{wide}\" height=\"{height}\"/></g>\n"
         )
     }
 
-    fn row(&self, out: &mut String, row: &Row, number: usize) -> std::fmt::Result {
+    fn row(&self, row: &Row, number: usize) -> String {
         let (x, y) = (self.x(row.client), number * ROW + ROW / 2);
         let (text_y, text_x) = (y + 4, self.x(None) + COLUMN / 2);
         let class = if row.is_fault { "row fault" } else { "row" };
@@ -199,89 +159,68 @@ impl Timeline {
             u64::MAX => "the end".into(),
             at => format!("{}.{:06}", at / 1_000_000, at % 1_000_000),
         };
-        writeln!(
-            out,
+        format!(
             "<g class=\"{class}\"><text class=\"at\" x=\"{}\" y=\"{text_y}\">{at}</text><circle class=\"dot\" cx=\"{x}\" \
-             cy=\"{y}\" r=\"3\"/><text class=\"what\" x=\"{text_x}\" y=\"{text_y}\">{}</text></g>",
+             cy=\"{y}\" r=\"3\"/><text class=\"what\" x=\"{text_x}\" y=\"{text_y}\">{}</text></g>\n",
             TIMES - 12,
             escaped(&row.text)
         )
     }
 }
 
-/// The question of an acquire, and the answer to every call.
-fn rows_of(operation: &Operation) -> Vec<Row> {
-    let (client, key, call) = (operation.client, &operation.key, operation.call);
-    let row = |at, text| Row {
+/// The question of an acquire, and the answer to every call. The beginning and the end of a fault.
+fn rows_of(entry: &Entry) -> Vec<Row> {
+    let row = |at, client, text| Row {
         at,
-        client: Some(client),
+        client,
         text,
-        is_fault: false,
+        is_fault: !matches!(entry, Entry::Operation(_)),
     };
-    let asks = matches!(call, Call::Acquire { .. }).then(|| {
-        let text = format!("client {client}: {call} `{key}`");
-        row(operation.invoked, text)
-    });
-    let text = format!("client {client}: {call} `{key}`: {}", operation.answer);
-    let answered = match call {
-        // What was certain when the question was asked.
-        Call::Check => operation.invoked,
-        _ => operation.completed.unwrap_or(operation.invoked),
-    };
-    asks.into_iter().chain([row(answered, text)]).collect()
-}
-
-fn rows_of_fault(fault: &Fault) -> [Row; 2] {
-    let name = match fault.client {
-        Some(client) => format!("{} {client}", fault.kind),
-        None => fault.kind.clone(),
-    };
-    let row = |at, text| Row {
-        at,
-        client: fault.client,
-        text,
-        is_fault: true,
-    };
-    let breaks = fault
-        .breaks
-        .map_or(String::new(), |it| format!(" (breaks {it:?})"));
-    [
-        row(fault.from, format!("nemesis: {name}{breaks}")),
-        row(fault.until, format!("nemesis: {name} is over")),
-    ]
-}
-
-fn row_of_left(entry: &Entry) -> Option<Row> {
-    let Entry::Left { what } = entry else {
-        return None;
-    };
-    Some(Row {
-        at: u64::MAX,
-        client: None,
-        text: what.clone(),
-        is_fault: true,
-    })
+    match entry {
+        Entry::Operation(it) => {
+            let asked = format!("client {}: {} `{}`", it.client, it.call, it.key);
+            let answered = format!("{asked}: {}", it.answer);
+            // What is certain after a check was so when the question was asked.
+            let at = match it.call {
+                Call::Check => it.invoked,
+                _ => it.ended(),
+            };
+            let is_acquire = matches!(it.call, Call::Acquire { .. });
+            let asked = is_acquire.then(|| row(it.invoked, Some(it.client), asked));
+            let answered = row(at, Some(it.client), answered);
+            asked.into_iter().chain([answered]).collect()
+        }
+        Entry::Fault(it) => {
+            let name = it.name();
+            let breaks = it.breaks.map(|it| format!(" (breaks {it:?})"));
+            let begins = format!("{name}{}", breaks.unwrap_or_default());
+            vec![
+                row(it.from, it.client, begins),
+                row(it.until, it.client, format!("{name} is over")),
+            ]
+        }
+        Entry::Left { what } => vec![row(u64::MAX, None, what.clone())],
+    }
 }
 
 /// Text for HTML, inside or outside of quotes. What a library has said may be in it.
 pub(crate) fn escaped(text: &str) -> String {
-    let mut out = String::new();
-    for c in text.chars() {
-        match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            // They could hide or reverse what follows.
-            c if c.is_control()
-                || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}') =>
-            {
-                out.push('\u{fffd}');
-            }
-            c => out.push(c),
-        }
-    }
-    out
+    let escapes = [
+        ('&', "&amp;"),
+        ('<', "&lt;"),
+        ('>', "&gt;"),
+        ('"', "&quot;"),
+    ];
+    escapes
+        .into_iter()
+        .fold(visible(text), |text, (c, escape)| text.replace(c, escape))
+}
+
+/// A text without characters that could hide or reverse what follows.
+pub(crate) fn visible(text: &str) -> String {
+    let hides =
+        |c: char| c.is_control() || matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
+    text.replace(hides, "\u{fffd}")
 }
 
 #[cfg(test)]

@@ -6,20 +6,9 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
-use crate::checker::{self, Figures, Promise, Violation};
+use crate::checker::{self, Figures, Promise, Verdict, Violation};
 use crate::history::{About, Entry, History};
-use crate::{path_of, subject, timeline};
-
-/// The violations that are shown of one kind.
-const SHOWN: usize = 1;
-
-/// A checked run.
-#[derive(Clone, Debug)]
-pub(crate) struct Judged {
-    pub(crate) about: About,
-    pub(crate) violations: Vec<Violation>,
-    pub(crate) figures: Figures,
-}
+use crate::{subject, timeline};
 
 /// What is kept of a run for the report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -40,16 +29,7 @@ pub(crate) struct Broken {
     pub(crate) evidence: Vec<Entry>,
 }
 
-impl Judged {
-    fn new(history: &History) -> Self {
-        let verdict = checker::check(history);
-        Self {
-            about: history.about.clone(),
-            violations: verdict.violations,
-            figures: verdict.figures,
-        }
-    }
-
+impl Verdict {
     /// Whether the subject kept what its documentation promises.
     pub(crate) fn is_acquitted(&self) -> bool {
         !self.violations.iter().any(|it| self.convicts(it))
@@ -73,13 +53,11 @@ impl Judged {
     }
 
     /// Saves a summary, and a minimal history of each kind of violation, also as a page.
-    pub(crate) fn save(&self, history: &History, folder: &Path, run: &str) -> Result<(), Failure> {
+    pub(crate) fn save(&self, folder: &Path, run: &str) -> Result<(), Failure> {
         let kinds = self.by_kind();
         for (number, violations) in kinds.values().enumerate() {
-            let (shown, path) = (
-                minimal(&history.about, violations[0]),
-                path_of(folder, run, number),
-            );
+            let shown = minimal(&self.about, violations[0]);
+            let path = folder.join(format!("{run}.violation-{number}.jsonl"));
             shown.save(&path)?;
             let page = timeline::page(&shown, &violations[0].to_string());
             std::fs::write(path.with_extension("html"), page)?;
@@ -114,10 +92,9 @@ pub(crate) fn minimal(about: &About, violation: &Violation) -> History {
     }
 }
 
-/// Checks a history, and prints the verdict.
-pub(crate) fn print(history: &History) -> Judged {
-    let judged = Judged::new(history);
-    let (about, figures) = (&judged.about, &judged.figures);
+pub(crate) fn print(history: &History) -> Verdict {
+    let verdict = checker::check(history);
+    let (about, figures) = (&verdict.about, &verdict.figures);
     println!(
         "{} {} on {} ({}), seed {}: {} operations, {} locks taken, {} faults in {} s",
         about.subject,
@@ -147,26 +124,26 @@ pub(crate) fn print(history: &History) -> Judged {
     for (text, count) in &figures.errors {
         println!("  {count} × error: {text}");
     }
-    for ((not, _), violations) in judged.by_kind() {
+    for ((not, _), violations) in verdict.by_kind() {
         let kind = if not { "no conviction" } else { "CONVICTED" };
         println!("  {kind}, {} ×:", violations.len());
-        for violation in violations.iter().take(SHOWN) {
-            println!("    {violation}");
-            for entry in &violation.evidence {
-                println!("      {entry}");
-            }
-        }
+        let shown = violations[0];
+        println!("    {shown}");
+        shown
+            .evidence
+            .iter()
+            .for_each(|entry| println!("      {entry}"));
     }
-    if judged.is_acquitted() {
+    if verdict.is_acquitted() {
         println!("  kept its promises");
     } else if let Ok(subject) = subject::find(&about.subject) {
         println!("  promised by {}", subject.documentation);
     }
-    judged
+    verdict
 }
 
 /// Prints in how many of several runs each promise was broken.
-pub(crate) fn print_seen(runs: &[Judged]) {
+pub(crate) fn print_seen(runs: &[Verdict]) {
     if runs.len() < 2 {
         return;
     }

@@ -4,11 +4,12 @@
 use std::process::Command as Program;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use crate::client::{Client, NoReply, Target};
-use crate::history::{Answer, Call};
+use crate::client::{Client, Target};
+use crate::history::{Answer, Call, Operation};
 use crate::protocol::{Acquire, Command, Mode, Reply};
-use crate::random::Random;
-use crate::record::{Begun, Record};
+use crate::random::{Random, between, percent};
+use crate::record::Record;
+use crate::run::{Plan, millis};
 
 /// The keys, and how they are locked. Each client takes one after the other.
 pub(crate) const MUTEXES: [&str; 2] = ["one", "two"];
@@ -29,19 +30,10 @@ const MOST_MEMORY_KIB: u64 = 256 << 10;
 
 /// One client: one process after the other, until the run ends.
 pub(crate) struct Worker<'a> {
+    pub(crate) plan: Plan<'a>,
     pub(crate) number: usize,
     pub(crate) record: &'a Record,
     pub(crate) target: &'a Target,
-    pub(crate) lease: Duration,
-    /// Whether the subject has more than mutexes.
-    pub(crate) all_modes: bool,
-    /// Whether each mutex is the lock of a job.
-    pub(crate) runs_jobs: bool,
-    /// How many of a hundred holders need a few renewals.
-    pub(crate) long: usize,
-    /// Whether it only tries a lock of its own, so that the first success after a fault shows when the servers could be
-    /// used again. The others may wait for a holder that is still at work.
-    pub(crate) probes: bool,
     pub(crate) random: Random,
 }
 
@@ -60,10 +52,15 @@ fn occurrence(name: &str, period_ms: u64) -> String {
     format!("{name}@{}", now - now % period_ms)
 }
 
-/// The process is gone.
 struct Gone;
 
 impl Worker<'_> {
+    /// Whether it only tries a lock of its own, so that the first success after a fault shows when the servers could be
+    /// used again. The others may wait for a holder that is still at work.
+    const fn probes(&self) -> bool {
+        self.number == self.plan.args.clients
+    }
+
     /// Runs processes until the run ends. Returns the last failure to start one.
     pub(crate) fn run(mut self, program: impl Fn() -> Program) -> Option<String> {
         let mut failure = None;
@@ -85,7 +82,7 @@ impl Worker<'_> {
             if self.round(&mut client).is_err() {
                 return;
             }
-            let pause = self.random.between(Duration::ZERO, PAUSE);
+            let pause = between(&mut self.random, Duration::ZERO, PAUSE);
             self.record.sleep(pause);
         }
         if let Some(peak) = client.peak_memory().filter(|peak| *peak > MOST_MEMORY_KIB) {
@@ -98,27 +95,25 @@ impl Worker<'_> {
         }
     }
 
-    /// Takes one lock.
     fn round(&mut self, client: &mut Client<'_>) -> Result<(), Gone> {
         let (key, mode) = self.choose();
-        let wait = match self.random.below(5) {
-            _ if self.probes => Duration::ZERO,
-            0 => Duration::ZERO,
-            _ => self.random.between(self.lease / 2, self.lease * 3),
+        let lease = self.plan.lease();
+        let wait = match self.random.usize(..5) {
+            1.. if !self.probes() => between(&mut self.random, lease / 2, lease * 3),
+            _ => Duration::ZERO,
         };
-        let millis = |time: Duration| u64::try_from(time.as_millis()).expect("a short time");
-        let (lease_ms, wait_ms) = (millis(self.lease), millis(wait));
+        let wait_ms = millis(wait);
         let command = Command::Acquire(Acquire {
             key: key.clone(),
             mode,
-            lease_ms,
+            lease_ms: millis(lease),
             wait_ms,
         });
         let acquire = Call::Acquire { mode, wait_ms };
         let begun = self.begin(self.record.next_hold(), &key, acquire);
         let like = begun.clone();
         match self.ask(client, &command, begun)? {
-            Answer::Held { .. } if self.probes => self.release(client, &like),
+            Answer::Held { .. } if self.probes() => self.release(client, &like),
             Answer::Held { token } => self.work(client, &like, mode, token),
             Answer::Error(_) => {
                 self.record.sleep(AFTER_FAILURE);
@@ -129,18 +124,20 @@ impl Worker<'_> {
     }
 
     fn choose(&mut self) -> (String, Mode) {
-        if self.probes {
+        if self.probes() {
             return (PROBE.into(), Mode::Mutex);
         }
-        let (key, mode) = match self.random.below(10) {
-            0 if self.all_modes => (READERS_AND_WRITERS, Mode::Write),
-            1 | 2 if self.all_modes => (READERS_AND_WRITERS, Mode::Read),
-            3 if self.all_modes => (PERMITS, Mode::Permit(SEATS)),
-            0..3 if self.runs_jobs => {
+        let subject = self.plan.subject;
+        let (all_modes, runs_jobs) = (subject.has_all_modes(), subject.runs_jobs());
+        let (key, mode) = match self.random.usize(..10) {
+            0 if all_modes => (READERS_AND_WRITERS, Mode::Write),
+            1 | 2 if all_modes => (READERS_AND_WRITERS, Mode::Read),
+            3 if all_modes => (PERMITS, Mode::Permit(SEATS)),
+            0..3 if runs_jobs => {
                 return (occurrence(MUTEXES[0], SHORT_PERIOD_MS), Mode::Mutex);
             }
-            _ if self.runs_jobs => {
-                let name = format!("{}-{}", MUTEXES[1], self.random.below(LONG_JOBS));
+            _ if runs_jobs => {
+                let name = format!("{}-{}", MUTEXES[1], self.random.usize(..LONG_JOBS));
                 return (occurrence(&name, LONG_PERIOD_MS), Mode::Mutex);
             }
             other => (MUTEXES[other % MUTEXES.len()], Mode::Mutex),
@@ -152,7 +149,7 @@ impl Worker<'_> {
     fn work(
         &mut self,
         client: &mut Client<'_>,
-        hold: &Begun,
+        hold: &Operation,
         mode: Mode,
         token: Option<u64>,
     ) -> Result<(), Gone> {
@@ -183,42 +180,42 @@ impl Worker<'_> {
         self.release(client, hold)
     }
 
-    fn release(&self, client: &mut Client<'_>, hold: &Begun) -> Result<(), Gone> {
+    fn release(&self, client: &mut Client<'_>, hold: &Operation) -> Result<(), Gone> {
         let begun = self.begin(hold.hold, &hold.key, Call::Release);
         self.ask(client, &Command::Release, begun).map(drop)
     }
 
     /// Some holders need a few renewals. The others are quick.
     fn time_of_work(&mut self) -> Duration {
-        if self.random.percent(self.long) {
-            self.random.between(self.lease / 2, self.lease * 2)
+        let (lease, long) = (self.plan.lease(), self.plan.args.long);
+        // Few occurrences of jobs are due, and the nemesis must find some that run.
+        let long = if self.plan.subject.runs_jobs() {
+            60
         } else {
-            let quick = Duration::from_millis(20);
-            self.random.between(Duration::ZERO, quick)
-        }
+            long
+        };
+        let (least, most) = match percent(&mut self.random, long) {
+            true => (lease / 2, lease * 2),
+            false => (Duration::ZERO, Duration::from_millis(20)),
+        };
+        between(&mut self.random, least, most)
     }
 
-    fn check(&self, client: &mut Client<'_>, hold: &Begun) -> Result<bool, Gone> {
+    fn check(&self, client: &mut Client<'_>, hold: &Operation) -> Result<bool, Gone> {
         let begun = self.begin(hold.hold, &hold.key, Call::Check);
         let answer = self.ask(client, &Command::Check, begun)?;
         Ok(matches!(answer, Answer::Held { .. }))
     }
 
     /// Does something to the register, once the process has passed it on.
-    fn pass(&self, client: &mut Client<'_>, hold: &Begun, call: Call) -> Result<Answer, Gone> {
+    fn pass(&self, client: &mut Client<'_>, hold: &Operation, call: Call) -> Result<Answer, Gone> {
         let begun = self.begin(hold.hold, &hold.key, call);
         client.ask(&Command::Pass).map_err(|_| Gone)?;
         Ok(self.record.apply(begun))
     }
 
-    fn begin(&self, hold: u64, key: &str, call: Call) -> Begun {
-        Begun {
-            client: self.number,
-            hold,
-            key: key.into(),
-            call,
-            invoked: self.record.now(),
-        }
+    fn begin(&self, hold: u64, key: &str, call: Call) -> Operation {
+        Operation::begin(self.number, hold, key, call, self.record.now())
     }
 
     /// Asks the process, and records its answer.
@@ -226,15 +223,14 @@ impl Worker<'_> {
         &self,
         client: &mut Client<'_>,
         command: &Command,
-        begun: Begun,
+        begun: Operation,
     ) -> Result<Answer, Gone> {
         let answer = match client.ask(command) {
             Ok(Reply::Held { token }) => Answer::Held { token },
             Ok(Reply::Free) => Answer::Free,
             Ok(Reply::Ready) => Answer::Error("an answer to another command".into()),
             Ok(Reply::Error { text }) => Answer::Error(text),
-            Err(NoReply::Ended) => Answer::Killed,
-            Err(NoReply::Silent) => Answer::Silence,
+            Err(gone) => gone,
         };
         let gone = matches!(answer, Answer::Killed | Answer::Silence);
         self.record.operation(begun, answer.clone());

@@ -13,11 +13,11 @@ use tokio::time::{sleep, timeout};
 
 use super::{Adapter, serve};
 use crate::Failure;
-use crate::adapter::leasehold::{Backend, connect};
+use crate::adapter::leasehold::{Backend, connect, was_held};
 use crate::protocol::Acquire;
 
 /// What a lock is taken for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Work {
     Job,
     Election,
@@ -31,7 +31,6 @@ const TRY: Duration = Duration::from_secs(4);
 /// Long enough for a second attempt.
 const WINDOW: Duration = Duration::from_secs(90);
 
-/// Connects and serves.
 pub(crate) async fn run(
     backend: Backend,
     work: Work,
@@ -138,7 +137,7 @@ impl Adapter for Jobs {
 
     async fn release(&self, held: Held) -> Result<bool, Failure> {
         let Running { end, mut task, job } = match held {
-            Held::Lock(guard) => return Ok(is_released(guard.release().await)?),
+            Held::Lock(guard) => return Ok(was_held(guard.release().await)?),
             Held::Job(running) => running,
         };
         drop(job);
@@ -147,15 +146,6 @@ impl Adapter for Jobs {
         let ended = timeout(TRY, &mut task).await;
         task.abort();
         Ok(matches!(ended, Ok(Ok(Ok(JobOutcome::Done(()))))))
-    }
-}
-
-/// Whether the release found the lock held.
-fn is_released<T>(release: Result<T, Error>) -> Result<bool, Error> {
-    match release {
-        Ok(_) => Ok(true),
-        Err(Error::Lost { .. }) => Ok(false),
-        Err(error) => Err(error),
     }
 }
 
@@ -186,6 +176,6 @@ impl Adapter for Elections {
     }
 
     async fn release(&self, term: Term) -> Result<bool, Failure> {
-        Ok(is_released(term.resign().await)?)
+        Ok(was_held(term.resign().await)?)
     }
 }

@@ -18,8 +18,7 @@ use crate::protocol::{Acquire, Mode};
 /// How late the copy of a release is.
 const LATE: Duration = Duration::from_millis(50);
 
-/// The backends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Backend {
     RedisRs,
     Fred,
@@ -28,7 +27,7 @@ pub(crate) enum Backend {
 }
 
 /// What is broken on purpose. Each must be convicted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Broken {
     /// A user who never looks at the deadline: assumption A4.
     IgnoresItsDeadline,
@@ -48,18 +47,15 @@ pub(crate) enum Broken {
     DecidesTwice,
 }
 
-/// A client of leasehold.
 pub(crate) struct Leasehold {
     locks: LockClient,
-    /// Only for what is broken.
-    redis: Option<redis::Client>,
+    url: String,
     broken: Option<Broken>,
     /// The locks that the process takes at the same time.
     others: usize,
     counted: Cell<u64>,
 }
 
-/// A guard of any kind.
 trait AnyGuard {
     fn is_valid(&self) -> bool;
     fn valid_for(&self) -> Duration;
@@ -82,7 +78,6 @@ impl<K> AnyGuard for Guard<K> {
     }
 }
 
-/// A lock that is held.
 pub(crate) struct Held {
     guard: Box<dyn AnyGuard>,
     key: String,
@@ -91,13 +86,13 @@ pub(crate) struct Held {
     until: Cell<Instant>,
 }
 
-/// Connects a backend.
 pub(crate) async fn connect(
     backend: Backend,
     urls: &[String],
     lease: Duration,
 ) -> Result<Arc<dyn LockBackend>, Failure> {
-    let first = urls.first().ok_or("no URL")?;
+    // There is at least one.
+    let first = &urls[0];
     Ok(match backend {
         Backend::RedisRs => {
             let options = Options::new().compare_and_set(compares());
@@ -133,15 +128,12 @@ impl Leasehold {
         lease: Duration,
         broken: Option<Broken>,
     ) -> Result<Self, Failure> {
-        let first = urls.first().ok_or("no URL")?;
         broken.map_or(Ok(()), planted::plant)?;
         let others = if backend == Backend::Quorum { 2 } else { 0 };
         let backend = connect(backend, urls, lease).await?;
-        let redis = matches!(broken, Some(Broken::ReleasesAnyone))
-            .then(|| redis::Client::open(first.as_str()));
         Ok(Self {
             locks: LockClient::new(backend),
-            redis: redis.transpose()?,
+            url: urls[0].clone(),
             broken,
             others,
             counted: Cell::new(0),
@@ -221,15 +213,21 @@ impl Adapter for Leasehold {
     }
 
     async fn release(&self, held: Held) -> Result<bool, Failure> {
-        let released = match held.guard.release().await {
-            Ok(_) => true,
-            Err(Error::Lost { .. }) => false,
-            Err(error) => return Err(error.into()),
-        };
-        if let (Some(Broken::ReleasesAnyone), Some(redis)) = (self.broken, self.redis.clone()) {
+        let released = was_held(held.guard.release().await)?;
+        if self.broken == Some(Broken::ReleasesAnyone) {
+            let redis = redis::Client::open(self.url.as_str())?;
             tokio::spawn(delete_late(redis, held.key));
         }
         Ok(released)
+    }
+}
+
+/// Whether the release found the lock held.
+pub(super) fn was_held<T>(release: Result<T, Error>) -> Result<bool, Error> {
+    match release {
+        Ok(_) => Ok(true),
+        Err(Error::Lost { .. }) => Ok(false),
+        Err(error) => Err(error),
     }
 }
 

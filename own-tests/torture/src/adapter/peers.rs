@@ -21,22 +21,11 @@ use crate::protocol::Acquire;
 /// How long a caller pauses between two attempts, where that is up to the caller.
 const RETRY: Duration = Duration::from_millis(100);
 
-/// The libraries.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-pub(crate) enum Peer {
-    Rslock,
-    Redlock,
-    DistributedLockRedis,
-    Distkit,
-    Sqlx,
-}
-
-/// Connects and serves.
-pub(crate) async fn run(peer: Peer, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
+pub(crate) async fn run(peer: &str, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
     match peer {
-        Peer::Rslock => serve(Rslock(RefCell::new(LockManager::new(urls)))).await,
-        Peer::Redlock => serve(Redlock(Box::leak(Box::new(RedLock::new(urls))))).await,
-        Peer::DistributedLockRedis => {
+        "rslock" => serve(Rslock(LockManager::new(urls))).await,
+        "redlock-rs" => serve(Redlock(Box::leak(Box::new(RedLock::new(urls))))).await,
+        "distributed-lock-redis" => {
             // The same parts of the expiry as the defaults are.
             let provider = RedisLockProvider::builder()
                 .urls(&urls)
@@ -47,16 +36,13 @@ pub(crate) async fn run(peer: Peer, lease: Duration, urls: Vec<String>) -> Resul
                 .await?;
             serve(DistributedLockRedis(provider)).await
         }
-        Peer::Distkit => {
-            let client = redis::Client::open(first(&urls)?)?;
+        "distkit" => {
+            let client = redis::Client::open(urls[0].as_str())?;
             serve(Distkit(client.get_connection_manager().await?)).await
         }
-        Peer::Sqlx => serve(Sqlx(PgPool::connect_lazy(first(&urls)?)?)).await,
+        "sqlx" => serve(Sqlx(PgPool::connect_lazy(&urls[0])?)).await,
+        _ => Err(format!("no adapter for {peer}").into()),
     }
-}
-
-fn first(urls: &[String]) -> Result<&str, Failure> {
-    Ok(urls.first().ok_or("no URL")?)
 }
 
 fn attempts(wait: Duration) -> u32 {
@@ -64,17 +50,15 @@ fn attempts(wait: Duration) -> u32 {
     1 + u32::try_from(retries).expect("a short wait")
 }
 
-struct Rslock(RefCell<LockManager>);
+struct Rslock(LockManager);
 
 impl Adapter for Rslock {
     type Held = (rslock::Lock, Instant);
 
     async fn acquire(&self, ask: &Acquire) -> Result<Option<Self::Held>, Failure> {
         // Retries are delayed by half of this time on average.
-        self.0
-            .borrow_mut()
-            .set_retry(attempts(ask.wait()), 2 * RETRY);
-        let manager = self.0.borrow().clone();
+        let mut manager = self.0.clone();
+        manager.set_retry(attempts(ask.wait()), 2 * RETRY);
         match manager.lock(ask.key.as_str(), ask.lease()).await {
             Ok(lock) => {
                 let until = Instant::now() + Duration::from_millis(lock.validity_time as u64);

@@ -21,14 +21,12 @@ const RETRY: Duration = Duration::from_millis(100);
 /// How long an attempt may be on its way.
 const DELIVERED_WITHIN: Duration = Duration::from_secs(9);
 
-/// A client of a tutorial's lock.
 pub(crate) struct Tutorial {
     backend: Arc<dyn LockBackend>,
     session: SessionId,
     attempts: Cell<u64>,
 }
 
-/// A lock that is held.
 pub(crate) struct Held {
     release: Release,
     until: Instant,

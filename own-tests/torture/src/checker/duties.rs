@@ -28,31 +28,28 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         if others.any(|it| concerns(it) && it.from <= reach.1 && it.until >= reach.0) {
             continue;
         }
-        for hold in holds.iter().filter(|it| Some(it.client) == fault.client) {
-            if hold.from <= fault.from && hold.until > fault.until {
-                let broken = broken(history, hold.asked, fault.until);
-                let mut evidence = hold.evidence();
-                evidence.extend([fault].into_iter().chain(broken).cloned().map(Entry::Fault));
-                found.push(Violation {
-                    promise: Promise::Loss,
-                    outside: broken.and_then(|fault| fault.breaks),
-                    text: format!(
-                        "client {} slept from {} to {}, and then still believed that it held {}, which lasts for {} ms at most",
-                        hold.client,
-                        seconds(fault.from),
-                        seconds(fault.until),
-                        hold.key,
-                        history.about.lasts_asleep_ms,
-                    ),
-                    evidence,
-                });
-            }
+        let believes = |hold: &&Hold<'_>| {
+            let is_own = Some(hold.client) == fault.client;
+            is_own && hold.from <= fault.from && hold.until > fault.until
+        };
+        for hold in holds.iter().filter(believes) {
+            let text = format!(
+                "client {} slept from {} to {}, and then still believed that it held {}, which lasts for {} ms at most",
+                hold.client,
+                seconds(fault.from),
+                seconds(fault.until),
+                hold.key,
+                history.about.lasts_asleep_ms,
+            );
+            let mut evidence = hold.evidence();
+            evidence.push(Entry::Fault(fault.clone()));
+            let broken = broken(history, hold.asked, fault.until);
+            found.push(Violation::new(Promise::Loss, text, evidence).excused_by(broken));
         }
     }
     found
 }
 
-/// Whether a client's process slept.
 fn is_sleep(fault: &Fault) -> bool {
     fault.kind == STOPPED || fault.kind == SUSPENDED
 }
@@ -70,20 +67,21 @@ pub(super) fn limits(history: &History) -> Vec<Violation> {
         let is_late = |took| took > limit && took > limit + asleep(history, operation);
         operation.answer == Answer::Silence || took.is_some_and(is_late)
     };
-    let violation = |operation: &Operation| Violation {
-        promise: Promise::Limit,
-        outside: None,
-        text: format!(
+    let violation = |operation: &Operation| {
+        let ended = operation.completed;
+        let text = format!(
             "client {}: {:?} of {} at {} ended {}",
             operation.client,
             operation.call,
             operation.key,
             seconds(operation.invoked),
-            operation
-                .completed
-                .map_or("never".into(), |at| format!("at {}", seconds(at))),
-        ),
-        evidence: vec![Entry::Operation(operation.clone())],
+            ended.map_or("never".into(), |at| format!("at {}", seconds(at))),
+        );
+        Violation::new(
+            Promise::Limit,
+            text,
+            vec![Entry::Operation(operation.clone())],
+        )
     };
     history.operations().filter(late).map(violation).collect()
 }
@@ -161,29 +159,18 @@ fn stuck(history: &History, fault: &Fault, limit: u64) -> Violation {
     let attempts = history.operations().filter(tried).take(SHOWN_ATTEMPTS);
     let mut evidence = vec![Entry::Fault(fault.clone())];
     evidence.extend(attempts.cloned().map(Entry::Operation));
-    Violation {
-        promise: Promise::Progress,
-        outside: None,
-        text: format!(
-            "nobody got a lock within {} after `{}` was over at {}",
-            seconds(limit),
-            fault.kind,
-            seconds(fault.until)
-        ),
-        evidence,
-    }
+    let (limit, kind, until) = (seconds(limit), &fault.kind, seconds(fault.until));
+    let text = format!("nobody got a lock within {limit} after `{kind}` was over at {until}");
+    Violation::new(Promise::Progress, text, evidence)
 }
 
-/// What the controller found after the end.
 pub(super) fn left(history: &History) -> Vec<Violation> {
-    let left = history.entries.iter().filter_map(|entry| match entry {
-        Entry::Left { what } => Some(Violation {
-            promise: Promise::Cleanup,
-            outside: None,
-            text: what.clone(),
-            evidence: vec![entry.clone()],
-        }),
+    let left = |entry: &Entry| match entry {
+        Entry::Left { what } => {
+            let evidence = vec![entry.clone()];
+            Some(Violation::new(Promise::Cleanup, what.clone(), evidence))
+        }
         Entry::Operation(_) | Entry::Fault(_) => None,
-    });
-    left.collect()
+    };
+    history.entries.iter().filter_map(left).collect()
 }

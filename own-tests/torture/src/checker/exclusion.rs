@@ -1,7 +1,7 @@
 //! Holders that overlap.
 
 use super::{Hold, Promise, Violation, broken, by_key, seconds};
-use crate::history::{Entry, History};
+use crate::history::History;
 
 /// Finds each grant that came while others certainly held too much of the key.
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
@@ -23,22 +23,14 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
 fn overlap(history: &History, key: &str, active: &[Hold<'_>], new: &Hold<'_>) -> Violation {
     let first_asked = active.iter().map(|it| it.asked).min().unwrap_or(new.asked);
     let fault = broken(history, first_asked.min(new.asked), new.from);
-    let names: Vec<String> = active
+    let name = |it: &Hold<'_>| format!("client {} until {}", it.client, seconds(it.until));
+    let names = active.iter().map(name).collect::<Vec<_>>().join(" and ");
+    let (client, from) = (new.client, seconds(new.from));
+    let text = format!("client {client} got {key} at {from}, which {names} still held");
+    let evidence = active
         .iter()
-        .map(|it| format!("client {} until {}", it.client, seconds(it.until)))
+        .chain([new])
+        .flat_map(Hold::evidence)
         .collect();
-    let all = active.iter().chain([new]);
-    let mut evidence: Vec<Entry> = all.flat_map(Hold::evidence).collect();
-    evidence.extend(fault.cloned().map(Entry::Fault));
-    Violation {
-        promise: Promise::Exclusion,
-        outside: fault.and_then(|fault| fault.breaks),
-        text: format!(
-            "client {} got {key} at {}, which {} still held",
-            new.client,
-            seconds(new.from),
-            names.join(" and ")
-        ),
-        evidence,
-    }
+    Violation::new(Promise::Exclusion, text, evidence).excused_by(fault)
 }

@@ -17,10 +17,12 @@ mod tokens;
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::sync::LazyLock;
 
+use regex::Regex;
 use serde::{Deserialize, Serialize};
 
-use crate::history::{Answer, Assumption, Call, Entry, Fault, History, Operation};
+use crate::history::{About, Answer, Assumption, Call, Entry, Fault, History, Operation};
 use crate::protocol::Mode;
 use crate::workload::PROBE;
 
@@ -72,7 +74,6 @@ impl Promise {
         Self::Cleanup,
     ];
 
-    /// In a few words.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Exclusion => "exclusion",
@@ -99,6 +100,26 @@ pub(crate) struct Violation {
     pub(crate) evidence: Vec<Entry>,
 }
 
+impl Violation {
+    fn new(promise: Promise, text: String, evidence: Vec<Entry>) -> Self {
+        Self {
+            promise,
+            outside: None,
+            text,
+            evidence,
+        }
+    }
+
+    /// Adds the faults that broke assumptions. The first one is the excuse.
+    fn excused_by<'a>(mut self, faults: impl IntoIterator<Item = &'a Fault>) -> Self {
+        for fault in faults {
+            self.outside = self.outside.or(fault.breaks);
+            self.evidence.push(Entry::Fault(fault.clone()));
+        }
+        self
+    }
+}
+
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let name = self.promise.name();
@@ -109,9 +130,9 @@ impl fmt::Display for Violation {
     }
 }
 
-/// What a check found.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct Verdict {
+    pub(crate) about: About,
     pub(crate) violations: Vec<Violation>,
     pub(crate) figures: Figures,
 }
@@ -136,16 +157,11 @@ pub(crate) struct Figures {
     pub(crate) plain_lost: usize,
 }
 
-/// Checks a history.
 pub(crate) fn check(history: &History) -> Verdict {
     let mut holds = Hold::all(history);
     // It shows when the servers can be used again, and takes nobody's turn.
     holds.retain(|hold| hold.key != PROBE);
-    let mut verdict = Verdict {
-        figures: count(history, &holds),
-        ..Verdict::default()
-    };
-    let found = &mut verdict.violations;
+    let (mut found, mut figures) = (Vec::new(), count(history, &holds));
     let of_locks = once::by_lock(&holds);
     found.extend(exclusion::check(history, &of_locks));
     found.extend(once::check(history, &holds));
@@ -157,14 +173,17 @@ pub(crate) fn check(history: &History) -> Verdict {
     found.extend(duties::left(history));
     let (stuck, recoveries) = duties::progress(history, &holds);
     found.extend(stuck);
-    verdict.figures.recoveries_ms = recoveries;
-    verdict.figures.answers_ms = duties::first_successes(history);
-    for violation in found {
+    figures.recoveries_ms = recoveries;
+    figures.answers_ms = duties::first_successes(history);
+    (figures.plain_writes, figures.plain_lost) = register::plain(history);
+    for violation in &mut found {
         add_circumstances(history, violation);
     }
-    let (written, lost) = register::plain(history);
-    (verdict.figures.plain_writes, verdict.figures.plain_lost) = (written, lost);
-    verdict
+    Verdict {
+        about: history.about.clone(),
+        violations: found,
+        figures,
+    }
 }
 
 fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
@@ -191,25 +210,11 @@ fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
 
 /// The text of an error without times and ports, which differ from one error to the next.
 fn kind_of(error: &str) -> String {
-    let mut kind = String::new();
-    let mut rest = error;
-    while let Some(at) = rest.find(|c: char| c.is_ascii_digit()) {
-        let (before, number) = rest.split_at(at);
-        let end = number.find(|c: char| !c.is_ascii_digit() && c != '.');
-        let (number, after) = number.split_at(end.unwrap_or(number.len()));
-        let units = ["ms", "s", "µs"].into_iter();
-        let mut time = units.filter_map(|unit| after.trim_start().strip_prefix(unit));
-        let after_time = time.find(|after| !after.starts_with(char::is_alphanumeric));
-        kind += before;
-        let is_port = kind.ends_with("127.0.0.1:");
-        kind += if is_port || after_time.is_some() {
-            "…"
-        } else {
-            number
-        };
-        rest = after_time.unwrap_or(after);
-    }
-    kind + rest
+    static VARYING: LazyLock<Regex> = LazyLock::new(|| {
+        let varying = r"(127\.0\.0\.1:)[0-9]+|[0-9][0-9.]*\s*(?:ms|s|µs)\b";
+        Regex::new(varying).expect("a regular expression")
+    });
+    VARYING.replace_all(error, "${1}…").into_owned()
 }
 
 /// An acquisition that succeeded.
@@ -305,9 +310,7 @@ fn add_circumstances(history: &History, violation: &mut Violation) {
         })
     };
     let first = operations().map(|it| it.invoked).min();
-    let last = operations()
-        .map(|it| it.completed.unwrap_or(it.invoked))
-        .max();
+    let last = operations().map(Operation::ended).max();
     let (Some(first), Some(last)) = (first, last) else {
         return;
     };
@@ -329,7 +332,6 @@ fn add_circumstances(history: &History, violation: &mut Violation) {
     violation.evidence.sort_by_key(Entry::at);
 }
 
-/// A time as text.
 fn seconds(micros: u64) -> String {
     format!("{}.{:06} s", micros / 1_000_000, micros % 1_000_000)
 }

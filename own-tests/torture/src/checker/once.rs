@@ -32,7 +32,6 @@ pub(super) fn by_lock<'a>(holds: &[Hold<'a>]) -> Vec<Hold<'a>> {
     holds.iter().map(name).collect()
 }
 
-/// Finds them.
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut found = done_again(history, holds);
     let mut attempts: BTreeMap<&str, Vec<&Hold<'_>>> = BTreeMap::new();
@@ -59,10 +58,8 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
     if operations().any(|it| it.call == Call::Release) {
         return None;
     }
-    let died = operations()
-        .filter(|it| it.hold == last.id)
-        .map(ended)
-        .max()?;
+    let of_last = operations().filter(|it| it.hold == last.id);
+    let died = of_last.map(Operation::ended).max()?;
     let due = died + pause + history.about.lasts_asleep_ms * 1_000 + NOTICED_US;
     let in_vain = |it: &&Operation| {
         matches!(it.call, Call::Acquire { wait_ms: 1.., .. })
@@ -73,7 +70,7 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
         .filter(in_vain)
         .filter(|it| is_undisturbed(history, it));
     let shown: Vec<&Operation> = in_vain.take(IN_VAIN).collect();
-    let until = shown.get(IN_VAIN - 1).map(|it| ended(it))?;
+    let until = shown.get(IN_VAIN - 1)?.ended();
     let text = format!(
         "{} was not started again after its attempt {} had died at {}, although {IN_VAIN} calls waited for it",
         last.key,
@@ -85,15 +82,11 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
     Some(violation(history, (last.asked, until), text, evidence))
 }
 
-fn ended(operation: &Operation) -> u64 {
-    operation.completed.unwrap_or(operation.invoked)
-}
-
 /// Whether nothing was done to the client or to the servers shortly before and during an operation.
 fn is_undisturbed(history: &History, operation: &Operation) -> bool {
     let concerns = |fault: &Fault| fault.client.is_none_or(|it| it == operation.client);
     let overlaps = |fault: &Fault| {
-        fault.from <= ended(operation) && fault.until + SETTLED_US >= operation.invoked
+        fault.from <= operation.ended() && fault.until + SETTLED_US >= operation.invoked
     };
     !history
         .faults()
@@ -144,14 +137,8 @@ fn violation(
     history: &History,
     (from, until): (u64, u64),
     text: String,
-    mut evidence: Vec<Entry>,
+    evidence: Vec<Entry>,
 ) -> Violation {
     let fault = broken(history, from, until);
-    evidence.extend(fault.cloned().map(Entry::Fault));
-    Violation {
-        promise: Promise::Once,
-        outside: fault.and_then(|fault| fault.breaks),
-        text,
-        evidence,
-    }
+    Violation::new(Promise::Once, text, evidence).excused_by(fault)
 }

@@ -36,32 +36,29 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     };
     let violation = |hold: &Hold<'_>| {
         let waiter = overtaken(hold)?;
+        let text = format!(
+            "client {} asked for {} at {} and got it at {}, while client {} waited for it since {}",
+            hold.client,
+            hold.key,
+            seconds(hold.asked),
+            seconds(hold.from),
+            waiter.client,
+            seconds(waiter.invoked),
+        );
         let mut evidence = hold.evidence();
         evidence.push(Entry::Operation(waiter.clone()));
-        Some(Violation {
-            promise: Promise::Order,
-            outside: None,
-            text: format!(
-                "client {} asked for {} at {} and got it at {}, while client {} waited for it since {}",
-                hold.client,
-                hold.key,
-                seconds(hold.asked),
-                seconds(hold.from),
-                waiter.client,
-                seconds(waiter.invoked),
-            ),
-            evidence,
-        })
+        Some(Violation::new(Promise::Order, text, evidence))
     };
     let mutexes = holds.iter().filter(|hold| hold.mode == Mode::Mutex);
     mutexes.filter_map(violation).collect()
 }
 
 fn waits(operation: &Operation) -> bool {
+    use Mode::Mutex;
     matches!(
         operation.call,
         Call::Acquire {
-            mode: Mode::Mutex,
+            mode: Mutex,
             wait_ms: 1..
         }
     )

@@ -57,29 +57,21 @@ fn violation(
     [one, other]: [(&Operation, &Hold<'_>); 2],
     order: &str,
 ) -> Violation {
-    let at = other.0.completed.unwrap_or(other.0.invoked);
-    let faults = lost_and_stepped(history, at);
+    let at = other.0.ended();
     let mut evidence = Vec::new();
     for (operation, hold) in [one, other] {
         evidence.extend(hold.evidence());
         evidence.push(Entry::Operation(operation.clone()));
     }
-    evidence.extend(faults.iter().flatten().cloned().cloned().map(Entry::Fault));
-    let token = |hold: &Hold<'_>| hold.token.unwrap_or_default();
-    Violation {
-        promise,
-        outside: faults.and_then(|[fault, _]| fault.breaks),
-        text: format!(
-            "{}: client {} wrote with token {} at {}, {order} client {} with token {}",
-            other.1.key,
-            other.1.client,
-            token(other.1),
-            seconds(at),
-            one.1.client,
-            token(one.1),
-        ),
-        evidence,
-    }
+    let wrote = |hold: &Hold<'_>| (hold.client, hold.token.unwrap_or_default());
+    let ((earlier, its), (later, token)) = (wrote(one.1), wrote(other.1));
+    let text = format!(
+        "{}: client {later} wrote with token {token} at {}, {order} client {earlier} with token {its}",
+        other.1.key,
+        seconds(at),
+    );
+    let faults = lost_and_stepped(history, at);
+    Violation::new(promise, text, evidence).excused_by(faults.into_iter().flatten())
 }
 
 /// Counts the additions to counters without a fence, and the lost ones.

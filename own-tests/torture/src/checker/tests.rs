@@ -49,10 +49,15 @@ impl Story {
     }
 
     fn acquires_as(self, mode: Mode, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
-        let token = Some(token);
-        let wait_ms = 1_000;
+        let (token, wait_ms) = (Some(token), 1_000);
         let call = Call::Acquire { mode, wait_ms };
         self.operation(who, call, times, Answer::Held { token })
+    }
+
+    /// Waits for a mutex for this time at most.
+    fn asks(self, who: (usize, u64), wait_ms: u64, times: (u64, u64), answer: Answer) -> Self {
+        let mode = Mode::Mutex;
+        self.operation(who, Call::Acquire { mode, wait_ms }, times, answer)
     }
 
     fn acquires(self, who: (usize, u64), times: (u64, u64), token: u64) -> Self {
@@ -127,47 +132,6 @@ impl Story {
     }
 }
 
-/// An attempt dies with its machine. Others ask for the occurrence, after the pause.
-#[test]
-fn occurrence_whose_attempt_died_is_started_again() {
-    let asks = |story: Story, from: u64, times: u64| {
-        (0..times).fold(story, |story, number| {
-            let (mode, wait_ms) = (Mode::Mutex, 1_000);
-            let at = from + number * 1_500;
-            story.operation(
-                (1, 100 + number),
-                Call::Acquire { mode, wait_ms },
-                (at, at + 1_000),
-                Answer::Free,
-            )
-        })
-    };
-    let died = || {
-        Story::new()
-            .on("one@2000")
-            .acquires(ANN, (0, 10), 33)
-            .still_holds(ANN, 100)
-    };
-    asks(died(), 40_000, 4).breaks_only(Promise::Once);
-    asks(died(), 40_000, 3).keeps_everything();
-    // Its pause isn't over.
-    asks(died(), 20_000, 4).keeps_everything();
-    let again = died()
-        .acquires(BOB, (35_000, 35_010), 34)
-        .releases(BOB, (36_000, 36_010));
-    asks(again, 40_000, 4).keeps_everything();
-    // The answer to the note may be lost.
-    let unknown = died().operation(
-        ANN,
-        Call::Release,
-        (200, 300),
-        Answer::Error("no answer".into()),
-    );
-    asks(unknown, 40_000, 4).keeps_everything();
-    let down = died().suffers("stop server", None, (39_000, 60_000), None);
-    asks(down, 40_000, 4).keeps_everything();
-}
-
 /// The minimal history of a violation shows that violation alone, also once it was saved and loaded.
 fn assert_convicts_again(about: &About, violation: &Violation) {
     let folder = tempfile::tempdir().expect("a folder");
@@ -176,13 +140,10 @@ fn assert_convicts_again(about: &About, violation: &Violation) {
     minimal.save(&path).expect("saved");
     let loaded = History::load(&path).expect("loaded");
     assert_eq!(loaded.entries, minimal.entries);
-    let again: Vec<_> = check(&loaded).violations;
-    assert!(
-        again
-            .iter()
-            .any(|it| it.promise == violation.promise && it.outside == violation.outside),
-        "{violation}: {again:?}"
-    );
+    let again = check(&loaded).violations;
+    let is_same =
+        |it: &Violation| it.promise == violation.promise && it.outside == violation.outside;
+    assert!(again.iter().any(is_same), "{violation}: {again:?}");
 }
 
 const ANN: (usize, u64) = (0, 10);
@@ -380,28 +341,22 @@ fn sleeper_must_notice_its_loss() {
     // The question was asked before the process went on; so perhaps was the answer.
     story(3_000, |story| story.still_holds(ANN, 3_199)).keeps_everything();
     // A renewal on its way may have arrived in the meantime.
-    story(3_000, |story| {
-        let cut = story.suffers("lose requests", Some(ANN.0), (150, 2_000), None);
-        cut.still_holds(ANN, 4_000)
-    })
-    .keeps_everything();
+    let during = |kind, client, times, breaks| {
+        story(3_000, |story| story)
+            .suffers(kind, client, times, breaks)
+            .still_holds(ANN, 4_000)
+    };
+    during("lose requests", Some(ANN.0), (150, 2_000), None).keeps_everything();
     // A grant from leasehold's queue is an offer, which lasts longer than a short lease (rule 10).
     let mut offer = story(1_400, |story| story.still_holds(ANN, 1_800));
     offer.breaks_only(Promise::Loss);
     offer.0.about.lasts_asleep_ms = 2_000;
     offer.keeps_everything();
     // A clock that was set back lets leases last.
-    let stepped = story(3_000, |story| {
-        let step = story.suffers("step", None, (300, 400), Some(Assumption::A3));
-        step.still_holds(ANN, 4_000)
-    });
+    let stepped = during("step", None, (300, 400), Some(Assumption::A3));
     assert_eq!(stepped.broken(), [(Promise::Loss, Some(Assumption::A3))]);
     // Not if connections end with the fault.
-    story(3_000, |story| {
-        let kill = story.suffers("kill server", None, (150, 2_000), None);
-        kill.still_holds(ANN, 4_000)
-    })
-    .breaks_only(Promise::Loss);
+    during("kill server", None, (150, 2_000), None).breaks_only(Promise::Loss);
 }
 
 #[test]
@@ -423,6 +378,34 @@ fn occurrence_that_is_done_runs_no_more() {
     let failed = Story::new().on("one@2000").acquires(ANN, (0, 10), 33);
     let failed = failed.operation(ANN, Call::Release, (20, 30), Answer::Free);
     failed.acquires(BOB, (40, 50), 34).keeps_everything();
+}
+
+/// An attempt dies with its machine. Others ask for the occurrence, after the pause.
+#[test]
+fn occurrence_whose_attempt_died_is_started_again() {
+    let asks = |story: Story, from: u64, times: u64| {
+        (0..times).fold(story, |story, number| {
+            let at = from + number * 1_500;
+            story.asks((1, 100 + number), 1_000, (at, at + 1_000), Answer::Free)
+        })
+    };
+    let died = || {
+        let begun = Story::new().on("one@2000").acquires(ANN, (0, 10), 33);
+        begun.still_holds(ANN, 100)
+    };
+    asks(died(), 40_000, 4).breaks_only(Promise::Once);
+    asks(died(), 40_000, 3).keeps_everything();
+    // Its pause isn't over.
+    asks(died(), 20_000, 4).keeps_everything();
+    let again = died().acquires(BOB, (35_000, 35_010), 34);
+    let again = again.releases(BOB, (36_000, 36_010));
+    asks(again, 40_000, 4).keeps_everything();
+    // The answer to the note may be lost.
+    let error = Answer::Error("no answer".into());
+    let unknown = died().operation(ANN, Call::Release, (200, 300), error);
+    asks(unknown, 40_000, 4).keeps_everything();
+    let down = died().suffers("stop server", None, (39_000, 60_000), None);
+    asks(down, 40_000, 4).keeps_everything();
 }
 
 #[test]
@@ -456,15 +439,7 @@ fn first_who_asks_is_first_who_gets() {
             .acquires(BOB, (asked, asked + 100), 33)
             .still_holds(BOB, asked + 110)
             .releases(BOB, (asked + 120, asked + 130))
-            .operation(
-                ANN,
-                Call::Acquire {
-                    mode: Mode::Mutex,
-                    wait_ms: 9_000,
-                },
-                (5_000, 7_000),
-                Answer::Held { token: Some(34) },
-            )
+            .asks(ANN, 9_000, (5_000, 7_000), Answer::Held { token: Some(34) })
     };
     story(6_000).breaks_only(Promise::Order);
     // Nobody knows when Ann's request arrived.
@@ -478,21 +453,13 @@ fn first_who_asks_is_first_who_gets() {
 
 #[test]
 fn waits_end_by_their_limit() {
-    let story = |until| {
-        let wait_ms = 500;
-        let mode = Mode::Mutex;
-        let call = Call::Acquire { mode, wait_ms };
-        Story::new().operation(ANN, call, (0, until), Answer::Free)
-    };
+    let story = |until| Story::new().asks(ANN, 500, (0, until), Answer::Free);
     story(1_400).keeps_everything();
     story(1_600).breaks_only(Promise::Limit);
-    let stopped = story(1_600).suffers(STOPPED, Some(ANN.0), (100, 300), None);
-    stopped.keeps_everything();
-    let other = story(1_600).suffers(STOPPED, Some(BOB.0), (100, 300), None);
-    other.breaks_only(Promise::Limit);
-    story(1_600)
-        .suffers(STALL, None, (100, 300), None)
-        .keeps_everything();
+    let suffers = |kind, client| story(1_600).suffers(kind, client, (100, 300), None);
+    suffers(STOPPED, Some(ANN.0)).keeps_everything();
+    suffers(STOPPED, Some(BOB.0)).breaks_only(Promise::Limit);
+    suffers(STALL, None).keeps_everything();
 }
 
 #[test]
@@ -514,43 +481,29 @@ fn probe_shows_when_the_servers_can_be_used_again() {
         .suffers("kill server", None, (100, 200), None)
         .acquires(BOB, (190, 250), 31)
         .lasts(1_000);
-    let figures = check(&story.0).figures;
-    assert_eq!(
-        (figures.answers_ms, figures.recoveries_ms),
-        (vec![], vec![50])
-    );
+    let shown = |story: &Story| {
+        let figures = check(&story.0).figures;
+        (figures.answers_ms, figures.recoveries_ms)
+    };
+    assert_eq!(shown(&story), (vec![], vec![50]));
     if let Some(Entry::Operation(acquire)) = story.0.entries.last_mut() {
         acquire.key = PROBE.into();
     }
-    let figures = check(&story.0).figures;
-    assert_eq!(
-        (figures.answers_ms, figures.recoveries_ms),
-        (vec![50], vec![])
-    );
+    assert_eq!(shown(&story), (vec![50], vec![]));
     // Its locks don't show that others get theirs.
     story.lasts(10_000).breaks_only(Promise::Progress);
 }
 
 #[test]
 fn healed_servers_serve_again() {
-    let story = |granted, lasts| {
-        Story::new()
-            .suffers("kill server", None, (100, 200), None)
-            .acquires(ANN, (150, granted), 33)
-            .lasts(lasts)
-    };
-    story(300, 10_000).keeps_everything();
-    assert_eq!(check(&story(300, 10_000).0).figures.recoveries_ms, [100]);
+    let killed = || Story::new().suffers("kill server", None, (100, 200), None);
+    let served = killed().acquires(ANN, (150, 300), 33).lasts(10_000);
+    served.keeps_everything();
+    assert_eq!(check(&served.0).figures.recoveries_ms, [100]);
     // Nobody can tell whether it would have gone on.
-    Story::new()
-        .suffers("kill server", None, (100, 200), None)
-        .lasts(5_000)
-        .keeps_everything();
-    let stuck = Story::new().suffers("kill server", None, (100, 200), None);
-    stuck.lasts(5_300).breaks_only(Promise::Progress);
-    let next = Story::new()
-        .suffers("kill server", None, (100, 200), None)
-        .suffers("stop server", None, (3_000, 3_100), None);
+    killed().lasts(5_000).keeps_everything();
+    killed().lasts(5_300).breaks_only(Promise::Progress);
+    let next = killed().suffers("stop server", None, (3_000, 3_100), None);
     next.lasts(5_300).keeps_everything();
 }
 

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::{Hold, Promise, Violation, by_key, seconds};
-use crate::history::{Assumption, Entry, Fault, History};
+use crate::history::{Assumption, Fault, History};
 use crate::protocol::Mode;
 
 /// Compares each token with the highest one of the holds that were granted before it was asked for, and
@@ -12,9 +12,10 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let mut found = Vec::new();
     for holds in by_key(holds).values() {
         let mut first_of = BTreeMap::new();
-        let mut asked: Vec<_> = holds.iter().filter(|hold| hold.token.is_some()).collect();
+        let with_tokens = || holds.iter().filter(|hold| hold.token.is_some());
+        let mut asked: Vec<_> = with_tokens().collect();
         asked.sort_by_key(|hold| hold.asked);
-        let mut granted = holds.iter().filter(|hold| hold.token.is_some()).peekable();
+        let mut granted = with_tokens().peekable();
         let mut highest: Option<&Hold<'_>> = None;
         for hold in asked {
             while let Some(before) = granted.next_if(|before| before.is_before(hold)) {
@@ -47,49 +48,33 @@ fn may_share(one: &Hold<'_>, other: &Hold<'_>) -> bool {
 /// Either of two faults alone doesn't stop tokens from growing (S4).
 fn went_back(history: &History, before: &Hold<'_>, hold: &Hold<'_>, what: &str) -> Violation {
     let faults = lost_and_stepped(history, hold.from);
-    let faults: Vec<_> = faults.into_iter().flatten().collect();
-    violation([before, hold], what, &[], &faults)
+    violation([before, hold], what, None).excused_by(faults.into_iter().flatten())
 }
 
 /// A reader joined other readers and shares their token (their epoch), which began before the higher token was
 /// granted. That grant must have been lost.
 fn joined(history: &History, before: &Hold<'_>, [other, hold]: [&Hold<'_>; 2]) -> Violation {
     let lost = first(history, hold.from, |it| it != Assumption::A3);
-    let faults: Vec<_> = lost.into_iter().collect();
-    violation(
-        [before, hold],
-        "is lower: an earlier reader's",
-        &[other],
-        &faults,
-    )
+    violation([before, hold], "is lower: an earlier reader's", Some(other)).excused_by(lost)
 }
 
-/// The first of the faults is the excuse.
-fn violation(
-    [before, hold]: [&Hold<'_>; 2],
-    what: &str,
-    others: &[&Hold<'_>],
-    faults: &[&Fault],
-) -> Violation {
-    let token = |hold: &Hold<'_>| hold.token.unwrap_or_default();
-    let holds = [before, hold].into_iter().chain(others.iter().copied());
-    let mut evidence: Vec<_> = holds.flat_map(Hold::evidence).collect();
-    evidence.extend(faults.iter().copied().cloned().map(Entry::Fault));
-    Violation {
-        promise: Promise::Tokens,
-        outside: faults.first().and_then(|fault| fault.breaks),
-        text: format!(
-            "{}: client {} got {} at {}, and client {} got {} at {}, which {what}",
-            hold.key,
-            before.client,
-            token(before),
-            seconds(before.from),
+fn violation([before, hold]: [&Hold<'_>; 2], what: &str, other: Option<&Hold<'_>>) -> Violation {
+    let got = |hold: &Hold<'_>| {
+        let token = hold.token.unwrap_or_default();
+        format!(
+            "client {} got {token} at {}",
             hold.client,
-            token(hold),
-            seconds(hold.from),
-        ),
-        evidence,
-    }
+            seconds(hold.from)
+        )
+    };
+    let (earlier, later) = (got(before), got(hold));
+    let text = format!("{}: {earlier}, and {later}, which {what}", hold.key);
+    let holds = [before, hold].into_iter().chain(other);
+    Violation::new(
+        Promise::Tokens,
+        text,
+        holds.flat_map(Hold::evidence).collect(),
+    )
 }
 
 /// A fault that may have lost the stored token, and one that stepped a clock, if there were both before

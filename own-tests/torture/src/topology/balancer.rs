@@ -7,14 +7,13 @@ use std::time::Duration;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use tokio::sync::watch;
 
-use super::{Faults, Kind, Servers, outside, within};
+use super::{Fault, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, sleep, until};
 use crate::history::Assumption;
 use crate::link::Upstream;
-use crate::random::Random;
 
-const FAULTS: Faults<Balancer> = &[
+const FAULTS: &[Fault<Balancer>] = &[
     // The primary hands over all that it has written.
     (within("graceful failover").delays(), |it, _| {
         let to = it.replica().port().to_string();
@@ -52,7 +51,7 @@ const FAULTS: Faults<Balancer> = &[
     }),
 ];
 
-pub(super) struct Balancer {
+pub(crate) struct Balancer {
     servers: [RedisServer; 2],
     /// The index of the primary.
     primary: usize,
@@ -61,7 +60,7 @@ pub(super) struct Balancer {
 }
 
 impl Balancer {
-    pub(super) fn start(lease: Duration) -> Self {
+    pub(crate) fn start(lease: Duration) -> Self {
         let servers = [(); 2].map(|()| ServerOptions::default().with_append_only().start());
         let address = watch::channel(servers[0].address()).0;
         let it = Self {
@@ -111,12 +110,8 @@ impl Servers for Balancer {
         vec![self.address.subscribe()]
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        FAULTS.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    fn inject(&mut self, kind: usize, random: &mut Random) {
-        FAULTS[kind].1(self, random);
+    fn faults(&self) -> Vec<Fault<Self>> {
+        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use leasehold_test_servers::RedisCluster;
 
-use super::{Faults, Inject, Kind, Servers, outside, within};
+use super::{Fault, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, until};
 use crate::history::Assumption;
-use crate::random::Random;
+use crate::random::{Random, between};
 use crate::workload::KEYS;
 
 const PRIMARIES: usize = 3;
@@ -17,9 +17,9 @@ const PRIMARIES: usize = 3;
 const SHORT: Duration = Duration::from_millis(500);
 const KILL: &str = "kill primary";
 /// Of a distant cluster.
-pub(super) const LATENCY: Duration = Duration::from_millis(40);
+pub(crate) const LATENCY: Duration = Duration::from_millis(40);
 
-const FAULTS: Faults<Cluster> = &[
+const FAULTS: &[Fault<Cluster>] = &[
     // The primary hands over all that it has written.
     (within("graceful failover").delays(), |it, random| {
         let primary = it.primary(random);
@@ -31,11 +31,11 @@ const FAULTS: Faults<Cluster> = &[
         let from = it.all.primary_of(&key);
         let mut others = it.primaries();
         others.retain(|node| *node != from);
-        let to = others[random.below(others.len())];
+        let to = others[random.usize(..others.len())];
         it.all.begin_migration(&key, to);
-        std::thread::sleep(random.between(Duration::ZERO, SHORT));
+        std::thread::sleep(between(random, Duration::ZERO, SHORT));
         it.all.move_key(&key, to);
-        std::thread::sleep(random.between(Duration::ZERO, SHORT));
+        std::thread::sleep(between(random, Duration::ZERO, SHORT));
         it.all.end_migration(&key, to);
     }),
     // The last writes may not have reached the replica.
@@ -52,7 +52,7 @@ const FAULTS: Faults<Cluster> = &[
         |it, random| {
             let primary = &it.all.nodes()[it.primary(random)];
             primary.pause();
-            std::thread::sleep(random.between(SHORT / 5, SHORT));
+            std::thread::sleep(between(random, SHORT / 5, SHORT));
             primary.resume();
         },
     ),
@@ -70,21 +70,19 @@ const FAULTS: Faults<Cluster> = &[
     }),
 ];
 
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     all: RedisCluster,
-    faults: Vec<(Kind, Inject<Self>)>,
+    is_distant: bool,
     /// Those that are primaries, as far as the nemesis knows.
     primaries: Vec<usize>,
 }
 
 impl Cluster {
     /// Starts a cluster whose messages from and to clients and replicas take this much longer, in each direction.
-    pub(super) fn start(latency: Duration) -> Self {
-        // A node at a distance is not killed: it forgets the address that it tells clients.
-        let stays = |(kind, _): &&(Kind, Inject<Self>)| latency.is_zero() || kind.name != KILL;
+    pub(crate) fn start(latency: Duration) -> Self {
         let mut it = Self {
             all: RedisCluster::start_at_a_distance(latency),
-            faults: FAULTS.iter().filter(stays).copied().collect(),
+            is_distant: !latency.is_zero(),
             primaries: Vec::new(),
         };
         it.primaries = it.primaries();
@@ -93,7 +91,7 @@ impl Cluster {
 
     /// The name of a lock on the servers.
     fn key(&self, random: &mut Random) -> String {
-        format!("leasehold:{{{}}}", KEYS[random.below(KEYS.len())])
+        format!("leasehold:{{{}}}", KEYS[random.usize(..KEYS.len())])
     }
 
     /// The primary of one of the locks.
@@ -135,12 +133,10 @@ impl Servers for Cluster {
         vec![self.all.url()]
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        self.faults.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    fn inject(&mut self, kind: usize, random: &mut Random) {
-        self.faults[kind].1(self, random);
+    fn faults(&self) -> Vec<Fault<Self>> {
+        // A node at a distance is not killed: it forgets the address that it tells clients.
+        let stays = |(kind, _): &&Fault<Self>| !self.is_distant || kind.name != KILL;
+        FAULTS.iter().filter(stays).copied().collect()
     }
 
     fn have_failed_over(&mut self) -> bool {
@@ -150,10 +146,8 @@ impl Servers for Cluster {
     }
 
     fn left(&self) -> Vec<String> {
-        let primaries = self.primaries().into_iter();
-        primaries
-            .flat_map(|node| left_on(&self.all.nodes()[node]))
-            .collect()
+        let left = |node| left_on(&self.all.nodes()[node]);
+        self.primaries().into_iter().flat_map(left).collect()
     }
 }
 
@@ -163,8 +157,8 @@ mod tests {
 
     #[test]
     fn failover_that_no_fault_asked_for_is_noticed_until_it_is_over() {
-        let (mut it, mut random) = (Cluster::start(Duration::ZERO), Random::new(1));
-        it.inject(0, &mut random);
+        let (mut it, mut random) = (Cluster::start(Duration::ZERO), Random::with_seed(1));
+        FAULTS[0].1(&mut it, &mut random);
         assert!(!it.have_failed_over(), "the fault has noted it");
         let primary = it.primary(&mut random);
         it.all.fail_over_to(it.all.replica_of(primary));

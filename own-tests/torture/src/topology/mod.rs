@@ -1,11 +1,11 @@
 //! The servers of a run, and what may be done to them.
 
-mod balancer;
-mod cluster;
-mod postgres;
-mod quorum;
-mod sentinel;
-mod standalone;
+pub(crate) mod balancer;
+pub(crate) mod cluster;
+pub(crate) mod postgres;
+pub(crate) mod quorum;
+pub(crate) mod sentinel;
+pub(crate) mod standalone;
 
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
@@ -14,9 +14,8 @@ use leasehold_test_servers::RedisServer;
 
 use crate::history::Assumption;
 use crate::link::Upstream;
-use crate::random::Random;
+use crate::random::{Random, between};
 
-/// The arrangements of servers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Topology {
     Standalone,
@@ -30,7 +29,6 @@ pub(crate) enum Topology {
     Quorum,
 }
 
-/// A kind of fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
@@ -50,8 +48,7 @@ impl Kind {
     }
 }
 
-/// Running servers.
-pub(crate) trait Servers: Send {
+pub(crate) trait Servers: Send + Sized {
     /// Their program and version.
     fn version(&self) -> String;
 
@@ -67,10 +64,7 @@ pub(crate) trait Servers: Send {
     }
 
     /// What can be done to them.
-    fn kinds(&self) -> Vec<Kind>;
-
-    /// Does it, and undoes it. Returns when they answer again.
-    fn inject(&mut self, kind: usize, random: &mut Random);
+    fn faults(&self) -> Vec<Fault<Self>>;
 
     /// Whether others are primaries than at the last call, although no fault asked for it, or there is one too many. On a
     /// busy machine, servers may take each other for dead.
@@ -82,11 +76,8 @@ pub(crate) trait Servers: Send {
     fn left(&self) -> Vec<String>;
 }
 
-/// Does one kind of fault to servers.
-type Inject<S> = fn(&mut S, &mut Random);
-
-/// The faults of one topology.
-type Faults<S> = &'static [(Kind, Inject<S>)];
+/// A fault of servers: what does it and undoes it, and returns when they answer again.
+pub(crate) type Fault<S> = (Kind, fn(&mut S, &mut Random));
 
 pub(crate) const fn within(name: &'static str) -> Kind {
     Kind {
@@ -104,30 +95,10 @@ pub(crate) const fn outside(name: &'static str, assumption: Assumption) -> Kind 
 }
 
 impl Topology {
-    /// Starts the servers.
-    pub(crate) fn start(self, lease: Duration) -> Box<dyn Servers> {
-        match self {
-            Self::Standalone => Box::new(standalone::Standalone::start(lease)),
-            Self::Balancer => Box::new(balancer::Balancer::start(lease)),
-            Self::Sentinel => Box::new(sentinel::Sentinel::start()),
-            Self::Cluster => Box::new(cluster::Cluster::start(Duration::ZERO)),
-            Self::DistantCluster => Box::new(cluster::Cluster::start(cluster::LATENCY)),
-            Self::Postgres => Box::new(postgres::Postgres::start(lease)),
-            Self::Quorum => Box::new(quorum::Quorum::start(lease)),
-        }
-    }
-
     /// The name on the command line.
-    pub(crate) const fn name(self) -> &'static str {
-        match self {
-            Self::Standalone => "standalone",
-            Self::Balancer => "balancer",
-            Self::Sentinel => "sentinel",
-            Self::Cluster => "cluster",
-            Self::DistantCluster => "distant-cluster",
-            Self::Postgres => "postgres",
-            Self::Quorum => "quorum",
-        }
+    pub(crate) fn name(self) -> String {
+        let value = clap::ValueEnum::to_possible_value(&self);
+        value.map_or_else(String::new, |it| it.get_name().into())
     }
 
     /// How far the rate of a client's clock may be off, in millionths, so that A3 holds with the 0.5 % of a server's.
@@ -172,8 +143,7 @@ fn until(what: &str, mut check: impl FnMut() -> bool) {
 
 /// Sleeps between these parts of the lease, in percent.
 fn sleep(random: &mut Random, lease: Duration, least: u32, most: u32) {
-    let time = random.between(lease * least / 100, lease * most / 100);
-    std::thread::sleep(time);
+    std::thread::sleep(between(random, lease * least / 100, lease * most / 100));
 }
 
 /// Makes the server refuse commands that need memory, for a while.

@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold_postgres::SCHEMA;
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use super::{Faults, Kind, LARGEST_KEY, Servers, sleep, within};
+use super::{Fault, LARGEST_KEY, Servers, sleep, within};
 use crate::link::{Upstream, fixed};
-use crate::random::Random;
+use crate::random::{Random, between};
 
 const DATABASE: &str = "shop";
 const USER: &str = "locks";
 
-const FAULTS: Faults<Postgres> = &[
+const FAULTS: &[Fault<Postgres>] = &[
     (
         within("kill server, restart with its data"),
         |it, random| {
@@ -36,21 +36,19 @@ const FAULTS: Faults<Postgres> = &[
     (
         within("lock the table from outside").delays(),
         |it, random| {
-            it.hold(
-                "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE",
-                random,
-            );
+            let statement = "LOCK TABLE leasehold.locks IN ACCESS EXCLUSIVE MODE";
+            it.hold(statement, random);
         },
     ),
 ];
 
-pub(super) struct Postgres {
+pub(crate) struct Postgres {
     server: PostgresServer,
     lease: Duration,
 }
 
 impl Postgres {
-    pub(super) fn start(lease: Duration) -> Self {
+    pub(crate) fn start(lease: Duration) -> Self {
         let server = PostgresOptions::default().with_access("trust").start();
         server.execute("postgres", &format!("CREATE DATABASE {DATABASE}"));
         server.execute("postgres", &format!("CREATE USER {USER}"));
@@ -68,7 +66,7 @@ impl Postgres {
 
     /// Executes a statement in a transaction that stays open for a while.
     fn hold(&self, statement: &str, random: &mut Random) {
-        let time = random.between(self.lease / 5, self.lease * 2).as_secs_f64();
+        let time = between(random, self.lease / 5, self.lease * 2).as_secs_f64();
         self.execute(&format!(
             "DO $$ BEGIN {statement}; PERFORM pg_sleep({time}); END $$"
         ));
@@ -89,22 +87,18 @@ impl Servers for Postgres {
         links.iter().map(url).collect()
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        FAULTS.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    fn inject(&mut self, kind: usize, random: &mut Random) {
-        FAULTS[kind].1(self, random);
+    fn faults(&self) -> Vec<Fault<Self>> {
+        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {
-        let connections = format!("FROM pg_stat_activity WHERE usename = '{USER}'");
-        let rows = format!("FROM leasehold.locks WHERE octet_length(state) > {LARGEST_KEY}");
+        let connections = format!("pg_stat_activity WHERE usename = '{USER}'");
+        let rows = format!("leasehold.locks WHERE octet_length(state) > {LARGEST_KEY}");
+        let left = |(what, from)| {
+            let count = self.execute(&format!("SELECT count(*) FROM {from}"));
+            (count != "0").then(|| format!("{count} {what}"))
+        };
         let counted = [("connections", connections), ("large rows", rows)];
-        let counted =
-            counted.map(|(what, from)| (what, self.execute(&format!("SELECT count(*) {from}"))));
-        let left = counted.into_iter().filter(|(_, count)| count != "0");
-        left.map(|(what, count)| format!("{count} {what}"))
-            .collect()
+        counted.into_iter().filter_map(left).collect()
     }
 }

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use leasehold_test_servers::SentinelServers;
 
-use super::{Faults, Kind, Servers, outside, within};
+use super::{Fault, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
-use crate::random::Random;
+use crate::random::between;
 
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 /// Too short for the sentinels.
 const SHORT: Duration = Duration::from_millis(250);
 
 // Redis replicates asynchronously, so each promotion may lose writes. A primary in the minority goes on.
-const FAULTS: Faults<Sentinel> = &[
+const FAULTS: &[Fault<Sentinel>] = &[
     (
         outside("sentinel failover", Assumption::A1).delays(),
         |it, _| {
@@ -46,7 +46,7 @@ const FAULTS: Faults<Sentinel> = &[
         |it, random| {
             let primary = it.all.server(it.all.primary());
             primary.pause();
-            std::thread::sleep(random.between(SHORT / 5, SHORT));
+            std::thread::sleep(between(random, SHORT / 5, SHORT));
             primary.resume();
         },
     ),
@@ -64,14 +64,14 @@ const FAULTS: Faults<Sentinel> = &[
     }),
 ];
 
-pub(super) struct Sentinel {
+pub(crate) struct Sentinel {
     all: SentinelServers,
     /// Those that are primaries, as far as the nemesis knows.
     primaries: Vec<usize>,
 }
 
 impl Sentinel {
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let all = SentinelServers::start(DOWN_AFTER);
         let primaries = all.primaries();
         Self { all, primaries }
@@ -92,12 +92,8 @@ impl Servers for Sentinel {
         vec![self.all.url()]
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        FAULTS.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    fn inject(&mut self, kind: usize, random: &mut Random) {
-        FAULTS[kind].1(self, random);
+    fn faults(&self) -> Vec<Fault<Self>> {
+        FAULTS.to_vec()
     }
 
     fn have_failed_over(&mut self) -> bool {
@@ -114,11 +110,12 @@ impl Servers for Sentinel {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::random::Random;
 
     #[test]
     fn failover_that_no_fault_asked_for_is_noticed_once() {
         let mut it = Sentinel::start();
-        it.inject(0, &mut Random::new(1));
+        FAULTS[0].1(&mut it, &mut Random::with_seed(1));
         assert!(!it.have_failed_over(), "the fault has noted it");
         it.all.fail_over();
         assert!(it.have_failed_over());

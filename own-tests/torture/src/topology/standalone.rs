@@ -4,17 +4,18 @@ use std::time::Duration;
 
 use leasehold_test_servers::{Data, RedisServer, ServerOptions, SteppedClock};
 
-use super::{Faults, Kind, Servers, outside, within};
+use super::{Fault, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
 use crate::link::{Upstream, fixed};
-use crate::random::Random;
+use crate::nemesis::micros;
+use crate::random::between;
 
 /// How many bytes of the append-only file may get lost: some grants.
-const LAST_WRITES: usize = 4_000;
+const LAST_WRITES: u64 = 4_000;
 
-const FAULTS: Faults<Standalone> = &[
+const FAULTS: &[Fault<Standalone>] = &[
     (
         within("kill server, restart with its data"),
         |it, random| {
@@ -53,8 +54,7 @@ const FAULTS: Faults<Standalone> = &[
         ),
         |it, random| {
             it.server.kill();
-            it.server
-                .lose_last_writes(1 + random.below(LAST_WRITES) as u64);
+            it.server.lose_last_writes(random.u64(1..=LAST_WRITES));
             it.server.start_again();
         },
     ),
@@ -62,23 +62,21 @@ const FAULTS: Faults<Standalone> = &[
         it.server.run(&["FLUSHALL"]);
     }),
     (outside("step clock", Assumption::A3), |it, random| {
-        let step = random.between(it.lease / 2, it.lease * 3);
-        let micros = i64::try_from(step.as_micros()).expect("a short time");
-        it.clock
-            .set(if random.percent(50) { micros } else { -micros });
+        let step = micros(between(random, it.lease / 2, it.lease * 3));
+        it.clock.set(if random.bool() { step } else { -step });
         sleep(random, it.lease, 50, 200);
         it.clock.set(0);
     }),
 ];
 
-pub(super) struct Standalone {
+pub(crate) struct Standalone {
     server: RedisServer,
     clock: SteppedClock,
     lease: Duration,
 }
 
 impl Standalone {
-    pub(super) fn start(lease: Duration) -> Self {
+    pub(crate) fn start(lease: Duration) -> Self {
         let clock = SteppedClock::new();
         let options = ServerOptions::default().with_program(clock.program());
         Self {
@@ -109,12 +107,8 @@ impl Servers for Standalone {
         vec![fixed(self.server.address())]
     }
 
-    fn kinds(&self) -> Vec<Kind> {
-        FAULTS.iter().map(|(kind, _)| *kind).collect()
-    }
-
-    fn inject(&mut self, kind: usize, random: &mut Random) {
-        FAULTS[kind].1(self, random);
+    fn faults(&self) -> Vec<Fault<Self>> {
+        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {
