@@ -13,7 +13,7 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use leasehold_benches::Result;
-use leasehold_benches::library::{Library, mutexes};
+use leasehold_benches::library::{Library, each_key, mutexes};
 use leasehold_benches::load::side_by_side_times;
 use leasehold_benches::lock::{FloorLock, Lock};
 use leasehold_test_servers::RedisServer;
@@ -71,15 +71,12 @@ fn distinct_keys(criterion: &mut Criterion) -> Result<()> {
         for library in Library::ALL {
             let keys = |owner| (0..tasks).map(move |task| format!("{owner}-{task}"));
             let floor = fixture.block_on(library.floor(&url))?;
-            let floors = keys("floor").map(|key| FloorLock::new(&floor, key));
             let id = BenchmarkId::new(format!("floor {}", library.name()), tasks);
-            fixture.bench(&mut group, id, floors.collect());
+            fixture.bench(&mut group, id, FloorLock::each(&floor, keys("floor")));
 
             let locks = fixture.block_on(library.connect(&url))?;
-            let own = keys("leasehold").map(|key| locks.mutex(key));
             let id = BenchmarkId::new(format!("leasehold {}", library.name()), tasks);
-            let own = own.collect::<std::result::Result<_, _>>()?;
-            fixture.bench(&mut group, id, own);
+            fixture.bench(&mut group, id, each_key(&locks, keys("leasehold"))?);
             fixture.block_on(locks.shutdown())?;
         }
     }

@@ -25,6 +25,7 @@ use leasehold_api::{
     Acquire, AcquireReply, Key, LockSpec, Mode, Operation, OwnerId, Release, ServerTime, SessionId,
     Wait,
 };
+use leasehold_benches::figures::sim::play;
 use leasehold_verifier::{Stress, try_only};
 
 const MESSAGE: Duration = Duration::from_millis(1);
@@ -113,38 +114,24 @@ impl Lock {
     }
 }
 
-/// Builds the requests of one client.
-struct Requests {
-    client: usize,
-    spec: LockSpec,
+fn operation(client: usize, sequence: u64) -> Operation {
+    Operation {
+        session: session(client),
+        sequence,
+        owner: OwnerId::from_u64(client as u64),
+    }
 }
 
-impl Requests {
-    fn of(client: usize) -> Self {
-        let spec = LockSpec::mutex().with_waiter_lease(MINUTE);
-        let spec = spec.expect("a valid waiter lease");
-        Self { client, spec }
-    }
+fn acquire(key: &Key, operation: Operation, before: ServerTime) -> Command {
+    let spec = LockSpec::mutex().with_waiter_lease(MINUTE);
+    let (key, spec) = (key.clone(), spec.expect("a valid waiter lease"));
+    let request = Acquire::new(key, spec, Mode::Exclusive, operation, MINUTE, before);
+    let request = request.expect("a valid request");
+    Command::Acquire(request.with_wait(Wait::new(true)))
+}
 
-    fn operation(&self, sequence: u64) -> Operation {
-        Operation {
-            session: session(self.client),
-            sequence,
-            owner: OwnerId::from_u64(self.client as u64),
-        }
-    }
-
-    fn acquire(&self, key: &Key, sequence: u64, before: ServerTime) -> Command {
-        let operation = self.operation(sequence);
-        let mode = Mode::Exclusive;
-        let request = Acquire::new(key.clone(), self.spec, mode, operation, MINUTE, before);
-        let request = request.expect("a valid request");
-        Command::Acquire(request.with_wait(Wait::new(true)))
-    }
-
-    fn release(&self, key: &Key, sequence: u64) -> Command {
-        Command::Release(Release::new(key.clone(), self.operation(sequence)))
-    }
+fn release(key: &Key, operation: Operation) -> Command {
+    Command::Release(Release::new(key.clone(), operation))
 }
 
 /// The server's clock after `elapsed`.
@@ -154,12 +141,12 @@ fn at(elapsed: Duration) -> ServerTime {
 }
 
 async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
-    let requests = Requests::of(client);
     let now = || at(host.elapsed());
     for sequence in 1..=rounds {
         host.sleep(MESSAGE).await;
         let before = now().saturating_add(MESSAGE);
-        let request = requests.acquire(&lock.key, sequence, before);
+        let operation = operation(client, sequence);
+        let request = acquire(&lock.key, operation, before);
         let granted = lock.wait(client);
         let reply = lock.step(now(), &request);
         host.sleep(MESSAGE).await;
@@ -167,21 +154,22 @@ async fn client<H: Host>(host: H, lock: Arc<Lock>, client: usize, rounds: u64) {
             granted.await.expect("the lock is granted to this client");
         }
         host.sleep(MESSAGE).await;
-        black_box(lock.step(now(), &requests.release(&lock.key, sequence)));
+        black_box(lock.step(now(), &release(&lock.key, operation)));
         host.sleep(MESSAGE).await;
     }
 }
 
 /// Runs one client's commands without a runtime. No executor can be faster than this.
 fn on_no_runtime(rounds: u64) {
-    let (lock, requests) = (Lock::new(1), Requests::of(0));
+    let lock = Lock::new(1);
     for sequence in 1..=rounds {
         let now = at(MESSAGE * 4 * u32::try_from(sequence).expect("few rounds"));
-        let request = requests.acquire(&lock.key, sequence, now.saturating_add(MESSAGE));
+        let operation = operation(0, sequence);
+        let request = acquire(&lock.key, operation, now.saturating_add(MESSAGE));
         let granted = lock.wait(0);
         black_box(lock.step(now, &request));
         drop(granted);
-        black_box(lock.step(now, &requests.release(&lock.key, sequence)));
+        black_box(lock.step(now, &release(&lock.key, operation)));
     }
 }
 
@@ -296,22 +284,6 @@ fn contended(criterion: &mut Criterion) {
     group.finish();
 }
 
-async fn lock_clients(sim: SimServer) {
-    let tasks = ["a", "b", "c"].map(|name| {
-        let locks = LockClient::new(sim.client(name));
-        sim.spawn(async move {
-            let mutex = locks.mutex("job").expect("a valid name");
-            for _ in 0..4 {
-                let guard = mutex.lock().await.expect("the server answers");
-                guard.release().await.expect("the server answers");
-            }
-        })
-    });
-    for task in tasks {
-        task.await;
-    }
-}
-
 fn runs(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_run");
     group.sample_size(10);
@@ -326,7 +298,7 @@ fn runs(criterion: &mut Criterion) {
         bencher.iter(|| peers::on_turmoil(3, 4));
     });
     group.bench_function("3 clients, 4 rounds, lock clients", |bencher| {
-        bencher.iter(|| on_own_executor(lock_clients));
+        bencher.iter(|| play(3, 4).expect("the server answers"));
     });
     group.bench_function("3 clients, 4 rounds, faults and checker", |bencher| {
         let stress = Stress::new().with_size(3, 4);

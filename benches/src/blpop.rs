@@ -13,14 +13,7 @@
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use fred::error::ErrorKind;
-use fred::prelude::{
-    Client, ClientLike, Config, Expiration, KeysInterface, ListInterface, LuaInterface, SetOptions,
-};
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncConnectionConfig, FromRedisValue};
-
-use crate::floor::set_if_free;
+use crate::connection::Connection;
 use crate::library::Library;
 use crate::lock::Lock;
 use crate::{LEASE_MS, Result};
@@ -52,109 +45,15 @@ redis.call('RPUSH', KEYS[2], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[3] / 2)
 return 1";
 
-/// The timeout of one `BLPOP`, in seconds.
-const BLPOP_TIMEOUT: f64 = 1.0;
-
-/// A connection that `BLPOP` may block.
-#[derive(Clone, Debug)]
-pub enum Connection {
-    /// From the `redis` crate.
-    RedisRs(MultiplexedConnection),
-    /// From the `fred` crate.
-    Fred(Client),
-}
-
-impl Connection {
-    /// Connects through the `redis` crate.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn through_redis_rs(url: &str) -> Result<Self> {
-        let config = AsyncConnectionConfig::new().set_response_timeout(None);
-        let client = redis::Client::open(url)?;
-        let connection = client.get_multiplexed_async_connection_with_config(&config);
-        Ok(Self::RedisRs(connection.await?))
-    }
-
-    /// Connects through `fred`.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn through_fred(url: &str) -> Result<Self> {
-        let client = Client::new(Config::from_url(url)?, None, None, None);
-        client.init().await?;
-        Ok(Self::Fred(client))
-    }
-
-    async fn load(&self, script: &str) -> Result<String> {
-        Ok(match self {
-            Self::RedisRs(connection) => {
-                let mut command = redis::cmd("SCRIPT");
-                command.arg("LOAD").arg(script);
-                command.query_async(&mut connection.clone()).await?
-            }
-            Self::Fred(client) => client.script_load(script).await?,
-        })
-    }
-
-    async fn run(&self, script: &str, keys: [&str; 2], arguments: &[&str]) -> Result<bool> {
-        Ok(match self {
-            Self::RedisRs(connection) => {
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(script).arg(2).arg(&keys).arg(arguments);
-                command.query_async(&mut connection.clone()).await?
-            }
-            Self::Fred(client) => {
-                let (keys, arguments) = (keys.to_vec(), arguments.to_vec());
-                let answer: i64 = client.evalsha(script, keys, arguments).await?;
-                answer == 1
-            }
-        })
-    }
-
-    async fn set_if_free(&self, key: &str, owner: &str) -> Result<bool> {
-        Ok(match self {
-            Self::RedisRs(connection) => {
-                let set = set_if_free(key, owner);
-                set.query_async(&mut connection.clone()).await?
-            }
-            Self::Fred(client) => {
-                let lease = Some(Expiration::PX(LEASE_MS));
-                let set = client.set(key, owner, lease, Some(SetOptions::NX), false);
-                set.await.map(|set: Option<String>| set.is_some())?
-            }
-        })
-    }
-
-    /// Pops an element, or returns `None` after the timeout.
-    async fn pop(&self, list: &str) -> Result<Option<String>> {
-        let popped: Option<(String, String)> = match self {
-            Self::RedisRs(connection) => {
-                let mut command = redis::cmd("BLPOP");
-                command.arg(list).arg(BLPOP_TIMEOUT);
-                let value: redis::Value = command.query_async(&mut connection.clone()).await?;
-                FromRedisValue::from_redis_value(value)?
-            }
-            Self::Fred(client) => match client.blpop(list, BLPOP_TIMEOUT).await {
-                // The library reports the end of the wait as an error.
-                Err(error) if matches!(error.kind(), ErrorKind::Timeout) => None,
-                popped => popped?,
-            },
-        };
-        Ok(popped.map(|(_, token)| token))
-    }
-}
-
-/// The state that both kinds of lock share.
 #[derive(Debug)]
-struct Names {
+struct Handle {
     connection: Connection,
     key: String,
     list: String,
     owner: String,
 }
 
-impl Names {
+impl Handle {
     fn new(connection: Connection, key: &str, number: usize) -> Self {
         Self {
             connection,
@@ -164,27 +63,32 @@ impl Names {
         }
     }
 
-    const fn keys(&self) -> [&str; 2] {
-        [self.key.as_str(), self.list.as_str()]
+    async fn run(&self, script: &str, arguments: &[&str]) -> Result<bool> {
+        let keys = [self.key.as_str(), &self.list];
+        self.connection.run(script, keys, arguments).await
+    }
+
+    async fn release(&self, script: &str, arguments: &[&str]) -> Result<()> {
+        match self.run(script, arguments).await? {
+            true => Ok(()),
+            false => Err("the lock was lost".into()),
+        }
     }
 }
 
 /// A lock whose release pushes a signal; the waiter that pops it tries again.
 #[derive(Debug)]
-pub struct SignalLock {
-    names: Names,
+pub(crate) struct SignalLock {
+    handle: Handle,
     signal: String,
 }
 
 impl SignalLock {
-    /// Creates the handle of client `number` to the lock `key`.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
-        let signal = connection.load(SIGNAL).await?;
-        let names = Names::new(connection, key, number);
-        Ok(Self { names, signal })
+    pub(crate) async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
+        Ok(Self {
+            signal: connection.load(SIGNAL).await?,
+            handle: Handle::new(connection, key, number),
+        })
     }
 }
 
@@ -192,12 +96,12 @@ impl Lock for SignalLock {
     type Held = ();
 
     async fn acquire(&self) -> Result<()> {
-        let Names {
+        let Handle {
             connection,
             key,
             list,
             owner,
-        } = &self.names;
+        } = &self.handle;
         while !connection.set_if_free(key, owner).await? {
             connection.pop(list).await?;
         }
@@ -205,22 +109,15 @@ impl Lock for SignalLock {
     }
 
     async fn release(&self, (): ()) -> Result<()> {
-        let arguments = [self.names.owner.as_str(), &LEASE_MS.to_string()];
-        let own = self
-            .names
-            .connection
-            .run(&self.signal, self.names.keys(), &arguments);
-        match own.await? {
-            true => Ok(()),
-            false => Err("the lock was lost".into()),
-        }
+        let arguments = [self.handle.owner.as_str(), &LEASE_MS.to_string()];
+        self.handle.release(&self.signal, &arguments).await
     }
 }
 
 /// A lock whose release creates the next holder's token; the waiter that pops it holds the lock.
 #[derive(Debug)]
-pub struct TokenLock {
-    names: Names,
+pub(crate) struct TokenLock {
+    handle: Handle,
     attempt: String,
     pass: String,
     next: AtomicU64,
@@ -230,15 +127,11 @@ pub struct TokenLock {
 }
 
 impl TokenLock {
-    /// Creates the handle of client `number` to the lock `key`.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
+    pub(crate) async fn new(connection: Connection, key: &str, number: usize) -> Result<Self> {
         Ok(Self {
             attempt: connection.load(TRY).await?,
             pass: connection.load(PASS).await?,
-            names: Names::new(connection, key, number),
+            handle: Handle::new(connection, key, number),
             next: AtomicU64::new(0),
             waited: AtomicBool::new(false),
         })
@@ -246,7 +139,7 @@ impl TokenLock {
 
     fn fresh(&self) -> String {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
-        format!("{}-{number}", self.names.owner)
+        format!("{}-{number}", self.handle.owner)
     }
 }
 
@@ -254,16 +147,15 @@ impl Lock for TokenLock {
     type Held = String;
 
     async fn acquire(&self) -> Result<String> {
-        let (connection, keys) = (&self.names.connection, self.names.keys());
         let mut try_first = !self.waited.load(Ordering::Relaxed);
         loop {
             let own = self.fresh();
             let arguments = [own.as_str(), &LEASE_MS.to_string()];
-            if try_first && connection.run(&self.attempt, keys, &arguments).await? {
+            if try_first && self.handle.run(&self.attempt, &arguments).await? {
                 self.waited.store(false, Ordering::Relaxed);
                 return Ok(own);
             }
-            if let Some(token) = connection.pop(&self.names.list).await? {
+            if let Some(token) = self.handle.connection.pop(&self.handle.list).await? {
                 self.waited.store(true, Ordering::Relaxed);
                 return Ok(token);
             }
@@ -272,24 +164,13 @@ impl Lock for TokenLock {
     }
 
     async fn release(&self, held: String) -> Result<()> {
-        let (next, lease) = (self.fresh(), LEASE_MS.to_string());
-        let arguments = [held.as_str(), &next, &lease];
-        let own = self
-            .names
-            .connection
-            .run(&self.pass, self.names.keys(), &arguments);
-        match own.await? {
-            true => Ok(()),
-            false => Err("the lock was lost".into()),
-        }
+        let arguments = [held.as_str(), &self.fresh(), &LEASE_MS.to_string()];
+        self.handle.release(&self.pass, &arguments).await
     }
 }
 
 /// Connects `count` clients, and creates with `new` each one's handle to the lock `key`.
-///
-/// # Errors
-/// Those of connecting.
-pub async fn locks<L>(
+pub(crate) async fn locks<L>(
     library: Library,
     url: &str,
     key: &str,
@@ -298,11 +179,7 @@ pub async fn locks<L>(
 ) -> Result<Vec<L>> {
     let mut locks = Vec::new();
     for number in 0..count {
-        let connection = match library {
-            Library::RedisRs => Connection::through_redis_rs(url).await?,
-            Library::Fred => Connection::through_fred(url).await?,
-        };
-        locks.push(new(connection, key, number).await?);
+        locks.push(new(Connection::blocking(library, url).await?, key, number).await?);
     }
     Ok(locks)
 }

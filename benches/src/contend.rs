@@ -1,7 +1,7 @@
 //! Several clients that repeatedly contend for one lock.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::Result;
@@ -20,42 +20,43 @@ const CHECK_EVERY: Duration = Duration::from_millis(5);
 
 /// How long each client holds the lock, and pauses before the next attempt.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pace {
+pub(crate) struct Pace {
     /// From the grant to the release.
-    pub hold: Duration,
+    pub(crate) hold: Duration,
     /// From the release to the next attempt.
-    pub pause: Duration,
+    pub(crate) pause: Duration,
 }
 
 /// The measured times and counts.
 #[derive(Debug, Default)]
-pub struct Contention {
+pub(crate) struct Contention {
     /// From the start of a release to the next client's grant, for clients that were waiting when
     /// the release started.
-    pub hand_over: Samples,
+    pub(crate) hand_over: Samples,
     /// From the attempt to the grant.
-    pub wait: Samples,
+    pub(crate) wait: Samples,
     /// From the grant to the start of the release.
-    pub hold: Samples,
+    pub(crate) hold: Samples,
     /// The acquisitions of each client during the measurement.
-    pub by_client: Vec<usize>,
-    /// The length of the measurement.
-    pub time: Duration,
+    pub(crate) by_client: Vec<usize>,
+    pub(crate) time: Duration,
     /// All acquisitions, including those before and after the measurement.
-    pub all: usize,
+    pub(crate) all: usize,
 }
 
 impl Contention {
-    /// The number of acquisitions during the measurement.
-    #[must_use]
-    pub const fn acquisitions(&self) -> usize {
+    pub(crate) const fn acquisitions(&self) -> usize {
         self.wait.count()
     }
 
-    /// Acquisitions per second.
-    #[must_use]
-    pub fn per_second(&self) -> f64 {
+    pub(crate) fn per_second(&self) -> f64 {
         self.acquisitions() as f64 / self.time.as_secs_f64()
+    }
+
+    /// The acquisitions of the client with the fewest, and of the one with the most.
+    pub(crate) fn fewest_and_most(&self) -> [f64; 2] {
+        let counts = || self.by_client.iter().copied();
+        [counts().min(), counts().max()].map(|it| it.unwrap_or_default() as f64)
     }
 
     fn merge(&mut self, own: Self) {
@@ -81,10 +82,11 @@ struct Shared {
 
 /// Contends for one lock, with one task per handle. Measures for `time`, from when each task has had
 /// the lock twice, at the latest after 3.1 s.
-///
-/// # Errors
-/// The first error of any client.
-pub async fn contend<L: Lock>(locks: Vec<L>, pace: Pace, time: Duration) -> Result<Contention> {
+pub(crate) async fn contend<L: Lock>(
+    locks: Vec<L>,
+    pace: Pace,
+    time: Duration,
+) -> Result<Contention> {
     let (shared, count) = (Arc::new(Shared::default()), locks.len());
     let mut tasks = Vec::new();
     for (number, lock) in locks.into_iter().enumerate() {
@@ -132,12 +134,7 @@ async fn run_client<L: Lock>(
     pace: Pace,
 ) -> Result<Contention> {
     let mut seen = Contention::default();
-    let last_release = || {
-        shared
-            .released
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    };
+    let last_release = || shared.released.lock().expect("no client panics with it");
     while !shared.stop.load(Ordering::Relaxed) {
         let asked = Instant::now();
         let held = lock.acquire().await?;

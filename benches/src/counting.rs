@@ -5,49 +5,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use leasehold_api::{LockBackend, forward_lock_backend};
 
-/// Counters of calls, by purpose.
+/// A number of calls so far. Each may be for several waiters or leases.
 #[derive(Debug, Default)]
-pub struct Counts {
-    polls: AtomicU64,
-    renewals: AtomicU64,
-}
+pub(crate) struct Count(AtomicU64);
 
-impl Counts {
-    /// The calls so far that poll for one or more waiters.
-    #[must_use]
-    pub fn polls(&self) -> u64 {
-        self.polls.load(Ordering::Relaxed)
+impl Count {
+    fn add_one(&self) {
+        self.0.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// The calls so far that renew one or more leases.
-    #[must_use]
-    pub fn renewals(&self) -> u64 {
-        self.renewals.load(Ordering::Relaxed)
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 
-/// Wraps a backend and counts its calls.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    pub(crate) polls: Count,
+    pub(crate) renewals: Count,
+}
+
 #[derive(Debug)]
-pub struct Counting<B> {
-    inner: B,
-    counts: Arc<Counts>,
-}
-
-impl<B> Counting<B> {
-    /// Counts the calls to `inner` in `counts`.
-    pub const fn new(inner: B, counts: Arc<Counts>) -> Self {
-        Self { inner, counts }
-    }
-}
-
-fn one(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
+pub(crate) struct Counting<B> {
+    pub(crate) inner: B,
+    pub(crate) counts: Arc<Counts>,
 }
 
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Counting<B> {
-    forward_lock_backend!(|it| { one(&it.counts.polls); &it.inner }; poll);
-    forward_lock_backend!(|it| { one(&it.counts.renewals); &it.inner }; renew);
+    forward_lock_backend!(|it| { it.counts.polls.add_one(); &it.inner }; poll);
+    forward_lock_backend!(|it| { it.counts.renewals.add_one(); &it.inner }; renew);
     forward_lock_backend! {
         |it| it.inner;
         capabilities runtime hello clock read_clock listen acquire release convert inspect force_release list write_note close

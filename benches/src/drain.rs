@@ -20,19 +20,17 @@ const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 /// After each count of the waiters, a pause of this many times its duration.
 const COUNTING: u32 = 10;
 
-/// How a queue drained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drained {
+pub(crate) struct Drained {
     /// From the release to the last waiter's grant.
-    pub time: Duration,
+    pub(crate) time: Duration,
     /// The greatest distance between a waiter's place in the order in which the waiters asked, and
     /// its place in the order of the grants. 0 if all were served in turn.
-    pub displaced: usize,
+    pub(crate) displaced: usize,
 }
 
-/// How to count the parked waiters.
 #[derive(Debug)]
-pub enum Parked<'a> {
+pub(crate) enum Parked<'a> {
     /// Inspects the queue of leasehold's lock under this key.
     OnLeasehold(&'a LockClient, &'a str),
     /// Counts the blocked clients of a server that nothing else uses.
@@ -53,10 +51,7 @@ impl Parked<'_> {
 }
 
 /// Acquires the lock with `first`, waits until all waiters are parked, and releases the lock.
-///
-/// # Errors
-/// The first error of any waiter, or if the waiters are not parked or served in time.
-pub async fn drain<L: Lock>(
+pub(crate) async fn drain<L: Lock>(
     first: &L,
     waiters: &Arc<Vec<L>>,
     mut parked: Parked<'_>,

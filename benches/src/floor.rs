@@ -1,25 +1,24 @@
 //! The floors: the minimum cost of a lock and of a hand-over on each client library.
-//!
-//! The floor of a lock is `SET key value NX PX lease` and a compare-and-delete script, over one
-//! connection that clones share. The floor of a hand-over is one message from one connection to
-//! another.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
-use fred::prelude::{
-    Client, ClientLike, Config, EventInterface, Expiration, KeysInterface, LuaInterface,
-    PubsubInterface, SetOptions,
-};
+use fred::prelude::{Client, ClientLike, Config, EventInterface, PubsubInterface};
 use fred::types::{Builder, RespVersion};
 use futures_util::future::join;
-use redis::aio::MultiplexedConnection;
-use redis::{AsyncCommands, AsyncConnectionConfig, ProtocolVersion, PushKind, Script};
+use redis::{AsyncCommands, AsyncConnectionConfig, ProtocolVersion, PushKind};
 use tokio::sync::mpsc::unbounded_channel;
 
+use crate::Result;
+use crate::connection::Connection;
+use crate::library::Library;
 use crate::samples::Samples;
-use crate::{COMPARE_AND_DELETE, LEASE_MS, Result};
 
-/// A lock made of `SET NX PX` and a script that the server has already loaded.
+/// Deletes the key if it still holds the caller's value. Returns 1 if it did.
+const COMPARE_AND_DELETE: &str = "\
+if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
+return 0";
+
+/// Locks made of `SET NX PX` and a script that the server has already loaded, over one connection.
 #[derive(Clone, Debug)]
 pub struct Floor {
     connection: Connection,
@@ -27,90 +26,25 @@ pub struct Floor {
     release: String,
 }
 
-#[derive(Clone, Debug)]
-enum Connection {
-    RedisRs(MultiplexedConnection),
-    Fred(Client),
-}
-
 impl Floor {
-    /// Connects through the `redis` crate and loads the script.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn through_redis_rs(url: &str) -> Result<Self> {
-        let client = redis::Client::open(url)?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        let release = Script::new(COMPARE_AND_DELETE);
-        let release = release.prepare_invoke().load_async(&mut connection).await?;
+    pub(crate) async fn connect(library: Library, url: &str) -> Result<Self> {
+        let connection = Connection::new(library, url).await?;
+        let release = connection.load(COMPARE_AND_DELETE).await?;
         Ok(Self {
-            connection: Connection::RedisRs(connection),
-            release,
-        })
-    }
-
-    /// Connects through `fred` and loads the script.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn through_fred(url: &str) -> Result<Self> {
-        let client = Client::new(Config::from_url(url)?, None, None, None);
-        client.init().await?;
-        let release = client.script_load(COMPARE_AND_DELETE).await?;
-        Ok(Self {
-            connection: Connection::Fred(client),
+            connection,
             release,
         })
     }
 
     /// Acquires the lock. Returns whether it was free.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn acquire(&self, key: &str, owner: u64) -> Result<bool> {
-        match &self.connection {
-            Connection::RedisRs(connection) => {
-                let mut connection = connection.clone();
-                let set = set_if_free(key, owner);
-                Ok(set.query_async(&mut connection).await?)
-            }
-            Connection::Fred(client) => {
-                let lease = Some(Expiration::PX(LEASE_MS));
-                let only_if_free = Some(SetOptions::NX);
-                let set = client.set(key, owner.to_string(), lease, only_if_free, false);
-                let set: Option<String> = set.await?;
-                Ok(set.is_some())
-            }
-        }
+    pub(crate) async fn acquire(&self, key: &str, owner: &str) -> Result<bool> {
+        self.connection.set_if_free(key, owner).await
     }
 
     /// Releases the lock. Returns whether `owner` held it.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn release(&self, key: &str, owner: u64) -> Result<bool> {
-        match &self.connection {
-            Connection::RedisRs(connection) => {
-                let mut connection = connection.clone();
-                // `Script` sends the same command, but copies its arguments once more.
-                let mut command = redis::cmd("EVALSHA");
-                command.arg(&self.release).arg(1).arg(key).arg(owner);
-                Ok(command.query_async(&mut connection).await?)
-            }
-            Connection::Fred(client) => {
-                let deleted = client.evalsha(&*self.release, key, owner.to_string());
-                let deleted: i64 = deleted.await?;
-                Ok(deleted == 1)
-            }
-        }
+    pub(crate) async fn release(&self, key: &str, owner: &str) -> Result<bool> {
+        self.connection.run(&self.release, [key], &[owner]).await
     }
-}
-
-/// `SET key owner NX PX lease`.
-pub(crate) fn set_if_free(key: &str, owner: impl redis::ToRedisArgs) -> redis::Cmd {
-    let mut set = redis::cmd("SET");
-    set.arg(key).arg(owner).arg("NX").arg("PX").arg(LEASE_MS);
-    set
 }
 
 const CHANNEL: &str = "floor";
@@ -121,13 +55,7 @@ const WARM_UP: usize = 200;
 /// Times `rounds` messages through the `redis` crate, from just before `PUBLISH` is sent until the
 /// subscriber has the message. Publisher and subscriber run in one task and use RESP3, like
 /// leasehold.
-///
-/// # Errors
-/// Those of the client library.
-///
-/// # Panics
-/// If the server drops the connection.
-pub async fn message_through_redis_rs(url: &str, rounds: usize) -> Result<Samples> {
+pub(crate) async fn message_through_redis_rs(url: &str, rounds: usize) -> Result<Samples> {
     let info = redis::Client::open(url)?.get_connection_info().clone();
     let settings = info.redis_settings().clone();
     let settings = settings.set_protocol(ProtocolVersion::RESP3);
@@ -148,19 +76,15 @@ pub async fn message_through_redis_rs(url: &str, rounds: usize) -> Result<Sample
         let published = publisher.publish::<_, _, ()>(CHANNEL, MESSAGE);
         let (published, took) = join(published, received).await;
         published?;
-        keep(&mut samples, round, took);
+        if round >= WARM_UP {
+            samples.add(took);
+        }
     }
     Ok(samples)
 }
 
 /// Times `rounds` messages through `fred`, like [`message_through_redis_rs`].
-///
-/// # Errors
-/// Those of the client library.
-///
-/// # Panics
-/// If the server drops the connection.
-pub async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
+pub(crate) async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
     let connect = async || -> Result<Client> {
         let client = Builder::from_config(Config::from_url(url)?)
             .with_config(|config| config.version = RespVersion::RESP3)
@@ -185,13 +109,9 @@ pub async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
         let published = publisher.publish::<i64, _, _>(CHANNEL, MESSAGE);
         let (published, took) = join(published, received).await;
         published?;
-        keep(&mut samples, round, took);
+        if round >= WARM_UP {
+            samples.add(took);
+        }
     }
     Ok(samples)
-}
-
-fn keep(samples: &mut Samples, round: usize, took: Duration) {
-    if round >= WARM_UP {
-        samples.add(took);
-    }
 }

@@ -8,38 +8,32 @@
 //!
 //! [`figures`] has the measurements. [`report`] turns them into a page and plots.
 
-use std::error::Error;
-
-pub mod blpop;
-pub mod contend;
-pub mod counting;
-pub mod drain;
+mod blpop;
+mod connection;
+mod contend;
+mod counting;
+mod drain;
 pub mod figures;
-pub mod floor;
+mod floor;
 pub mod instructions;
 pub mod library;
 pub mod load;
 pub mod lock;
 pub mod open_files;
 #[cfg(feature = "peers")]
-pub mod peers;
-pub mod processor;
+mod peers;
+mod processor;
 pub mod report;
-pub mod samples;
-pub mod server_stats;
-pub mod single;
-pub mod sql_locks;
+mod samples;
+mod server_stats;
+mod single;
+mod sql_locks;
 
 /// The error that ends a measurement early.
-pub type Failure = Box<dyn Error + Send + Sync>;
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// The result of a measurement.
 pub type Result<T> = std::result::Result<T, Failure>;
 
 /// The lease of every lock here except leasehold's.
-pub const LEASE_MS: i64 = 30_000;
-
-/// Deletes the key if it still holds the caller's value. Returns 1 if it did.
-pub const COMPARE_AND_DELETE: &str = "\
-if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end
-return 0";
+const LEASE_MS: i64 = 30_000;

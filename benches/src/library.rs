@@ -34,35 +34,45 @@ impl Library {
     }
 
     /// Connects a new leasehold client.
-    ///
-    /// # Errors
-    /// Those of connecting.
     pub async fn connect(self, url: &str) -> Result<LockClient> {
         Ok(LockClient::new(self.backend(url).await?))
     }
 
-    /// Connects a new leasehold client that counts its calls in `counts`.
-    ///
-    /// # Errors
-    /// Those of connecting.
-    pub async fn connect_counted(self, url: &str, counts: &Arc<Counts>) -> Result<LockClient> {
-        let backend = Counting::new(self.backend(url).await?, Arc::clone(counts));
-        Ok(LockClient::new(backend))
+    /// Connects `count` new clients.
+    pub(crate) async fn connect_all(self, url: &str, count: usize) -> Result<Vec<LockClient>> {
+        let mut clients = Vec::with_capacity(count);
+        for _ in 0..count {
+            clients.push(self.connect(url).await?);
+        }
+        Ok(clients)
     }
 
-    /// Connects leasehold's backend.
-    ///
-    /// # Errors
-    /// Those of connecting.
-    pub async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>> {
+    /// Connects `count` new clients that count their calls in `counts`.
+    pub(crate) async fn connect_counted(
+        self,
+        url: &str,
+        count: usize,
+        counts: &Arc<Counts>,
+    ) -> Result<Vec<LockClient>> {
+        let mut clients = Vec::with_capacity(count);
+        for _ in 0..count {
+            clients.push(LockClient::new(Counting {
+                inner: self.backend(url).await?,
+                counts: Arc::clone(counts),
+            }));
+        }
+        Ok(clients)
+    }
+
+    pub(crate) async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>> {
         self.backend_with(url, Options::new()).await
     }
 
-    /// Connects leasehold's backend with these options.
-    ///
-    /// # Errors
-    /// Those of connecting.
-    pub async fn backend_with(self, url: &str, options: Options) -> Result<Arc<dyn LockBackend>> {
+    pub(crate) async fn backend_with(
+        self,
+        url: &str,
+        options: Options,
+    ) -> Result<Arc<dyn LockBackend>> {
         Ok(match self {
             Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
             Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),
@@ -70,21 +80,12 @@ impl Library {
     }
 
     /// Connects the floor of a lock.
-    ///
-    /// # Errors
-    /// Those of connecting.
     pub async fn floor(self, url: &str) -> Result<Floor> {
-        Ok(match self {
-            Self::RedisRs => Floor::through_redis_rs(url).await?,
-            Self::Fred => Floor::through_fred(url).await?,
-        })
+        Floor::connect(self, url).await
     }
 
     /// Times `messages` messages, from `PUBLISH` on one connection to the message on another.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn message_floor(self, url: &str, messages: usize) -> Result<Samples> {
+    pub(crate) async fn message_floor(self, url: &str, messages: usize) -> Result<Samples> {
         match self {
             Self::RedisRs => floor::message_through_redis_rs(url, messages).await,
             Self::Fred => floor::message_through_fred(url, messages).await,
@@ -92,21 +93,24 @@ impl Library {
     }
 }
 
+/// Makes a handle to the mutex `key` for each client.
+pub(crate) fn one_each(clients: &[LockClient], key: &str) -> Result<Vec<Mutex>> {
+    clients.iter().map(|it| Ok(it.mutex(key)?)).collect()
+}
+
+/// Makes a mutex of each of these keys.
+pub fn each_key(locks: &LockClient, keys: impl Iterator<Item = String>) -> Result<Vec<Mutex>> {
+    keys.map(|key| Ok(locks.mutex(key)?)).collect()
+}
+
 /// Connects `count` clients and makes each a handle to the mutex `key`.
-///
-/// # Errors
-/// Those of connecting.
 pub async fn mutexes(
     library: Library,
     url: &str,
     key: &str,
     count: usize,
 ) -> Result<(Vec<LockClient>, Vec<Mutex>)> {
-    let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
-    for _ in 0..count {
-        let locks = library.connect(url).await?;
-        mutexes.push(locks.mutex(key)?);
-        clients.push(locks);
-    }
+    let clients = library.connect_all(url, count).await?;
+    let mutexes = one_each(&clients, key)?;
     Ok((clients, mutexes))
 }

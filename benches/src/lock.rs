@@ -15,10 +15,7 @@ pub trait Lock: Send + Sync + 'static {
     /// Waits for the lock and acquires it.
     fn acquire(&self) -> impl Future<Output = Result<Self::Held>> + Send;
 
-    /// Releases the lock.
-    ///
-    /// # Errors
-    /// If the lock was lost, or the backend fails.
+    /// Releases the lock. Fails if it was lost.
     fn release(&self, held: Self::Held) -> impl Future<Output = Result<()>> + Send;
 }
 
@@ -35,17 +32,15 @@ impl<L: Lock> Pair for L {
     }
 }
 
-/// Acquires a read lock.
 #[derive(Clone, Debug)]
-pub struct Reader(pub RwLock);
+pub(crate) struct Reader(pub(crate) RwLock);
 
-/// Acquires a write lock.
 #[derive(Clone, Debug)]
-pub struct Writer(pub RwLock);
+pub(crate) struct Writer(pub(crate) RwLock);
 
 /// Acquires one permit.
 #[derive(Clone, Debug)]
-pub struct Permit(pub Semaphore);
+pub(crate) struct Permit(pub(crate) Semaphore);
 
 macro_rules! leasehold_locks {
     ($($lock:ty, $guard:ty, |$it:ident| $acquire:expr;)+) => {
@@ -87,10 +82,15 @@ impl FloorLock {
             key: key.into(),
         }
     }
+
+    /// Creates a lock on each of these keys.
+    pub fn each(floor: &Floor, keys: impl Iterator<Item = String>) -> Vec<Self> {
+        keys.map(|key| Self::new(floor, key)).collect()
+    }
 }
 
 /// The only owner of the floor's locks.
-const OWNER: u64 = 42;
+pub(crate) const OWNER: &str = "42";
 
 impl Lock for FloorLock {
     type Held = ();

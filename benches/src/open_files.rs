@@ -13,9 +13,6 @@ const OTHERS: usize = 200;
 
 /// Raises this program's limit as far as it may. Servers that it starts inherit the limit, and
 /// accept connections accordingly.
-///
-/// # Errors
-/// If the system refuses.
 pub fn raise_limit() -> Result<()> {
     let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
     let current = maximum;
@@ -23,9 +20,6 @@ pub fn raise_limit() -> Result<()> {
 }
 
 /// Checks that this many clients, and the locks beside them, can connect.
-///
-/// # Errors
-/// If the limit is too low.
 pub fn suffice_for(clients: usize) -> Result<()> {
     let needed = OTHERS + clients * (CONNECTIONS + BESIDE);
     match getrlimit(Resource::Nofile).current {

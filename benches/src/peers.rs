@@ -12,12 +12,13 @@ use tokio::sync::Mutex;
 
 use crate::contend::contend;
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Reading, median};
+use crate::figures::measurement::{Fixture, Reading, median, millis};
 use crate::figures::steady;
 use crate::floor::Floor;
 use crate::library::{Library, mutexes};
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Lock, Pair};
+use crate::report::PEERS;
 use crate::samples::Samples;
 use crate::server_stats::ServerStats;
 use crate::{LEASE_MS, Result};
@@ -27,7 +28,7 @@ const TASKS: [usize; 4] = [1, 16, 64, 256];
 
 /// A lock of `rslock`.
 #[derive(Clone, Debug)]
-pub struct Rslock {
+struct Rslock {
     manager: LockManager,
     key: String,
 }
@@ -45,35 +46,6 @@ impl Lock for Rslock {
     }
 }
 
-/// A lock of `redis-lock`, which needs one connection per task.
-#[derive(Debug)]
-pub struct RedisLock {
-    connections: [Arc<Mutex<MultiplexedConnection>>; 1],
-    key: String,
-}
-
-impl Pair for RedisLock {
-    async fn pair(&self) -> Result<()> {
-        let options = LockAcrossOptions {
-            ttl: LEASE,
-            ..LockAcrossOptions::default()
-        };
-        let locked = lock_across(&self.connections, &self.key, async {}, options);
-        locked.await.map_err(|error| error.to_string())?;
-        Ok(())
-    }
-}
-
-/// A lock of `distributed-lock-redis`.
-pub struct DistributedLockRedis(RedisDistributedLock);
-
-impl Pair for DistributedLockRedis {
-    async fn pair(&self) -> Result<()> {
-        let handle = self.0.acquire(None).await?;
-        Ok(handle.release().await?)
-    }
-}
-
 /// How long a lock by hand waits before it asks again.
 const POLL: Duration = Duration::from_millis(100);
 
@@ -81,66 +53,81 @@ const POLL: Duration = Duration::from_millis(100);
 #[derive(Clone, Debug)]
 struct ByHand {
     floor: Floor,
-    owner: u64,
+    owner: String,
 }
 
 impl Lock for ByHand {
     type Held = ();
 
     async fn acquire(&self) -> Result<()> {
-        while !self.floor.acquire("by-hand", self.owner).await? {
+        while !self.floor.acquire("by-hand", &self.owner).await? {
             tokio::time::sleep(POLL).await;
         }
         Ok(())
     }
 
     async fn release(&self, (): ()) -> Result<()> {
-        match self.floor.release("by-hand", self.owner).await? {
+        match self.floor.release("by-hand", &self.owner).await? {
             true => Ok(()),
             false => Err("the lock by hand was lost".into()),
         }
     }
 }
 
-/// Locks of all peers, over as few connections as each library allows.
-pub struct Peers {
-    /// Locks of `rslock`.
-    pub rslock: Arc<Vec<Rslock>>,
-    /// Locks of `redis-lock`.
-    pub redis_lock: Arc<Vec<RedisLock>>,
-    /// Locks of `distributed-lock-redis`.
-    pub distributed_lock_redis: Arc<Vec<DistributedLockRedis>>,
+/// A lock of any of them, or of their floor.
+enum Peer {
+    Floor(FloorLock),
+    Rslock(Rslock),
+    /// It needs one connection per task.
+    RedisLock([Arc<Mutex<MultiplexedConnection>>; 1], String),
+    DistributedLockRedis(RedisDistributedLock),
 }
 
-impl Peers {
-    /// Connects and creates `count` locks of each library.
-    ///
-    /// # Errors
-    /// Those of the libraries.
-    pub async fn connect(url: &str, count: usize) -> Result<Self> {
-        let keys = |peer| (0..count).map(move |number| format!("{peer}-{number}"));
-        let manager = LockManager::new(vec![url]);
-        let rslock = |key| Rslock {
-            manager: manager.clone(),
-            key,
-        };
-        let client = redis_of_redis_lock::Client::open(url)?;
-        let mut redis_lock = Vec::new();
-        for key in keys("redis-lock") {
-            let connection = client.get_multiplexed_async_connection().await?;
-            let connections = [Arc::new(Mutex::new(connection))];
-            redis_lock.push(RedisLock { connections, key });
+impl Pair for Peer {
+    async fn pair(&self) -> Result<()> {
+        match self {
+            Self::Floor(lock) => lock.pair().await,
+            Self::Rslock(lock) => lock.pair().await,
+            Self::RedisLock(connections, key) => {
+                let options = LockAcrossOptions {
+                    ttl: LEASE,
+                    ..LockAcrossOptions::default()
+                };
+                let locked = lock_across(connections, key, async {}, options);
+                Ok(locked.await.map_err(|error| error.to_string())?)
+            }
+            Self::DistributedLockRedis(lock) => Ok(lock.acquire(None).await?.release().await?),
         }
-        let provider = RedisLockProvider::new(url).await?;
-        let distributed = |key: String| DistributedLockRedis(provider.create_lock(&key));
-        Ok(Self {
-            rslock: Arc::new(keys("rslock").map(rslock).collect()),
-            redis_lock: Arc::new(redis_lock),
-            distributed_lock_redis: Arc::new(
-                keys("distributed-lock-redis").map(distributed).collect(),
-            ),
-        })
     }
+}
+
+/// Creates `count` locks of the floor on the `redis` crate, and of each of [`PEERS`]. They use as few
+/// connections as each library allows.
+async fn locks(url: &str, count: usize) -> Result<[Arc<Vec<Peer>>; 1 + PEERS.len()]> {
+    let keys = |peer| (0..count).map(move |number| format!("{peer}-{number}"));
+    let floor = Library::RedisRs.floor(url).await?;
+    let floors = keys("floor").map(|key| Peer::Floor(FloorLock::new(&floor, key)));
+    let manager = LockManager::new(vec![url]);
+    let rslock = keys("rslock").map(|key| {
+        let manager = manager.clone();
+        Peer::Rslock(Rslock { manager, key })
+    });
+    let client = redis_of_redis_lock::Client::open(url)?;
+    let mut redis_lock = Vec::new();
+    for key in keys("redis-lock") {
+        let connection = client.get_multiplexed_async_connection().await?;
+        redis_lock.push(Peer::RedisLock([Arc::new(Mutex::new(connection))], key));
+    }
+    let provider = RedisLockProvider::new(url).await?;
+    let distributed = keys("distributed-lock-redis")
+        .map(|key| Peer::DistributedLockRedis(provider.create_lock(&key)));
+    Ok([
+        floors.collect(),
+        rslock.collect(),
+        redis_lock,
+        distributed.collect(),
+    ]
+    .map(Arc::new))
 }
 
 /// Measures sequential and concurrent pairs, next to the floor on the `redis` crate, and a contended
@@ -169,7 +156,7 @@ async fn contended(fixture: &Fixture) -> Result<Vec<Reading>> {
         });
         by_hand.push(ByHand {
             floor: Library::RedisRs.floor(&url).await?,
-            owner: owner as u64,
+            owner: owner.to_string(),
         });
     }
     readings.extend(contend_for("rslock", fixture, rslock).await?);
@@ -189,17 +176,15 @@ async fn contend_for<L: Lock + Clone>(
     let seen = contend(locks, steady::PACE, time).await?;
     let used = server.commands().await?.since(&before);
     // leasehold's scripts call SET themselves; the others send it.
-    let sent = if name == "leasehold" {
-        0
-    } else {
-        used.of("set").calls
+    let sent = match name {
+        "leasehold" => 0,
+        _ => used.of("set").calls,
     };
     let commands = (used.scripts().calls + sent) as f64 / seen.all as f64;
-    let milliseconds = |samples: &Samples, percent| samples.percentile(percent).as_secs_f64() * 1e3;
     let figures = [
         ("rate", seen.per_second(), "acquisitions/s"),
-        ("wait_p99", milliseconds(&seen.wait, 99), "ms"),
-        ("hand_over_p50", milliseconds(&seen.hand_over, 50), "ms"),
+        ("wait_p99", millis(seen.wait.percentile(99)), "ms"),
+        ("hand_over_p50", millis(seen.hand_over.percentile(50)), "ms"),
         ("commands", commands, "calls per acquisition"),
     ];
     let reading =
@@ -208,46 +193,33 @@ async fn contend_for<L: Lock + Clone>(
 }
 
 async fn sequential(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let peers = Peers::connect(&fixture.url(), 1).await?;
-    let floor = FloorLock::new(&Library::RedisRs.floor(&fixture.url()).await?, "floor");
+    let locks = locks(&fixture.url(), 1).await?;
     let block = fixture.effort.of(10, 250);
-    let mut seen: [Samples; 4] = Default::default();
+    let mut seen: [Samples; 1 + PEERS.len()] = Default::default();
     for _ in 0..fixture.effort.of(1, 8) {
-        seen[0].merge(one_by_one(&floor, block).await?);
-        seen[1].merge(one_by_one(&peers.rslock[0], block).await?);
-        seen[2].merge(one_by_one(&peers.redis_lock[0], block).await?);
-        seen[3].merge(one_by_one(&peers.distributed_lock_redis[0], block).await?);
+        for (locks, seen) in locks.iter().zip(&mut seen) {
+            seen.merge(one_by_one(&locks[0], block).await?);
+        }
     }
-    let p50 = |samples: &Samples| samples.percentile(50).as_secs_f64() * 1e6;
-    let names = ["rslock", "redis-lock", "distributed-lock-redis"];
-    let reading = |(name, samples): (&str, &Samples)| {
-        Reading::new(format!("peer.{name}.sequential.p50"), p50(samples), "µs").over(p50(&seen[0]))
-    };
-    Ok(names.into_iter().zip(&seen[1..]).map(reading).collect())
+    let [floor, own @ ..] = &seen;
+    let reading =
+        |(name, own)| Reading::percentile(&format!("peer.{name}.sequential"), 50, own, floor);
+    Ok(PEERS.into_iter().zip(own).map(reading).collect())
 }
 
 async fn distinct_keys(fixture: &Fixture, tasks: usize) -> Result<Vec<Reading>> {
-    let peers = Peers::connect(&fixture.url(), tasks).await?;
-    let floor = Library::RedisRs.floor(&fixture.url()).await?;
-    let floors = (0..tasks).map(|number| FloorLock::new(&floor, format!("floor-{number}")));
-    let floors = Arc::new(floors.collect::<Vec<_>>());
+    let locks = locks(&fixture.url(), tasks).await?;
     let time = Duration::from_millis(fixture.effort.of(20, 200));
-    let mut rates: [Vec<f64>; 4] = Default::default();
+    let mut rates: [Vec<f64>; 1 + PEERS.len()] = Default::default();
     for _ in 0..fixture.effort.of(1, 3) {
-        rates[0].push(side_by_side(&floors, time).await?.per_second());
-        rates[1].push(side_by_side(&peers.rslock, time).await?.per_second());
-        rates[2].push(side_by_side(&peers.redis_lock, time).await?.per_second());
-        rates[3].push(
-            side_by_side(&peers.distributed_lock_redis, time)
-                .await?
-                .per_second(),
-        );
+        for (locks, rates) in locks.iter().zip(&mut rates) {
+            rates.push(side_by_side(locks, time).await?);
+        }
     }
     let [floor, own @ ..] = rates.map(median);
-    let names = ["rslock", "redis-lock", "distributed-lock-redis"];
-    let reading = |(name, rate): (&str, f64)| {
+    let reading = |(name, rate)| {
         let id = format!("peer.{name}.distinct_keys.{tasks}");
         Reading::new(id, rate, "pairs/s").over(floor)
     };
-    Ok(names.into_iter().zip(own).map(reading).collect())
+    Ok(PEERS.into_iter().zip(own).map(reading).collect())
 }

@@ -10,19 +10,13 @@ const RENEWAL_THREAD: &str = "leasehold-renew";
 
 /// The processor time of all threads that are still running.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Processor {
-    /// Of all threads.
-    pub all: Duration,
-    /// Of the renewal threads.
-    pub renewal_threads: Duration,
+pub(crate) struct Processor {
+    pub(crate) all: Duration,
+    pub(crate) renewal_threads: Duration,
 }
 
 impl Processor {
-    /// Reads the processor time used so far.
-    ///
-    /// # Errors
-    /// If `/proc` cannot be read.
-    pub fn now() -> Result<Self> {
+    pub(crate) fn now() -> Result<Self> {
         let mut used = Self::default();
         for task in fs::read_dir("/proc/self/task")? {
             let task = task?.path();
@@ -44,8 +38,7 @@ impl Processor {
     }
 
     /// The processor time since `earlier`. Threads that have ended in the meantime are not counted.
-    #[must_use]
-    pub fn since(self, earlier: Self) -> Self {
+    pub(crate) fn since(self, earlier: Self) -> Self {
         Self {
             all: self.all.saturating_sub(earlier.all),
             renewal_threads: self.renewal_threads.saturating_sub(earlier.renewal_threads),

@@ -2,30 +2,24 @@
 
 use std::time::Duration;
 
-/// Measured durations.
 #[derive(Clone, Debug, Default)]
-pub struct Samples(Vec<Duration>);
+pub(crate) struct Samples(Vec<Duration>);
 
 impl Samples {
-    /// Adds a sample.
-    pub fn add(&mut self, sample: Duration) {
+    pub(crate) fn add(&mut self, sample: Duration) {
         self.0.push(sample);
     }
 
-    /// Adds all samples of `other`.
-    pub fn merge(&mut self, other: Self) {
+    pub(crate) fn merge(&mut self, other: Self) {
         self.0.extend(other.0);
     }
 
-    /// The number of samples.
-    #[must_use]
-    pub const fn count(&self) -> usize {
+    pub(crate) const fn count(&self) -> usize {
         self.0.len()
     }
 
     /// The given percentile by the nearest-rank method; zero without samples.
-    #[must_use]
-    pub fn percentile(&self, percent: usize) -> Duration {
+    pub(crate) fn percentile(&self, percent: usize) -> Duration {
         let mut sorted = self.0.clone();
         sorted.sort_unstable();
         let rank = (sorted.len() * percent).div_ceil(100).max(1);
@@ -33,8 +27,7 @@ impl Samples {
     }
 
     /// The arithmetic mean; zero without samples.
-    #[must_use]
-    pub fn mean(&self) -> Duration {
+    pub(crate) fn mean(&self) -> Duration {
         let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
         self.0.iter().sum::<Duration>() / count
     }

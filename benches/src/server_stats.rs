@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use redis::AsyncConnectionConfig;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncConnectionConfig, InfoDict};
 
 use crate::Result;
 
@@ -12,29 +12,19 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A connection for queries, separate from the measured ones.
 #[derive(Debug)]
-pub struct ServerStats(MultiplexedConnection);
+pub(crate) struct ServerStats(MultiplexedConnection);
 
 /// The calls of a command and the server's time for them.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Usage {
-    /// The number of calls.
-    pub calls: u64,
-    /// The total time, in microseconds.
-    pub micros: u64,
+pub(crate) struct Usage {
+    pub(crate) calls: u64,
+    pub(crate) micros: u64,
 }
 
 impl Usage {
     /// The mean time of a call, in microseconds; NaN without calls.
-    #[must_use]
-    pub fn micros_each(self) -> f64 {
+    pub(crate) fn micros_each(self) -> f64 {
         self.micros as f64 / self.calls as f64
-    }
-
-    const fn and(self, other: Self) -> Self {
-        Self {
-            calls: self.calls + other.calls,
-            micros: self.micros + other.micros,
-        }
     }
 
     const fn since(self, earlier: Self) -> Self {
@@ -48,44 +38,38 @@ impl Usage {
 /// The usage of all commands, at one moment or between two. A command that a script calls is
 /// counted too, and its time is part of the script's time.
 #[derive(Clone, Debug, Default)]
-pub struct Commands(BTreeMap<String, Usage>);
+pub(crate) struct Commands(BTreeMap<String, Usage>);
 
 impl Commands {
-    /// The usage of one command.
-    #[must_use]
-    pub fn of(&self, command: &str) -> Usage {
+    pub(crate) fn of(&self, command: &str) -> Usage {
         self.0.get(command).copied().unwrap_or_default()
     }
 
     /// The usage of `EVAL` and `EVALSHA`.
-    #[must_use]
-    pub fn scripts(&self) -> Usage {
-        self.of("evalsha").and(self.of("eval"))
+    pub(crate) fn scripts(&self) -> Usage {
+        let (hashed, whole) = (self.of("evalsha"), self.of("eval"));
+        Usage {
+            calls: hashed.calls + whole.calls,
+            micros: hashed.micros + whole.micros,
+        }
     }
 
     /// The calls of commands that scan a whole collection or the keyspace.
-    #[must_use]
-    pub fn scans(&self) -> u64 {
+    pub(crate) fn scans(&self) -> u64 {
         let scans = [
             "scan", "hscan", "sscan", "zscan", "keys", "hgetall", "hkeys", "hvals",
         ];
         scans.map(|command| self.of(command).calls).iter().sum()
     }
 
-    /// The usage since `earlier`.
-    #[must_use]
-    pub fn since(&self, earlier: &Self) -> Self {
+    pub(crate) fn since(&self, earlier: &Self) -> Self {
         let used = |(name, usage): (&String, &Usage)| (name.clone(), usage.since(earlier.of(name)));
         Self(self.0.iter().map(used).collect())
     }
 }
 
 impl ServerStats {
-    /// Connects.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn connect(url: &str) -> Result<Self> {
+    pub(crate) async fn connect(url: &str) -> Result<Self> {
         // Replies may be long and the server busy.
         let config = AsyncConnectionConfig::new().set_response_timeout(Some(RESPONSE_TIMEOUT));
         let client = redis::Client::open(url)?;
@@ -93,53 +77,28 @@ impl ServerStats {
         Ok(Self(connection.await?))
     }
 
-    async fn info(&mut self, section: &str) -> Result<String> {
-        let mut command = redis::cmd("INFO");
-        Ok(command.arg(section).query_async(&mut self.0).await?)
-    }
-
     /// Reads the usage of all commands so far.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn commands(&mut self) -> Result<Commands> {
-        Ok(parse_commands(&self.info("commandstats").await?))
+    pub(crate) async fn commands(&mut self) -> Result<Commands> {
+        let mut command = redis::cmd("INFO");
+        let text: String = command.arg("commandstats").query_async(&mut self.0).await?;
+        Ok(parse_commands(&text))
     }
 
-    /// Reads one number of `INFO`.
-    ///
-    /// # Errors
-    /// Those of the client library, or if `INFO` has no such number.
-    pub async fn number(&mut self, section: &str, name: &str) -> Result<f64> {
-        let text = self.info(section).await?;
-        let value = line(&text, name).ok_or_else(|| format!("INFO {section} has no {name}"))?;
-        Ok(value.parse()?)
+    pub(crate) async fn number(&mut self, section: &str, name: &str) -> Result<f64> {
+        let mut command = redis::cmd("INFO");
+        let info: InfoDict = command.arg(section).query_async(&mut self.0).await?;
+        let number = info.get(name);
+        Ok(number.ok_or_else(|| format!("INFO {section} has no {name}"))?)
     }
 
     /// Reads the processor time of the main thread, in seconds.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn processor_seconds(&mut self) -> Result<f64> {
+    pub(crate) async fn processor_seconds(&mut self) -> Result<f64> {
         let user = self.number("cpu", "used_cpu_user_main_thread").await?;
         Ok(user + self.number("cpu", "used_cpu_sys_main_thread").await?)
     }
 
-    /// Reads the server's version.
-    ///
-    /// # Errors
-    /// Those of the client library, or if `INFO` has no version.
-    pub async fn version(&mut self) -> Result<String> {
-        let text = self.info("server").await?;
-        let version = line(&text, "redis_version").ok_or("INFO has no version")?;
-        Ok(version.to_owned())
-    }
-
     /// Starts to log every command that takes 0.1 ms or longer.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn log_slow_commands(&mut self) -> Result<()> {
+    pub(crate) async fn log_slow_commands(&mut self) -> Result<()> {
         for (name, value) in [
             ("slowlog-log-slower-than", 100),
             ("slowlog-max-len", 100_000),
@@ -153,10 +112,7 @@ impl ServerStats {
     }
 
     /// The longest logged script, in microseconds; 0 if none was logged.
-    ///
-    /// # Errors
-    /// Those of the client library.
-    pub async fn longest_script(&mut self) -> Result<u64> {
+    pub(crate) async fn longest_script(&mut self) -> Result<u64> {
         type Bytes = Vec<u8>;
         type Entry = (u64, u64, u64, Vec<Bytes>, Bytes, Bytes);
         let mut command = redis::cmd("SLOWLOG");
@@ -166,12 +122,6 @@ impl ServerStats {
         });
         Ok(scripts.map(|(_, _, micros, ..)| *micros).max().unwrap_or(0))
     }
-}
-
-fn line<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    let mut named = text.lines().filter_map(|line| line.split_once(':'));
-    let (_, value) = named.find(|(found, _)| *found == name)?;
-    Some(value.trim())
 }
 
 fn parse_commands(text: &str) -> Commands {
@@ -214,12 +164,5 @@ mod tests {
         assert_eq!(all.scans(), 5);
         assert_eq!(all.of("set"), Usage::default());
         assert_eq!(all.since(&all).scripts().calls, 0);
-    }
-
-    #[test]
-    fn info_lines_match_by_whole_name() {
-        let text = "used_cpu_user_children:1\r\nused_cpu_user:0.5\r\n";
-        assert_eq!(line(text, "used_cpu_user"), Some("0.5"));
-        assert_eq!(line(text, "used"), None);
     }
 }

@@ -2,16 +2,9 @@
 
 use leasehold_api::{Capabilities, LockBackend, forward_lock_backend};
 
-/// Wraps a backend and hides that it accepts batches.
+/// Hides that the wrapped backend accepts batches.
 #[derive(Debug)]
-pub struct Single<B>(B);
-
-impl<B> Single<B> {
-    /// Wraps `inner`.
-    pub const fn new(inner: B) -> Self {
-        Self(inner)
-    }
-}
+pub(crate) struct Single<B>(pub(crate) B);
 
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Single<B> {

@@ -7,12 +7,11 @@ use crate::Result;
 use crate::lock::Lock;
 
 /// The table of [`Kind::Row`].
-pub const ROWS: &str = "CREATE TABLE rows (key bigint PRIMARY KEY, held boolean NOT NULL)
+pub(crate) const ROWS: &str = "CREATE TABLE rows (key bigint PRIMARY KEY, held boolean NOT NULL)
     WITH (fillfactor = 50)";
 
-/// What is locked, and how.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub(crate) enum Kind {
     /// An advisory lock of a session, with `pg_try_advisory_lock`. It must be free.
     Try,
     /// An advisory lock of a session, with `pg_advisory_lock`, which waits in the server.
@@ -43,7 +42,7 @@ impl Kind {
 }
 
 /// A lock on a separate connection.
-pub struct SqlLock {
+pub(crate) struct SqlLock {
     client: Client,
     acquire: Statement,
     release: Statement,
@@ -51,11 +50,7 @@ pub struct SqlLock {
 }
 
 impl SqlLock {
-    /// Connects and prepares the statements.
-    ///
-    /// # Errors
-    /// Those of connecting.
-    pub async fn connect(url: &str, kind: Kind, key: i64) -> Result<Self> {
+    pub(crate) async fn connect(url: &str, kind: Kind, key: i64) -> Result<Self> {
         let (client, connection) = connect(url, NoTls).await?;
         tokio::spawn(connection);
         if kind == Kind::Row {

@@ -67,21 +67,16 @@ fn main() -> Result<ExitCode> {
         return Err("measure with --release, or pass --quick".into());
     }
     if arguments.docs && !cfg!(feature = "peers") {
-        return Err(
-            "the pages compare leasehold with other libraries: pass --features peers".into(),
-        );
+        let error = "the pages compare leasehold with other libraries: pass --features peers";
+        return Err(error.into());
     }
+    let (rounds, effort) = match arguments.quick {
+        true => (1, Effort::Quick),
+        false => (arguments.rounds.into(), Effort::Full),
+    };
     let plan = Plan {
-        rounds: if arguments.quick {
-            1
-        } else {
-            arguments.rounds.into()
-        },
-        effort: if arguments.quick {
-            Effort::Quick
-        } else {
-            Effort::Full
-        },
+        rounds,
+        effort,
         libraries: arguments.library,
         only: arguments.only,
     };
@@ -95,9 +90,8 @@ fn main() -> Result<ExitCode> {
     for fault in &report.faults {
         eprintln!("failed: {fault}");
     }
-    Ok(if report.faults.is_empty() {
-        ExitCode::SUCCESS
-    } else {
-        ExitCode::FAILURE
+    Ok(match report.faults.is_empty() {
+        true => ExitCode::SUCCESS,
+        false => ExitCode::FAILURE,
     })
 }

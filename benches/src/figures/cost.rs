@@ -12,6 +12,7 @@ use stats_alloc::{INSTRUMENTED_SYSTEM, Region, StatsAlloc};
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
+use crate::library::each_key;
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Pair};
 use crate::processor::Processor;
@@ -27,16 +28,15 @@ struct Compared {
 }
 
 impl Compared {
-    /// The figure, and its difference from the floor.
-    fn readings(self, name: &str, unit: &'static str, extra: Reading) -> [Reading; 2] {
+    /// The figure, and its difference from the floor, with the limit of that.
+    fn readings(self, name: &str, units: [&'static str; 2], limit: f64) -> [Reading; 2] {
         let (own, least) = (median(self.own), median(self.least));
-        let whole = Reading::new(format!("client.{name}"), own, unit).over(least);
-        let value = own - least;
-        [whole, Reading { value, ..extra }]
+        let whole = Reading::new(format!("client.{name}"), own, units[0]);
+        let extra = Reading::new(format!("client.extra_{name}"), own - least, units[1]);
+        [whole.over(least), extra.goal(Goal::AtMost(limit))]
     }
 }
 
-/// Allocations per pair.
 async fn allocations(lock: &impl Pair, pairs: usize) -> Result<f64> {
     let region = Region::new(ALLOCATOR);
     one_by_one(lock, pairs).await?;
@@ -56,16 +56,14 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let locks = fixture.library.connect(&fixture.url()).await?;
     let floor = fixture.library.floor(&fixture.url()).await?;
     let keys = || (0..TASKS).map(|task| format!("cost-{task}"));
-    let ours: std::result::Result<Vec<_>, _> = keys().map(|key| locks.mutex(key)).collect();
-    let floors: Vec<_> = keys().map(|key| FloorLock::new(&floor, key)).collect();
-    let (ours, floors) = (Arc::new(ours?), Arc::new(floors));
+    let ours = Arc::new(each_key(&locks, keys())?);
+    let floors = Arc::new(FloorLock::each(&floor, keys()));
     let pairs = fixture.effort.of(2, 50);
     let (mut counted, mut timed) = (Compared::default(), Compared::default());
     side_by_side_times(&ours, pairs).await?;
     for _ in 0..fixture.effort.of(1, 8) {
-        counted
-            .least
-            .push(allocations(&floors[0], 10 * pairs).await?);
+        let least = allocations(&floors[0], 10 * pairs).await?;
+        counted.least.push(least);
         counted.own.push(allocations(&ours[0], 10 * pairs).await?);
         timed.least.push(processor(&floors, pairs).await?);
         timed.own.push(processor(&ours, pairs).await?);
@@ -74,12 +72,8 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     if counted.least.contains(&0.0) {
         return Err("this program does not count its allocations".into());
     }
-    let extra = |id, unit, limit| Reading::new(id, 0.0, unit).goal(Goal::AtMost(limit));
-    let unit = "per pair above the floor";
-    let allocations = extra("client.extra_allocations", unit, 8.0);
-    let allocations = counted.readings("allocations", "per pair", allocations);
-    let unit = "µs per pair above the floor";
-    let processor = extra("client.extra_processor", unit, 2.0);
-    let processor = timed.readings("processor", "µs per pair", processor);
-    Ok([allocations, processor].concat())
+    let units = ["per pair", "per pair above the floor"];
+    let allocations = counted.readings("allocations", units, 8.0);
+    let units = ["µs per pair", "µs per pair above the floor"];
+    Ok([allocations, timed.readings("processor", units, 2.0)].concat())
 }

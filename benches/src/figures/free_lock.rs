@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use leasehold::redis_rs::Options;
 use leasehold::{LockClient, Mutex};
-use redis::Value;
 use redis::aio::MultiplexedConnection;
+use redis::{AsyncCommands, Value};
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Goal, Reading, median};
 use crate::floor::Floor;
-use crate::library::Library;
+use crate::library::{Library, each_key};
 use crate::load::side_by_side;
 use crate::lock::{FloorLock, Pair};
 
@@ -39,8 +39,8 @@ async fn compared<L: Pair, M: Pair>(
     side_by_side(&own, time / 4).await?;
     let (mut own_rates, mut least_rates) = (Vec::new(), Vec::new());
     for _ in 0..fixture.effort.of(1, 5) {
-        least_rates.push(side_by_side(&least, time).await?.per_second());
-        own_rates.push(side_by_side(&own, time).await?.per_second());
+        least_rates.push(side_by_side(&least, time).await?);
+        own_rates.push(side_by_side(&own, time).await?);
     }
     let reading = Reading::new(format!("free_lock.{name}"), median(own_rates), "pairs/s");
     Ok(reading.over(median(least_rates)))
@@ -110,15 +110,14 @@ async fn turns(fixture: &Fixture) -> Result<Reading> {
         let backend = fixture.library.backend_with(&url, options).await?;
         clients.push(LockClient::new(backend));
     }
-    let [own, scripts] = [("turns", &clients[..2]), ("scripted-turns", &clients[2..])].map(
-        |(key, clients)| -> Result<_> {
-            Ok(vec![Turns([
-                clients[0].mutex(key)?,
-                clients[1].mutex(key)?,
-            ])])
-        },
-    );
-    let reading = compared(("turns", fixture), own?, scripts?).await?;
+    let turns = |key, one: usize, other: usize| -> Result<_> {
+        Ok(vec![Turns([
+            clients[one].mutex(key)?,
+            clients[other].mutex(key)?,
+        ])])
+    };
+    let (own, scripts) = (turns("turns", 0, 1)?, turns("scripted-turns", 2, 3)?);
+    let reading = compared(("turns", fixture), own, scripts).await?;
     for locks in clients {
         locks.shutdown().await?;
     }
@@ -152,27 +151,20 @@ impl Pair for Bare {
 async fn bare(fixture: &Fixture) -> Result<Option<Reading>> {
     let client = redis::Client::open(fixture.url())?;
     let mut connection = client.get_multiplexed_async_connection().await?;
-    let mut least = Vec::new();
-    for task in 0..TASKS {
-        let key = format!("bare-{task}");
-        let mut set = redis::cmd("SET");
-        set.arg(&key).arg(&STRINGS[0]);
-        set.exec_async(&mut connection).await?;
-        least.push(Bare {
-            connection: connection.clone(),
-            key,
-        });
-    }
     let mut probe = redis::cmd("SET");
     probe.arg("probe").arg("new").arg("IFEQ").arg("old");
     if probe.query_async::<Value>(&mut connection).await.is_err() {
         return Ok(None);
     }
+    let mut least = Vec::new();
+    for task in 0..TASKS {
+        let (key, mut connection) = (format!("bare-{task}"), connection.clone());
+        let () = connection.set(&key, &STRINGS[0]).await?;
+        least.push(Bare { connection, key });
+    }
     let locks = fixture.library.connect(&fixture.url()).await?;
-    let own: std::result::Result<_, _> = (0..TASKS)
-        .map(|task| locks.mutex(format!("free-{task}")))
-        .collect();
-    let reading = compared(("bare.64", fixture), own?, least).await?;
+    let own = each_key(&locks, (0..TASKS).map(|task| format!("free-{task}")))?;
+    let reading = compared(("bare.64", fixture), own, least).await?;
     locks.shutdown().await?;
     Ok(Some(reading.goal(Goal::RatioAtLeast(0.65))))
 }

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
 use crate::drain::{Drained, Parked, drain};
-use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, median, millis};
 use crate::library::mutexes;
 use crate::load::one_by_one;
 use crate::open_files;
@@ -66,23 +66,18 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
             .message_floor(&fixture.url(), messages)
             .await?;
         let seen = ours(fixture, length).await?;
-        let at = |percent| {
-            let value = micros(seen.hand_over.percentile(percent));
-            Reading::new(format!("hand_over.{length}.p{percent}"), value, "µs")
-                .over(micros(floor.percentile(percent)))
-        };
-        readings.push(at(50).goal(OVER_MESSAGE));
-        readings.push(at(99));
-        let most = seen.by_client.iter().max().copied().unwrap_or_default();
-        let least = seen.by_client.iter().min().copied().unwrap_or_default();
-        let unfair = Reading::new(
-            format!("hand_over.{length}.difference"),
-            (most - least) as f64,
-            "acquisitions, most − fewest of a client",
-        );
-        readings.push(unfair);
+        let id = format!("hand_over.{length}");
+        let at = |percent| Reading::percentile(&id, percent, &seen.hand_over, &floor);
+        readings.extend([at(50).goal(OVER_MESSAGE), at(99)]);
+        readings.push(difference(format!("{id}.difference"), &seen));
     }
     Ok(readings)
+}
+
+/// How unequal the turns of the clients were.
+pub(super) fn difference(id: String, seen: &Contention) -> Reading {
+    let [fewest, most] = seen.fewest_and_most();
+    Reading::new(id, most - fewest, "acquisitions, most − fewest of a client")
 }
 
 async fn ours(fixture: &Fixture, length: usize) -> Result<Contention> {
@@ -161,9 +156,8 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut readings = Vec::new();
     for length in CLIENTS {
         let count = clients(fixture, length)?;
-        let drains = fixture
-            .effort
-            .of(1, if count > 100 { 3 } else { 8 + 32 / count });
+        let full = if count > 100 { 3 } else { 8 + 32 / count };
+        let drains = fixture.effort.of(1, full);
         let (mut ours, mut signal, mut token) = (Vec::new(), Vec::new(), Vec::new());
         let (clients, mut mutexes) = own(fixture, "drained", count + 1).await?;
         let mut signals = signal_locks(fixture, "signal", count + 1).await?;
@@ -185,19 +179,11 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         close(clients).await?;
         // The first drain of each lock only warms up its connections.
         let rate = |drained: &[Drained]| {
-            let rates = drained[1..].iter();
-            median(
-                rates
-                    .map(|drained| count as f64 / drained.time.as_secs_f64())
-                    .collect(),
-            )
+            let rate = |it: &Drained| count as f64 / it.time.as_secs_f64();
+            median(drained[1..].iter().map(rate).collect())
         };
-        readings.extend(over_blpop(
-            &format!("drain.{length}"),
-            rate(&ours),
-            [rate(&signal), rate(&token)],
-            "hand-overs/s",
-        ));
+        let (id, beside) = (format!("drain.{length}"), [rate(&signal), rate(&token)]);
+        readings.extend(over_blpop(&id, rate(&ours), beside, "hand-overs/s"));
     }
     Ok(readings)
 }
@@ -206,10 +192,10 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
 /// as many hand-overs between clients.
 pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
     let hand_over = ours(fixture, COMPARED).await?.hand_over.percentile(50);
-    let (locks, inspector) = (
-        fixture.library.connect(&fixture.url()).await?,
-        fixture.library.connect(&fixture.url()).await?,
-    );
+    let clients = fixture.library.connect_all(&fixture.url(), 2).await?;
+    let [locks, inspector] = &clients[..] else {
+        return Err("there are two clients".into());
+    };
     let mut readings = Vec::new();
     for length in TASKS {
         let count = fixture.effort.of(length.min(200), length);
@@ -218,25 +204,19 @@ pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
         let mut seen = Vec::new();
         // The first drain only warms up.
         for _ in 0..=fixture.effort.of(1, 2) {
-            let parked = Parked::OnLeasehold(&inspector, "tasks");
+            let parked = Parked::OnLeasehold(inspector, "tasks");
             seen.push(drain(&mutex, &mutexes, parked).await?);
         }
-        let millis = |time: Duration| micros(time) / 1e3;
         let times = seen[1..].iter().map(|drained| millis(drained.time));
         let id = format!("tasks.{length}");
         let reading = Reading::new(&id, median(times.collect()), "ms");
         let least = millis(hand_over) * count as f64;
         readings.push(reading.over(least).goal(Goal::RatioAtMost(1.5)));
         let displaced = seen.iter().map(|drained| drained.displaced).max();
-        readings.push(
-            Reading::new(
-                format!("{id}.displaced"),
-                displaced.unwrap_or_default() as f64,
-                "places out of turn, at most",
-            )
-            .goal(Goal::AtMost(0.0)),
-        );
+        let (id, displaced) = (format!("{id}.displaced"), displaced.unwrap_or_default());
+        let displaced = Reading::new(id, displaced as f64, "places out of turn, at most");
+        readings.push(displaced.goal(Goal::AtMost(0.0)));
     }
-    close(vec![locks, inspector]).await?;
+    close(clients).await?;
     Ok(readings)
 }

@@ -12,9 +12,11 @@ use leasehold_test_servers::RedisServer;
 use crate::Result;
 use crate::counting::Counts;
 use crate::figures::measurement::{Effort, Fixture, Goal, Reading};
+use crate::library::each_key;
 use crate::load::one_by_one;
+use crate::lock::OWNER;
 use crate::processor::Processor;
-use crate::server_stats::{ServerStats, Usage};
+use crate::server_stats::ServerStats;
 
 /// The number of locks that are acquired at the same time.
 const AT_ONCE: usize = 200;
@@ -27,31 +29,14 @@ fn name(number: usize) -> String {
     format!("the-name-of-lock-{number:07}")
 }
 
-/// Acquires `count` locks.
-///
-/// # Errors
-/// The first error of any lock.
-pub async fn hold(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>> {
+async fn hold(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>> {
     let mut guards = Vec::with_capacity(count);
     for first in (0..count).step_by(AT_ONCE) {
-        let numbers = first..count.min(first + AT_ONCE);
-        let mutexes: Vec<Mutex> = numbers
-            .map(|number| locks.mutex(name(number)))
-            .collect::<std::result::Result<_, _>>()?;
+        let names = (first..count.min(first + AT_ONCE)).map(name);
+        let mutexes = each_key(locks, names)?;
         guards.extend(try_join_all(mutexes.iter().map(Mutex::lock)).await?);
     }
     Ok(guards)
-}
-
-/// Releases the locks.
-///
-/// # Errors
-/// The first error of any lock.
-pub async fn release(guards: Vec<MutexGuard>) -> Result<()> {
-    for batch in guards.chunks(AT_ONCE) {
-        try_join_all(batch.iter().map(MutexGuard::release)).await?;
-    }
-    Ok(())
 }
 
 /// Measures 1 and 1,000 locks.
@@ -86,20 +71,23 @@ async fn measure_held(fixture: &Fixture, count: usize) -> Result<Vec<Reading>> {
     let locks_held = fixture.effort.of(count.min(2_000), count);
     let mut server = ServerStats::connect(&fixture.url()).await?;
     let counts = Arc::new(Counts::default());
-    let locks = fixture
+    let clients = fixture
         .library
-        .connect_counted(&fixture.url(), &counts)
+        .connect_counted(&fixture.url(), 1, &counts)
         .await?;
+    let locks = &clients[0];
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     let (begun, empty) = (Instant::now(), used_memory(&mut server).await?);
-    let guards = hold(&locks, locks_held).await?;
+    let guards = hold(locks, locks_held).await?;
     let memory = (used_memory(&mut server).await? - empty) / locks_held as f64;
     if fixture.effort == Effort::Full {
         tokio::time::sleep(BEFORE_RENEWALS.saturating_sub(begun.elapsed())).await;
     }
     let mut readings = renewals(fixture, &mut server, &counts, count).await?;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
-    release(guards).await?;
+    for batch in guards.chunks(AT_ONCE) {
+        try_join_all(batch.iter().map(MutexGuard::release)).await?;
+    }
     locks.shutdown().await?;
     let id = |name| format!("held.{count}.{name}");
     readings.push(Reading::new(id("lost"), lost as f64, "locks"));
@@ -123,7 +111,7 @@ async fn memory_of_floor(fixture: &Fixture, count: usize) -> Result<f64> {
     for first in (0..count).step_by(AT_ONCE) {
         let keys = (first..count.min(first + AT_ONCE)).map(|n| format!("leasehold:{}", name(n)));
         let keys: Vec<_> = keys.collect();
-        try_join_all(keys.iter().map(|key| floor.acquire(key, 42))).await?;
+        try_join_all(keys.iter().map(|key| floor.acquire(key, OWNER))).await?;
     }
     Ok((used_memory(&mut stats).await? - empty) / count as f64)
 }
@@ -138,26 +126,27 @@ async fn renewals(
     server.log_slow_commands().await?;
     let before = server.processor_seconds().await?;
     let commands = server.commands().await?;
-    let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.renewals());
+    let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.renewals.get());
     tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
     let used = Processor::now()?.since(used);
-    let (time, calls) = (begun.elapsed(), counts.renewals() - calls);
-    let scripts: Usage = server.commands().await?.since(&commands).scripts();
+    let (time, calls) = (begun.elapsed(), counts.renewals.get() - calls);
+    let scripts = server.commands().await?.since(&commands).scripts();
     let busy = server.processor_seconds().await? - before;
     let longest = server.longest_script().await? as f64 / 1e3;
-    let share = |seconds: f64| 100.0 * seconds / time.as_secs_f64();
     let reading = |name, value, unit| Reading::new(format!("held.{count}.{name}"), value, unit);
+    let share =
+        |name, seconds: f64, unit| reading(name, 100.0 * seconds / time.as_secs_f64(), unit);
+    let (all, of_renewals) = (used.all.as_secs_f64(), used.renewal_threads.as_secs_f64());
     let calls = calls as f64 / time.as_secs_f64();
-    let scripts = scripts.micros as f64 / 1e6;
     Ok(vec![
-        reading("client_cpu", share(used.all.as_secs_f64()), "% of a core"),
-        reading(
-            "renewal_cpu",
-            share(used.renewal_threads.as_secs_f64()),
-            "% of a core",
+        share("client_cpu", all, "% of a core"),
+        share("renewal_cpu", of_renewals, "% of a core"),
+        share("server_cpu", busy, "% of a core"),
+        share(
+            "script_time",
+            scripts.micros as f64 / 1e6,
+            "% of the server's time",
         ),
-        reading("server_cpu", share(busy), "% of a core"),
-        reading("script_time", share(scripts), "% of the server's time"),
         reading("longest_script", longest, "ms"),
         reading("renew_calls", calls, "calls/s"),
     ])

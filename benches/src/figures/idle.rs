@@ -11,7 +11,6 @@ use std::time::Duration;
 use futures_util::future::try_join_all;
 use leasehold::LockClient;
 use leasehold_api::TokioRuntime;
-use serde_json::{Value, json};
 use tokio::runtime::{Builder, Handle};
 use tokio::task::block_in_place;
 
@@ -54,23 +53,20 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     if !output.status.success() {
         return Err(format!("the process with idle clients failed: {}", output.status).into());
     }
-    let counts: Value = serde_json::from_slice(&output.stdout)?;
-    let mut readings = Vec::new();
-    for (state, (name, unit)) in STATES
-        .iter()
-        .flat_map(|state| COUNTED.map(|own| (state, own)))
-    {
-        let count = counts[state][name].as_f64();
-        let count = count.ok_or_else(|| format!("no {name} of idle clients"))?;
-        readings.push(Reading::new(format!("idle.{state}.{name}"), count, unit));
-    }
-    Ok(readings)
+    let counts: [Counts; STATES.len()] = serde_json::from_slice(&output.stdout)?;
+    let of_state = |(state, counts): (&str, Counts)| {
+        let reading =
+            |((name, unit), count)| Reading::new(format!("idle.{state}.{name}"), count, unit);
+        COUNTED
+            .into_iter()
+            .zip(counts)
+            .map(reading)
+            .collect::<Vec<_>>()
+    };
+    Ok(STATES.into_iter().zip(counts).flat_map(of_state).collect())
 }
 
 /// Measures in this process, and prints the counts.
-///
-/// # Errors
-/// Those of connecting and of the locks.
 pub fn print(library: Library, url: &str, further: usize) -> Result<()> {
     let runtime = Builder::new_multi_thread()
         .worker_threads(1)
@@ -80,14 +76,15 @@ pub fn print(library: Library, url: &str, further: usize) -> Result<()> {
         .build()?;
     let url = url.to_owned();
     let counting = runtime.spawn(async move { count(library, &url, further).await });
-    println!("{}", runtime.block_on(counting)??);
+    println!("{}", serde_json::to_string(&runtime.block_on(counting)??)?);
     Ok(())
 }
 
 /// What the process and the server have, in the order of [`COUNTED`].
 type Counts = [f64; COUNTED.len()];
 
-async fn count(library: Library, url: &str, further: usize) -> Result<Value> {
+/// Counts in each of [`STATES`], for each further client.
+async fn count(library: Library, url: &str, further: usize) -> Result<[Counts; STATES.len()]> {
     let mut server = ServerStats::connect(url).await?;
     let holder = library.connect(url).await?;
     let mut clients = vec![library.connect(url).await?];
@@ -100,13 +97,8 @@ async fn count(library: Library, url: &str, further: usize) -> Result<Value> {
     let connected = counts_now(&mut server).await?;
     use_all(&holder, &clients).await?;
     let used = counts_now(&mut server).await?;
-    let each = |counts: Counts| {
-        let each = |index: usize| (counts[index] - one[index]) / further as f64;
-        let counts = COUNTED.iter().enumerate();
-        let counts = counts.map(|(index, (name, _))| ((*name).to_owned(), json!(each(index))));
-        Value::Object(counts.collect())
-    };
-    Ok(json!({ STATES[0]: each(connected), STATES[1]: each(used) }))
+    let each = |index: usize, counts: Counts| (counts[index] - one[index]) / further as f64;
+    Ok([connected, used].map(|counts| std::array::from_fn(|index| each(index, counts))))
 }
 
 /// Each client waits for a lock that `holder` has, gets it, and releases it.

@@ -3,11 +3,13 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
+use std::time::Duration;
 
 use leasehold_test_servers::RedisServer;
 
 use crate::Result;
 use crate::library::Library;
+use crate::samples::Samples;
 
 /// How long to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -19,8 +21,7 @@ pub enum Effort {
 }
 
 impl Effort {
-    /// Selects one of two values.
-    pub fn of<T>(self, quick: T, full: T) -> T {
+    pub(crate) fn of<T>(self, quick: T, full: T) -> T {
         match self {
             Self::Quick => quick,
             Self::Full => full,
@@ -28,42 +29,25 @@ impl Effort {
     }
 }
 
-/// How a client reaches the server.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    /// Loopback TCP.
-    Tcp,
-    /// A Unix socket.
-    Unix,
-}
-
-/// The server and the client library of one measurement.
+/// What a measurement gets.
 #[derive(Debug)]
-pub struct Fixture {
-    /// The client library.
-    pub library: Library,
+pub(crate) struct Fixture {
+    pub(crate) library: Library,
     /// A server that nothing else uses.
-    pub server: RedisServer,
-    /// How clients reach the server.
-    pub transport: Transport,
-    /// How long to measure.
-    pub effort: Effort,
+    pub(crate) server: RedisServer,
+    pub(crate) effort: Effort,
 }
 
 impl Fixture {
-    /// The server's address.
-    #[must_use]
-    pub fn url(&self) -> String {
-        match self.transport {
-            Transport::Tcp => self.server.url(),
-            Transport::Unix => self.server.unix_url(),
-        }
+    /// The server's address on loopback TCP.
+    pub(crate) fn url(&self) -> String {
+        self.server.url()
     }
 }
 
 /// The goal of a figure. Most goals limit the ratio to the floor.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
+pub(crate) enum Goal {
     /// Maximum of the ratio.
     RatioAtMost(f64),
     /// Minimum of the ratio.
@@ -73,28 +57,12 @@ pub enum Goal {
 }
 
 impl Goal {
-    /// Whether the figure meets the goal.
-    #[must_use]
-    pub fn is_met(self, value: f64, ratio: Option<f64>) -> bool {
+    pub(crate) fn is_met(self, value: f64, ratio: Option<f64>) -> bool {
         match self {
             Self::RatioAtMost(limit) => ratio.is_some_and(|ratio| ratio <= limit),
             Self::RatioAtLeast(limit) => ratio.is_some_and(|ratio| ratio >= limit),
             Self::AtMost(limit) => value <= limit,
         }
-    }
-
-    /// The limit.
-    #[must_use]
-    pub const fn limit(self) -> f64 {
-        match self {
-            Self::RatioAtMost(limit) | Self::RatioAtLeast(limit) | Self::AtMost(limit) => limit,
-        }
-    }
-
-    /// Whether the goal limits the ratio.
-    #[must_use]
-    pub const fn is_on_ratio(self) -> bool {
-        !matches!(self, Self::AtMost(_))
     }
 }
 
@@ -110,22 +78,19 @@ impl fmt::Display for Goal {
 
 /// One figure of one round.
 #[derive(Clone, Debug)]
-pub struct Reading {
+pub(crate) struct Reading {
     /// The id without the client, such as `distinct_keys.64`.
-    pub id: String,
-    /// The measured value.
-    pub value: f64,
+    pub(crate) id: String,
+    pub(crate) value: f64,
     /// The unit of the value and the floor.
-    pub unit: &'static str,
+    pub(crate) unit: &'static str,
     /// The floor, measured in the same round.
-    pub floor: Option<f64>,
-    /// The goal, if there is one.
-    pub goal: Option<Goal>,
+    pub(crate) floor: Option<f64>,
+    pub(crate) goal: Option<Goal>,
 }
 
 impl Reading {
-    /// A figure without a floor and a goal.
-    pub fn new(id: impl Into<String>, value: f64, unit: &'static str) -> Self {
+    pub(crate) fn new(id: impl Into<String>, value: f64, unit: &'static str) -> Self {
         Self {
             id: id.into(),
             value,
@@ -135,16 +100,18 @@ impl Reading {
         }
     }
 
-    /// Sets the floor.
-    #[must_use]
-    pub const fn over(mut self, floor: f64) -> Self {
+    /// A percentile, over the same of the floor.
+    pub(crate) fn percentile(id: &str, percent: usize, own: &Samples, floor: &Samples) -> Self {
+        let at = |samples: &Samples| micros(samples.percentile(percent));
+        Self::new(format!("{id}.p{percent}"), at(own), "µs").over(at(floor))
+    }
+
+    pub(crate) const fn over(mut self, floor: f64) -> Self {
         self.floor = Some(floor);
         self
     }
 
-    /// Sets the goal.
-    #[must_use]
-    pub const fn goal(mut self, goal: Goal) -> Self {
+    pub(crate) const fn goal(mut self, goal: Goal) -> Self {
         self.goal = Some(goal);
         self
     }
@@ -152,9 +119,8 @@ impl Reading {
 
 type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 'a>>;
 
-/// How often a measurement runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Often {
+pub(crate) enum Often {
     /// In each round, on each client library.
     EachRound,
     /// In the first round, on each client library. For long measurements without a goal.
@@ -163,32 +129,24 @@ pub enum Often {
     WithoutLibrary,
 }
 
-/// One measurement.
-#[derive(Clone, Copy)]
-pub struct Measurement {
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Measurement {
     /// The prefix of the ids of its figures.
-    pub name: &'static str,
-    /// How clients reach the server.
-    pub transport: Transport,
-    /// How often it runs.
-    pub often: Often,
-    /// Runs it.
-    pub run: for<'a> fn(&'a Fixture) -> Measuring<'a>,
+    pub(crate) name: &'static str,
+    pub(crate) often: Often,
+    pub(crate) run: for<'a> fn(&'a Fixture) -> Measuring<'a>,
 }
 
-impl fmt::Debug for Measurement {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name)
-    }
-}
-
-pub(crate) fn micros(duration: std::time::Duration) -> f64 {
+pub(crate) fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
 }
 
+pub(crate) fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
+
 /// The median; NaN without values.
-#[must_use]
-pub fn median(mut values: Vec<f64>) -> f64 {
+pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.sort_unstable_by(f64::total_cmp);
     let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
     let middle = values.len() / 2;

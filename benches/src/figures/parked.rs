@@ -52,10 +52,10 @@ async fn measure_parked(fixture: &Fixture, count: usize, goal: f64) -> Result<Ve
     park.enter(waiting)?;
     let start = park.load(fixture.effort, WINDOWS_OF_BURST).await?;
     park.all_wait(waiting).await?;
-    let before = park.counts.polls();
+    let before = park.counts.polls.get();
     let begun = Instant::now();
     let rest = park.load(fixture.effort, WINDOWS_AT_REST).await?;
-    let polls = (park.counts.polls() - before) as f64 / begun.elapsed().as_secs_f64();
+    let polls = (park.counts.polls.get() - before) as f64 / begun.elapsed().as_secs_f64();
     let kept = park.restart(fixture.effort, Data::Kept, waiting).await?;
     // The first hold is lost too, and one waiter gets the lock.
     let lost = park
@@ -105,14 +105,10 @@ impl Park {
         let server = block_in_place(RedisServer::start);
         let (url, library) = (server.url(), fixture.library);
         let counts = Arc::new(Counts::default());
-        let mut clients = Vec::with_capacity(CLIENTS);
-        for _ in 0..CLIENTS {
-            clients.push(library.connect_counted(&url, &counts).await?);
-        }
         Ok(Self {
             first: library.connect(&url).await?,
+            clients: library.connect_counted(&url, CLIENTS, &counts).await?,
             server,
-            clients,
             counts,
             waiters: JoinSet::new(),
         })

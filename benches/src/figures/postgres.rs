@@ -9,8 +9,8 @@ use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
 use crate::Result;
 use crate::contend::{Contention, Pace, contend};
-use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Reading, micros};
+use crate::figures::hand_over::{close, difference};
+use crate::figures::measurement::{Fixture, Reading, millis};
 use crate::load::one_by_one;
 use crate::lock::{Lock, Reader};
 use crate::samples::Samples;
@@ -87,18 +87,14 @@ async fn free(
         own.merge(one_by_one(&ours, block).await?);
     }
     close(vec![locks]).await?;
-    let at = |percent, beside: &str, least: &Samples| {
-        let id = format!("postgres.{name}{beside}.p{percent}");
-        let value = micros(own.percentile(percent));
-        Reading::new(id, value, "µs").over(micros(least.percentile(percent)))
-    };
     let mut readings = Vec::new();
     for (kind, _, samples) in &least {
         let beside = match kind {
             Kind::Try | Kind::Wait => "",
             Kind::Row => ".beside_row",
         };
-        readings.extend([50, 99].map(|percent| at(percent, beside, samples)));
+        let id = format!("postgres.{name}{beside}");
+        readings.extend([50, 99].map(|at| Reading::percentile(&id, at, &own, samples)));
     }
     Ok(readings)
 }
@@ -118,24 +114,15 @@ async fn contended(
     let key = format!("contended-{count}");
     let (own, conflicts) = counted(server, count, time, |locks| Ok(locks.mutex(&key)?)).await?;
     let name = |what: &str| format!("postgres.{what}.{count}");
-    let hand_over = |percent| {
-        let value = micros(own.hand_over.percentile(percent));
-        Reading::new(format!("{}.p{percent}", name("hand_over")), value, "µs")
-            .over(micros(floor.hand_over.percentile(percent)))
-    };
-    let most = own.by_client.iter().max().copied().unwrap_or_default();
-    let least = own.by_client.iter().min().copied().unwrap_or_default();
+    let id = name("hand_over");
+    let hand_over = |at| Reading::percentile(&id, at, &own.hand_over, &floor.hand_over);
+    let rate = Reading::new(name("zero_hold"), own.per_second(), "acquisitions/s");
     Ok(vec![
         hand_over(50),
         hand_over(99),
-        Reading::new(name("zero_hold"), own.per_second(), "acquisitions/s")
-            .over(floor.per_second()),
+        rate.over(floor.per_second()),
         Reading::new(name("conflicts"), conflicts, "refused writes per operation"),
-        Reading::new(
-            name("difference"),
-            (most - least) as f64,
-            "acquisitions, most − fewest of a client",
-        ),
+        difference(name("difference"), &own),
     ])
 }
 
@@ -145,16 +132,13 @@ async fn readers(fixture: &Fixture, server: &PostgresServer, count: usize) -> Re
     let reader = |locks: &LockClient| Ok(Reader(locks.rw_lock(&key)?));
     let (own, conflicts) = counted(server, count, time, reader).await?;
     let name = |what: &str| format!("postgres.readers.{count}.{what}");
-    let least = own.by_client.iter().min().copied().unwrap_or_default();
+    let [fewest, _] = own.fewest_and_most();
+    let wait = millis(own.wait.percentile(99));
     Ok(vec![
         Reading::new(name("rate"), own.per_second(), "acquisitions/s"),
         Reading::new(name("conflicts"), conflicts, "refused writes per operation"),
-        Reading::new(
-            name("wait_p99"),
-            micros(own.wait.percentile(99)) / 1e3,
-            "ms",
-        ),
-        Reading::new(name("fewest"), least as f64, "acquisitions of a client"),
+        Reading::new(name("wait_p99"), wait, "ms"),
+        Reading::new(name("fewest"), fewest, "acquisitions of a client"),
     ])
 }
 

@@ -3,13 +3,13 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::try_join_all;
 use leasehold::{ReadGuard, RwLock};
 
 use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Goal, Reading, median, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, median, micros, millis};
 use crate::load::side_by_side_with;
 use crate::lock::{Lock, Reader, Writer};
 use crate::samples::Samples;
@@ -39,48 +39,27 @@ pub(super) async fn measure_many_readers(fixture: &Fixture) -> Result<Vec<Readin
     let mut readers = vec![lock.read().await?];
     one_more(&lock, &mut server, rounds / 10).await?;
     let few = one_more(&lock, &mut server, rounds).await?;
-    gather(&lock, &mut readers, fixture.effort.of(200, 10_000)).await?;
+    while readers.len() < fixture.effort.of(200, 10_000) {
+        readers.extend(try_join_all((0..AT_ONCE).map(|_| lock.read())).await?);
+    }
     one_more(&lock, &mut server, rounds / 10).await?;
     let many = one_more(&lock, &mut server, rounds).await?;
     for batch in readers.chunks(AT_ONCE) {
         try_join_all(batch.iter().map(ReadGuard::release)).await?;
     }
     locks.shutdown().await?;
+    let reading = |name, value, unit| Reading::new(format!("rw_many_readers.{name}"), value, unit);
     let script =
-        |id, many, few| Reading::new(id, median(many), "µs of server time").over(median(few));
-    let acquire = micros(many.acquire.percentile(50));
-    let acquire = Reading::new("rw_many_readers.acquire_p50", acquire, "µs");
+        |name, many, few| reading(name, median(many), "µs of server time").over(median(few));
+    let p50 = |costs: &Costs| micros(costs.acquire.percentile(50));
+    let acquire = reading("acquire_p50", p50(&many), "µs").over(p50(&few));
     let scans = many.scans as f64 / (2 * rounds) as f64;
     Ok(vec![
-        script(
-            "rw_many_readers.acquire",
-            many.acquire_script,
-            few.acquire_script,
-        )
-        .goal(Goal::RatioAtMost(3.0)),
-        acquire
-            .over(micros(few.acquire.percentile(50)))
-            .goal(Goal::RatioAtMost(3.0)),
-        script(
-            "rw_many_readers.release",
-            many.release_script,
-            few.release_script,
-        ),
-        Reading::new(
-            "rw_many_readers.scans",
-            scans,
-            "HSCAN or HGETALL per operation",
-        ),
+        script("acquire", many.acquire_script, few.acquire_script).goal(Goal::RatioAtMost(3.0)),
+        acquire.goal(Goal::RatioAtMost(3.0)),
+        script("release", many.release_script, few.release_script),
+        reading("scans", scans, "HSCAN or HGETALL per operation"),
     ])
-}
-
-async fn gather(lock: &RwLock, readers: &mut Vec<ReadGuard>, size: usize) -> Result<()> {
-    while readers.len() < size {
-        for guard in join_all((0..AT_ONCE).map(|_| lock.read())).await {
-            readers.push(guard?);
-        }
-    }
-    Ok(())
 }
 
 /// One more reader acquires and releases the lock, `rounds` times.
@@ -115,30 +94,25 @@ pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
     for tasks in [1, 16, 256, 1_000] {
         let count = fixture.effort.of(tasks.min(256), tasks);
         let key = format!("mixed-{tasks}");
-        let (mut clients, mut readers) = (Vec::new(), Vec::new());
-        for _ in 0..count.min(8) {
-            clients.push(fixture.library.connect(&fixture.url()).await?);
-        }
-        for number in 0..count {
-            readers.push(Reader(clients[number % clients.len()].rw_lock(&key)?));
-        }
-        let own = fixture.library.connect(&fixture.url()).await?;
-        let writer = Writer(own.rw_lock(&key)?);
-        clients.push(own);
-        let readers = Arc::new(readers);
+        // The last one writes.
+        let readers = count.min(8);
+        let clients = fixture
+            .library
+            .connect_all(&fixture.url(), readers + 1)
+            .await?;
+        let writer = Writer(clients[readers].rw_lock(&key)?);
+        let reader = |number: usize| Ok(Reader(clients[number % readers].rw_lock(&key)?));
+        let readers = Arc::new((0..count).map(reader).collect::<Result<Vec<_>>>()?);
         let writing = contend(vec![writer], pace, time);
         let (reads, writes) = side_by_side_with(&readers, writing).await?;
-        let (reads, writes) = (reads.per_second(), writes?);
+        let writes = writes?;
         close(clients).await?;
-        let wait = micros(writes.wait.percentile(99)) / 1e3;
+        let reading =
+            |name, value, unit| Reading::new(format!("rw_mixed.{tasks}.{name}"), value, unit);
         readings.extend([
-            Reading::new(format!("rw_mixed.{tasks}.reads"), reads, "reads/s"),
-            Reading::new(
-                format!("rw_mixed.{tasks}.writes"),
-                writes.per_second(),
-                "writes/s",
-            ),
-            Reading::new(format!("rw_mixed.{tasks}.write_wait_p99"), wait, "ms"),
+            reading("reads", reads, "reads/s"),
+            reading("writes", writes.per_second(), "writes/s"),
+            reading("write_wait_p99", millis(writes.wait.percentile(99)), "ms"),
         ]);
     }
     Ok(readings)

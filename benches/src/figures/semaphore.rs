@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::Result;
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading};
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Permit};
 use crate::samples::Samples;
@@ -15,10 +15,7 @@ const TASKS: usize = 16;
 const PERMITS: u32 = 4;
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let mut clients = Vec::new();
-    for _ in 0..CLIENTS {
-        clients.push(fixture.library.connect(&fixture.url()).await?);
-    }
+    let clients = fixture.library.connect_all(&fixture.url(), CLIENTS).await?;
     let alone = Permit(clients[0].semaphore("alone", PERMITS)?);
     let floor = FloorLock::new(&fixture.library.floor(&fixture.url()).await?, "floor");
     let block = fixture.effort.of(20, 250);
@@ -34,11 +31,10 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         sharing.push(Permit(semaphore));
     }
     let time = Duration::from_millis(fixture.effort.of(50, 1_000));
-    let rate = side_by_side(&Arc::new(sharing), time).await?.per_second();
+    let rate = side_by_side(&Arc::new(sharing), time).await?;
     close(clients).await?;
-    let pair = Reading::new("semaphore.p50", micros(own.percentile(50)), "µs");
     Ok(vec![
-        pair.over(micros(least.percentile(50))),
+        Reading::percentile("semaphore", 50, &own, &least),
         Reading::new("semaphore.contended", rate, "acquisitions/s"),
     ])
 }

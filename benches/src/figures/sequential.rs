@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::Result;
-use crate::figures::measurement::{Fixture, Goal, Reading, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading};
 use crate::load::one_by_one;
 use crate::lock::FloorLock;
 use crate::samples::Samples;
@@ -12,19 +12,19 @@ use crate::server_stats::ServerStats;
 const KEY: &str = "sequential";
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let mut readings = times(fixture, "sequential").await?;
+    let mut readings = times(fixture, &fixture.url(), "sequential").await?;
     readings.extend(commands(fixture).await?);
     Ok(readings)
 }
 
 pub(super) async fn measure_unix(fixture: &Fixture) -> Result<Vec<Reading>> {
-    times(fixture, "sequential_unix").await
+    times(fixture, &fixture.server.unix_url(), "sequential_unix").await
 }
 
-async fn times(fixture: &Fixture, name: &str) -> Result<Vec<Reading>> {
-    let locks = fixture.library.connect(&fixture.url()).await?;
+async fn times(fixture: &Fixture, url: &str, name: &str) -> Result<Vec<Reading>> {
+    let locks = fixture.library.connect(url).await?;
     let ours = locks.mutex(KEY)?;
-    let floor = FloorLock::new(&fixture.library.floor(&fixture.url()).await?, KEY);
+    let floor = FloorLock::new(&fixture.library.floor(url).await?, KEY);
     let block = fixture.effort.of(20, 250);
     let (mut own, mut least) = (Samples::default(), Samples::default());
     one_by_one(&ours, block).await?;
@@ -35,11 +35,7 @@ async fn times(fixture: &Fixture, name: &str) -> Result<Vec<Reading>> {
         own.merge(one_by_one(&ours, block).await?);
     }
     locks.shutdown().await?;
-    let at = |percent| {
-        let value = micros(own.percentile(percent));
-        Reading::new(format!("{name}.p{percent}"), value, "µs")
-            .over(micros(least.percentile(percent)))
-    };
+    let at = |percent| Reading::percentile(name, percent, &own, &least);
     Ok(vec![at(50).goal(Goal::RatioAtMost(1.15)), at(99)])
 }
 
@@ -58,15 +54,16 @@ async fn commands(fixture: &Fixture) -> Result<Vec<Reading>> {
     let after = server.number("stats", "total_connections_received").await?;
     let scripts = server.commands().await?.since(&scripts).scripts();
     locks.shutdown().await?;
-    let each = |count: f64| count / PAIRS as f64;
-    let calls = Reading::new(
+    let reading = |id, count, unit| Reading::new(id, count / PAIRS as f64, unit);
+    let calls = reading(
         "sequential.commands",
-        each(scripts.calls as f64),
+        scripts.calls as f64,
         "calls per pair",
     );
-    let connections = Reading::new(
+    let connections = after - before;
+    let connections = reading(
         "sequential.connections",
-        each(after - before),
+        connections,
         "connections per pair",
     );
     Ok(vec![

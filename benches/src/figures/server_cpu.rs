@@ -13,10 +13,11 @@
 use std::sync::Arc;
 
 use futures_util::future::try_join_all;
-use leasehold::{LockClient, Mutex};
+use leasehold::LockClient;
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Goal, Reading, median};
+use crate::library::each_key;
 use crate::load::{one_by_one, side_by_side_times};
 use crate::lock::{FloorLock, Lock};
 use crate::server_stats::ServerStats;
@@ -35,20 +36,14 @@ struct Blocks {
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&fixture.url()).await?;
     // Each operation is one call, because the server counts time by call.
-    let locks = LockClient::new(Single::new(fixture.library.backend(&fixture.url()).await?));
+    let locks = LockClient::new(Single(fixture.library.backend(&fixture.url()).await?));
     let floor = fixture.library.floor(&fixture.url()).await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     one_by_one(&FloorLock::new(&floor, "warm-up"), 10).await?;
     let keys = |prefix: &str, block: usize, size: usize| {
         let names = (0..size).map(|key| format!("{prefix}-{block}-{key}"));
-        let floors: Vec<_> = names
-            .clone()
-            .map(|key| FloorLock::new(&floor, key))
-            .collect();
-        let mutexes = names.map(|key| locks.mutex(key));
-        mutexes
-            .collect::<std::result::Result<Vec<Mutex>, _>>()
-            .map(|mutexes| (floors, mutexes))
+        let floors = FloorLock::each(&floor, names.clone());
+        Result::Ok((floors, each_key(&locks, names)?))
     };
     let (mut own, mut least) = (Blocks::default(), Blocks::default());
     for block in 0..fixture.effort.of(1, 6) {
@@ -145,10 +140,8 @@ async fn whole_pairs(fixture: &Fixture, server: &mut ServerStats) -> Result<Read
     let locks = fixture.library.connect(&fixture.url()).await?;
     let floor = fixture.library.floor(&fixture.url()).await?;
     let keys = || (0..TASKS).map(|task| format!("whole-{task}"));
-    let ours: std::result::Result<Vec<_>, _> = keys().map(|key| locks.mutex(key)).collect();
-    let ours = Arc::new(ours?);
-    let floors: Vec<_> = keys().map(|key| FloorLock::new(&floor, key)).collect();
-    let floors = Arc::new(floors);
+    let ours = Arc::new(each_key(&locks, keys())?);
+    let floors = Arc::new(FloorLock::each(&floor, keys()));
     let pairs = fixture.effort.of(2, 50);
     side_by_side_times(&ours, pairs).await?;
     let (mut own, mut least) = (Vec::new(), Vec::new());

@@ -38,7 +38,7 @@ fn time_of(clients: u32, rounds: u32) -> Result<f64> {
 }
 
 /// Runs `clients` clients that acquire and release one lock `rounds` times each.
-pub(crate) fn play(clients: u32, rounds: u32) -> Result<()> {
+pub fn play(clients: u32, rounds: u32) -> Result<()> {
     let options = SimOptions::new(1).log_limit(0).recording(false);
     let report = Simulation::new(options)
         .step_limit(u64::MAX)

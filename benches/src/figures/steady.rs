@@ -10,7 +10,8 @@ use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::counting::Counts;
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Goal, Reading, micros};
+use crate::figures::measurement::{Fixture, Goal, Reading, micros, millis};
+use crate::library::one_each;
 use crate::server_stats::ServerStats;
 
 pub(crate) const CLIENTS: usize = 8;
@@ -21,44 +22,34 @@ pub(crate) const PACE: Pace = Pace {
 pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let messages = fixture.effort.of(50, 3_000);
-    let floor = fixture
-        .library
-        .message_floor(&fixture.url(), messages)
+    let (url, library) = (fixture.url(), fixture.library);
+    let floor = library
+        .message_floor(&url, fixture.effort.of(50, 3_000))
         .await?;
-    let mut server = ServerStats::connect(&fixture.url()).await?;
+    let mut server = ServerStats::connect(&url).await?;
     let counts = Arc::new(Counts::default());
-    let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
-    for _ in 0..CLIENTS {
-        let locks = fixture
-            .library
-            .connect_counted(&fixture.url(), &counts)
-            .await?;
-        mutexes.push(locks.mutex("steady")?);
-        clients.push(locks);
-    }
+    let clients = library.connect_counted(&url, CLIENTS, &counts).await?;
+    let mutexes = one_each(&clients, "steady")?;
     // A client subscribes and polls when it waits for the first time, and it connects for renewals
     // at its first hold. Neither is part of the cost of an acquisition.
     contend(mutexes.clone(), PACE, WARM_UP).await?;
-    let (renewed, before) = (counts.renewals(), server.commands().await?);
+    let (renewed, before) = (counts.renewals.get(), server.commands().await?);
     let time = Duration::from_millis(fixture.effort.of(200, 4_000));
     let seen = contend(mutexes, PACE, time).await?;
-    let renewals = counts.renewals() - renewed;
+    let renewals = counts.renewals.get() - renewed;
     let scripts = server.commands().await?.since(&before).scripts();
     close(clients).await?;
     let each = |calls: u64| calls as f64 / seen.all as f64;
     let possible = 1.0 / (seen.hold.mean() + floor.percentile(50)).as_secs_f64();
     let rate = Reading::new("steady.rate", seen.per_second(), "acquisitions/s");
-    let wait = micros(seen.wait.percentile(99)) / 1e3;
-    let wait = Reading::new("steady.wait_p99", wait, "ms");
-    let commands = each(scripts.calls.saturating_sub(renewals));
-    let commands = Reading::new("steady.commands", commands, "calls per acquisition");
-    let renewals = each(renewals);
+    let wait = Reading::new("steady.wait_p99", millis(seen.wait.percentile(99)), "ms");
+    let calls = |id, calls| Reading::new(id, each(calls), "calls per acquisition");
+    let commands = calls("steady.commands", scripts.calls.saturating_sub(renewals));
     Ok(vec![
         rate.over(possible).goal(Goal::RatioAtLeast(0.95)),
         wait.goal(Goal::AtMost(60.0)),
         commands.goal(Goal::AtMost(2.0)),
-        Reading::new("steady.renewals", renewals, "calls per acquisition"),
+        calls("steady.renewals", renewals),
         Reading::new("steady.hold", micros(seen.hold.mean()), "µs"),
     ])
 }

@@ -11,7 +11,8 @@ use tokio::task::block_in_place;
 use crate::Result;
 use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Reading, micros};
+use crate::figures::measurement::{Fixture, Reading};
+use crate::library::one_each;
 use crate::load::one_by_one;
 use crate::samples::Samples;
 
@@ -34,13 +35,12 @@ impl Topology {
         url: &str,
         options: Options,
     ) -> Result<Self> {
-        let (mut clients, mut mutexes) = (Vec::new(), Vec::new());
+        let mut clients = Vec::new();
         for _ in 0..2 {
             let backend = fixture.library.backend_with(url, options.clone()).await?;
-            let locks = LockClient::new(backend);
-            mutexes.push(locks.mutex("topology")?);
-            clients.push(locks);
+            clients.push(LockClient::new(backend));
         }
+        let mutexes = one_each(&clients, "topology")?;
         // The first calls connect and load the scripts.
         for mutex in &mutexes {
             one_by_one(mutex, 20).await?;
@@ -62,19 +62,13 @@ impl Topology {
     }
 
     fn readings_over(&self, single: &Self) -> Vec<Reading> {
-        let mut readings = Vec::new();
-        for (what, own, floor) in [
-            ("pair", &self.pairs, &single.pairs),
-            ("hand_over", &self.hand_overs, &single.hand_overs),
-        ] {
-            for percent in [50, 99] {
-                let id = format!("topology.{}.{what}.p{percent}", self.name);
-                let value = micros(own.percentile(percent));
-                readings
-                    .push(Reading::new(id, value, "µs").over(micros(floor.percentile(percent))));
-            }
-        }
-        readings
+        let both = |what, own, floor| {
+            let id = format!("topology.{}.{what}", self.name);
+            [50, 99].map(|percent| Reading::percentile(&id, percent, own, floor))
+        };
+        let pairs = both("pair", &self.pairs, &single.pairs);
+        let hand_overs = both("hand_over", &self.hand_overs, &single.hand_overs);
+        [pairs, hand_overs].concat()
     }
 }
 
@@ -102,8 +96,10 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
             other.measure(pairs, contention).await?;
         }
     }
-    let readings = others.iter().flat_map(|it| it.readings_over(&single));
-    let readings = readings.collect();
+    let readings = others
+        .iter()
+        .flat_map(|it| it.readings_over(&single))
+        .collect();
     for topology in others.into_iter().chain([single]) {
         close(topology.clients).await?;
     }

@@ -30,22 +30,13 @@ pub struct Case {
     pub name: &'static str,
     /// The number of iterations per measurement.
     pub times: u32,
-    play: fn(u32) -> Result<()>,
+    /// Runs so many iterations. Fails if one does not have the expected result, because its count would be
+    /// meaningless.
+    pub play: fn(u32) -> Result<()>,
 }
 
 impl Case {
-    /// Runs `times` iterations.
-    ///
-    /// # Errors
-    /// If an iteration does not have the expected result, because its count would be meaningless.
-    pub fn play(&self, times: u32) -> Result<()> {
-        (self.play)(times)
-    }
-
     /// Counts the instructions of one iteration. Runs this program again, with `--play NAME --times N`.
-    ///
-    /// # Errors
-    /// If there is no valgrind, or the case fails.
     pub fn count(&self) -> Result<f64> {
         let program = env::current_exe()?;
         callgrind::of_one(self.times, |times| {
@@ -82,8 +73,6 @@ const fn case(name: &'static str, times: u32, play: fn(u32) -> Result<()>) -> Ca
     Case { name, times, play }
 }
 
-// The state machine --------------------------------------------------------------------------
-
 /// The state of one lock, and a clock that advances by 1 ms with each command.
 struct Machine {
     state: State,
@@ -110,17 +99,15 @@ impl Machine {
 
     fn acquire(&self, operation: Operation) -> Result<Command> {
         let before = self.now.saturating_add(Duration::from_secs(5));
-        let key = Key::new(NAME)?;
-        let request = Acquire::new(
-            key,
-            LockSpec::mutex(),
-            Mode::Exclusive,
-            operation,
-            LEASE,
-            before,
-        )?;
-        Ok(Command::Acquire(request.with_wait(Wait::new(true))))
+        Ok(Command::Acquire(acquire(operation, before)?))
     }
+}
+
+/// A request of a client that would wait.
+fn acquire(operation: Operation, before: ServerTime) -> Result<Acquire> {
+    let (key, spec, mode) = (Key::new(NAME)?, LockSpec::mutex(), Mode::Exclusive);
+    let request = Acquire::new(key, spec, mode, operation, LEASE, before)?;
+    Ok(request.with_wait(Wait::new(true)))
 }
 
 fn operation(client: u64, sequence: u64) -> Operation {
@@ -177,8 +164,6 @@ fn machine_hand_overs(times: u32) -> Result<()> {
     Ok(())
 }
 
-// Requests -----------------------------------------------------------------------------------
-
 fn protocol() -> Result<Protocol> {
     Ok(Protocol::new("leasehold:", ScriptSettings::default())?)
 }
@@ -192,17 +177,9 @@ fn keys(times: u32) -> Result<()> {
 }
 
 fn acquires(times: u32) -> Result<()> {
-    let (protocol, key) = (protocol()?, Key::new(NAME)?);
+    let protocol = protocol()?;
     let before = ServerTime::from_micros(1_000_000_000_000);
-    let request = Acquire::new(
-        key,
-        LockSpec::mutex(),
-        Mode::Exclusive,
-        operation(1, 1),
-        LEASE,
-        before,
-    )?;
-    let request = request.with_wait(Wait::new(true));
+    let request = acquire(operation(1, 1), before)?;
     for _ in 0..times {
         black_box(protocol.acquire(black_box(std::slice::from_ref(&request))));
     }
@@ -228,8 +205,6 @@ fn renewals(times: u32) -> Result<()> {
     }
     Ok(())
 }
-
-// Replies ------------------------------------------------------------------------------------
 
 /// Builds bytes as the scripts pack them: a number is a double, a count has four bytes.
 #[derive(Default)]
@@ -305,8 +280,7 @@ mod tests {
     #[test]
     fn every_case_runs() -> Result<()> {
         for case in cases() {
-            case.play(16)
-                .map_err(|error| format!("{}: {error}", case.name))?;
+            (case.play)(16).map_err(|error| format!("{}: {error}", case.name))?;
         }
         Ok(())
     }

@@ -13,6 +13,6 @@ mod callgrind;
 mod cases;
 mod server;
 
-pub use baseline::{Baseline, Comparison, TOLERANCE};
+pub use baseline::{Baseline, TOLERANCE};
 pub use cases::{Case, cases};
 pub use server::{Queue, Turn, queues};

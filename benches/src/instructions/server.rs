@@ -101,9 +101,6 @@ const fn queue(name: &'static str, turn: Turn, clients: u64) -> Queue {
 
 impl Queue {
     /// Counts the server's instructions of one turn.
-    ///
-    /// # Errors
-    /// If valgrind or the server is missing, or a turn fails.
     pub fn count(&self) -> Result<f64> {
         callgrind::of_one(TIMES, |times| self.whole(times.into()))
     }

@@ -17,11 +17,10 @@ use tokio::runtime::Builder;
 
 use crate::figures::{self, Effort, Fixture, Goal, Measurement, Often, Reading, median};
 use crate::library::Library;
-use crate::server_stats::ServerStats;
 use crate::{Failure, Result};
 
 /// The other libraries that `peers` measures on free locks.
-const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
+pub(crate) const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
 
 /// The measurements to run.
 #[derive(Clone, Debug)]
@@ -39,49 +38,38 @@ pub struct Plan {
 /// The results.
 #[derive(Debug)]
 pub struct Report {
-    /// The server's version.
-    pub server: String,
-    /// The machine.
-    pub machine: String,
-    /// The plan that it was measured with.
-    pub plan: Plan,
-    /// In the order of measurement; figures of the same id are adjacent.
-    pub figures: Vec<Figure>,
+    server: String,
+    machine: String,
+    plan: Plan,
+    /// In the order of measurement.
+    figures: Vec<Figure>,
     /// Measurements that failed.
     pub faults: Vec<String>,
 }
 
 /// One figure of one client.
 #[derive(Clone, Debug)]
-pub struct Figure {
+struct Figure {
     /// The id without the client, such as `distinct_keys.64`.
-    pub name: String,
+    name: String,
     /// A client library, `sim` or `peer`.
-    pub client: &'static str,
+    client: &'static str,
     /// Median of the rounds.
-    pub value: f64,
+    value: f64,
     /// The unit of the value and the floor.
-    pub unit: &'static str,
+    unit: &'static str,
     /// Median of the rounds.
-    pub floor: Option<f64>,
+    floor: Option<f64>,
     /// Median of the rounds' ratios.
-    pub ratio: Option<f64>,
+    ratio: Option<f64>,
     /// The minimum and maximum of the rounds: of the ratio if there is one, else of the value.
-    pub spread: Option<[f64; 2]>,
-    /// The goal, if there is one.
-    pub goal: Option<Goal>,
+    spread: Option<[f64; 2]>,
+    goal: Option<Goal>,
 }
 
 impl Figure {
-    /// Unique within a report.
-    #[must_use]
-    pub fn id(&self) -> String {
-        format!("{}.{}", self.name, self.client)
-    }
-
     /// Whether the goal is met; `None` without a goal.
-    #[must_use]
-    pub fn met(&self) -> Option<bool> {
+    fn met(&self) -> Option<bool> {
         let goal = self.goal?;
         Some(goal.is_met(self.value, self.ratio))
     }
@@ -110,7 +98,7 @@ impl Figure {
 
     fn json(&self) -> Value {
         json!({
-            "id": self.id(),
+            "id": format!("{}.{}", self.name, self.client),
             "client": self.client,
             "value": self.value,
             "unit": self.unit,
@@ -141,10 +129,7 @@ impl Turn {
 }
 
 impl Plan {
-    /// Runs the measurements and prints progress to standard error.
-    ///
-    /// # Errors
-    /// If there is nothing to measure, or no server. The report lists measurements that failed.
+    /// Runs the measurements and prints progress to standard error. The report lists those that failed.
     pub fn run(self) -> Result<Report> {
         let turns = self.turns();
         if turns.is_empty() {
@@ -155,11 +140,8 @@ impl Plan {
         let mut readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>> = BTreeMap::new();
         for (number, turn) in turns.iter().enumerate() {
             let (name, client) = (turn.measurement.name, turn.client());
-            let (number, count) = (number + 1, turns.len());
-            eprint!(
-                "[{number}/{count}] round {}, {name}, {client} …",
-                turn.round
-            );
+            let what = format!("round {}, {name}, {client}", turn.round);
+            eprint!("[{}/{}] {what} …", number + 1, turns.len());
             let own = Instant::now();
             match self.measure(turn) {
                 Ok(all) => {
@@ -167,19 +149,14 @@ impl Plan {
                     let key = (position.unwrap_or_default(), client);
                     readings.entry(key).or_default().push(all);
                 }
-                Err(fault) => {
-                    faults.push(format!("round {}, {name}, {client}: {fault}", turn.round));
-                }
+                Err(fault) => faults.push(format!("{what}: {fault}")),
             }
-            let took = own.elapsed().as_secs_f64();
-            eprintln!(
-                " {took:.1} s; {:.0} s in all",
-                begun.elapsed().as_secs_f64()
-            );
+            let [took, all] = [own, begun].map(|it| it.elapsed().as_secs_f64());
+            eprintln!(" {took:.1} s; {all:.0} s in all");
         }
         let figures = self.figures(readings);
         Ok(Report {
-            server: server_version()?,
+            server: server(),
             machine: machine(),
             figures,
             faults,
@@ -223,7 +200,6 @@ impl Plan {
         let fixture = Fixture {
             library,
             server: RedisServer::start(),
-            transport: turn.measurement.transport,
             effort: self.effort,
         };
         // In a task, as in a program that uses leasehold; not on the thread that calls `block_on`.
@@ -245,34 +221,32 @@ impl Plan {
                 figures.extend(Figure::of_rounds(client, &rounds));
             }
         }
-        let begins = |figure: &Figure| {
-            self.only
-                .iter()
-                .any(|only| figure.name.starts_with(only.as_str()))
-        };
-        figures.retain(|figure| self.only.is_empty() || begins(figure));
+        let begins = |name: &str| self.only.iter().any(|only| name.starts_with(only.as_str()));
+        figures.retain(|figure| self.only.is_empty() || begins(&figure.name));
         figures
     }
 }
 
 impl Report {
     /// Writes `report.json`, `summary.md` and the plots.
-    ///
-    /// # Errors
-    /// Those of writing.
     pub fn write(&self, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
-        let json = serde_json::to_string_pretty(&self.json())?;
-        fs::write(folder.join("report.json"), json)?;
+        let figures: Vec<Value> = self.figures.iter().map(Figure::json).collect();
+        let json = json!({
+            "server": self.server,
+            "machine": self.machine,
+            "rounds": self.plan.rounds,
+            "quick": self.plan.effort == Effort::Quick,
+            "faults": self.faults,
+            "figures": figures,
+        });
+        fs::write(folder.join("report.json"), format!("{json:#}"))?;
         fs::write(folder.join("summary.md"), self.summary())?;
         plots::draw(self, folder)
     }
 
     /// Writes what users compare to `performance.md` and everything to `performance-goals.md`, each
     /// between two markers, and the plots to `performance/`.
-    ///
-    /// # Errors
-    /// Those of reading and writing, and if a page has no markers.
     pub fn write_docs(&self, docs: &Path) -> Result<()> {
         let pages = [
             ("performance.md", summary::for_users(self)),
@@ -294,34 +268,19 @@ impl Report {
         summary::of(self)
     }
 
-    fn json(&self) -> Value {
-        let figures: Vec<Value> = self.figures.iter().map(Figure::json).collect();
-        json!({
-            "server": self.server,
-            "machine": self.machine,
-            "rounds": self.plan.rounds,
-            "quick": self.plan.effort == Effort::Quick,
-            "faults": self.faults,
-            "figures": figures,
-        })
-    }
-
     /// The figure of a client, if it was measured.
-    #[must_use]
-    pub fn figure(&self, name: &str, client: &str) -> Option<&Figure> {
+    fn figure(&self, name: &str, client: &str) -> Option<&Figure> {
         let mut figures = self.figures.iter();
         figures.find(|figure| figure.name == name && figure.client == client)
     }
 }
 
-fn server_version() -> Result<String> {
-    let server = RedisServer::start();
-    let runtime = Builder::new_current_thread().enable_all().build()?;
-    let version = runtime.block_on(async {
-        let mut stats = ServerStats::connect(&server.url()).await?;
-        stats.version().await
-    })?;
-    Ok(format!("Redis {version}"))
+fn server() -> String {
+    let version = RedisServer::default_version();
+    format!(
+        "Redis {}.{}.{}",
+        version.major, version.minor, version.patch
+    )
 }
 
 fn machine() -> String {

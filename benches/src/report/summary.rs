@@ -12,71 +12,91 @@ const END: &str = "<!-- the report ends -->";
 /// The whole summary.
 pub(super) fn of(report: &Report) -> String {
     let mut out = conditions(report);
-    let clients: Vec<&str> = report.plan.libraries.iter().map(|one| one.name()).collect();
     for fault in &report.faults {
         let _ = writeln!(out, "**Failed:** {fault}\n");
     }
     let (goals, others): (Vec<_>, Vec<_>) = rows(report)
         .into_iter()
         .partition(|row| row.iter().any(|figure| figure.goal.is_some()));
-    let met = goals
-        .iter()
-        .flatten()
-        .filter(|figure| figure.met() == Some(true));
-    let (met, all) = (met.count(), goals.iter().flatten().count());
+    let verdicts = || goals.iter().flatten().map(|figure| figure.met());
+    let (met, all) = (
+        verdicts().filter(|it| *it == Some(true)).count(),
+        verdicts().count(),
+    );
     if all > 0 {
         let _ = writeln!(
             out,
             "### Goals\n\n{met} of {all} are met. In brackets: the minimum and the maximum of the rounds.\n"
         );
-        table(&mut out, &goals, &clients);
+        table(&mut out, &goals, &clients(report));
     }
     if !others.is_empty() {
         out += "\n### Without a goal\n\n";
-        table(&mut out, &others, &clients);
+        table(&mut out, &others, &clients(report));
     }
     out
+}
+
+fn clients(report: &Report) -> Vec<&'static str> {
+    report.plan.libraries.iter().map(|one| one.name()).collect()
 }
 
 /// The part for users: leasehold next to other libraries.
 pub(super) fn for_users(report: &Report) -> String {
     let mut out = conditions(report);
-    let libraries = report.plan.libraries.iter();
-    let clients: Vec<&str> = libraries.map(|library| library.name()).collect();
-    let ratio = |name: &str, client: &str| report.figure(name, client)?.ratio;
-    out += "### A free lock\n\n| ÷ the raw client |";
-    for client in &clients {
-        let _ = write!(out, " leasehold on {client} |");
-    }
-    let _ = writeln!(out, " {} |", PEERS.join(" | "));
-    let _ = writeln!(out, "|---|{}", "---|".repeat(clients.len() + PEERS.len()));
-    for (words, own, peer) in FREE {
+    let clients = clients(report);
+    free_locks(report, &clients, &mut out);
+    idle_clients(report, &clients, &mut out);
+    contended_lock(report, &mut out);
+    out
+}
+
+fn free_locks(report: &Report, clients: &[&str], out: &mut String) {
+    let ratio = |name: &str, client: &str| {
+        let ratio = report.figure(name, client).and_then(|figure| figure.ratio);
+        ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
+    };
+    let ours = clients
+        .iter()
+        .map(|client| format!("leasehold on {client}"));
+    *out += "### A free lock\n\n";
+    head(
+        out,
+        "÷ the raw client",
+        ours.chain(PEERS.map(str::to_owned)),
+    );
+    let mut add = |words: &str, own: &str, peer: &str| {
         let own = clients.iter().map(|client| ratio(own, client));
         let peers = PEERS.map(|name| ratio(&format!("peer.{name}.{peer}"), "peer"));
-        let cells = own.chain(peers).map(|ratio| written(ratio, 2));
-        let _ = writeln!(
-            out,
-            "| {words} | {} |",
-            cells.collect::<Vec<_>>().join(" | ")
-        );
+        row(out, words, own.chain(peers));
+    };
+    let words = "time of a pair, one at a time (lower is better)";
+    add(words, "sequential.p50", "sequential.p50");
+    for tasks in [1, 16, 64, 256] {
+        let words = match tasks {
+            1 => "pairs/s of 1 task (higher is better)".into(),
+            _ => format!("pairs/s of {tasks} tasks"),
+        };
+        let peer = format!("distinct_keys.{tasks}");
+        add(&words, &format!("distinct_keys_batched.{tasks}"), &peer);
     }
-    idle_clients(report, &clients, &mut out);
-    let contended = |name: &str, figure: &str| {
+}
+
+/// The table about a contended lock, if it was measured.
+fn contended_lock(report: &Report, out: &mut String) {
+    let value = |name: &str, figure: &str| {
         let id = format!("peer.{name}.steady.{figure}");
         report.figure(&id, "peer").map(|figure| figure.value)
     };
-    if contended(CONTENDED[0].1, "wait_p99").is_none() {
-        return out;
+    if value(CONTENDED[0].1, "wait_p99").is_none() {
+        return;
     }
-    let names = CONTENDED.map(|(words, _)| words);
-    let _ = writeln!(out, "\n### A contended lock\n\n| | {} |", names.join(" | "));
-    let _ = writeln!(out, "|---|{}", "---|".repeat(names.len()));
+    *out += "\n### A contended lock\n\n";
+    head(out, "", CONTENDED.map(|(words, _)| words.to_owned()));
     for (words, figure) in STEADY {
-        let cells =
-            CONTENDED.map(|(_, name)| contended(name, figure).map_or_else(String::new, number));
-        let _ = writeln!(out, "| {words} | {} |", cells.join(" | "));
+        let cells = CONTENDED.map(|(_, name)| value(name, figure).map_or_else(String::new, number));
+        row(out, words, cells);
     }
-    out
 }
 
 /// The table about idle clients, if they were measured.
@@ -86,12 +106,9 @@ fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
     if !clients.iter().any(measured) {
         return;
     }
-    let _ = writeln!(
-        out,
-        "\n### An idle client\n\n| each further client in a process | {} |",
-        clients.join(" | ")
-    );
-    let _ = writeln!(out, "|---|{}", "---|".repeat(clients.len()));
+    *out += "\n### An idle client\n\n";
+    let names = clients.iter().map(|it| (*it).to_owned());
+    head(out, "each further client in a process", names);
     for (words, state) in [
         ("that has connected", "connected"),
         ("that has waited for a lock and held it", "used"),
@@ -103,9 +120,24 @@ fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
             });
             counts.collect::<Vec<_>>().join(", ")
         });
-        let cells = cells.collect::<Vec<_>>().join(" | ");
-        let _ = writeln!(out, "| {words} | {cells} |");
+        row(out, words, cells);
     }
+}
+
+/// The first line of a table, and the one below it.
+fn head(out: &mut String, first: &str, names: impl IntoIterator<Item = String>) {
+    let names: Vec<String> = names.into_iter().collect();
+    let count = 1 + names.len();
+    row(out, first, names);
+    let _ = writeln!(out, "|{}", "---|".repeat(count));
+}
+
+fn row(out: &mut String, first: &str, cells: impl IntoIterator<Item = String>) {
+    let _ = write!(out, "| {first} |");
+    for cell in cells {
+        let _ = write!(out, " {cell} |");
+    }
+    out.push('\n');
 }
 
 /// What an idle client costs: words, and the end of the figure.
@@ -114,35 +146,6 @@ const IDLE: [(&str, &str); 4] = [
     ("tasks", "tasks"),
     ("connections", "connections"),
     ("kB", "memory"),
-];
-
-/// The rows about a free lock: words, leasehold's figure, the end of a peer's figure.
-const FREE: [(&str, &str, &str); 5] = [
-    (
-        "time of a pair, one at a time (lower is better)",
-        "sequential.p50",
-        "sequential.p50",
-    ),
-    (
-        "pairs/s of 1 task (higher is better)",
-        "distinct_keys_batched.1",
-        "distinct_keys.1",
-    ),
-    (
-        "pairs/s of 16 tasks",
-        "distinct_keys_batched.16",
-        "distinct_keys.16",
-    ),
-    (
-        "pairs/s of 64 tasks",
-        "distinct_keys_batched.64",
-        "distinct_keys.64",
-    ),
-    (
-        "pairs/s of 256 tasks",
-        "distinct_keys_batched.256",
-        "distinct_keys.256",
-    ),
 ];
 
 /// The columns about a contended lock: words, and the name in the figure.
@@ -159,10 +162,6 @@ const STEADY: [(&str, &str); 4] = [
     ("hand-over, median, ms", "hand_over_p50"),
     ("commands per acquisition", "commands"),
 ];
-
-fn written(value: Option<f64>, digits: usize) -> String {
-    value.map_or_else(String::new, |value| format!("{value:.digits$}"))
-}
 
 /// Where and how the figures were measured.
 fn conditions(report: &Report) -> String {
@@ -191,25 +190,30 @@ fn rows(report: &Report) -> Vec<Vec<&Figure>> {
 }
 
 fn table(out: &mut String, rows: &[Vec<&Figure>], clients: &[&str]) {
-    let _ = writeln!(out, "| figure | unit | goal | {} |", clients.join(" | "));
-    let _ = writeln!(out, "|---|---|---|{}", "---|".repeat(clients.len()));
-    for row in rows {
-        let goal = row[0].goal.map_or(String::new(), |goal| {
+    let names = ["unit", "goal"].into_iter().chain(clients.iter().copied());
+    head(out, "figure", names.map(str::to_owned));
+    for figures in rows {
+        let goal = figures[0].goal.map_or(String::new(), |goal| {
             goal.to_string().replace("<=", "≤").replace(">=", "≥")
         });
-        let _ = write!(out, "| `{}` | {} | {goal} |", row[0].name, row[0].unit);
-        for client in clients {
-            let own = row.iter().find(|figure| figure.client == *client);
+        let cells = clients.iter().map(|client| {
             // A figure without a client library goes to the first column.
-            let own = own.or_else(|| row.iter().find(|_| clients.first() == Some(client)));
-            let other =
-                own.is_some_and(|own| own.client != *client && clients.contains(&own.client));
-            let text = own
-                .filter(|_| !other)
-                .map_or(String::new(), |own| cell(own));
-            let _ = write!(out, " {text} |");
-        }
-        out.push('\n');
+            let is_first = clients.first() == Some(client);
+            let belongs = |it: &&&Figure| match clients.contains(&it.client) {
+                true => it.client == *client,
+                false => is_first,
+            };
+            figures
+                .iter()
+                .find(belongs)
+                .map_or(String::new(), |own| cell(own))
+        });
+        let before = [figures[0].unit.to_owned(), goal];
+        row(
+            out,
+            &format!("`{}`", figures[0].name),
+            before.into_iter().chain(cells),
+        );
     }
 }
 
