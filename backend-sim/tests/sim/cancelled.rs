@@ -4,14 +4,17 @@
 //! A test repeats its method, and drops the future one poll later each time, until the method
 //! completes first.
 
+use std::future::{Future, poll_fn};
+use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::{ForceMode, LockClient, MultiGuard, MutexGuard, ReadGuard, WriteGuard};
+use futures_util::future::join;
+use leasehold_api::{ForceMode, LockClient, MultiGuard, MutexGuard, RwLock, guard_kind};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::counted::Counted;
-use crate::drops::{Drop, dropped};
-use crate::locks::{client, hold, job, released};
+use crate::locks::{client, hold, job, released, two_clients};
 use crate::support::{ms, secs};
 
 /// How long another client holds the locks that the dropped call waits for.
@@ -134,6 +137,36 @@ impl Method {
     }
 }
 
+/// The point at which a future is dropped.
+#[derive(Clone, Copy, Debug)]
+enum Drop {
+    /// After this many polls that returned `Pending`.
+    After(u32),
+    /// After this many polls and one more wake-up, before the future is polled again. The result is
+    /// there, but the future has not seen it.
+    Before(u32),
+}
+
+/// Polls a future until it completes, or drops it. Returns `None` if the future was dropped.
+async fn dropped<F: Future>(at: Drop, future: F) -> Option<F::Output> {
+    let mut future = pin!(future);
+    let mut polls = 0;
+    poll_fn(|cx| {
+        if matches!(at, Drop::Before(limit) if polls == limit) {
+            return Poll::Ready(None);
+        }
+        polls += 1;
+        match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending if matches!(at, Drop::After(limit) if polls == limit) => {
+                Poll::Ready(None)
+            }
+            Poll::Pending => Poll::Pending,
+        }
+    })
+    .await
+}
+
 /// A server, another client, and the client whose future is dropped.
 struct Fixture {
     server: SimServer,
@@ -141,11 +174,13 @@ struct Fixture {
     process: SimBackend,
     backend: Counted,
     locks: LockClient,
+    network: Network,
+    at: Drop,
 }
 
 impl Fixture {
     /// With `fresh`, the dropped call is the client's first.
-    async fn new(fresh: bool) -> Self {
+    async fn new(network: Network, fresh: bool, at: Drop) -> Self {
         let server = SimServer::new(7);
         let (_, other) = client(&server, "other");
         let process = server.client("dropper");
@@ -161,6 +196,8 @@ impl Fixture {
             process,
             backend,
             locks,
+            network,
+            at,
         }
     }
 
@@ -182,9 +219,9 @@ impl Fixture {
         self.later(HELD_FOR, move || drop(guard));
     }
 
-    fn apply(&self, network: Network) {
+    fn spoil_network(&self) {
         let (server, process) = (self.server.clone(), self.process.clone());
-        match network {
+        match self.network {
             Network::Fine => {}
             Network::One(call, fault) => process.inject_into(call, fault),
             Network::PushLost => process.inject(Fault::LosePush),
@@ -201,18 +238,14 @@ impl Fixture {
         }
     }
 
-    async fn mutex_guard(&self) -> MutexGuard {
-        hold(&self.locks).await
+    /// Polls a call in the spoiled network, and drops it. Returns whether it completed before.
+    async fn completes(&self, call: impl Future) -> bool {
+        self.spoil_network();
+        dropped(self.at, call).await.is_some()
     }
 
-    async fn read_guard(&self) -> ReadGuard {
-        let book = self.locks.rw_lock("book").expect("a valid key");
-        book.read().await.expect("free")
-    }
-
-    async fn write_guard(&self) -> WriteGuard {
-        let book = self.locks.rw_lock("book").expect("a valid key");
-        book.write().await.expect("free")
+    fn book(&self) -> RwLock {
+        self.locks.rw_lock("book").expect("a valid key")
     }
 
     async fn many_guard(&self) -> MultiGuard {
@@ -220,149 +253,121 @@ impl Fixture {
         many.lock().await.expect("free")
     }
 
-    /// Asserts that a guard is still valid, and releases it.
-    async fn still_held(&self, guard: MutexGuard) {
+    /// As [`completes`](Self::completes). Asserts that a guard is still valid, and releases it.
+    async fn keeps(&self, guard: &MutexGuard, call: impl Future) -> bool {
+        let ended = self.completes(call).await;
         self.server.advance(RECOVERED).await;
         assert!(guard.is_valid(), "{}", self.server.timeline());
         assert!(released(&guard.release().await));
+        ended
     }
 }
 
-/// Calls a method and drops its future at a point. Returns whether it completed before.
-async fn call(method: Method, network: Network, fixture: &Fixture, at: Drop) -> bool {
-    if method.waits() {
-        fixture.occupy().await;
-    }
+/// Calls a method and drops its future. Returns whether it completed before.
+async fn call(method: Method, fixture: &Fixture) -> bool {
+    let (server, locks) = (&fixture.server, &fixture.locks);
     match method {
-        Method::Protect | Method::Release | Method::Renew | Method::Inspect => {
-            return with_a_mutex(method, network, fixture, at).await;
-        }
-        Method::ForceRelease | Method::Shutdown | Method::IntoHandoff | Method::Adopt => {
-            return with_a_mutex(method, network, fixture, at).await;
-        }
         Method::Downgrade => {
-            let guard = fixture.write_guard().await;
-            fixture.apply(network);
-            return dropped(at, guard.downgrade()).await.is_some();
+            let guard = fixture.book().write().await.expect("free");
+            fixture.completes(guard.downgrade()).await
         }
         Method::TryUpgrade => {
-            let guard = fixture.read_guard().await;
-            fixture.apply(network);
-            return dropped(at, guard.try_upgrade()).await.is_some();
+            let guard = fixture.book().read().await.expect("free");
+            fixture.completes(guard.try_upgrade()).await
         }
         Method::ManyRenew => {
             let guard = fixture.many_guard().await;
-            fixture.apply(network);
-            let ended = dropped(at, guard.renew()).await.is_some();
-            fixture.server.advance(RECOVERED).await;
-            assert!(guard.is_valid(), "{}", fixture.server.timeline());
-            return ended;
+            let ended = fixture.completes(guard.renew()).await;
+            server.advance(RECOVERED).await;
+            assert!(guard.is_valid(), "{}", server.timeline());
+            ended
         }
         Method::ManyRelease => {
             let guard = fixture.many_guard().await;
-            fixture.apply(network);
-            return dropped(at, guard.release()).await.is_some();
+            fixture.completes(guard.release()).await
         }
-        _ => {}
-    }
-    fixture.apply(network);
-    acquire(method, &fixture.locks, at).await
-}
-
-async fn acquire(method: Method, locks: &LockClient, at: Drop) -> bool {
-    let (mutex, book) = (job(locks), locks.rw_lock("book").expect("a valid key"));
-    let pool = locks.semaphore("pool", 2).expect("a valid key");
-    let many = locks.multi().mutexes(["job", "job2"]).expect("valid keys");
-    match method {
-        Method::Lock | Method::LockWaiting => dropped(at, mutex.lock()).await.is_some(),
-        Method::TryLock => dropped(at, mutex.try_lock()).await.is_some(),
-        Method::LockWithin => dropped(at, mutex.try_lock_for(ms(1_500))).await.is_some(),
-        Method::With => {
-            let body = async |_: &MutexGuard| tokio::task::yield_now().await;
-            dropped(at, mutex.with(body)).await.is_some()
-        }
-        Method::ReadWaiting => dropped(at, book.read()).await.is_some(),
-        Method::WriteWaiting => dropped(at, book.write()).await.is_some(),
-        Method::AcquireWaiting => dropped(at, pool.acquire()).await.is_some(),
-        Method::ManyLock | Method::ManyWaiting => dropped(at, many.lock()).await.is_some(),
-        Method::ManyTryLock => dropped(at, many.try_lock()).await.is_some(),
-        _ => unreachable!("{method:?} acquires nothing"),
-    }
-}
-
-/// Calls a method of a mutex guard, or of a client that holds one.
-async fn with_a_mutex(method: Method, network: Network, fixture: &Fixture, at: Drop) -> bool {
-    let (server, locks) = (&fixture.server, &fixture.locks);
-    let guard = fixture.mutex_guard().await;
-    match method {
         Method::Protect => {
-            fixture.apply(network);
-            let body = server.advance(secs(12));
-            let ended = dropped(at, guard.protect(body)).await.is_some();
-            fixture.still_held(guard).await;
-            ended
+            let guard = hold(locks).await;
+            let protect = guard.protect(server.advance(secs(12)));
+            fixture.keeps(&guard, protect).await
         }
         Method::Release => {
-            fixture.apply(network);
-            dropped(at, guard.release()).await.is_some()
+            let guard = hold(locks).await;
+            fixture.completes(guard.release()).await
         }
         Method::Renew => {
-            fixture.apply(network);
-            let ended = dropped(at, guard.renew()).await.is_some();
-            fixture.still_held(guard).await;
-            ended
+            let guard = hold(locks).await;
+            fixture.keeps(&guard, guard.renew()).await
         }
         Method::Inspect => {
-            fixture.apply(network);
-            let ended = dropped(at, locks.inspect("job")).await.is_some();
-            fixture.still_held(guard).await;
-            ended
+            let guard = hold(locks).await;
+            fixture.keeps(&guard, locks.inspect("job")).await
         }
         Method::ForceRelease => {
-            let token = guard.fencing_token();
-            fixture.apply(network);
-            let forced = locks.force_release("job", vec![token], ForceMode::Now);
-            dropped(at, forced).await.is_some()
+            let guard = hold(locks).await;
+            let tokens = vec![guard.fencing_token()];
+            let forced = locks.force_release("job", tokens, ForceMode::Now);
+            fixture.completes(forced).await
         }
         Method::Shutdown => {
-            fixture.apply(network);
-            let ended = dropped(at, locks.shutdown()).await.is_some();
+            let guard = hold(locks).await;
+            let ended = fixture.completes(locks.shutdown()).await;
             assert!(!guard.is_valid());
             server.advance(SOON).await;
             assert_eq!(server.left_behind(), "", "its guard still exists");
             ended
         }
         Method::IntoHandoff => {
-            fixture.apply(network);
-            dropped(at, guard.into_handoff()).await.is_some()
+            let guard = hold(locks).await;
+            fixture.completes(guard.into_handoff()).await
         }
         Method::Adopt => {
-            let handoff = guard.into_handoff().await.expect("answered");
-            fixture.apply(network);
-            let adopted: Option<Result<MutexGuard, _>> = dropped(at, locks.adopt(handoff)).await;
-            adopted.is_some()
+            let handoff = hold(locks).await.into_handoff().await.expect("answered");
+            fixture
+                .completes(locks.adopt::<guard_kind::Exclusive>(handoff))
+                .await
         }
-        _ => unreachable!("{method:?} needs no mutex"),
+        acquire => acquires(acquire, fixture).await,
+    }
+}
+
+/// As [`call`], for a method that acquires.
+async fn acquires(method: Method, fixture: &Fixture) -> bool {
+    if method.waits() {
+        fixture.occupy().await;
+    }
+    let (mutex, book) = (job(&fixture.locks), fixture.book());
+    let pool = fixture.locks.semaphore("pool", 2).expect("a valid key");
+    let many = fixture.locks.multi();
+    let many = many.mutexes(["job", "job2"]).expect("valid keys");
+    match method {
+        Method::Lock | Method::LockWaiting => fixture.completes(mutex.lock()).await,
+        Method::TryLock => fixture.completes(mutex.try_lock()).await,
+        Method::LockWithin => fixture.completes(mutex.try_lock_for(ms(1_500))).await,
+        Method::With => {
+            let body = async |_: &MutexGuard| tokio::task::yield_now().await;
+            fixture.completes(mutex.with(body)).await
+        }
+        Method::ReadWaiting => fixture.completes(book.read()).await,
+        Method::WriteWaiting => fixture.completes(book.write()).await,
+        Method::AcquireWaiting => fixture.completes(pool.acquire()).await,
+        Method::ManyLock | Method::ManyWaiting => fixture.completes(many.lock()).await,
+        Method::ManyTryLock => fixture.completes(many.try_lock()).await,
+        _ => unreachable!("{method:?} acquires nothing"),
     }
 }
 
 /// Runs one combination. Returns whether the method completed before it was dropped.
 async fn combination(method: Method, network: Network, fresh: bool, at: Drop) -> bool {
-    let fixture = Fixture::new(fresh).await;
-    let ended = call(method, network, &fixture, at).await;
+    let fixture = Fixture::new(network, fresh, at).await;
+    let ended = call(method, &fixture).await;
     fixture.server.advance(method.gone_by()).await;
     let left = fixture.server.left_behind();
     let context = format!("{method:?} {network:?} {at:?} fresh: {fresh}");
     assert_eq!(left, "", "{context}\n{}", fixture.server.timeline());
-    let Fixture {
-        server,
-        backend,
-        locks,
-        ..
-    } = fixture;
-    drop(locks);
-    server.advance(secs(2)).await;
-    assert_eq!(backend.tasks(), 0, "{context}: a task is left");
+    drop(fixture.locks);
+    fixture.server.advance(secs(2)).await;
+    assert_eq!(fixture.backend.tasks(), 0, "{context}: a task is left");
     ended
 }
 
@@ -421,4 +426,22 @@ tables! {
     many_release_goes_on: ManyRelease, 40;
     into_handoff_leaves_nothing: IntoHandoff, 130;
     adopt_leaves_nothing: Adopt, 180;
+}
+
+#[tokio::test(start_paused = true)]
+async fn dropped_waiter_frees_the_next() {
+    let (server, (_, a), (_, b)) = two_clients();
+    let (_, c) = client(&server, "c");
+    let guard = hold(&a).await;
+    let mutex = job(&b);
+    let mut second = Box::pin(mutex.lock());
+    let third = tokio::spawn(async move { (hold(&c).await, c) });
+    assert!(dropped(Drop::Before(5), &mut second).await.is_none());
+    server.advance(ms(100)).await;
+    // Dropped in the same instant as the lock is released.
+    let freed = server.elapsed();
+    let (release, ()) = join(guard.release(), async { drop(second) }).await;
+    assert!(released(&release));
+    let (_guard, _c) = third.await.expect("no panic");
+    assert!(server.elapsed() - freed <= ms(5), "{}", server.timeline());
 }

@@ -1,5 +1,6 @@
 //! Explorations, written as in users' tests.
 
+use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -223,32 +224,27 @@ fn exploration_finds_the_same_failure_again() {
     assert_eq!(find().to_string(), find().to_string());
 }
 
+/// Returns why a scenario fails.
+fn reason<F: Future<Output = ()>>(limits: Exploration, scenario: fn(SimServer) -> F) -> String {
+    limits.seeds(0..3).find(scenario).expect("it fails").reason
+}
+
 #[test]
-fn panics_deadlocks_and_endless_runs_are_failures() {
-    let find = |exploration: Exploration,
-                scenario: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
-        let failure = exploration.find(scenario).expect("it fails");
-        failure.reason
-    };
-    let few = Exploration::new().seeds(0..3);
-    let reason = find(few.clone(), |sim| {
-        Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") })
+fn deadlocks_and_endless_runs_are_failures() {
+    let deadlock = reason(Exploration::new(), |_| std::future::pending());
+    assert!(deadlock.contains("nothing can go on"), "{deadlock}");
+    let limits = Exploration::new().time_limit(secs(9)).step_limit(100);
+    let long = reason(
+        limits.clone(),
+        |sim| async move { sim.sleep(secs(10)).await },
+    );
+    assert!(long.contains("not done after 9s"), "{long}");
+    let endless = reason(limits, |sim| async move {
+        loop {
+            sim.yield_now().await;
+        }
     });
-    assert!(reason.contains("of mine"), "{reason}");
-    let reason = find(few.clone(), |_| Box::pin(std::future::pending()));
-    assert!(reason.contains("nothing can go on"), "{reason}");
-    let reason = find(few.clone().time_limit(secs(9)), |sim| {
-        Box::pin(async move { sim.sleep(secs(10)).await })
-    });
-    assert!(reason.contains("not done after 9s"), "{reason}");
-    let reason = find(few.step_limit(100), |sim| {
-        Box::pin(async move {
-            loop {
-                sim.yield_now().await;
-            }
-        })
-    });
-    assert!(reason.contains("not done after 100 steps"), "{reason}");
+    assert!(endless.contains("not done after 100 steps"), "{endless}");
 }
 
 /// A passing run of this scenario is long. Shrinking cuts such runs off.
@@ -317,20 +313,11 @@ fn empty_range_of_seeds_is_refused() {
 
 #[test]
 fn panic_is_reported_with_its_location_and_advice() {
-    let find = |scenario: fn(SimServer) -> leasehold_api::BoxFuture<'static, ()>| {
-        let failure = Exploration::new().seeds(0..3).find(scenario);
-        failure.expect("it fails").reason
-    };
-    let reason = find(|sim| Box::pin(async move { assert_eq!(sim.draw(1), 1, "of mine") }));
-    let here = reason
-        .rsplit_once("\npanicked at ")
-        .map(|(_, location)| location);
-    assert!(
-        here.is_some_and(|location| location.starts_with(file!())),
-        "{reason}"
-    );
-    let reason = find(|_| Box::pin(tokio::time::sleep(ms(1))));
-    assert!(reason.contains("sleep with `sim.sleep`"), "{reason}");
+    let panicked = reason(Exploration::new(), |_| async { panic!("of mine") });
+    let here = format!("of mine\npanicked at {}:", file!());
+    assert!(panicked.contains(&here), "{panicked}");
+    let advised = reason(Exploration::new(), |_| tokio::time::sleep(ms(1)));
+    assert!(advised.contains("sleep with `sim.sleep`"), "{advised}");
 }
 
 struct PanicsOnDrop;

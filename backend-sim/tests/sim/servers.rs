@@ -3,9 +3,9 @@
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{Command, State};
 use leasehold_api::{AcquireReply, LockBackend, LockClient, Loss, Outcome};
-use leasehold_sim::{Content, Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
+use leasehold_sim::{Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
-use crate::locks::{client, job};
+use crate::locks::{client, hold, job};
 use crate::support::{Raw, assert_replays, key, ms, secs};
 
 fn server() -> SimServer {
@@ -31,12 +31,8 @@ async fn restart_can_lose_only_the_last_commands() {
         }
         server.restart(Data::AllBut(tail));
         assert_eq!(server.left_behind().lines().count(), left, "{tail:?}");
-        let third = locks.mutex("third").expect("a name").lock().await;
-        third
-            .expect("it serves again")
-            .release()
-            .await
-            .expect("served");
+        // It serves again.
+        hold(&locks).await.release().await.expect("served");
         assert_replays(&server);
     }
 }
@@ -44,11 +40,8 @@ async fn restart_can_lose_only_the_last_commands() {
 /// The form of a key's value, as a compare-and-set finds it.
 async fn form(client: &Raw) -> Option<Vec<u8>> {
     let encode = |state: &State| {
-        state
-            .to_parts()
-            .waiters
-            .is_empty()
-            .then(|| state.to_bytes())
+        let waiters = state.to_parts().waiters;
+        waiters.is_empty().then(|| state.to_bytes())
     };
     let stamp = client.backend.hello().await.expect("it serves");
     let never = (Some(b"never".to_vec()), Vec::new());
@@ -104,10 +97,7 @@ async fn too_large_clock_step_is_refused() {
 async fn lagging_replica_grants_again_with_a_higher_token() {
     let server = server();
     let ((network, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
-    let (a, b) = (
-        a.mutex("job").expect("a name"),
-        b.mutex("job").expect("a name"),
-    );
+    let (a, b) = (job(&a), job(&b));
     let first = a.lock().await.expect("the server serves");
     let before = server.elapsed();
     // Otherwise the first client subscribes again, renews, and so learns of its loss.
@@ -129,10 +119,7 @@ async fn lagging_replica_grants_again_with_a_higher_token() {
 async fn old_primary_serves_its_clients_until_it_heals() {
     let server = server();
     let ((old, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
-    let (a, b) = (
-        a.mutex("job").expect("a name"),
-        b.mutex("job").expect("a name"),
-    );
+    let (a, b) = (job(&a), job(&b));
     let first = a.lock().await.expect("the server serves");
     // The replica has the lock too, but nobody renews it there.
     server.split(Tail::Commands(0), &[old]);
@@ -160,13 +147,8 @@ async fn pushes_of_two_primaries_reach_their_own_clients() {
     let [(a, old_a), (b, old_b), (_, new_c), (_, new_d)] = names.map(|name| client(&server, name));
     server.split(Tail::Commands(0), &[a, b]);
     for (holder, waiter) in [(old_a, old_b), (new_c, new_d)] {
-        let held = holder
-            .mutex("job")
-            .expect("a name")
-            .lock()
-            .await
-            .expect("served");
-        let mutex = waiter.mutex("job").expect("a name");
+        let held = hold(&holder).await;
+        let mutex = job(&waiter);
         let release = async {
             server.advance(ms(2_500)).await;
             let begun = server.elapsed();
@@ -187,10 +169,7 @@ async fn slow_clock_breaks_exclusion_and_fast_clock_does_not() {
         let server = server();
         let ((machine, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
         machine.set_clock_rate(ppm);
-        let lease = |locks: &LockClient| {
-            let mutex = locks.mutex("job").expect("a name");
-            mutex.lease(secs(10)).fixed_lease()
-        };
+        let lease = |locks: &LockClient| job(locks).lease(secs(10)).fixed_lease();
         let first = lease(&a).lock().await.expect("the server serves");
         let second = lease(&b).lock().await.expect("the server serves");
         assert_eq!(first.is_valid() && second.is_valid(), overlaps, "{ppm} ppm");
@@ -259,17 +238,11 @@ fn overtaken(seed: u64, unordered: bool) -> bool {
         a.release(first).await.expect("served");
         sim.sleep(ms(10)).await;
     });
-    let mut latest = ms(0);
-    report
-        .messages()
-        .any(|message| match (message.content, message.fate) {
-            (Content::Reply { .. } | Content::Push { .. }, Fate::Arrived(at)) => {
-                let overtaken = at < latest;
-                latest = latest.max(at);
-                overtaken
-            }
-            _ => false,
-        })
+    let arrivals = report.messages().filter_map(|it| match it.fate {
+        Fate::Arrived(at) if !it.content.is_to_server() => Some(at),
+        _ => None,
+    });
+    !arrivals.is_sorted()
 }
 
 #[test]
