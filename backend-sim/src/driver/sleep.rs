@@ -22,17 +22,9 @@ pub(crate) struct Sleep<W: Deref<Target = World>> {
 }
 
 impl<W: Deref<Target = World>> Sleep<W> {
-    /// Creates a sleep. The tape decides its order among the events of the same instant.
-    pub(crate) fn of(world: W, duration: Duration) -> Self {
-        Self::new(world, duration, false)
-    }
-
-    /// Creates a sleep that ends after all other events of the same instant.
-    pub(crate) fn last(world: W, duration: Duration) -> Self {
-        Self::new(world, duration, true)
-    }
-
-    fn new(world: W, duration: Duration, last: bool) -> Self {
+    /// Creates a sleep. With `last`, it ends after all other events of the same instant. Otherwise
+    /// the tape decides their order.
+    pub(crate) fn new(world: W, duration: Duration, last: bool) -> Self {
         world.clock.assert_paused();
         world.assert_sound();
         Self {
@@ -55,21 +47,19 @@ impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
         let waker = cx.waker();
         let Some(timer) = self.timer else {
             let (at, last) = (self.at, self.last);
-            let timer = self.world.act(|inner, _| {
-                let timer = SimEvent::Timer(Some(inner.wakers.waiter(waker)));
-                if last {
-                    inner.queue.insert_last(at, timer)
-                } else {
-                    inner.queue.insert(at, timer)
-                }
+            let timer = self.world.act(|network| {
+                let timer = SimEvent::Timer(Some(network.wakers.waiter(waker)));
+                network.queue.put(at, last, timer)
             });
             self.timer = Some(timer);
             return Poll::Pending;
         };
-        let (done, before) = self.world.act(|inner, _| match inner.queue.get_mut(timer) {
-            Some(SimEvent::Timer(waiter)) => (false, inner.wakers.replace(waiter, waker)),
-            _ => (true, None),
-        });
+        let (done, before) = self
+            .world
+            .act(|network| match network.queue.get_mut(timer) {
+                Some(SimEvent::Timer(waiter)) => (false, network.wakers.replace(waiter, waker)),
+                _ => (true, None),
+            });
         // Dropping the waker may drop the task that is being polled, so it must happen outside the
         // lock.
         drop(before);
@@ -84,7 +74,7 @@ impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
 impl<W: Deref<Target = World>> Drop for Sleep<W> {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
-            let timer = self.world.act(|inner, _| inner.queue.cancel(timer));
+            let timer = self.world.act(|network| network.queue.cancel(timer));
             drop(timer);
         }
     }

@@ -5,16 +5,17 @@
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::BoxFuture;
+use slab::Slab;
 
 use crate::driver::world::{Chosen, Course, World};
 use crate::engine::ready::{ReadyQueue, TaskId};
 
 struct Task {
-    id: TaskId,
+    /// `None` for the task that the driver polls itself.
     future: Option<BoxFuture<'static, ()>>,
     waker: Waker,
 }
@@ -41,19 +42,14 @@ const CAPACITY: usize = 16;
 /// The tasks of a simulation.
 pub(crate) struct Tasks {
     ready: Arc<ReadyQueue>,
-    tasks: Vec<Option<Task>>,
-    free: Vec<u32>,
-    /// The number of tasks without the root.
-    alive: usize,
+    tasks: Slab<Task>,
 }
 
 impl Tasks {
     pub(crate) fn new(ready: &Arc<ReadyQueue>) -> Self {
         Self {
             ready: Arc::clone(ready),
-            tasks: Vec::with_capacity(CAPACITY),
-            free: Vec::with_capacity(CAPACITY),
-            alive: 0,
+            tasks: Slab::with_capacity(CAPACITY),
         }
     }
 
@@ -62,34 +58,19 @@ impl Tasks {
         self.add(world, None)
     }
 
-    pub(crate) const fn is_empty(&self) -> bool {
-        self.alive == 0
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tasks.is_empty()
     }
 
     fn add(&mut self, world: &World, future: Option<BoxFuture<'static, ()>>) -> Waker {
-        let index = self.free.pop().unwrap_or_else(|| {
-            self.tasks.push(None);
-            u32::try_from(self.tasks.len() - 1).expect("fewer than 2^32 tasks at a time")
-        });
-        let id = self.ready.enter(index);
+        let entry = self.tasks.vacant_entry();
+        let id = self.ready.enter(entry.key());
         let waker = self.ready.waker(id);
-        let before = world.act(|network, _| network.wakers.enter(id, waker.clone()));
+        let before = world.act(|network| network.wakers.enter(id, waker.clone()));
         drop(before);
-        self.alive += usize::from(future.is_some());
-        self.tasks[index as usize] = Some(Task {
-            id,
-            future,
-            waker: waker.clone(),
-        });
-        waker
-    }
-
-    /// Adds the spawned tasks.
-    fn add_spawned(&mut self, world: &World) {
-        let spawned = self.ready.take_spawned();
-        for future in spawned {
-            self.add(world, Some(future));
-        }
+        let own = waker.clone();
+        entry.insert(Task { future, waker });
+        own
     }
 
     /// Runs one task or one event, which the tape chooses.
@@ -100,13 +81,17 @@ impl Tasks {
                 Chosen::Event => return Ok(Turn::Done),
                 Chosen::Idle(next) => return Ok(Turn::Idle(next)),
                 Chosen::OutOfSteps => return Ok(Turn::OutOfSteps),
-                Chosen::Spawned => self.add_spawned(world),
+                Chosen::Spawned => {
+                    for future in self.ready.take_spawned() {
+                        self.add(world, Some(future));
+                    }
+                }
             }
         }
     }
 
     fn run(&mut self, id: TaskId) -> Result<Turn, Panic> {
-        let Some(task) = &mut self.tasks[id.index as usize] else {
+        let Some(task) = self.tasks.get_mut(id.index) else {
             return Ok(Turn::Done);
         };
         let Some(future) = &mut task.future else {
@@ -114,48 +99,28 @@ impl Tasks {
         };
         let mut cx = Context::from_waker(&task.waker);
         let polled = catch_unwind(AssertUnwindSafe(|| future.as_mut().poll(&mut cx)));
-        match polled {
-            Ok(poll) if poll.is_pending() => return Ok(Turn::Done),
-            Ok(_) => self.end(id),
-            Err(panic) => {
-                self.end(id);
-                return Err(panic);
-            }
+        if !matches!(polled, Ok(Poll::Pending)) {
+            let task = self.tasks.remove(id.index);
+            self.ready.leave(id);
+            // The task's destructors may spawn and wake tasks.
+            drop(task);
         }
-        Ok(Turn::Done)
-    }
-
-    fn end(&mut self, id: TaskId) {
-        let Some(task) = self.tasks[id.index as usize].take() else {
-            return;
-        };
-        self.alive -= 1;
-        self.ready.leave(task.id);
-        self.free.push(id.index);
-        // The task's destructors may spawn and wake tasks.
-        drop(task);
-    }
-
-    /// Drops all tasks.
-    pub(crate) fn clear(&mut self) {
-        let spawned = self.ready.close();
-        self.tasks.clear();
-        drop(spawned);
+        polled.map(|_| Turn::Done)
     }
 }
 
 impl Drop for Tasks {
     /// Breaks the cycle between the tasks and their world.
     fn drop(&mut self) {
-        self.clear();
+        let spawned = self.ready.close();
+        self.tasks.clear();
+        drop(spawned);
     }
 }
 
 /// Returns the message of a panic.
 pub(crate) fn message(panic: &Panic) -> String {
-    let text = panic
-        .downcast_ref::<&str>()
-        .map(|text| (*text).to_owned())
-        .or_else(|| panic.downcast_ref::<String>().cloned());
-    text.unwrap_or_else(|| "a panic without a message".to_owned())
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("a panic without a message").to_owned()
 }

@@ -11,13 +11,12 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use crate::driver::clock::Clock;
-use crate::driver::clock::{NOT_PAUSED, is_paused};
+use crate::driver::clock::{Clock, NOT_PAUSED, is_paused};
 use crate::driver::tasks::{Tasks, Turn, message};
 use crate::driver::world::{Course, World};
 use crate::network::Network;
@@ -31,24 +30,18 @@ use crate::network::Network;
 #[track_caller]
 pub(crate) fn start(network: Network, on_panic: fn(&Network)) -> Arc<World> {
     let world = World::new(Clock::tokio(), network, Some(on_panic));
-    start_pump(&world);
+    if let Some(clock) = &world.clock.tokio {
+        let pump = Pump {
+            world: Arc::downgrade(&world),
+            busy: None,
+            tasks: Tasks::new(&world.ready),
+            alarm: None,
+            alarms: 0,
+            origin: clock.origin,
+        };
+        clock.runtime.spawn(pump.run());
+    }
     world
-}
-
-/// Spawns the task that runs a simulation.
-fn start_pump(world: &Arc<World>) {
-    let Some(clock) = &world.clock.tokio else {
-        return;
-    };
-    let pump = Pump {
-        world: Arc::downgrade(world),
-        busy: None,
-        tasks: Tasks::new(&world.ready),
-        alarm: None,
-        alarms: 0,
-        origin: clock.origin,
-    };
-    clock.runtime.spawn(pump.run());
 }
 
 /// The number of alarms between checks that the clock is still paused. A check takes as long as a
@@ -61,7 +54,7 @@ struct Pump {
     /// Keeps the world alive while there are tasks.
     busy: Option<Arc<World>>,
     tasks: Tasks,
-    alarm: Option<(Duration, Pin<Box<tokio::time::Sleep>>)>,
+    alarm: Option<Pin<Box<tokio::time::Sleep>>>,
     /// How often the alarm has been set.
     alarms: u32,
     origin: tokio::time::Instant,
@@ -97,23 +90,20 @@ impl Pump {
     fn work(&mut self, world: &World) {
         let clock = &world.clock;
         clock.set(clock.nanos());
-        let _working = Working::new(&clock.working);
+        clock.working.store(true, Ordering::Relaxed);
         // tokio moves the clock, and the number of steps is unlimited.
-        let mut course = Course {
-            steps: 0,
-            step_limit: u64::MAX,
-            until: 0,
-        };
+        let mut course = Course::new(u64::MAX, 0);
         loop {
             match self.tasks.turn(world, &mut course) {
                 Ok(Turn::Done | Turn::Root) => {}
-                Ok(Turn::Idle(_) | Turn::OutOfSteps) => return,
+                Ok(Turn::Idle(_) | Turn::OutOfSteps) => break,
                 Err(panic) => {
                     let reason = message(&panic);
                     world.fail(format!("a task of the simulation panicked: {reason}"));
                 }
             }
         }
+        clock.working.store(false, Ordering::Relaxed);
     }
 
     fn wait(&mut self, next: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
@@ -123,32 +113,12 @@ impl Pump {
         };
         let at = self.origin + next;
         self.alarms = self.alarms.wrapping_add(1);
-        match &mut self.alarm {
-            Some((set, _)) if *set == next => {}
-            Some((set, sleep)) => {
-                *set = next;
-                sleep.as_mut().reset(at);
-            }
-            None => self.alarm = Some((next, Box::pin(tokio::time::sleep_until(at)))),
+        let alarm = self
+            .alarm
+            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+        if alarm.deadline() != at {
+            alarm.as_mut().reset(at);
         }
-        self.alarm
-            .as_mut()
-            .map_or(Poll::Pending, |(_, sleep)| sleep.as_mut().poll(cx))
-    }
-}
-
-/// Stops the clock while it exists.
-struct Working<'a>(&'a AtomicBool);
-
-impl<'a> Working<'a> {
-    fn new(flag: &'a AtomicBool) -> Self {
-        flag.store(true, Ordering::Relaxed);
-        Self(flag)
-    }
-}
-
-impl Drop for Working<'_> {
-    fn drop(&mut self) {
-        self.0.store(false, Ordering::Relaxed);
+        alarm.as_mut().poll(cx)
     }
 }

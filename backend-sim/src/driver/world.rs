@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::driver::clock::Clock;
+use crate::driver::clock::{Clock, nanos};
 use crate::engine::ready::{ReadyGuard, ReadyQueue, TaskId};
 use crate::engine::tape::Site;
 use crate::network::Network;
@@ -29,8 +29,6 @@ pub(crate) struct World {
 #[derive(Debug)]
 struct Inner {
     network: Network,
-    /// The latest time of any event, in nanoseconds since the start.
-    latest: u64,
     /// Why the run has failed.
     failed: Option<String>,
 }
@@ -44,6 +42,16 @@ pub(crate) struct Course {
     pub(crate) step_limit: u64,
     /// The time up to which the clock moves, in nanoseconds.
     pub(crate) until: u64,
+}
+
+impl Course {
+    pub(crate) const fn new(step_limit: u64, until: u64) -> Self {
+        Self {
+            steps: 0,
+            step_limit,
+            until,
+        }
+    }
 }
 
 /// What the tape chose.
@@ -63,10 +71,9 @@ impl World {
         Arc::new(Self {
             clock,
             ready: Arc::default(),
-            unsound: AtomicBool::new(false),
+            unsound: AtomicBool::default(),
             inner: Mutex::new(Inner {
                 network,
-                latest: 0,
                 failed: None,
             }),
             on_panic,
@@ -79,12 +86,10 @@ impl World {
     }
 
     /// Accesses the simulation at the current virtual time.
-    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Network, Duration) -> R) -> R {
-        let elapsed = self.clock.nanos();
+    pub(crate) fn act<R>(&self, act: impl FnOnce(&mut Network) -> R) -> R {
+        let elapsed = self.clock.elapsed();
         let mut inner = self.lock();
-        let Inner {
-            network, latest, ..
-        } = &mut *inner;
+        let network = &mut inner.network;
         // Read this under the lock, because a driver that goes to sleep reads the next time under
         // it.
         let outside = self.clock.driver_may_sleep();
@@ -93,18 +98,13 @@ impl World {
         } else {
             None
         };
-        *latest = elapsed.max(*latest);
-        let now = Duration::from_nanos(*latest);
-        let result = act(network, now);
-        if network.choices.has_diverged() {
-            self.unsound.store(true, Ordering::Release);
-        }
+        network.now = network.now.max(elapsed);
+        let result = act(network);
+        self.check(network);
         let sooner = outside && network.queue.next_at() != before;
         let wakes = network.wakes.take();
         drop(inner);
-        if let Some(wakes) = wakes {
-            wakes.wake(&self.ready);
-        }
+        wakes.wake(&self.ready);
         if sooner {
             self.ready.wake_driver();
         }
@@ -116,21 +116,16 @@ impl World {
     /// The choice is among all ready tasks and, as one more value, the due events. So tasks run in
     /// any order, before or after events of the same instant. Without a choice, the clock moves.
     pub(crate) fn choose(&self, course: &mut Course) -> Chosen {
-        let mut guard = self.lock();
-        let Inner {
-            network, latest, ..
-        } = &mut *guard;
+        let mut inner = self.lock();
+        let network = &mut inner.network;
         let mut ready = self.ready.locked();
         loop {
             if course.steps >= course.step_limit {
                 return Chosen::OutOfSteps;
             }
-            let now = self.clock.nanos().max(*latest);
-            *latest = now;
-            if network.choices.has_diverged() {
-                self.unsound.store(true, Ordering::Release);
-            }
-            network.queue.collect(now);
+            network.now = network.now.max(self.clock.elapsed());
+            self.check(network);
+            network.queue.collect(nanos(network.now));
             if ready.has_spawned() {
                 return Chosen::Spawned;
             }
@@ -147,22 +142,19 @@ impl World {
                 }
                 continue;
             };
-            let now = Duration::from_nanos(now);
             if matches!(event, SimEvent::Timer(_)) {
-                network.apply(now, event);
+                network.apply(event);
             } else {
                 // An observer is user code and may wake tasks. It doesn't see timers.
                 drop(ready);
-                network.apply(now, event);
+                network.apply(event);
                 ready = self.ready.locked();
             }
             if !network.wakes.enqueue(&mut ready) {
                 drop(ready);
                 let wakes = network.wakes.take();
-                drop(guard);
-                if let Some(wakes) = wakes {
-                    wakes.wake(&self.ready);
-                }
+                drop(inner);
+                wakes.wake(&self.ready);
                 return Chosen::Event;
             }
         }
@@ -170,11 +162,15 @@ impl World {
 
     /// Returns the time of the next event.
     pub(crate) fn next_at(&self) -> Option<Duration> {
-        self.lock()
-            .network
-            .queue
-            .next_at()
-            .map(Duration::from_nanos)
+        let next = self.lock().network.queue.next_at();
+        next.map(Duration::from_nanos)
+    }
+
+    /// Marks the run as failed if it has diverged from its tape.
+    fn check(&self, network: &Network) {
+        if network.choices.divergence.is_some() {
+            self.unsound.store(true, Ordering::Release);
+        }
     }
 
     /// Marks the run as failed. The first reason counts.
@@ -198,18 +194,14 @@ impl World {
     #[track_caller]
     fn assert_not_failed(&self) {
         let inner = self.lock();
-        let diverged = inner.network.choices.divergence();
-        if inner.failed.is_none() && diverged.is_none() {
-            return;
-        }
-        let failed = inner.failed.clone();
+        let diverged = inner.network.choices.divergence;
+        let reason = inner.failed.clone();
         drop(inner);
-        let reason = failed.or_else(|| diverged.map(|reason| reason.to_string()));
-        assert!(std::thread::panicking(), "{}", reason.unwrap_or_default());
+        if let Some(reason) = reason.or_else(|| diverged.map(|reason| reason.to_string())) {
+            assert!(std::thread::panicking(), "{reason}");
+        }
     }
-}
 
-impl World {
     /// Checks that a replay has used all of its tape.
     ///
     /// # Panics

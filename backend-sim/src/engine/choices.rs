@@ -70,29 +70,20 @@ pub struct Divergence {
 
 impl fmt::Display for Divergence {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            draw,
-            of,
-            recorded,
-            asked,
-        } = self;
-        let Draw { site, bound, value } = recorded;
+        let (draw, of) = (self.draw, self.of);
+        let Draw { site, bound, value } = self.recorded;
         let recorded = format_args!("{site:?} {value} of {bound}");
-        match asked {
-            Some((site, bound)) => {
-                write!(
-                    f,
-                    "the replay diverges at draw {draw}: the tape has {recorded}, "
-                )?;
-                write!(f, "the run asks for {site:?} of {bound}")
-            }
-            None => {
-                write!(
-                    f,
-                    "the replay diverges: the run ended after {draw} of {of} draws, "
-                )?;
-                write!(f, "the tape goes on with {recorded}")
-            }
+        match self.asked {
+            Some((site, bound)) => write!(
+                f,
+                "the replay diverges at draw {draw}: the tape has {recorded}, \
+                 the run asks for {site:?} of {bound}"
+            ),
+            None => write!(
+                f,
+                "the replay diverges: the run ended after {draw} of {of} draws, \
+                 the tape goes on with {recorded}"
+            ),
         }
     }
 }
@@ -107,14 +98,10 @@ impl std::error::Error for Divergence {}
 pub(crate) struct Choices {
     seed: u64,
     mode: Mode,
-    /// The draws so far, followed by those that a replay has still to follow.
+    /// The draws so far, if they are recorded.
     draws: Vec<Draw>,
-    /// The number of draws so far.
-    position: usize,
-    /// The number of draws that a replay follows.
-    given: usize,
     recording: bool,
-    divergence: Option<Divergence>,
+    pub(crate) divergence: Option<Divergence>,
     /// The hash of all draws and events.
     pub(crate) trace: Trace,
 }
@@ -123,7 +110,8 @@ pub(crate) struct Choices {
 enum Mode {
     Random(SplitMix),
     Pct(Box<Pct>),
-    Replay,
+    /// The draws that are left on the tape.
+    Replay(std::vec::IntoIter<Draw>),
     /// The remaining values of each site.
     Guided(Box<[SiteValues; Site::ALL.len()]>),
 }
@@ -159,27 +147,23 @@ impl Choices {
     /// Creates the choices of a run. `recording` says whether to keep random choices; choices from
     /// a tape are always kept.
     pub(crate) fn new(seed: u64, scheduling: Scheduling, recording: bool) -> Self {
-        let recording = recording || matches!(scheduling, Scheduling::Guided(_));
-        let (seed, mode, draws) = match scheduling {
-            Scheduling::Random => (seed, Mode::Random(SplitMix(seed)), Vec::new()),
+        let (seed, mode) = match scheduling {
+            Scheduling::Random => (seed, Mode::Random(SplitMix(seed))),
             Scheduling::Pct { depth, length } => {
                 let pct = Pct::new(seed, depth, length);
-                (seed, Mode::Pct(Box::new(pct)), Vec::new())
+                (seed, Mode::Pct(Box::new(pct)))
             }
-            Scheduling::Replay(tape) => (tape.seed, Mode::Replay, tape.draws),
-            Scheduling::Guided(tape) => (
-                tape.seed,
-                Mode::Guided(Box::new(Site::ALL.map(|site| SiteValues::of(&tape, site)))),
-                Vec::new(),
-            ),
+            Scheduling::Replay(tape) => (tape.seed, Mode::Replay(tape.draws.into_iter())),
+            Scheduling::Guided(tape) => {
+                let values = Site::ALL.map(|site| SiteValues::of(&tape, site));
+                (tape.seed, Mode::Guided(Box::new(values)))
+            }
         };
         Self {
             seed,
+            recording: recording || matches!(mode, Mode::Replay(_) | Mode::Guided(_)),
             mode,
-            given: draws.len(),
-            draws,
-            position: 0,
-            recording,
+            draws: Vec::new(),
             divergence: None,
             trace: Trace(mix(seed)),
         }
@@ -195,21 +179,23 @@ impl Choices {
     }
 
     fn draw_one_of(&mut self, site: Site, bound: u32) -> u32 {
-        match &mut self.mode {
-            Mode::Random(random) => {
-                let value = random.below(bound);
-                self.keep(site, bound, value)
-            }
-            Mode::Pct(pct) => {
-                let value = pct.random.below(bound);
-                self.keep(site, bound, value)
-            }
-            Mode::Replay => self.follow(site, bound),
-            Mode::Guided(values) => {
-                let value = values[site as usize].take(bound);
-                self.keep(site, bound, value)
-            }
-        }
+        let value = match &mut self.mode {
+            Mode::Random(random) => random.below(bound),
+            Mode::Pct(pct) => pct.random.below(bound),
+            Mode::Replay(left) => left.next().map_or(0, |recorded| {
+                if recorded.site != site || recorded.bound != bound {
+                    self.divergence.get_or_insert(Divergence {
+                        draw: self.draws.len(),
+                        of: self.draws.len() + 1 + left.len(),
+                        recorded,
+                        asked: Some((site, bound)),
+                    });
+                }
+                recorded.value.min(bound - 1)
+            }),
+            Mode::Guided(values) => values[site as usize].take(bound),
+        };
+        self.keep(site, bound, value)
     }
 
     /// Like [`draw`](Self::draw), for choosing the next actor. `actor` maps a value to its actor,
@@ -233,78 +219,35 @@ impl Choices {
             .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
         if self.recording {
             self.draws.push(Draw { site, bound, value });
-            self.position += 1;
         }
         value
-    }
-
-    fn follow(&mut self, site: Site, bound: u32) -> u32 {
-        let at = self.position;
-        let Some(recorded) = self.draws.get_mut(at) else {
-            self.draws.push(Draw {
-                site,
-                bound,
-                value: 0,
-            });
-            self.position += 1;
-            return self.follow_folded(site, bound, 0);
-        };
-        let fits = recorded.site == site && recorded.bound == bound;
-        if !fits && matches!(self.mode, Mode::Replay) && self.divergence.is_none() {
-            self.divergence = Some(Divergence {
-                draw: at,
-                of: self.given,
-                recorded: *recorded,
-                asked: Some((site, bound)),
-            });
-        }
-        let value = recorded.value.min(bound - 1);
-        *recorded = Draw { site, bound, value };
-        self.position += 1;
-        self.follow_folded(site, bound, value)
-    }
-
-    fn follow_folded(&mut self, site: Site, bound: u32, value: u32) -> u32 {
-        self.trace
-            .fold(u64::from(value) << 40 | u64::from(bound) << 8 | site as u64);
-        value
-    }
-
-    pub(crate) const fn has_diverged(&self) -> bool {
-        self.divergence.is_some()
-    }
-
-    pub(crate) const fn divergence(&self) -> Option<Divergence> {
-        self.divergence
     }
 
     /// Returns the divergence of a replay that ends now, if there is one.
     pub(crate) fn unused(&self) -> Option<Divergence> {
-        let next = self.draws.get(self.position);
+        let Mode::Replay(left) = &self.mode else {
+            return None;
+        };
+        let next = left.as_slice().first();
         let unused = next.map(|&recorded| Divergence {
-            draw: self.position,
-            of: self.given,
+            draw: self.draws.len(),
+            of: self.draws.len() + left.len(),
             recorded,
             asked: None,
         });
-        let unused = unused.filter(|_| matches!(self.mode, Mode::Replay));
         self.divergence.or(unused)
     }
 
     /// Returns the draws so far.
     pub(crate) fn tape(&self) -> Tape {
-        Tape {
-            seed: self.seed,
-            draws: self.draws[..self.position].to_vec(),
-        }
+        let (seed, draws) = (self.seed, self.draws.clone());
+        Tape { seed, draws }
     }
 
     /// Returns the tape of a run that has ended, and its divergence from the tape that it followed.
     pub(crate) fn finish(&mut self) -> (Tape, Option<Divergence>) {
         let divergence = self.unused();
-        let mut draws = std::mem::take(&mut self.draws);
-        draws.truncate(self.position);
-        let seed = self.seed;
+        let (seed, draws) = (self.seed, std::mem::take(&mut self.draws));
         (Tape { seed, draws }, divergence)
     }
 
@@ -386,8 +329,7 @@ impl Pct {
         let seed = random.next();
         // There can be no more changes than points.
         let depth = depth.min(length.saturating_add(1));
-        let changes = (1..depth).map(|_| random.below(length.max(1)));
-        let mut changes: Vec<u32> = changes.collect();
+        let mut changes: Vec<u32> = (1..depth).map(|_| random.below(length.max(1))).collect();
         changes.sort_unstable_by(|a, b| b.cmp(a));
         Self {
             seed,

@@ -9,10 +9,12 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use std::time::Duration;
 
+use slab::Slab;
+
 /// Identifies an event in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventId {
-    slot: u32,
+    slot: usize,
     number: u64,
 }
 
@@ -21,8 +23,7 @@ struct Slot<E> {
     number: u64,
     /// Position among the due events, counted from the start of the run.
     due: Option<u64>,
-    /// `None` if the slot is free.
-    event: Option<E>,
+    event: E,
 }
 
 /// The time of an event, and its rank among those at the same instant.
@@ -31,7 +32,7 @@ struct Node {
     at: u64,
     /// The number of the event, with [`LAST`] set if it comes last.
     rank: u64,
-    slot: u32,
+    slot: usize,
 }
 
 /// Marks an event that comes after all others of its instant.
@@ -52,11 +53,10 @@ fn nanos_rounded_up(at: Duration) -> u64 {
 /// All future events.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
-    slots: Vec<Slot<E>>,
-    free: Vec<u32>,
+    slots: Slab<Slot<E>>,
     /// The top is never a cancelled event.
     heap: BinaryHeap<Reverse<Node>>,
-    due: VecDeque<u32>,
+    due: VecDeque<usize>,
     /// Position of the first due event.
     first_due: u64,
     /// The time up to which events have been moved to `due`.
@@ -70,8 +70,7 @@ const CAPACITY: usize = 16;
 impl<E> Default for EventQueue<E> {
     fn default() -> Self {
         Self {
-            slots: Vec::with_capacity(CAPACITY),
-            free: Vec::with_capacity(CAPACITY),
+            slots: Slab::with_capacity(CAPACITY),
             heap: BinaryHeap::with_capacity(CAPACITY),
             due: VecDeque::with_capacity(CAPACITY),
             first_due: 0,
@@ -92,27 +91,13 @@ impl<E> EventQueue<E> {
         self.put(at, false, event)
     }
 
-    /// Schedules an event after all others of its instant.
-    pub(crate) fn insert_last(&mut self, at: Duration, event: E) -> EventId {
-        self.put(at, true, event)
-    }
-
-    fn put(&mut self, at: Duration, last: bool, event: E) -> EventId {
+    /// Schedules an event. With `last`, it comes after all others of its instant.
+    pub(crate) fn put(&mut self, at: Duration, last: bool, event: E) -> EventId {
         let at = nanos_rounded_up(at);
         let number = self.number();
         let is_due = at <= self.collected && !last;
-        let entry = Slot {
-            number,
-            due: is_due.then(|| self.first_due + self.due.len() as u64),
-            event: Some(event),
-        };
-        let slot = if let Some(slot) = self.free.pop() {
-            self.slots[slot as usize] = entry;
-            slot
-        } else {
-            self.slots.push(entry);
-            u32::try_from(self.slots.len() - 1).expect("fewer than 2^32 events at a time")
-        };
+        let due = is_due.then(|| self.first_due + self.due.len() as u64);
+        let slot = self.slots.insert(Slot { number, due, event });
         if is_due {
             self.due.push_back(slot);
         } else {
@@ -123,45 +108,38 @@ impl<E> EventQueue<E> {
     }
 
     fn slot(&mut self, id: EventId) -> Option<&mut Slot<E>> {
-        let slot = self.slots.get_mut(id.slot as usize)?;
-        (slot.number == id.number && slot.event.is_some()).then_some(slot)
+        let slot = self.slots.get_mut(id.slot)?;
+        (slot.number == id.number).then_some(slot)
     }
 
     /// Returns an event that has not happened yet.
     pub(crate) fn get_mut(&mut self, id: EventId) -> Option<&mut E> {
-        self.slot(id)?.event.as_mut()
+        self.slot(id).map(|slot| &mut slot.event)
     }
 
     /// Removes an event before it happens.
     pub(crate) fn cancel(&mut self, id: EventId) -> Option<E> {
-        let due = self.slot(id)?.due;
-        let event = self.vacate(id.slot);
-        match due {
-            Some(number) => self.remove_due((number - self.first_due) as usize),
-            None => self.drop_cancelled(),
+        if let Some(number) = self.slot(id)?.due {
+            self.remove_due((number - self.first_due) as usize);
         }
-        event
+        let event = self.slots.remove(id.slot).event;
+        self.drop_cancelled();
+        Some(event)
     }
 
     /// Removes cancelled events from the top of the heap, and all of them if there are too many.
     fn drop_cancelled(&mut self) {
         let slots = &self.slots;
         let lives = |node: &Node| {
-            let slot = &slots[node.slot as usize];
-            slot.number == node.rank & !LAST && slot.event.is_some()
+            let slot = slots.get(node.slot);
+            slot.is_some_and(|slot| slot.number == node.rank & !LAST)
         };
         while self.heap.peek().is_some_and(|Reverse(node)| !lives(node)) {
             self.heap.pop();
         }
-        let live = slots.len() - self.free.len();
-        if self.heap.len() > 2 * live + CAPACITY {
+        if self.heap.len() > 2 * slots.len() + CAPACITY {
             self.heap.retain(|Reverse(node)| lives(node));
         }
-    }
-
-    fn vacate(&mut self, slot: u32) -> Option<E> {
-        self.free.push(slot);
-        self.slots[slot as usize].event.take()
     }
 
     /// Returns the time of the next event in nanoseconds, or 0 if an event is due.
@@ -187,8 +165,7 @@ impl<E> EventQueue<E> {
             if at > self.collected || rank >= LAST {
                 break;
             }
-            let number = self.first_due + self.due.len() as u64;
-            self.slots[slot as usize].due = Some(number);
+            self.slots[slot].due = Some(self.first_due + self.due.len() as u64);
             self.due.push_back(slot);
             self.heap.pop();
             self.drop_cancelled();
@@ -201,16 +178,16 @@ impl<E> EventQueue<E> {
     }
 
     /// Returns the number and the event at an index of `due`.
-    pub(crate) fn peek(&self, index: usize) -> (u64, Option<&E>) {
-        let slot = &self.slots[self.due[index] as usize];
-        (slot.number, slot.event.as_ref())
+    pub(crate) fn peek(&self, index: usize) -> (u64, &E) {
+        let slot = &self.slots[self.due[index]];
+        (slot.number, &slot.event)
     }
 
     /// Takes the due event at an index.
     pub(crate) fn take_due(&mut self, index: usize) -> Option<E> {
         let slot = *self.due.get(index)?;
         self.remove_due(index);
-        self.vacate(slot)
+        Some(self.slots.remove(slot).event)
     }
 
     /// Takes an event that comes last, if no other is due.
@@ -220,16 +197,16 @@ impl<E> EventQueue<E> {
             return None;
         }
         self.heap.pop();
-        let event = self.vacate(slot);
+        let event = self.slots.remove(slot).event;
         self.drop_cancelled();
-        event
+        Some(event)
     }
 
     /// Removes an index of `due`. The first due event takes its position.
     fn remove_due(&mut self, index: usize) {
         let first = self.due[0];
         self.due.swap_remove_front(index);
-        self.slots[first as usize].due = Some(self.first_due + index as u64);
+        self.slots[first].due = Some(self.first_due + index as u64);
         self.first_due += 1;
     }
 }
@@ -300,7 +277,7 @@ mod tests {
     #[test]
     fn the_last_event_comes_last() {
         let mut queue = EventQueue::default();
-        queue.insert_last(ms(1), 9);
+        queue.put(ms(1), true, 9);
         queue.insert(Duration::from_micros(300), 1);
         queue.collect(nanos(1));
         assert_eq!(queue.due(), 1);

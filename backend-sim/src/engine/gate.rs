@@ -1,6 +1,5 @@
 //! Pausing and resuming the code of one client.
 
-use std::borrow::Borrow;
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -54,7 +53,7 @@ impl Gate {
     }
 
     /// Runs a future that is polled only while the gate is open.
-    pub(crate) async fn through<F: Future>(&self, future: F) -> F::Output {
+    pub(crate) async fn through<F: Future>(self, future: F) -> F::Output {
         let mut future = pin!(future);
         let mut turnstile = Turnstile::new(self);
         poll_fn(|cx| match turnstile.poll_open(cx) {
@@ -67,18 +66,18 @@ impl Gate {
 
 /// Lets one future or stream pass, or keeps its waker until the gate opens.
 #[derive(Debug)]
-pub(crate) struct Turnstile<G: Borrow<Gate>> {
-    gate: G,
+pub(crate) struct Turnstile {
+    gate: Gate,
     ticket: Option<u64>,
 }
 
-impl<G: Borrow<Gate>> Turnstile<G> {
-    pub(crate) const fn new(gate: G) -> Self {
+impl Turnstile {
+    pub(crate) const fn new(gate: Gate) -> Self {
         Self { gate, ticket: None }
     }
 
     pub(crate) fn poll_open(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let gate = self.gate.borrow();
+        let gate = &self.gate;
         if !gate.is_shut() {
             return Poll::Ready(());
         }
@@ -99,12 +98,12 @@ impl<G: Borrow<Gate>> Turnstile<G> {
     }
 }
 
-impl<G: Borrow<Gate>> Drop for Turnstile<G> {
+impl Drop for Turnstile {
     fn drop(&mut self) {
-        // Dropping the waker may drop its task, so it must happen outside the lock.
-        let waker = self
-            .ticket
-            .and_then(|ticket| self.gate.borrow().lock().wakers.remove(&ticket));
-        drop(waker);
+        if let Some(ticket) = self.ticket {
+            // Dropping the waker may drop its task, so it must happen outside the lock.
+            let waker = self.gate.lock().wakers.remove(&ticket);
+            drop(waker);
+        }
     }
 }

@@ -9,7 +9,7 @@ use leasehold_api::BoxFuture;
 /// Identifies a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     /// The number of earlier tasks with the same index.
     round: u32,
 }
@@ -32,6 +32,7 @@ struct State {
 }
 
 /// The state of a task index.
+#[derive(Default)]
 struct Slot {
     round: u32,
     /// Whether the task is in the queue.
@@ -41,9 +42,7 @@ struct Slot {
 impl State {
     /// Adds a task to the queue, unless it is queued already or has ended.
     fn enqueue(&mut self, task: TaskId) -> bool {
-        let Some(slot) = self.slots.get_mut(task.index as usize) else {
-            return false;
-        };
+        let slot = &mut self.slots[task.index];
         if slot.queued || slot.round != task.round || self.closed {
             return false;
         }
@@ -64,42 +63,28 @@ impl ReadyQueue {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds a task.
     pub(crate) fn spawn(&self, future: BoxFuture<'static, ()>) {
         let mut state = self.lock();
-        if state.closed {
-            drop(state);
-            drop(future);
-            return;
+        if !state.closed {
+            state.spawned.push(future);
+            wake_driver_of(state);
         }
-        state.spawned.push(future);
-        let driver = state.driver.take();
-        drop(state);
-        driver.into_iter().for_each(Waker::wake);
     }
 
-    /// Wakes a task.
     fn wake(&self, task: TaskId) {
         let mut state = self.lock();
-        let driver = if state.enqueue(task) {
-            state.driver.take()
-        } else {
-            None
-        };
-        drop(state);
-        driver.into_iter().for_each(Waker::wake);
+        if state.enqueue(task) {
+            wake_driver_of(state);
+        }
     }
 
     /// Registers a task at an index, and adds it to the queue.
-    pub(crate) fn enter(&self, index: u32) -> TaskId {
+    pub(crate) fn enter(&self, index: usize) -> TaskId {
         let mut state = self.lock();
-        if state.slots.len() == index as usize {
-            state.slots.push(Slot {
-                round: 0,
-                queued: false,
-            });
+        if state.slots.len() == index {
+            state.slots.push(Slot::default());
         }
-        let round = state.slots[index as usize].round;
+        let round = state.slots[index].round;
         let task = TaskId { index, round };
         state.enqueue(task);
         task
@@ -108,7 +93,7 @@ impl ReadyQueue {
     /// Removes a task that has ended. Its wakers must not run the next task with its index.
     pub(crate) fn leave(&self, task: TaskId) {
         let mut state = self.lock();
-        let slot = &mut state.slots[task.index as usize];
+        let slot = &mut state.slots[task.index];
         slot.round = slot.round.wrapping_add(1);
         if std::mem::take(&mut slot.queued) {
             state.queue.retain(|&ready| ready != task);
@@ -117,8 +102,7 @@ impl ReadyQueue {
 
     /// Wakes the driver, because the next event is earlier than it expects.
     pub(crate) fn wake_driver(&self) {
-        let driver = self.lock().driver.take();
-        driver.into_iter().for_each(Waker::wake);
+        wake_driver_of(self.lock());
     }
 
     /// Lets the driver sleep, unless a task can run. Returns whether it may sleep.
@@ -131,13 +115,11 @@ impl ReadyQueue {
         idle
     }
 
-    /// Returns the waker of a task.
     pub(crate) fn waker(self: &Arc<Self>, task: TaskId) -> Waker {
         let ready = Arc::clone(self);
         Waker::from(Arc::new(TaskWaker { ready, task }))
     }
 
-    /// Takes the spawned tasks.
     pub(crate) fn take_spawned(&self) -> Vec<BoxFuture<'static, ()>> {
         std::mem::take(&mut self.lock().spawned)
     }
@@ -155,6 +137,13 @@ impl ReadyQueue {
     }
 }
 
+/// Unlocks the queue, and wakes its driver if that sleeps.
+fn wake_driver_of(mut state: MutexGuard<'_, State>) {
+    let driver = state.driver.take();
+    drop(state);
+    driver.into_iter().for_each(Waker::wake);
+}
+
 /// The locked ready queue.
 pub(crate) struct ReadyGuard<'a>(MutexGuard<'a, State>);
 
@@ -164,7 +153,6 @@ impl ReadyGuard<'_> {
         !self.0.spawned.is_empty()
     }
 
-    /// Returns the number of tasks that can run.
     pub(crate) fn len(&self) -> usize {
         self.0.queue.len()
     }
@@ -172,23 +160,17 @@ impl ReadyGuard<'_> {
     /// Returns the actor of the task at an index.
     pub(crate) fn actor(&self, index: usize) -> u64 {
         let task = self.0.queue.get(index);
-        task.map_or(u64::MAX, |task| u64::from(task.index) | 1 << 63)
+        task.map_or(u64::MAX, |task| task.index as u64 | 1 << 63)
     }
 
     /// Takes the task at an index. The first task takes its position.
     pub(crate) fn take(&mut self, index: usize) -> Option<TaskId> {
         let task = self.0.queue.swap_remove_front(index)?;
-        self.0.slots[task.index as usize].queued = false;
+        self.0.slots[task.index].queued = false;
         Some(task)
-    }
-
-    /// Wakes a task while the driver runs.
-    pub(crate) fn wake(&mut self, task: TaskId) {
-        self.0.enqueue(task);
     }
 }
 
-/// Wakes one task.
 struct TaskWaker {
     ready: Arc<ReadyQueue>,
     task: TaskId,
@@ -228,7 +210,7 @@ pub(crate) struct Wakers {
     /// By the index of the task.
     tasks: Vec<(TaskId, Waker)>,
     /// Index of the task that ran last.
-    running: u32,
+    running: usize,
 }
 
 impl Wakers {
@@ -237,7 +219,7 @@ impl Wakers {
     }
 
     pub(crate) fn enter(&mut self, task: TaskId, waker: Waker) -> Option<Waker> {
-        match self.tasks.get_mut(task.index as usize) {
+        match self.tasks.get_mut(task.index) {
             Some(before) => Some(std::mem::replace(before, (task, waker)).1),
             None => {
                 self.tasks.push((task, waker));
@@ -249,7 +231,7 @@ impl Wakers {
     /// Returns the wakeup for a waker.
     #[inline]
     pub(crate) fn waiter(&self, waker: &Waker) -> Wakeup {
-        match self.tasks.get(self.running as usize) {
+        match self.tasks.get(self.running) {
             Some((task, own)) if own.will_wake(waker) => Wakeup::Task(*task),
             _ => Wakeup::Other(waker.clone()),
         }
@@ -258,10 +240,10 @@ impl Wakers {
     /// Registers a waker. Returns the previous one, which the caller must drop outside the lock.
     pub(crate) fn replace(&self, waiter: &mut Option<Wakeup>, waker: &Waker) -> Option<Wakeup> {
         let known = match waiter {
-            Some(Wakeup::Task(task)) => self
-                .tasks
-                .get(task.index as usize)
-                .and_then(|(now, own)| (now == task).then_some(own)),
+            Some(Wakeup::Task(task)) => {
+                let own = self.tasks.get(task.index);
+                own.and_then(|(now, own)| (now == task).then_some(own))
+            }
             Some(Wakeup::Other(known)) => Some(&*known),
             None => None,
         };
@@ -274,37 +256,27 @@ impl Wakers {
 
 /// The wakeups to make after the lock is released, because a waker may run any code.
 #[derive(Debug, Default)]
-pub(crate) struct Wakes {
-    first: Option<Wakeup>,
-    more: Vec<Wakeup>,
-}
+pub(crate) struct Wakes(Vec<Wakeup>);
 
 impl Wakes {
     pub(crate) fn add(&mut self, waiter: Option<Wakeup>) {
-        match (waiter, &mut self.first) {
-            (Some(waiter), first @ None) => *first = Some(waiter),
-            (Some(waiter), Some(_)) => self.more.push(waiter),
-            (None, _) => {}
-        }
+        self.0.extend(waiter);
     }
 
     /// Wakes a single task of the simulation at once. Returns `false` if other wakeups are left.
     pub(crate) fn enqueue(&mut self, ready: &mut ReadyGuard<'_>) -> bool {
-        if let (Some(Wakeup::Task(task)), true) = (&self.first, self.more.is_empty()) {
-            ready.wake(*task);
-            self.first = None;
+        if let [Wakeup::Task(task)] = self.0[..] {
+            ready.0.enqueue(task);
+            self.0.clear();
         }
-        self.first.is_none()
+        self.0.is_empty()
     }
 
-    /// Takes the wakeups, if there are any.
-    pub(crate) fn take(&mut self) -> Option<Self> {
-        self.first.is_some().then(|| std::mem::take(self))
+    pub(crate) fn take(&mut self) -> Self {
+        Self(std::mem::take(&mut self.0))
     }
 
     pub(crate) fn wake(self, ready: &ReadyQueue) {
-        for waiter in self.first.into_iter().chain(self.more) {
-            waiter.wake(ready);
-        }
+        self.0.into_iter().for_each(|waiter| waiter.wake(ready));
     }
 }

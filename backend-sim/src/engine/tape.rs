@@ -108,8 +108,13 @@ impl Tape {
 
     /// Removes the zeros at the end, which have no effect on the run.
     pub fn trim(&mut self) {
+        self.draws.truncate(self.trimmed_len());
+    }
+
+    /// The number of draws without the zeros at the end.
+    pub(crate) fn trimmed_len(&self) -> usize {
         let last = self.draws.iter().rposition(|draw| draw.value != 0);
-        self.draws.truncate(last.map_or(0, |last| last + 1));
+        last.map_or(0, |last| last + 1)
     }
 
     /// Turns the complete tape of a run into the start of the next one, in a depth-first search.
@@ -131,26 +136,12 @@ impl Tape {
     }
 }
 
-/// The number of draws in the table that have a letter without a prefix.
-const LETTERS: usize = 52;
-
-fn letter(index: usize) -> char {
-    let letters = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
-    char::from(letters[index % LETTERS])
-}
-
-fn index(letter: char) -> Option<usize> {
-    match letter {
-        'A'..='Z' => Some(letter as usize - 'A' as usize),
-        'a'..='z' => Some(letter as usize - 'a' as usize + 26),
-        _ => None,
-    }
-}
+/// The letters of the first draws in the table. Those of later draws have prefixes.
+const LETTERS: &str = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz";
 
 impl fmt::Display for Tape {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let last = self.draws.iter().rposition(|draw| draw.value != 0);
-        let draws = &self.draws[..last.map_or(0, |last| last + 1)];
+        let draws = &self.draws[..self.trimmed_len()];
         let mut table = draws.to_vec();
         table.sort_unstable();
         table.dedup();
@@ -163,8 +154,9 @@ impl fmt::Display for Tape {
             let at = table
                 .binary_search(&run[0])
                 .expect("the table has every draw");
-            (0..at / LETTERS).try_for_each(|_| f.write_char('-'))?;
-            f.write_char(letter(at))?;
+            (0..at / LETTERS.len()).try_for_each(|_| f.write_char('-'))?;
+            let letter = at % LETTERS.len();
+            f.write_str(&LETTERS[letter..=letter])?;
             if run.len() > 1 {
                 write!(f, "{}", run.len())?;
             }
@@ -282,10 +274,10 @@ impl<'a> Reader<'a> {
     fn symbol(&mut self, table: &[Draw]) -> Result<Draw, TapeError> {
         let mut at = 0;
         while self.peek() == Some('-') {
-            at += LETTERS;
+            at += LETTERS.len();
             self.at += 1;
         }
-        let letter = self.peek().and_then(index);
+        let letter = self.peek().and_then(|letter| LETTERS.find(letter));
         let letter = letter.ok_or_else(|| self.error("a letter"))?;
         let draw = table.get(at + letter).copied();
         let draw = draw.ok_or_else(|| self.error("a letter of the table"))?;

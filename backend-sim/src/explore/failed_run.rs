@@ -38,11 +38,11 @@ pub struct FailedRun {
 const PRINTED: (usize, usize) = (200, 100);
 
 impl FailedRun {
-    pub(super) fn new(
+    pub(super) fn new<T>(
         runs: u64,
         seed: u64,
         reason: String,
-        report: &RunReport<()>,
+        report: &RunReport<T>,
         shrunk: Option<(usize, u32)>,
     ) -> Self {
         let mut tape = report.tape.clone();
@@ -100,17 +100,8 @@ impl FailedRun {
     pub fn save(&self) -> std::io::Result<PathBuf> {
         let folder = environment::pages();
         fs::create_dir_all(&folder)?;
-        let name: String = test_name()
-            .unwrap_or_else(|| "run".to_owned())
-            .chars()
-            .map(|c| {
-                if c.is_alphanumeric() || c == '_' {
-                    c
-                } else {
-                    '-'
-                }
-            })
-            .collect();
+        let name = test_name().unwrap_or_else(|| "run".to_owned());
+        let name = name.replace(|c: char| !c.is_alphanumeric() && c != '_', "-");
         let page = folder.join(format!("{name}.html"));
         self.history.save(&page)?;
         Ok(page)
@@ -119,26 +110,15 @@ impl FailedRun {
 
 impl fmt::Display for FailedRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            runs,
-            seed,
-            reason,
-            tape,
-            ..
-        } = self;
-        writeln!(
-            f,
-            "run {runs}, with seed {seed}, fails:\n\n  {}\n",
-            reason.replace('\n', "\n  ")
-        )?;
+        let (runs, seed, draws) = (self.runs, self.seed, &self.tape.draws);
+        let reason = self.reason.replace('\n', "\n  ");
+        writeln!(f, "run {runs}, with seed {seed}, fails:\n\n  {reason}\n")?;
         if !self.unfinished.is_empty() {
             writeln!(f, "at that point:\n  {}\n", self.unfinished.join("\n  "))?;
         }
         if let Some((found, tried @ 1..)) = self.shrunk {
-            let (set, left) = (
-                tape.draws.iter().filter(|draw| draw.value != 0).count(),
-                tape.draws.len(),
-            );
+            let set = draws.iter().filter(|draw| draw.value != 0).count();
+            let left = draws.len();
             writeln!(
                 f,
                 "simplified in {tried} runs: from {found} to {left} choices, {set} of them not 0"
@@ -151,20 +131,17 @@ impl fmt::Display for FailedRun {
 
 fn write_timeline(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     let (first, last) = PRINTED;
-    let count = text.lines().count();
-    if count <= first + last {
-        return f.write_str(text);
-    }
-    for line in text.lines().take(first) {
-        writeln!(f, "{line}")?;
-    }
-    let left_out = count - first - last;
-    writeln!(
-        f,
-        "({left_out} lines are left out; the page has all of them)"
-    )?;
-    for line in text.lines().skip(count - last) {
-        writeln!(f, "{line}")?;
+    let left_out = text.lines().count().saturating_sub(first + last);
+    for (number, line) in text.lines().enumerate() {
+        if number == first && left_out > 0 {
+            writeln!(
+                f,
+                "({left_out} lines are left out; the page has all of them)"
+            )?;
+        }
+        if number < first || number >= first + left_out {
+            writeln!(f, "{line}")?;
+        }
     }
     Ok(())
 }

@@ -161,8 +161,12 @@ fn draw(sim: &SimServer, count: usize) -> usize {
 /// Draws a duration in whole milliseconds. Its range is drawn too, from that of a latency to that
 /// of a lease.
 fn duration(sim: &SimServer) -> Duration {
-    let most = [5, 60, 1_200, 10_000][draw(sim, 4)];
-    Duration::from_millis(sim.draw(most).into())
+    let below = [5, 60, 1_200, 10_000][draw(sim, 4)];
+    millis(sim, below)
+}
+
+fn millis(sim: &SimServer, below: u32) -> Duration {
+    Duration::from_millis(sim.draw(below).into())
 }
 
 fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
@@ -180,13 +184,13 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
         FaultKind::Connection if sim.draw(2) == 0 => victim.drop_connection(),
         FaultKind::Connection => {
             victim.isolate();
-            let time = Duration::from_millis(sim.draw(3_000).into());
-            later(sim, time, victim, SimBackend::rejoin);
+            let (time, victim) = (millis(sim, 3_000), victim.clone());
+            later(sim, time, move || victim.rejoin());
         }
         FaultKind::Pause => {
             victim.pause();
-            let time = pause(sim);
-            later(sim, time, victim, |victim| {
+            let (time, victim) = (pause(sim), victim.clone());
+            later(sim, time, move || {
                 if !victim.is_killed() {
                     victim.resume();
                 }
@@ -196,21 +200,16 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
         FaultKind::Failover if sim.is_up() => {
             let mut staying = sim.clients();
             staying.retain(|_| sim.draw(2) == 1);
-            let ahead = Duration::from_millis(sim.draw(11).into());
-            sim.switch_over(ahead, &staying);
-            for client in &staying {
-                let time = Duration::from_millis(sim.draw(10_000).into());
-                later(sim, time, client, SimBackend::follow_primary);
+            sim.switch_over(millis(sim, 11), &staying);
+            for client in staying {
+                later(sim, millis(sim, 10_000), move || client.follow_primary());
             }
         }
         FaultKind::Failover => {}
         FaultKind::Outage => {
             sim.stop();
-            let (sim_then, time) = (sim.clone(), Duration::from_millis(sim.draw(3_000).into()));
-            drop(sim.spawn(async move {
-                sim_then.sleep(time).await;
-                sim_then.start(Data::Kept);
-            }));
+            let server = sim.clone();
+            later(sim, millis(sim, 3_000), move || server.start(Data::Kept));
         }
     }
 }
@@ -219,19 +218,19 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
 /// end of a lease: a holder that wakes up then doesn't know yet that it lost its lock.
 fn pause(sim: &SimServer) -> Duration {
     let leases = sim.leases_left();
-    let (start, most) = match draw(sim, 4) {
+    let (start, below) = match draw(sim, 4) {
         0 | 1 if !leases.is_empty() => (leases[draw(sim, leases.len())], 2_000),
         2 => (Duration::ZERO, [60, 5_000][draw(sim, 2)]),
         _ => (Duration::ZERO, 40_000),
     };
-    start + Duration::from_millis(sim.draw(most).into())
+    start + millis(sim, below)
 }
 
 /// Runs `action` after `time`.
-fn later(sim: &SimServer, time: Duration, victim: &SimBackend, action: fn(&SimBackend)) {
-    let (sim_then, victim) = (sim.clone(), victim.clone());
+fn later(sim: &SimServer, time: Duration, action: impl FnOnce() + Send + 'static) {
+    let sim_then = sim.clone();
     drop(sim.spawn(async move {
         sim_then.sleep(time).await;
-        action(&victim);
+        action();
     }));
 }

@@ -17,7 +17,7 @@ use futures_util::future::Map;
 use crate::driver::tasks::message;
 use crate::engine::choices::Scheduling;
 use crate::engine::tape::{Site, Tape};
-use crate::explore::shrink::{SHRINK_RUNS, StepsAllowed, shrink};
+use crate::explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
 use crate::handle::SimServer;
 use crate::handle::environment::{self, RequestedRun};
 use crate::network::options::{Latency, SimOptions};
@@ -95,6 +95,9 @@ pub struct Exploration {
 /// The sites that [`Exploration::check_all`] varies. The order of tasks isn't among them, because
 /// the order in which their messages arrive is.
 const ALL_SITES: [Site; 3] = [Site::Order, Site::ReplyFirst, Site::User];
+
+/// The report of a run, whose output says why the scenario failed, if it did.
+type Report = RunReport<Option<String>>;
 
 type WithVerdict<F> = Map<F, fn(<F as Future>::Output) -> Option<String>>;
 
@@ -314,11 +317,10 @@ impl Exploration {
         let limit = self.run_limit;
         let (mut runs, mut failed) = (0, None);
         let options = scope.options(self.seeds.start).log_limit(0);
-        let each = |report: &_| {
+        let each = |report: &Report| {
             runs += 1;
-            failed = scope
-                .why_in_scope(report)
-                .map(|reason| (report.tape.clone(), reason));
+            let reason = scope.why_in_scope(report);
+            failed = reason.map(|reason| (report.tape.clone(), reason));
             match failed.is_some() || runs > limit {
                 true => ControlFlow::Break(()),
                 false => ControlFlow::Continue(()),
@@ -352,7 +354,7 @@ impl Exploration {
         options: SimOptions,
         scheduling: Scheduling,
         scenario: &impl Fn(SimServer) -> F,
-    ) -> (RunReport<()>, Option<String>) {
+    ) -> (Report, Option<String>) {
         self.try_run(options, scheduling, scenario)
             .unwrap_or_else(|reason| left_over(options.seed, &reason))
     }
@@ -363,13 +365,13 @@ impl Exploration {
         options: SimOptions,
         scheduling: Scheduling,
         scenario: &impl Fn(SimServer) -> F,
-    ) -> Result<(RunReport<()>, Option<String>), String> {
+    ) -> Result<(Report, Option<String>), String> {
         let simulation = self.simulation(options).scheduling(scheduling);
         let scenario = self.with_faults(scenario);
         quietly(|| {
             let report = simulation.run(scenario);
             let reason = self.reason(&report);
-            (report.without_output(), reason)
+            (report, reason)
         })
     }
 
@@ -392,7 +394,7 @@ impl Exploration {
     }
 
     /// Returns why a run failed, if it did.
-    fn reason(&self, report: &RunReport<Option<String>>) -> Option<String> {
+    fn reason(&self, report: &Report) -> Option<String> {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {
             Ending::Completed(reason) => reason.clone(),
@@ -407,15 +409,12 @@ impl Exploration {
 
     /// Returns why a run of a small scope failed. Each of these runs replays choices of an earlier
     /// one.
-    fn why_in_scope(&self, report: &RunReport<Option<String>>) -> Option<String> {
-        let reason = self.reason(report)?;
-        Some(match report.ending {
-            Ending::Diverged(_) => format!(
-                "two runs with the same choices differ: the scenario does something that the choices \
-                 don't determine\n{reason}"
-            ),
-            _ => reason,
-        })
+    fn why_in_scope(&self, report: &Report) -> Option<String> {
+        let mut reason = self.reason(report)?;
+        if let Ending::Diverged(_) = report.ending {
+            reason.insert_str(0, NOT_REPEATED);
+        }
+        Some(reason)
     }
 
     /// Runs one seed twice. If the runs differ, the scenario is not deterministic.
@@ -431,14 +430,13 @@ impl Exploration {
             return None;
         }
         let texts = (first.timeline(), second.timeline());
-        let result = |reason: Option<String>| reason.unwrap_or_else(|| "it passes".to_owned());
         let (a, b) = match first_difference(&texts.0, &texts.1) {
-            Some((a, b)) => (a.to_owned(), b.to_owned()),
-            None if reason != again => (result(reason), result(again)),
-            None => (
-                "these events".into(),
-                "the same events, by other choices".into(),
+            Some(lines) => lines,
+            None if reason != again => (
+                reason.as_deref().unwrap_or("it passes"),
+                again.as_deref().unwrap_or("it passes"),
             ),
+            None => ("these events", "the same events, by other choices"),
         };
         let reason = format!(
             "two runs of one seed differ: the scenario does something that the seed doesn't determine \
@@ -483,7 +481,7 @@ impl Exploration {
     fn simplest<F: Future<Output: Verdict>>(
         &self,
         runs: u64,
-        found: RunReport<()>,
+        found: Report,
         reason: &str,
         scenario: &impl Fn(SimServer) -> F,
     ) -> FailedRun {
@@ -499,13 +497,7 @@ impl Exploration {
             let same = reason.is_some_and(|reason| signature(&reason) == wanted);
             (same && allowed.suffice(&report)).then_some(report.tape)
         };
-        let (tape, tried) = match self.shrink_runs {
-            0 => (tape, 0),
-            most => {
-                let shrunk = shrink(tape, most, fails);
-                (shrunk.tape, shrunk.runs)
-            }
-        };
+        let Shrunk { tape, runs: tried } = shrink(tape, self.shrink_runs, fails);
         let options = self.options(seed);
         let (report, shown) = self.run(options, Scheduling::Replay(tape), scenario);
         let reason = shown.unwrap_or_else(|| format!("{reason}\n(but not when it was repeated)"));
@@ -524,6 +516,9 @@ fn left_over(seed: u64, reason: &str) -> ! {
         "with seed {seed}, a value that was left at the end of the run panicked when it was dropped:\n{reason}"
     )
 }
+
+const NOT_REPEATED: &str = "two runs with the same choices differ: the scenario does something that \
+    the choices don't determine\n";
 
 const STUCK: &str = "nothing can go on: every task waits for another task, or for something outside \
     the simulation (a timer of tokio, a thread, a socket)";
@@ -551,10 +546,8 @@ const PANICKED_AT: &str = "\npanicked at ";
 fn signature(reason: &str) -> (String, Option<&str>) {
     let line = reason.lines().next().unwrap_or_default();
     let words = line.chars().filter(|c| !c.is_ascii_digit()).collect();
-    let location = reason
-        .rsplit_once(PANICKED_AT)
-        .map(|(_, location)| location);
-    (words, location)
+    let location = reason.rsplit_once(PANICKED_AT);
+    (words, location.map(|(_, location)| location))
 }
 
 /// What a scenario may return: `()`, or a `Result<(), E>` whose error can be displayed.

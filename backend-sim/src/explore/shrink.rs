@@ -133,9 +133,8 @@ type Weight = (usize, usize, u64);
 
 fn weight(tape: &Tape) -> Weight {
     let set = tape.draws.iter().filter(|draw| draw.value != 0);
-    let last = tape.draws.iter().rposition(|draw| draw.value != 0);
     let sum = tape.draws.iter().map(|draw| u64::from(draw.value)).sum();
-    (set.count(), last.map_or(0, |last| last + 1), sum)
+    (set.count(), tape.trimmed_len(), sum)
 }
 
 /// Hashes a value, with the same result in every process.
@@ -231,12 +230,9 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
             let mut from = 0;
             while !self.is_spent() {
                 let set = self.set();
-                let Some(chunk) = set.get(from..set.len().min(from + size)) else {
+                let Some(chunk @ [_, ..]) = set.get(from..set.len().min(from + size)) else {
                     break;
                 };
-                if chunk.is_empty() {
-                    break;
-                }
                 let cleared = self.attempt(|tape| {
                     chunk.iter().for_each(|&at| tape.draws[at].value = 0);
                 });
@@ -306,12 +302,12 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
             let (mut fits, mut low) = (self.best.draws.get(at).map_or(0, |draw| draw.value), 1);
             while low < fits {
                 let middle = u32::midpoint(low, fits);
-                let set = |tape: &mut Tape| {
+                let lowered = self.attempt(|tape| {
                     if let Some(draw) = tape.draws.get_mut(at) {
                         draw.value = middle;
                     }
-                };
-                if self.attempt(set) {
+                });
+                if lowered {
                     fits = middle;
                 } else {
                     low = middle + 1;
@@ -322,10 +318,9 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
 
     /// Returns the indexes of the choices other than 0.
     fn set(&self) -> Vec<usize> {
-        let draws = self.best.draws.iter().enumerate();
-        draws
-            .filter(|(_, draw)| draw.value != 0)
-            .map(|(at, _)| at)
+        let draws = &self.best.draws;
+        (0..draws.len())
+            .filter(|&at| draws[at].value != 0)
             .collect()
     }
 }
@@ -371,11 +366,8 @@ mod tests {
             let high = |at: usize, least| draws.get(at).is_some_and(|draw| draw.value >= least);
             (high(100, 600) && high(200, 900)).then_some(tape)
         });
-        let left: Vec<_> = values(&shrunk.tape)
-            .into_iter()
-            .enumerate()
-            .filter(|(_, v)| *v != 0)
-            .collect();
+        let left = values(&shrunk.tape).into_iter().enumerate();
+        let left: Vec<_> = left.filter(|(_, value)| *value != 0).collect();
         assert_eq!(left, [(100, 600), (200, 900)]);
         assert!(shrunk.runs < 300, "{} runs", shrunk.runs);
     }

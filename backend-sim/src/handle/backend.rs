@@ -1,11 +1,10 @@
 //! One client's connection to the simulated server, as a [`LockBackend`].
 
 use std::fmt;
-use std::future::Future;
+use std::future::poll_fn;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use futures_core::Stream;
@@ -23,7 +22,7 @@ use crate::handle::runtime::SimRuntime;
 use crate::network::Network;
 use crate::network::calls::CallResult;
 use crate::network::event::{CallId, ClientIndex, CompareAndSet, Request, Response};
-use crate::record::{Call, ClientEvent, Event, ServerAnswer};
+use crate::record::{Call, Event, ServerAnswer};
 
 /// A client of a [`SimServer`](crate::SimServer): a process with one connection to the server.
 ///
@@ -78,92 +77,24 @@ impl fmt::Debug for SimBackend {
     }
 }
 
-/// The future of a call. It sends its request when it is first polled. Dropping it discards the
-/// response.
-struct CallFuture<'a> {
-    backend: &'a SimBackend,
-    turnstile: Turnstile<&'a Gate>,
-    call: Call,
-    progress: Progress,
+/// A call whose request was sent. Dropping it discards the response.
+struct SentCall<'a> {
+    world: &'a World,
+    id: CallId,
 }
 
-enum Progress {
-    Unsent(Request),
-    Sent(CallId),
-    Done,
-}
-
-impl CallFuture<'_> {
-    fn send(&self, request: Request, waker: &Waker) -> Result<CallId, BackendError> {
-        let world = self.backend.world();
-        world.clock.assert_paused();
-        world.assert_sound();
-        let request = (self.call, request);
-        self.backend
-            .act(|network, client, now| network.send(now, client, request, waker))
-    }
-
-    fn record_failure(&self, error: &BackendError) {
-        let (call, error) = (self.call, error.to_string());
-        self.backend.record(Event::Failed { call, error });
-    }
-}
-
-impl Future for CallFuture<'_> {
-    type Output = CallResult;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<CallResult> {
-        if self.turnstile.poll_open(cx).is_pending() {
-            return Poll::Pending;
-        }
-        let outcome = match std::mem::replace(&mut self.progress, Progress::Done) {
-            Progress::Unsent(request) => match self.send(request, cx.waker()) {
-                Ok(id) => {
-                    self.progress = Progress::Sent(id);
-                    return Poll::Pending;
-                }
-                Err(error) => Err(error),
-            },
-            Progress::Sent(id) => {
-                let world = self.backend.world();
-                let (poll, waiter) = world.act(|network, _| network.poll_call(id, cx.waker()));
-                // Dropping the waker may drop the task that is being polled, so it must happen
-                // outside the lock.
-                drop(waiter);
-                match poll {
-                    Poll::Pending => {
-                        self.progress = Progress::Sent(id);
-                        return Poll::Pending;
-                    }
-                    Poll::Ready(outcome) => outcome,
-                }
-            }
-            Progress::Done => return Poll::Pending,
-        };
-        if let Err(error) = &outcome {
-            self.record_failure(error);
-        }
-        Poll::Ready(outcome)
-    }
-}
-
-impl Drop for CallFuture<'_> {
+impl Drop for SentCall<'_> {
     fn drop(&mut self) {
-        if let Progress::Sent(id) = self.progress {
-            let world = self.backend.world();
-            // Dropping the waker may drop its task, so it must happen outside the lock.
-            let waiter = world.act(|network, _| network.forget(id));
-            drop(waiter);
-        }
+        // Dropping the waker may drop its task, so it must happen outside the lock.
+        let waiter = self.world.act(|network| network.forget(self.id));
+        drop(waiter);
     }
 }
 
 impl SimBackend {
-    pub(crate) fn new(world: &Arc<World>, client: ClientIndex, gate: Gate) -> Self {
-        let world = Arc::clone(world);
-        Self {
-            runtime: Arc::new(SimRuntime::new(world, client, gate)),
-        }
+    pub(crate) fn new(world: &Arc<World>, client: ClientIndex) -> Self {
+        let runtime = Arc::new(SimRuntime::new(Arc::clone(world), client));
+        Self { runtime }
     }
 
     pub(crate) fn world(&self) -> &Arc<World> {
@@ -181,13 +112,38 @@ impl SimBackend {
     }
 
     /// Sends a request and waits for its response, at most until the call times out.
-    fn call(&self, call: Call, request: Request) -> CallFuture<'_> {
-        CallFuture {
-            backend: self,
-            turnstile: Turnstile::new(self.gate()),
-            call,
-            progress: Progress::Unsent(request),
-        }
+    async fn call(&self, call: Call, request: Request) -> CallResult {
+        let exchange = async {
+            let outcome = self.exchange(call, request).await;
+            if let Err(error) = &outcome {
+                let error = error.to_string();
+                self.record(Event::Failed { call, error });
+            }
+            outcome
+        };
+        self.gate().clone().through(exchange).await
+    }
+
+    async fn exchange(&self, call: Call, request: Request) -> CallResult {
+        let world = self.world();
+        world.clock.assert_paused();
+        world.assert_sound();
+        let id = {
+            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
+            self.act(|network, client| network.send(client, (call, request), &waker))?
+        };
+        let sent = SentCall { world, id };
+        poll_fn(|cx| {
+            let (poll, before) = world.act(|network| {
+                let Network { calls, wakers, .. } = network;
+                calls.poll(sent.id, cx.waker(), wakers)
+            });
+            // Dropping the waker may drop the task that is being polled, so it must happen outside
+            // the lock.
+            drop(before);
+            poll
+        })
+        .await
     }
 
     /// Sends one command.
@@ -255,20 +211,18 @@ impl SimBackend {
             at,
         }));
         let Response { stamp, found, .. } = self.call(Call::CompareAndSet, request).await?;
-        Ok(Stamped {
-            stamp,
-            reply: found,
-        })
+        let reply = found;
+        Ok(Stamped { stamp, reply })
     }
 
     /// Acts on the network as this client.
-    pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Network, ClientIndex, Duration) -> T) -> T {
+    pub(crate) fn act<T>(&self, act: impl FnOnce(&mut Network, ClientIndex) -> T) -> T {
         let client = self.runtime.client;
-        self.world().act(|network, now| act(network, client, now))
+        self.world().act(|network| act(network, client))
     }
 
     pub(crate) fn record(&self, event: Event) {
-        self.act(|network, client, now| network.record(now, Some(client), event));
+        self.act(|network, client| network.record(Some(client), event));
     }
 }
 
@@ -319,8 +273,7 @@ impl LockBackend for SimBackend {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        let response = self.call(Call::Hello, Request::Hello).await?;
-        Ok(response.stamp)
+        Ok(self.call(Call::Hello, Request::Hello).await?.stamp)
     }
 
     /// All keys have the clock of the primary.
@@ -342,7 +295,7 @@ impl LockBackend for SimBackend {
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        let number = self.act(|network, client, _| network.add_subscription(client, session));
+        let number = self.act(|network, client| network.add_subscription(client, session));
         let stream = NotificationStream {
             world: Arc::clone(self.world()),
             client: self.runtime.client,
@@ -390,10 +343,8 @@ impl LockBackend for SimBackend {
     }
 
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
-        let response = self
-            .call(Call::List, Request::List(request.clone()))
-            .await?;
-        Ok(response.listed)
+        let request = Request::List(request.clone());
+        Ok(self.call(Call::List, request).await?.listed)
     }
 
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
@@ -402,11 +353,7 @@ impl LockBackend for SimBackend {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        self.act(|network, client, now| {
-            if network.close(now, client) {
-                network.record(now, Some(client), Event::Client(ClientEvent::Closed));
-            }
-        });
+        self.act(Network::close);
         Ok(())
     }
 }
@@ -416,7 +363,7 @@ struct NotificationStream {
     world: Arc<World>,
     client: ClientIndex,
     number: u64,
-    turnstile: Turnstile<Gate>,
+    turnstile: Turnstile,
 }
 
 impl Stream for NotificationStream {
@@ -426,19 +373,17 @@ impl Stream for NotificationStream {
         if self.turnstile.poll_open(cx).is_pending() {
             return Poll::Pending;
         }
-        let (poll, before) = self.world.act(|network, _| {
+        let (poll, before) = self.world.act(|network| {
             let state = &mut network.clients[self.client];
-            match state.subscriptions.get_mut(&self.number) {
-                None => (Poll::Ready(None), None),
-                Some(subscription) => match subscription.notifications.pop_front() {
-                    Some(notification) => (Poll::Ready(Some(notification)), None),
-                    None if subscription.ended => (Poll::Ready(None), None),
-                    None => {
-                        let before = network.wakers.replace(&mut subscription.waiter, cx.waker());
-                        (Poll::Pending, before)
-                    }
-                },
+            let Some(subscription) = state.subscriptions.get_mut(&self.number) else {
+                return (Poll::Ready(None), None);
+            };
+            let next = subscription.notifications.pop_front();
+            if next.is_some() || subscription.ended {
+                return (Poll::Ready(next), None);
             }
+            let before = network.wakers.replace(&mut subscription.waiter, cx.waker());
+            (Poll::Pending, before)
         });
         drop(before);
         poll
@@ -449,7 +394,7 @@ impl Drop for NotificationStream {
     fn drop(&mut self) {
         let subscription = self
             .world
-            .act(|network, now| network.drop_subscription(now, self.client, self.number));
+            .act(|network| network.drop_subscription(self.client, self.number));
         // Dropping the waker may drop its task, so it must happen outside the lock.
         drop(subscription);
     }

@@ -6,13 +6,14 @@ use std::time::Duration;
 
 use crate::engine::local_clock::LocalClock;
 use crate::handle::SimBackend;
+use crate::network::Network;
 use crate::network::options::Latency;
 use crate::record::{Call, ClientEvent, Event, Fault};
 
 impl SimBackend {
     /// Returns the name that the client was created with.
     pub fn name(&self) -> String {
-        self.act(|network, client, _| network.clients[client].name.to_string())
+        self.act(|network, client| network.clients[client].name.to_string())
     }
 
     /// Pauses the client, as SIGSTOP, a long garbage collection or a suspended laptop does. Does
@@ -68,7 +69,7 @@ impl SimBackend {
         if self.gate().is_shut() {
             self.record(Event::Client(ClientEvent::Resumed));
             self.gate().open();
-            self.act(|network, client, now| network.try_subscribe(now, client));
+            self.act(Network::try_subscribe);
         }
     }
 
@@ -78,7 +79,7 @@ impl SimBackend {
     }
 
     pub(crate) fn is_killed(&self) -> bool {
-        self.act(|network, client, _| network.clients[client].killed)
+        self.act(|network, client| network.clients[client].killed)
     }
 
     /// Kills the client, as SIGKILL does. Its connection breaks, and none of its code runs again.
@@ -105,10 +106,10 @@ impl SimBackend {
     /// ```
     pub fn kill(&self) {
         self.gate().shut();
-        self.act(|network, client, now| {
+        self.act(|network, client| {
             if !std::mem::replace(&mut network.clients[client].killed, true) {
-                network.record(now, Some(client), Event::Client(ClientEvent::Killed));
-                network.lose_connection(now, client);
+                network.record(Some(client), Event::Client(ClientEvent::Killed));
+                network.lose_connection(client);
             }
         });
     }
@@ -140,7 +141,7 @@ impl SimBackend {
     /// # }
     /// ```
     pub async fn run<F: Future>(&self, future: F) -> F::Output {
-        self.gate().through(future).await
+        self.gate().clone().through(future).await
     }
 
     /// Adds a note to the log, in the client's column. Use it for what your code reads, writes or
@@ -158,11 +159,11 @@ impl SimBackend {
     /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
     /// subscribed again.
     pub fn drop_connection(&self) {
-        self.act(|network, client, now| {
+        self.act(|network, client| {
             let event = Event::Client(ClientEvent::ConnectionDropped);
-            network.record(now, Some(client), event);
-            network.lose_connection(now, client);
-            network.try_subscribe(now, client);
+            network.record(Some(client), event);
+            network.lose_connection(client);
+            network.try_subscribe(client);
         });
     }
 
@@ -171,7 +172,7 @@ impl SimBackend {
     /// [`Missed`](leasehold_api::Notification::Missed), and a second one when the client is
     /// subscribed at the primary.
     pub fn follow_primary(&self) {
-        self.act(|network, client, now| network.follow_primary(now, client));
+        self.act(Network::follow_primary);
     }
 
     /// Sends the client's requests to the replica that was [cut off](crate::SimServer::cut_off_replica)
@@ -182,14 +183,14 @@ impl SimBackend {
     /// Panics if no replica was cut off.
     #[track_caller]
     pub fn visit_replica(&self) {
-        let possible = self.act(|network, client, now| network.visit_replica(now, client, true));
+        let possible = self.act(|network, client| network.visit_replica(client, true));
         assert!(possible, "no replica was cut off");
     }
 
     /// Sends the client's requests to the primary again, after
     /// [`visit_replica`](Self::visit_replica).
     pub fn leave_replica(&self) {
-        self.act(|network, client, now| network.visit_replica(now, client, false));
+        self.act(|network, client| network.visit_replica(client, false));
     }
 
     /// Drops all messages from and to the client until [`rejoin`](Self::rejoin). Nothing reports
@@ -204,9 +205,9 @@ impl SimBackend {
     }
 
     fn set_isolated(&self, isolated: bool, event: ClientEvent) {
-        self.act(|network, client, now| {
+        self.act(|network, client| {
             network.clients[client].isolated = isolated;
-            network.record(now, Some(client), Event::Client(event));
+            network.record(Some(client), Event::Client(event));
         });
     }
 
@@ -250,24 +251,24 @@ impl SimBackend {
     }
 
     fn add_fault(&self, call: Option<Call>, fault: Fault) {
-        self.act(|network, client, _| network.clients[client].faults.inject(call, fault));
+        self.act(|network, client| network.clients[client].faults.inject(call, fault));
     }
 
     /// Returns how many injected faults have not happened yet. Assert that it is 0, so that your
     /// test doesn't pass without its fault.
     pub fn pending_faults(&self) -> usize {
-        self.act(|network, client, _| network.clients[client].faults.pending())
+        self.act(|network, client| network.clients[client].faults.pending())
     }
 
     /// Removes the injected faults that have not happened yet.
     pub fn clear_faults(&self) {
-        self.act(|network, client, _| network.clients[client].faults.clear());
+        self.act(|network, client| network.clients[client].faults.clear());
     }
 
     /// Sets the latency of this client's messages, in both directions. Messages in flight keep
     /// theirs.
     pub fn set_latency(&self, latency: Latency) {
-        self.act(|network, client, _| network.clients[client].latency = latency);
+        self.act(|network, client| network.clients[client].latency = latency);
     }
 
     /// Sets the rate error of the client's clock, in parts per million: positive is fast, negative
@@ -294,9 +295,9 @@ impl SimBackend {
     }
 
     fn change_clock(&self, event: ClientEvent, change: impl FnOnce(&mut LocalClock, Duration)) {
-        self.act(|network, client, now| {
-            change(&mut network.clients[client].clock, now);
-            network.record(now, Some(client), Event::Client(event));
+        self.act(|network, client| {
+            change(&mut network.clients[client].clock, network.now);
+            network.record(Some(client), Event::Client(event));
         });
         self.runtime.drifts.store(true, Ordering::Relaxed);
     }
@@ -304,6 +305,6 @@ impl SimBackend {
     /// Sets whether pushes to this client may overtake each other and the replies, as on a separate
     /// connection. By default, everything that the server sends to a client arrives in order.
     pub fn set_unordered_pushes(&self, unordered: bool) {
-        self.act(|network, client, _| network.clients[client].unordered_pushes = unordered);
+        self.act(|network, client| network.clients[client].unordered_pushes = unordered);
     }
 }

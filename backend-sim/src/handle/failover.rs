@@ -8,7 +8,7 @@ use crate::handle::{SimBackend, SimServer};
 use crate::network::Network;
 use crate::network::event::ClientIndex;
 use crate::network::options::Latency;
-use crate::record::{Reads, Tail};
+use crate::record::{Reads, ServerEvent, Tail};
 
 impl SimServer {
     /// Switches over to a replica with all data, as a graceful failover does (`FAILOVER` and
@@ -61,20 +61,16 @@ impl SimServer {
     pub fn switch_over(&self, ahead: Duration, staying: &[SimBackend]) {
         assert_step(ahead);
         let staying = self.indices(staying);
-        let possible = self.world().act(|network, now| {
-            let possible = network.has_one_primary();
-            if possible {
-                network.switch_over(now, ahead, &staying);
-            }
-            possible
-        });
+        let possible = self
+            .world()
+            .act(|network| network.switch_over(ahead, &staying));
         assert!(possible, "a switchover needs a single primary that runs");
     }
 
     /// Sets how much later a replica has the messages that it [relays](Self::switch_over). The
     /// default is [`Latency::ZERO`]. The latency of the client adds to it.
     pub fn set_replication_lag(&self, lag: Latency) {
-        self.world().act(|network, _| network.replication_lag = lag);
+        self.world().act(|network| network.replication_lag = lag);
     }
 
     /// A replica loses its link to the primary, so it keeps the data of this moment. Clients that
@@ -112,7 +108,7 @@ impl SimServer {
     /// ```
     pub fn cut_off_replica(&self, reads: Reads) {
         self.world()
-            .act(|network, now| network.cut_off_replica(now, reads));
+            .act(|network| network.change_server(ServerEvent::ReplicaCutOff { reads }));
     }
 
     /// Fails over to a replica that lacks the latest writes. The old primary is gone. The replica
@@ -139,8 +135,7 @@ impl SimServer {
     #[track_caller]
     pub fn fail_over(&self, lost: Tail) {
         self.assert_journal();
-        self.world()
-            .act(|network, now| network.fail_over(now, lost));
+        self.world().act(|network| network.fail_over(lost));
     }
 
     /// Makes a replica that lacks the latest writes a second primary, until [`heal`](Self::heal).
@@ -156,13 +151,7 @@ impl SimServer {
     pub fn split(&self, lost: Tail, staying: &[SimBackend]) {
         self.assert_journal();
         let staying = self.indices(staying);
-        let possible = self.world().act(|network, now| {
-            let possible = network.has_one_primary();
-            if possible {
-                network.split(now, lost, &staying);
-            }
-            possible
-        });
+        let possible = self.world().act(|network| network.split(lost, &staying));
         assert!(possible, "a split needs a single primary that runs");
     }
 
@@ -175,7 +164,7 @@ impl SimServer {
 
     #[track_caller]
     pub(super) fn assert_journal(&self) {
-        let journal = self.world().act(|network, _| network.options.journal);
+        let journal = self.world().act(|network| network.options.journal);
         assert!(
             journal > 0,
             "to lose commands, the server needs a journal: use SimOptions::journal"

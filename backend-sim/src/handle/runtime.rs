@@ -1,11 +1,8 @@
 //! Time, tasks and randomness of one simulated client.
 
 use std::fmt;
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
 use std::time::Duration;
 
 use leasehold_api::bounds::MAX_LABEL_BYTES;
@@ -13,7 +10,8 @@ use leasehold_api::{BoxFuture, Moment, Runtime};
 
 use crate::driver::sleep::Sleep;
 use crate::driver::world::World;
-use crate::engine::gate::{Gate, Turnstile};
+use crate::engine::gate::Gate;
+use crate::engine::local_clock::LocalClock;
 use crate::network::event::ClientIndex;
 
 /// The [`Runtime`] of one simulated client.
@@ -43,14 +41,23 @@ impl fmt::Debug for SimRuntime {
 const BOOTED_AGO: Duration = Duration::from_secs(1_000);
 
 impl SimRuntime {
-    pub(crate) fn new(world: Arc<World>, client: ClientIndex, gate: Gate) -> Self {
-        let process = process_id(client);
+    pub(crate) fn new(world: Arc<World>, client: ClientIndex) -> Self {
         Self {
-            world,
             client,
-            gate,
-            booted: BOOTED_AGO.saturating_mul(process),
+            gate: world.act(|network| network.clients[client].gate.clone()),
+            world,
+            booted: BOOTED_AGO.saturating_mul(process_id(client)),
             drifts: AtomicBool::new(false),
+        }
+    }
+
+    /// Converts a time by the client's clock, unless that shows true time.
+    fn convert(&self, time: Duration, by: fn(&LocalClock, Duration) -> Duration) -> Duration {
+        if self.drifts.load(Ordering::Relaxed) {
+            self.world
+                .act(|network| by(&network.clients[self.client].clock, time))
+        } else {
+            time
         }
     }
 }
@@ -61,34 +68,19 @@ fn process_id(client: ClientIndex) -> u32 {
 
 impl Runtime for SimRuntime {
     fn now(&self) -> Moment {
-        let elapsed = self.world.clock.elapsed();
-        let shown = if self.drifts.load(Ordering::Relaxed) {
-            self.world
-                .act(|network, _| network.clients[self.client].clock.show(elapsed))
-        } else {
-            elapsed
-        };
+        let shown = self.convert(self.world.clock.elapsed(), LocalClock::show);
         Moment::from_origin(self.booted.saturating_add(shown))
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
-        let duration = if self.drifts.load(Ordering::Relaxed) {
-            self.world
-                .act(|network, _| network.clients[self.client].clock.true_span(duration))
-        } else {
-            duration
-        };
-        Box::pin(Gated {
-            future: Sleep::of(Arc::clone(&self.world), duration),
-            turnstile: Turnstile::new(self.gate.clone()),
-        })
+        let duration = self.convert(duration, LocalClock::true_span);
+        let sleep = Sleep::new(Arc::clone(&self.world), duration, false);
+        Box::pin(self.gate.clone().through(sleep))
     }
 
     fn spawn(&self, future: BoxFuture<'static, ()>) {
-        let turnstile = Turnstile::new(self.gate.clone());
-        self.world
-            .ready
-            .spawn(Box::pin(Gated { future, turnstile }));
+        let gated = self.gate.clone().through(future);
+        self.world.ready.spawn(Box::pin(gated));
     }
 
     fn process_id(&self) -> u32 {
@@ -98,36 +90,14 @@ impl Runtime for SimRuntime {
     fn default_label(&self) -> String {
         let name = self
             .world
-            .act(|network, _| network.clients[self.client].name.clone());
-        let mut label = String::new();
-        for c in name.chars() {
-            if label.len() + c.len_utf8() > MAX_LABEL_BYTES {
-                break;
-            }
-            label.push(c);
-        }
-        label
+            .act(|network| network.clients[self.client].name.clone());
+        let chars = name.char_indices();
+        let fits = |(at, c): &(usize, char)| at + c.len_utf8() <= MAX_LABEL_BYTES;
+        chars.take_while(fits).map(|(_, c)| c).collect()
     }
 
     fn fill_random(&self, bytes: &mut [u8]) {
         self.world
-            .act(|network, _| network.clients[self.client].identities.fill(bytes));
-    }
-}
-
-/// A future that is polled only while its client's gate is open.
-struct Gated<F> {
-    future: F,
-    turnstile: Turnstile<Gate>,
-}
-
-impl<F: Future<Output = ()> + Unpin> Future for Gated<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        match self.turnstile.poll_open(cx) {
-            Poll::Ready(()) => Pin::new(&mut self.future).poll(cx),
-            Poll::Pending => Poll::Pending,
-        }
+            .act(|network| network.clients[self.client].identities.fill(bytes));
     }
 }

@@ -1,10 +1,9 @@
 //! The handle to a simulation.
 
-use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{Key, ServerTime, SessionId};
+use leasehold_api::{InspectReply, Key, ServerTime, SessionId};
 
 use crate::driver;
 use crate::driver::sleep::Sleep;
@@ -107,13 +106,12 @@ impl SimServer {
     /// ```
     #[track_caller]
     pub fn with_options(options: SimOptions) -> Self {
-        match environment::requested() {
-            RequestedRun::Nothing => Self::with_scheduling(options, Scheduling::Random),
-            RequestedRun::Seed(seed) => {
-                Self::with_scheduling(SimOptions { seed, ..options }, Scheduling::Random)
-            }
-            RequestedRun::Replay(tape) => Self::with_scheduling(options, Scheduling::Replay(tape)),
-        }
+        let (seed, scheduling) = match environment::requested() {
+            RequestedRun::Nothing => (options.seed, Scheduling::Random),
+            RequestedRun::Seed(seed) => (seed, Scheduling::Random),
+            RequestedRun::Replay(tape) => (options.seed, Scheduling::Replay(tape)),
+        };
+        Self::with_scheduling(SimOptions { seed, ..options }, scheduling)
     }
 
     /// Starts a server whose choices follow `scheduling`, for example to replay a run. It ignores
@@ -145,9 +143,8 @@ impl SimServer {
     /// Sets the observer, which replaces the previous one.
     pub fn observe(&self, observer: impl Observer + 'static) {
         let observer: Box<dyn Observer> = Box::new(observer);
-        let before = self
-            .world
-            .act(|network, _| network.observer.replace(observer));
+        let before = self.world.act(|network| network.observer.replace(observer));
+        // It is user code, so it is dropped outside the lock.
         drop(before);
     }
 
@@ -157,22 +154,16 @@ impl SimServer {
     /// [label](leasehold_api::Runtime::default_label) of its lock client. Give each client its own
     /// name, because clients with the same name share a column.
     pub fn client(&self, name: &str) -> SimBackend {
-        let (index, gate) = self.world.act(|network, _| {
-            let index = network.add_client(name);
-            (index, network.clients[index].gate.clone())
-        });
-        SimBackend::new(&self.world, index, gate)
+        let index = self.world.act(|network| network.add_client(name));
+        SimBackend::new(&self.world, index)
     }
 
     /// Returns the clients that were created so far.
     pub(crate) fn clients(&self) -> Vec<SimBackend> {
-        let gates = |network: &mut Network, _| -> Vec<_> {
-            let clients = network.clients.iter();
-            clients.map(|client| client.gate.clone()).collect()
-        };
-        let gates = self.world.act(gates).into_iter().enumerate();
-        gates
-            .map(|(client, gate)| SimBackend::new(&self.world, client, gate))
+        let count = self.world.act(|network| network.clients.len());
+        let clients = 0..count;
+        clients
+            .map(|client| SimBackend::new(&self.world, client))
             .collect()
     }
 
@@ -211,7 +202,7 @@ impl SimServer {
     /// # }
     /// ```
     pub async fn advance(&self, by: Duration) {
-        Sleep::last(&*self.world, by).await;
+        Sleep::new(&*self.world, by, true).await;
     }
 
     /// Stops the server. Its connections break, and until [`start`](Self::start) calls return
@@ -255,13 +246,12 @@ impl SimServer {
         if matches!(data, Data::AllBut(_)) {
             self.assert_journal();
         }
-        self.world
-            .act(|network, now| network.start_server(now, data));
+        self.world.act(|network| network.start_server(data));
     }
 
     /// Returns whether the server runs.
     pub fn is_up(&self) -> bool {
-        self.world.act(|network, _| network.servers.primary.up)
+        self.world.act(|network| network.servers.primary.up)
     }
 
     /// Stops the server and starts it at once.
@@ -270,13 +260,8 @@ impl SimServer {
     /// Panics as [`start`](Self::start) does.
     #[track_caller]
     pub fn restart(&self, data: Data) {
-        if matches!(data, Data::AllBut(_)) {
-            self.assert_journal();
-        }
-        self.world.act(|network, now| {
-            network.stop_server(now);
-            network.start_server(now, data);
-        });
+        self.stop();
+        self.start(data);
     }
 
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.
@@ -321,7 +306,7 @@ impl SimServer {
     pub fn foreign(&self, key: impl AsRef<str>) -> Option<String> {
         let key = valid_key(key);
         self.world
-            .act(|network, _| network.servers.primary.store.foreign(&key))
+            .act(|network| network.servers.primary.store.foreign(&key))
     }
 
     /// Makes the server publish nothing until [`allow_publish`](Self::allow_publish), like a server
@@ -359,40 +344,39 @@ impl SimServer {
     }
 
     fn change(&self, event: ServerEvent) {
-        self.world
-            .act(|network, now| network.change_server(now, event));
+        self.world.act(|network| network.change_server(event));
     }
 
     /// Returns the time of the server's clock.
     pub fn server_time(&self) -> ServerTime {
         self.world
-            .act(|network, now| network.servers.primary.store.stamp(now).at)
+            .act(|network| network.servers.primary.store.stamp(network.now).at)
     }
 
     /// Returns how many subscriptions to a session's channel the server has.
     pub fn listeners(&self, session: SessionId) -> u32 {
         self.world
-            .act(|network, _| network.servers.primary.store.listeners(session))
+            .act(|network| network.servers.primary.store.listeners(session))
     }
 
     /// Returns the events so far, oldest first. [`replay`](crate::replay) can execute them again if
     /// the log is complete ([`SimOptions::log_limit`]).
     pub fn log(&self) -> Vec<Entry> {
         self.world
-            .act(|network, _| network.log.entries().cloned().collect())
+            .act(|network| network.log.entries().cloned().collect())
     }
 
     /// Returns the messages so far, in the order in which they were sent. The
     /// [log limit](SimOptions::log_limit) applies to them too.
     pub fn messages(&self) -> Vec<Message> {
         self.world
-            .act(|network, _| network.log.messages().cloned().collect())
+            .act(|network| network.log.messages().cloned().collect())
     }
 
     /// Returns the history of the run so far.
     pub fn history(&self) -> History {
         self.world
-            .act(|network, _| History::of(&network.log, network.client_names()))
+            .act(|network| History::of(&network.log, network.client_names()))
     }
 
     /// Returns the run so far as text, as [`History::text`] does. Print it when a test fails, or
@@ -423,11 +407,8 @@ impl SimServer {
     /// Returns a line of text for each holder and each waiter, or an empty string if there are
     /// none.
     pub fn left_behind(&self) -> String {
-        let busy = self
-            .world
-            .act(|network, now| network.servers.primary.store.busy(now));
         let mut text = String::new();
-        for (key, state) in &busy {
+        for (key, state) in &self.busy() {
             // Writing to a string cannot fail.
             let _ = words::write_state(&mut text, key, state);
         }
@@ -436,11 +417,15 @@ impl SimServer {
 
     /// How long the lease of each holder lasts from now on.
     pub(crate) fn leases_left(&self) -> Vec<Duration> {
-        let busy = self
-            .world
-            .act(|network, now| network.servers.primary.store.busy(now));
+        let busy = self.busy();
         let holders = busy.iter().flat_map(|(_, state)| &state.holders);
         holders.map(|holder| holder.remaining).collect()
+    }
+
+    /// Returns the keys that have holders or waiters, with their states.
+    fn busy(&self) -> Vec<(Key, InspectReply)> {
+        self.world
+            .act(|network| network.servers.primary.store.busy(network.now))
     }
 
     /// Asserts that no key has a holder or a waiter.
@@ -452,16 +437,8 @@ impl SimServer {
     /// Panics if there are holders or waiters. The message lists them.
     #[track_caller]
     pub fn assert_idle(&self) {
-        let left = self.left_behind();
-        let mut message = String::new();
-        if !left.is_empty() {
-            let _ = write!(
-                message,
-                "something is left behind at {}:\n{left}",
-                words::seconds(self.elapsed())
-            );
-        }
-        assert!(left.is_empty(), "{message}");
+        let (left, at) = (self.left_behind(), words::seconds(self.elapsed()));
+        assert!(left.is_empty(), "something is left behind at {at}:\n{left}");
     }
 }
 
@@ -483,15 +460,14 @@ const PRINTED: usize = 300;
 fn print(network: &Network) {
     let seed = network.choices.tape().seed;
     let text = History::of(&network.log, network.client_names()).text();
-    let lines: Vec<&str> = text.lines().collect();
-    let hidden = lines.len().saturating_sub(PRINTED);
+    let hidden = text.lines().count().saturating_sub(PRINTED);
     eprintln!("\ntimeline of the simulation with seed {seed}:");
     if hidden > 0 {
         eprintln!("({hidden} earlier lines are left out)");
     }
-    for line in &lines[hidden..] {
-        eprintln!("{line}");
-    }
+    text.lines()
+        .skip(hidden)
+        .for_each(|line| eprintln!("{line}"));
     eprintln!("\nto repeat it: {}", command_with_seed(seed));
 }
 

@@ -83,7 +83,7 @@ impl SimServer {
     /// # Cancel safety
     /// This method is cancel safe: dropping the future cancels the sleep.
     pub async fn sleep(&self, duration: Duration) {
-        Sleep::of(&**self.world(), duration).await;
+        Sleep::new(&**self.world(), duration, false).await;
     }
 
     /// Awaits a future for at most `duration` of virtual time. Returns `None` if it doesn't
@@ -105,12 +105,10 @@ impl SimServer {
     /// ```
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        let mut sleep = Sleep::of(&**self.world(), duration);
-        poll_fn(|cx| {
-            if let Poll::Ready(output) = future.as_mut().poll(cx) {
-                return Poll::Ready(Some(output));
-            }
-            Pin::new(&mut sleep).poll(cx).map(|()| None)
+        let mut sleep = Sleep::new(&**self.world(), duration, false);
+        poll_fn(|cx| match future.as_mut().poll(cx) {
+            Poll::Ready(output) => Poll::Ready(Some(output)),
+            Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),
         })
         .await
     }
@@ -150,17 +148,17 @@ impl SimServer {
     /// ```
     pub fn draw(&self, bound: u32) -> u32 {
         self.world()
-            .act(|network, _| network.choices.draw(Site::User, bound))
+            .act(|network| network.choices.draw(Site::User, bound))
     }
 
     /// Returns the choices so far. The tape has no draws if they are not
     /// [recorded](crate::SimOptions::recording).
     pub fn tape(&self) -> Tape {
-        self.world().act(|network, _| network.choices.tape())
+        self.world().act(|network| network.choices.tape())
     }
 
     /// Returns a hash of the run so far, as in [`RunReport::trace`](crate::RunReport::trace).
     pub fn trace(&self) -> u64 {
-        self.world().act(|network, _| network.choices.trace.value())
+        self.world().act(|network| network.choices.trace.value())
     }
 }

@@ -108,6 +108,15 @@ impl History {
     }
 }
 
+/// Returns the first lane whose last interval has ended by `at`. Adds one if there is none.
+pub(crate) fn first_free(lanes: &mut Vec<Duration>, at: Duration) -> usize {
+    let free = lanes.iter().position(|end| *end <= at);
+    free.unwrap_or_else(|| {
+        lanes.push(Duration::ZERO);
+        lanes.len() - 1
+    })
+}
+
 /// Returns when a message arrived or was lost; `None` while it is in flight.
 pub(crate) const fn ended_at(fate: Fate) -> Option<Duration> {
     match fate {

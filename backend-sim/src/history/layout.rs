@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::history::data::{History, ended_at};
+use crate::history::data::{History, ended_at, first_free};
 use crate::history::spans::{Absence, Span, absences, spans};
 use crate::record::{Content, Event, Fate, Message};
 
@@ -132,12 +132,8 @@ impl Layout {
     /// the middle, so that arrows are short.
     pub(crate) fn x(&self, client: Option<&str>) -> i32 {
         let middle = self.columns.len().div_ceil(2);
-        let position = match client.and_then(|name| self.columns.iter().position(|c| **c == *name))
-        {
-            Some(column) if column < middle => column,
-            Some(column) => column + 1,
-            None => middle,
-        };
+        let column = client.and_then(|name| self.columns.iter().position(|c| **c == *name));
+        let position = column.map_or(middle, |at| if at < middle { at } else { at + 1 });
         TIME_WIDTH + COLUMN / 2 + COLUMN * i32::try_from(position).unwrap_or(0)
     }
 
@@ -148,16 +144,7 @@ impl Layout {
 
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         let index = self.instants.partition_point(|instant| instant.at < at);
-        let last = self.instants.len().saturating_sub(1);
-        self.instants
-            .get(index.min(last))
-            .copied()
-            .unwrap_or(Instant {
-                at,
-                first: TOP,
-                last: TOP,
-                rows: 0,
-            })
+        self.instants[index.min(self.instants.len() - 1)]
     }
 
     /// Returns the entries about faults of a message.
@@ -211,21 +198,15 @@ impl Layout {
         let mut bars = Vec::new();
         for span in &self.spans {
             let lanes = ends.entry(Arc::clone(&span.client)).or_default();
-            let free = lanes.iter().position(|end| *end <= span.from);
-            let lane = free.unwrap_or_else(|| {
-                lanes.push(Duration::ZERO);
-                lanes.len() - 1
-            });
+            let lane = first_free(lanes, span.from);
             lanes[lane] = span.to;
             // Alternates between the left and the right of the client's line, further out each
             // time.
             let side = i32::try_from(lane.div_ceil(2)).unwrap_or(0) * BAR_STEP;
-            let side = if lane % 2 == 0 { -side } else { side };
-            let row = |row: Option<usize>| row.map(|row| self.rows[row]);
-            let top = row(span.rows.0);
-            let top = top.unwrap_or(self.instant(span.from).last);
-            let bottom = row(span.rows.1);
-            let bottom = bottom.unwrap_or(self.instant(span.to).first);
+            let side = if lane.is_multiple_of(2) { -side } else { side };
+            let (from, to) = span.rows;
+            let top = from.map_or(self.instant(span.from).last, |row| self.rows[row]);
+            let bottom = to.map_or(self.instant(span.to).first, |row| self.rows[row]);
             bars.push(Bar {
                 x: self.x(Some(&span.client)) + side,
                 top,

@@ -67,15 +67,11 @@ fn write_page(out: &mut String, history: &History, layout: &Layout) -> fmt::Resu
     )?;
     write_head(out, history, layout)?;
     write_overview(out, history, layout)?;
-    let longest = history
-        .entries
-        .iter()
-        .map(|entry| entry_text(entry).chars().count())
-        .max();
-    let longest = i32::try_from(longest.unwrap_or(0) + widest_name(layout) + 4).unwrap_or(i32::MAX);
-    let width = layout
-        .text_x()
-        .saturating_add(longest.saturating_mul(CHARACTER));
+    let texts = history.entries.iter().map(entry_text);
+    let longest = texts.map(|text| text.chars().count()).max().unwrap_or(0);
+    let longest = i32::try_from(longest + widest_name(layout) + 4).unwrap_or(i32::MAX);
+    let longest = longest.saturating_mul(CHARACTER);
+    let width = layout.text_x().saturating_add(longest);
     writeln!(out, "<div class=\"scroll\" style=\"min-width:{width}px\">")?;
     write_headings(out, layout)?;
     let height = layout.height;
@@ -168,11 +164,8 @@ fn write_overview(out: &mut String, history: &History, layout: &Layout) -> fmt::
                 "<rect class=\"{class} {color}\" x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"10\"/>"
             )?;
         }
-        for absence in layout
-            .absences
-            .iter()
-            .filter(|a| a.client.as_ref() == Some(name))
-        {
+        let absences = layout.absences.iter();
+        for absence in absences.filter(|it| it.client.as_ref() == Some(name)) {
             let (from, to, top) = (x(absence.from), x(absence.to), y - 7);
             let wide = (to - from).max(1.0);
             writeln!(
@@ -180,10 +173,7 @@ fn write_overview(out: &mut String, history: &History, layout: &Layout) -> fmt::
                 "<g class=\"gone\"><rect x=\"{from:.1}\" y=\"{top}\" width=\"{wide:.1}\" height=\"14\"/></g>"
             )?;
         }
-        let faults = history
-            .entries
-            .iter()
-            .filter(|entry| kind(&entry.event) == "fault");
+        let faults = history.entries.iter().filter(|it| is_fault(&it.event));
         for entry in faults.filter(|entry| entry.client.as_ref() == Some(name)) {
             let (at, top) = (x(entry.at), y - 8);
             writeln!(out, "<path class=\"tick\" d=\"M{at:.1} {top}v16\"/>")?;
@@ -343,11 +333,7 @@ fn bar_text(span: &Span) -> String {
         SpanEnd::Forced => "until a forced release",
         SpanEnd::Forgotten => "until the server no longer knew it",
     };
-    let (from, to, long) = (
-        seconds(span.from),
-        seconds(span.to),
-        seconds(span.to - span.from),
-    );
+    let [from, to, long] = [span.from, span.to, span.to - span.from].map(seconds);
     let mut text =
         format!("{client} {how} {key:?}, attempt #{number}\n{from} to {to} ({long}), {end}");
     if let Some(token) = span.token {
@@ -384,24 +370,19 @@ fn write_row(
     let x = layout.x(if at_server { None } else { client });
     let (kind, at) = (kind(&entry.event), entry.at.as_secs_f64());
     let (subject, event) = (client.unwrap_or("server"), entry_text(entry));
-    let details = match entry.message.and_then(|number| message(history, number)) {
-        Some(message) => format!(
-            "{at:.6} s  {subject}: {event}\n{}",
-            message_text(history, layout, message)
-        ),
-        None => format!("{at:.6} s  {subject}: {event}"),
-    };
+    let cause = entry.message.and_then(|number| message(history, number));
+    let mut details = format!("{at:.6} s  {subject}: {event}");
+    if let Some(message) = cause {
+        let text = message_text(history, layout, message);
+        let _ = write!(details, "\n{text}");
+    }
+    let details = Escaped(details);
     write!(
         out,
-        "<g class=\"row {kind}\" data-at=\"{at:.6}\" data-t=\"{}\"",
-        Escaped(details)
+        "<g class=\"row {kind}\" data-at=\"{at:.6}\" data-t=\"{details}\""
     )?;
-    if let Some(number) = entry
-        .message
-        .and_then(|number| message(history, number))
-        .map(group)
-    {
-        write!(out, " data-m=\"{number}\"")?;
+    if let Some(group) = cause.map(group) {
+        write!(out, " data-m=\"{group}\"")?;
     }
     let (top, text_x) = (y - ROW / 2, layout.text_x());
     let name = i32::try_from(widest_name(layout)).unwrap_or(0) * CHARACTER;
@@ -479,10 +460,8 @@ fn write_message(
         Fate::Arrived(_) => (x1, y1),
         _ => (x0 + (x1 - x0) * 3 / 5, y0 + (y1 - y0) * 3 / 5),
     };
-    let (details, number) = (
-        Escaped(message_text(history, layout, message)),
-        group(message),
-    );
+    let details = Escaped(message_text(history, layout, message));
+    let number = group(message);
     write!(
         out,
         "<g class=\"msg {direction}{fault}\" data-m=\"{number}\" data-t=\"{details}\">\

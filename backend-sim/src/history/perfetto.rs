@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
 
-use crate::history::data::History;
+use crate::history::data::{History, first_free};
 use crate::history::json::Quoted;
 use crate::history::spans::{Span, absences, spans};
 use crate::history::words::{describe, describe_notification, name};
@@ -135,13 +135,7 @@ impl Output {
     ) -> usize {
         let to = to.max(from + Duration::from_micros(1));
         let lanes = self.lanes.entry((pid, base)).or_default();
-        let lane = match lanes.iter().position(|end| *end <= from) {
-            Some(lane) => lane,
-            None => {
-                lanes.push(Duration::ZERO);
-                lanes.len() - 1
-            }
-        };
+        let lane = first_free(lanes, from);
         let new = lanes[lane] == Duration::ZERO;
         lanes[lane] = to;
         let tid = base + lane;

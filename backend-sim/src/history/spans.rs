@@ -132,12 +132,9 @@ impl Spans {
         else {
             return;
         };
-        let id = self
-            .open
-            .keys()
-            .find(|(client, _, number)| *client == message.client && *number == sequence)
-            .cloned();
-        if let Some(id) = id {
+        let mut ids = self.open.keys();
+        let id = ids.find(|(client, _, number)| *client == message.client && *number == sequence);
+        if let Some(id) = id.cloned() {
             self.hold(message.sent, id, token, remaining);
         }
     }
@@ -170,12 +167,7 @@ impl Spans {
         command: &Command,
         reply: &Reply,
     ) {
-        let id = |operation: &Operation| {
-            let Operation {
-                session, sequence, ..
-            } = *operation;
-            (Arc::clone(client), session, sequence)
-        };
+        let id = |it: &Operation| (Arc::clone(client), it.session, it.sequence);
         match (command, reply) {
             (Command::Acquire(request), Reply::Acquire(reply)) => {
                 let id = id(&request.operation);
@@ -224,8 +216,9 @@ impl Spans {
                 Reply::ForceRelease(ForceReply::Forced { holders: 1.. }),
             ) if request.how == ForceMode::Now => {
                 let tokens = &request.tokens;
-                self.close_all(at, SpanEnd::Forced, |span| {
-                    span.key == *key && span.token.is_some_and(|token| tokens.contains(&token))
+                self.close_all(SpanEnd::Forced, |span| {
+                    let forced = span.token.is_some_and(|token| tokens.contains(&token));
+                    (forced && span.key == *key).then_some(at)
                 });
             }
             _ => {}
@@ -253,47 +246,30 @@ impl Spans {
             return;
         };
         if !span.is_hold() {
-            let hold = Span {
-                from: at,
-                rows: (self.row, None),
-                ..span.clone()
-            };
             // A wait of zero length still shows if other events happened during it.
             if span.rows.0 != self.row {
-                (span.to, span.end) = (at, SpanEnd::Became);
-                span.rows.1 = self.row;
-                self.done.push(span);
+                self.finish(span.clone(), at, SpanEnd::Became);
             }
-            span = hold;
+            (span.from, span.rows) = (at, (self.row, None));
         }
         span.token = Some(token);
         span.to = at + remaining;
         self.open.insert(id, span);
     }
 
-    fn convert(
-        &mut self,
-        at: Duration,
-        id: Id,
-        to: Mode,
-        token: FencingToken,
-        remaining: Duration,
-    ) {
-        let Some(mut span) = self.open.remove(&id) else {
-            return;
-        };
-        let converted = Span {
-            mode: to,
-            token: Some(token),
-            from: at,
-            to: at + remaining,
-            rows: (self.row, None),
-            ..span.clone()
-        };
-        (span.to, span.end) = (at, SpanEnd::Became);
-        span.rows.1 = self.row;
-        self.done.push(span);
-        self.open.insert(id, converted);
+    fn convert(&mut self, at: Duration, id: Id, to: Mode, token: FencingToken, left: Duration) {
+        if let Some(span) = self.open.remove(&id) {
+            self.finish(span.clone(), at, SpanEnd::Became);
+            let converted = Span {
+                mode: to,
+                token: Some(token),
+                from: at,
+                to: at + left,
+                rows: (self.row, None),
+                ..span
+            };
+            self.open.insert(id, converted);
+        }
     }
 
     fn extend(&mut self, at: Duration, id: &Id, remaining: Duration) {
@@ -304,9 +280,7 @@ impl Spans {
 
     fn server(&mut self, at: Duration, event: &ServerEvent) {
         match event {
-            ServerEvent::Started { data: Data::Lost } => {
-                self.close_all(at, SpanEnd::Forgotten, |_| true);
-            }
+            ServerEvent::Started { data: Data::Lost } => self.forget(at, |_| true),
             ServerEvent::Started {
                 data: Data::AllBut(lost),
             }
@@ -318,10 +292,10 @@ impl Spans {
                         self.executed.get(first).copied().unwrap_or(at)
                     }
                 };
-                self.close_all(at, SpanEnd::Forgotten, |span| since <= span.from);
+                self.forget(at, |span| since <= span.from);
             }
             ServerEvent::KeyRemoved { key } | ServerEvent::ForeignPlanted { key, .. } => {
-                self.close_all(at, SpanEnd::Forgotten, |span| span.key == *key);
+                self.forget(at, |span| span.key == *key);
             }
             // Leases end at times of the server's clock.
             ServerEvent::ClockStepped { forward, by } => {
@@ -336,37 +310,36 @@ impl Spans {
         }
     }
 
+    fn finish(&mut self, mut span: Span, at: Duration, end: SpanEnd) {
+        (span.to, span.end) = (at, end);
+        span.rows.1 = self.row.filter(|_| end != SpanEnd::Expired);
+        self.done.push(span);
+    }
+
     fn close(&mut self, at: Duration, id: &Id, end: SpanEnd) {
-        if let Some(mut span) = self.open.remove(id) {
-            (span.to, span.end) = (at, end);
-            span.rows.1 = self.row.filter(|_| end != SpanEnd::Expired);
-            self.done.push(span);
+        if let Some(span) = self.open.remove(id) {
+            self.finish(span, at, end);
         }
     }
 
-    fn close_all(&mut self, at: Duration, end: SpanEnd, which: impl Fn(&Span) -> bool) {
-        let ids: Vec<Id> = self
-            .open
-            .iter()
-            .filter(|(_, span)| which(span))
-            .map(|(id, _)| id.clone())
-            .collect();
-        for id in ids {
-            self.close(at, &id, end);
+    /// Closes the spans for which `ended` returns the time when they ended.
+    fn close_all(&mut self, end: SpanEnd, ended: impl Fn(&Span) -> Option<Duration>) {
+        let open = std::mem::take(&mut self.open);
+        for (id, span) in open {
+            match ended(&span) {
+                Some(at) => self.finish(span, at, end),
+                None => drop(self.open.insert(id, span)),
+            }
         }
+    }
+
+    fn forget(&mut self, at: Duration, which: impl Fn(&Span) -> bool) {
+        self.close_all(SpanEnd::Forgotten, |span| which(span).then_some(at));
     }
 
     /// Closes the spans that expired by `now`.
     fn expire(&mut self, now: Duration) {
-        let over: Vec<(Id, Duration)> = self
-            .open
-            .iter()
-            .filter(|(_, span)| span.to <= now)
-            .map(|(id, span)| (id.clone(), span.to))
-            .collect();
-        for (id, to) in over {
-            self.close(to, &id, SpanEnd::Expired);
-        }
+        self.close_all(SpanEnd::Expired, |span| (span.to <= now).then_some(span.to));
     }
 }
 

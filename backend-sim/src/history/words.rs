@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, ConvertReply, EndReason, ForceMode, ForceReply, InspectReply, Key, Kind,
-    Mode, NoteReply, Notification, PollReply, Refused, ReleaseReply, RenewReply,
+    AcquireReply, Acquired, ConvertReply, EndReason, ForceMode, ForceReply, InspectReply, Key,
+    Kind, Mode, NoteReply, Notification, PollReply, Queued, Refused, ReleaseReply, RenewReply,
 };
 
 use crate::record::{Call, ClientEvent, Data, Event, Fault, Reads, ServerAnswer, ServerEvent};
@@ -27,11 +27,9 @@ impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> 
 
 /// Escapes control characters, so that the text stays on one line.
 fn one_line(text: &str) -> String {
-    let escaped = |c: char| -> String {
-        match c.is_control() {
-            true => c.escape_default().collect(),
-            false => c.into(),
-        }
+    let escaped = |c: char| match c.is_control() {
+        true => c.escape_default().to_string(),
+        false => c.into(),
     };
     text.chars().map(escaped).collect()
 }
@@ -184,7 +182,19 @@ pub(crate) const fn name(call: Call) -> &'static str {
 
 fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fmt::Result {
     match command {
-        Command::Acquire(request) => write_acquire(f, request),
+        Command::Acquire(request) => {
+            let sequence = request.operation.sequence;
+            let (mode, lease) = (mode(request.mode), request.lease);
+            let waits = if request.wait.is_some() {
+                ", waits"
+            } else {
+                ""
+            };
+            write!(
+                f,
+                "acquire {key:?} #{sequence} {mode}, lease {lease:?}{waits}"
+            )
+        }
         Command::Poll(request) => write!(f, "poll {key:?} #{}", request.operation.sequence),
         Command::Renew(request) => {
             let sequence = request.operation.sequence;
@@ -210,90 +220,59 @@ fn write_command(f: &mut fmt::Formatter<'_>, key: &Key, command: &Command) -> fm
     }
 }
 
-fn write_acquire(f: &mut fmt::Formatter<'_>, request: &Acquire) -> fmt::Result {
-    let Acquire { key, lease, .. } = request;
-    let sequence = request.operation.sequence;
-    write!(f, "acquire {key:?} #{sequence} {}", mode(request.mode))?;
-    write!(f, ", lease {lease:?}")?;
-    if request.wait.is_some() {
-        f.write_str(", waits")?;
-    }
-    Ok(())
-}
-
 fn write_answer(f: &mut fmt::Formatter<'_>, answer: &ServerAnswer) -> fmt::Result {
     match answer {
         ServerAnswer::Foreign(found) => write!(f, "foreign value ({found})"),
-        ServerAnswer::Reply(Reply::Acquire(reply)) => write_acquire_reply(f, reply),
-        ServerAnswer::Reply(Reply::Poll(reply)) => match reply {
-            PollReply::Acquired(acquired) => {
-                write_acquire_reply(f, &AcquireReply::Acquired(*acquired))
-            }
-            PollReply::Queued(queued) => write_acquire_reply(f, &AcquireReply::Queued(*queued)),
-            PollReply::Gone(cause) => write!(f, "gone ({})", reason(*cause)),
-        },
-        ServerAnswer::Reply(Reply::Renew(reply)) => match reply {
-            RenewReply::Renewed { remaining, .. } => write!(f, "renewed, {remaining:?} left"),
-            RenewReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
-        },
-        ServerAnswer::Reply(Reply::Release(reply)) => match reply {
-            ReleaseReply::Released { holds_left: 0, .. } => write!(f, "released"),
-            ReleaseReply::Released { holds_left, .. } => {
-                write!(f, "released, {holds_left} holds left")
-            }
-            ReleaseReply::Left => write!(f, "left the queue"),
-            ReleaseReply::NotHeld(cause) => write!(f, "not held ({})", reason(*cause)),
-        },
-        ServerAnswer::Reply(Reply::Convert(reply)) => match reply {
-            ConvertReply::Converted { token, remaining } => {
-                write!(f, "converted, token {token}, {remaining:?} left")
-            }
-            ConvertReply::NotSoleHolder => write!(f, "not the sole holder"),
-            ConvertReply::WrongEpoch(holder) => write!(f, "wrong epoch: it is {}", holder.token),
-            ConvertReply::Lost(cause) => write!(f, "lost ({})", reason(*cause)),
-        },
-        ServerAnswer::Reply(Reply::Inspect(reply)) => {
-            let InspectReply {
-                holder_count,
-                waiter_count,
-                ..
-            } = reply;
-            write!(f, "holders: {holder_count}, waiters: {waiter_count}")
+        ServerAnswer::Reply(reply) => write_reply(f, reply),
+    }
+}
+
+fn write_reply(f: &mut fmt::Formatter<'_>, reply: &Reply) -> fmt::Result {
+    match reply {
+        Reply::Acquire(reply) => write_acquire_reply(f, reply),
+        Reply::Poll(PollReply::Acquired(acquired)) => write_acquired(f, acquired),
+        Reply::Poll(PollReply::Queued(queued)) => write_queued(f, queued),
+        Reply::Poll(PollReply::Gone(cause)) => write!(f, "gone ({})", reason(*cause)),
+        Reply::Renew(RenewReply::Renewed { remaining, .. }) => {
+            write!(f, "renewed, {remaining:?} left")
         }
-        ServerAnswer::Reply(Reply::ForceRelease(reply)) => match reply {
-            ForceReply::Forced { holders } => write!(f, "forced, holders: {holders}"),
-            ForceReply::WrongEpoch => write!(f, "wrong epoch"),
-        },
-        ServerAnswer::Reply(Reply::Note(reply)) => match reply {
-            NoteReply::Noted(note) => {
-                let (token, version) = (note.token, note.version);
-                write!(f, "noted: token {token}, version {version}")
-            }
-            NoteReply::Lost { reason: cause, .. } => write!(f, "lost ({})", reason(*cause)),
-        },
+        Reply::Release(ReleaseReply::Released { holds_left: 0, .. }) => write!(f, "released"),
+        Reply::Release(ReleaseReply::Released { holds_left, .. }) => {
+            write!(f, "released, {holds_left} holds left")
+        }
+        Reply::Release(ReleaseReply::Left) => write!(f, "left the queue"),
+        Reply::Release(ReleaseReply::NotHeld(cause)) => write!(f, "not held ({})", reason(*cause)),
+        Reply::Convert(ConvertReply::Converted { token, remaining }) => {
+            write!(f, "converted, token {token}, {remaining:?} left")
+        }
+        Reply::Convert(ConvertReply::NotSoleHolder) => write!(f, "not the sole holder"),
+        Reply::Convert(ConvertReply::WrongEpoch(holder)) => {
+            write!(f, "wrong epoch: it is {}", holder.token)
+        }
+        Reply::Inspect(reply) => {
+            let (holders, waiters) = (reply.holder_count, reply.waiter_count);
+            write!(f, "holders: {holders}, waiters: {waiters}")
+        }
+        Reply::ForceRelease(ForceReply::Forced { holders }) => {
+            write!(f, "forced, holders: {holders}")
+        }
+        Reply::ForceRelease(ForceReply::WrongEpoch) => write!(f, "wrong epoch"),
+        Reply::Note(NoteReply::Noted(note)) => {
+            let (token, version) = (note.token, note.version);
+            write!(f, "noted: token {token}, version {version}")
+        }
+        Reply::Renew(RenewReply::Lost(cause))
+        | Reply::Convert(ConvertReply::Lost(cause))
+        | Reply::Note(NoteReply::Lost { reason: cause, .. }) => {
+            write!(f, "lost ({})", reason(*cause))
+        }
     }
 }
 
 fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt::Result {
     match reply {
-        AcquireReply::Acquired(acquired) => {
-            write!(
-                f,
-                "acquired, token {}, {:?} left",
-                acquired.token, acquired.remaining
-            )?;
-            if acquired.holds > 1 {
-                write!(f, ", {} holds", acquired.holds)?;
-            }
-            Ok(())
-        }
-        AcquireReply::Queued(queued) => {
-            write!(
-                f,
-                "queued behind {}, polls in {:?}",
-                queued.ahead, queued.poll_after
-            )
-        }
+        AcquireReply::Acquired(acquired) => write_acquired(f, acquired),
+        AcquireReply::Queued(queued) => write_queued(f, queued),
         AcquireReply::Contended(contention) => {
             write!(f, "contended")?;
             if let Some(holder) = &contention.holder {
@@ -303,6 +282,20 @@ fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt:
         }
         AcquireReply::Refused(refused) => write!(f, "refused: {}", refusal(*refused)),
     }
+}
+
+fn write_acquired(f: &mut fmt::Formatter<'_>, acquired: &Acquired) -> fmt::Result {
+    let (token, left) = (acquired.token, acquired.remaining);
+    write!(f, "acquired, token {token}, {left:?} left")?;
+    match acquired.holds {
+        0 | 1 => Ok(()),
+        holds => write!(f, ", {holds} holds"),
+    }
+}
+
+fn write_queued(f: &mut fmt::Formatter<'_>, queued: &Queued) -> fmt::Result {
+    let (ahead, after) = (queued.ahead, queued.poll_after);
+    write!(f, "queued behind {ahead}, polls in {after:?}")
 }
 
 const fn refusal(refused: Refused) -> &'static str {
@@ -362,20 +355,15 @@ pub(crate) fn write_state(text: &mut String, key: &Key, state: &InspectReply) ->
         Some(Kind::Semaphore) => "semaphore",
         None => "unused",
     };
-    for holder in &state.holders {
-        let (label, left) = (&holder.label, holder.remaining);
-        let mode = mode(holder.mode);
+    let holders = state.holders.iter();
+    let holders = holders.map(|it| (&it.label, "holds", it.mode, it.remaining));
+    let waiters = state.waiters.iter();
+    let waiters = waiters.map(|it| (&it.label, "waits for", it.mode, it.waiter_remaining));
+    for (label, verb, its_mode, left) in holders.chain(waiters) {
+        let mode = mode(its_mode);
         writeln!(
             text,
-            "  {kind} {key:?}: {label:?} holds it ({mode}), {left:?} left"
-        )?;
-    }
-    for waiter in &state.waiters {
-        let (label, left) = (&waiter.label, waiter.waiter_remaining);
-        let mode = mode(waiter.mode);
-        writeln!(
-            text,
-            "  {kind} {key:?}: {label:?} waits for it ({mode}), {left:?} left"
+            "  {kind} {key:?}: {label:?} {verb} it ({mode}), {left:?} left"
         )?;
     }
     Ok(())

@@ -4,6 +4,7 @@ use std::task::{Poll, Waker};
 
 use leasehold_api::BackendError;
 use leasehold_api::bounds::CALL_TIMEOUT;
+use slab::Slab;
 
 use crate::engine::event_queue::EventId;
 use crate::engine::ready::{Wakers, Wakeup};
@@ -25,14 +26,11 @@ struct Pending {
 
 /// The calls of all clients.
 #[derive(Debug, Default)]
-pub(crate) struct Calls {
-    pending: Vec<Option<Pending>>,
-    free: Vec<u32>,
-}
+pub(crate) struct Calls(Slab<Pending>);
 
 impl Calls {
     pub(crate) fn begin(&mut self, client: ClientIndex, number: u64, waiter: Wakeup) -> CallId {
-        let pending = Some(Pending {
+        let index = self.0.insert(Pending {
             number,
             client,
             timeout: None,
@@ -40,18 +38,11 @@ impl Calls {
             timed_out: false,
             waiter: Some(waiter),
         });
-        let index = if let Some(index) = self.free.pop() {
-            self.pending[index as usize] = pending;
-            index
-        } else {
-            self.pending.push(pending);
-            u32::try_from(self.pending.len() - 1).expect("fewer than 2^32 calls at a time")
-        };
         CallId { index, number }
     }
 
     fn get(&mut self, id: CallId) -> Option<&mut Pending> {
-        let pending = self.pending.get_mut(id.index as usize)?.as_mut();
+        let pending = self.0.get_mut(id.index);
         pending.filter(|pending| pending.number == id.number)
     }
 
@@ -76,11 +67,8 @@ impl Calls {
             return (Poll::Ready(outcome), None);
         }
         if pending.timed_out {
-            let reason = format!("no reply within {CALL_TIMEOUT:?}");
-            return (
-                Poll::Ready(Err(BackendError::outcome_unknown(reason))),
-                None,
-            );
+            let error = BackendError::outcome_unknown(format!("no reply within {CALL_TIMEOUT:?}"));
+            return (Poll::Ready(Err(error)), None);
         }
         (Poll::Pending, wakers.replace(&mut pending.waiter, waker))
     }
@@ -110,23 +98,16 @@ impl Calls {
         if self.get(id).is_none() {
             return (None, None);
         }
-        self.free.push(id.index);
-        let pending = self.pending[id.index as usize].take();
-        pending.map_or((None, None), |pending| (pending.timeout, pending.waiter))
+        let pending = self.0.remove(id.index);
+        (pending.timeout, pending.waiter)
     }
 
     /// Returns the calls of a client that have no outcome yet.
     pub(crate) fn waiting(&self, client: ClientIndex) -> Vec<CallId> {
-        let pending = self.pending.iter().enumerate();
-        pending
-            .filter_map(|(index, pending)| {
-                let pending = pending.as_ref()?;
-                let waits = pending.client == client && pending.outcome.is_none();
-                waits.then_some(CallId {
-                    index: index as u32,
-                    number: pending.number,
-                })
-            })
+        let all = self.0.iter();
+        let waiting = all.filter(|(_, call)| call.client == client && call.outcome.is_none());
+        let ids = waiting.map(|(index, call)| (index, call.number));
+        ids.map(|(index, number)| CallId { index, number })
             .collect()
     }
 }

@@ -85,7 +85,7 @@ pub(crate) struct Arrival {
 /// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     pub(crate) number: u64,
 }
 
@@ -147,8 +147,8 @@ impl EventQueue<SimEvent> {
     /// Events of one direction of a connection have the same actor, and so the same priority.
     pub(crate) fn actor(&self, index: usize) -> u64 {
         match self.peek(index) {
-            (_, Some(SimEvent::ToServer(client))) => *client as u64 * 2,
-            (_, Some(SimEvent::ToClient(client))) => *client as u64 * 2 + 1,
+            (_, SimEvent::ToServer(client)) => *client as u64 * 2,
+            (_, SimEvent::ToClient(client)) => *client as u64 * 2 + 1,
             (number, _) => number | 1 << 62,
         }
     }

@@ -1,7 +1,7 @@
 //! The clients, the servers, and the messages between them, at one moment of virtual time.
 //!
 //! A [`Network`] changes only when its driver applies the next [`SimEvent`] or when a public handle
-//! acts on it. It never waits and has no clock.
+//! acts on it. It never waits, and its driver sets its time.
 
 pub(crate) mod calls;
 pub(crate) mod client;
@@ -29,12 +29,14 @@ use crate::network::client::Client;
 use crate::network::event::{ClientIndex, SimEvent};
 use crate::network::observer::Observer;
 use crate::network::options::{Latency, SimOptions};
-use crate::record::{Content, Entry, Event, Log};
+use crate::record::{Content, Entry, Event, Fate, Log};
 use crate::server::primaries::Servers;
 
 /// The state of a simulation.
 pub(crate) struct Network {
     pub(crate) options: SimOptions,
+    /// The time of the current event.
+    pub(crate) now: Duration,
     pub(crate) choices: Choices,
     pub(crate) servers: Servers,
     pub(crate) log: Log,
@@ -60,6 +62,7 @@ impl Network {
     pub(crate) fn new(options: SimOptions, scheduling: Scheduling) -> Self {
         Self {
             options,
+            now: Duration::ZERO,
             choices: Choices::new(options.seed, scheduling, options.recording),
             servers: Servers::new(options.settings, options.journal),
             log: Log::new(options.log_limit),
@@ -77,62 +80,65 @@ impl Network {
     pub(crate) fn add_client(&mut self, name: &str) -> ClientIndex {
         let index = self.clients.len();
         let identities = self.choices.identities(index);
-        self.clients
-            .push(Client::new(name.into(), identities, self.options.latency));
+        let client = Client::new(name.into(), identities, self.options.latency);
+        self.clients.push(client);
         index
     }
 
     pub(crate) fn client_names(&self) -> Vec<Arc<str>> {
-        self.clients
-            .iter()
-            .map(|client| client.name.clone())
-            .collect()
+        let clients = self.clients.iter();
+        clients.map(|client| client.name.clone()).collect()
     }
 
-    pub(crate) fn record(&mut self, at: Duration, client: Option<ClientIndex>, event: Event) {
-        self.record_of(None, at, client, event);
+    pub(crate) fn record(&mut self, client: Option<ClientIndex>, event: Event) {
+        self.record_of(None, client, event);
     }
 
     /// Records an event that a message caused.
     pub(crate) fn record_of(
         &mut self,
         message: Option<u64>,
-        at: Duration,
         client: Option<ClientIndex>,
         event: Event,
     ) {
         if let Some(observer) = &mut self.observer {
-            observer.event(at, client, &event);
+            observer.event(self.now, client, &event);
         }
-        self.keep(message, at, client, || event);
+        self.keep(message, client, || event);
     }
 
     /// Adds an event to the log, if there is one.
     pub(crate) fn keep(
         &mut self,
         message: Option<u64>,
-        at: Duration,
         client: Option<ClientIndex>,
         event: impl FnOnce() -> Event,
     ) {
-        if !self.log.is_kept() {
-            return;
+        if self.log.is_kept() {
+            self.log.push(Entry {
+                at: self.now,
+                client: client.map(|index| self.clients[index].name.clone()),
+                message,
+                event: event(),
+            });
         }
-        let client = client.map(|index| self.clients[index].name.clone());
-        self.log.push(Entry {
-            at,
-            client,
-            message,
-            event: event(),
-        });
     }
 
     /// Logs that a message is sent, and returns its number.
-    pub(crate) fn note_sent(&mut self, at: Duration, client: ClientIndex, content: Content) -> u64 {
+    pub(crate) fn note_sent(&mut self, client: ClientIndex, content: Content) -> u64 {
         if !self.log.is_kept() {
             return 0;
         }
         let client = self.clients[client].name.clone();
-        self.log.sent(at, client, content)
+        self.log.sent(self.now, client, content)
+    }
+
+    /// Logs that a message has arrived, or is lost.
+    pub(crate) fn note_ended(&mut self, message: u64, arrived: bool) {
+        let fate = match arrived {
+            true => Fate::Arrived(self.now),
+            false => Fate::Lost(self.now),
+        };
+        self.log.ended(message, fate);
     }
 }

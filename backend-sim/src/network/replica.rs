@@ -1,23 +1,17 @@
 //! Calls that reach a replica that has lost its link to the primary.
 
-use std::time::Duration;
-
 use leasehold_api::{BackendError, Listed};
 
 use crate::network::Network;
 use crate::network::calls::CallResult;
 use crate::network::event::{Arrival, ClientIndex, Request, Response};
 use crate::network::transport::summary;
-use crate::record::{ClientEvent, Event, Reads, ServerEvent};
+use crate::record::{ClientEvent, Event, Reads};
 
 impl Network {
-    pub(crate) fn cut_off_replica(&mut self, now: Duration, reads: Reads) {
-        self.change_server(now, ServerEvent::ReplicaCutOff { reads });
-    }
-
     /// Sends the requests of a client to the replica from now on, or to the primary again. Returns
     /// `false` if there is no such replica.
-    pub(crate) fn visit_replica(&mut self, now: Duration, client: ClientIndex, to: bool) -> bool {
+    pub(crate) fn visit_replica(&mut self, client: ClientIndex, to: bool) -> bool {
         if self.servers.replica.is_none() {
             return false;
         }
@@ -26,7 +20,7 @@ impl Network {
                 true => ClientEvent::VisitsReplica,
                 false => ClientEvent::LeftReplica,
             };
-            self.record(now, Some(client), Event::Client(event));
+            self.record(Some(client), Event::Client(event));
         }
         true
     }
@@ -41,14 +35,14 @@ impl Network {
 
     /// The answer of the replica. It executes nothing that writes. If one command of a batch would
     /// write, it refuses the whole batch.
-    pub(crate) fn ask_replica(&mut self, now: Duration, arrival: &Arrival) -> CallResult {
+    pub(crate) fn ask_replica(&mut self, arrival: &Arrival) -> CallResult {
         let refused = BackendError::unavailable("READONLY: the server is a replica");
         let answering = self.servers.replica.as_ref();
         let Some(replica) = answering.filter(|it| it.reads == Reads::Answered) else {
             return Err(refused);
         };
         let store = &replica.store;
-        let stamp = store.stamp(now);
+        let stamp = store.stamp(self.now);
         let (mut listed, mut answers) = (Listed::default(), Vec::new());
         match &arrival.request {
             Request::Hello => {}
@@ -57,21 +51,14 @@ impl Network {
             Request::List(request) => listed = store.list(request),
             Request::Steps(steps) => {
                 for (key, command) in steps {
-                    match store.read(now, key, command) {
-                        Some(executed) => answers.push(executed.answer),
+                    match store.read(self.now, key, command) {
+                        Some(answer) => answers.push(answer),
                         None => return Err(refused),
                     }
                 }
-                let client = Some(arrival.client);
                 for ((key, command), answer) in steps.iter().zip(&answers) {
                     self.choices.trace.fold(summary(answer));
-                    self.keep(Some(arrival.message), now, client, || Event::Executed {
-                        key: key.clone(),
-                        command: Box::new(command.clone()),
-                        stamp,
-                        answer: answer.clone(),
-                        again: arrival.again,
-                    });
+                    self.keep_executed(arrival, (key, command), stamp, answer);
                 }
             }
         }

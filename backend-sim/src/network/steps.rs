@@ -1,15 +1,13 @@
 //! The steps of a server: commands that it executes, and results that a client asks it to store.
 
-use std::time::Duration;
-
 use leasehold_api::machine::Command;
-use leasehold_api::{Key, ServerTime};
+use leasehold_api::{Key, ServerTime, Stamp};
 
 use crate::network::Network;
 use crate::network::event::{Arrival, CompareAndSet, Request};
 use crate::network::observer::Execution;
 use crate::network::transport::summary;
-use crate::record::Event;
+use crate::record::{Event, ServerAnswer};
 use crate::server::store::Executed;
 
 impl Network {
@@ -25,7 +23,6 @@ impl Network {
     /// Returns the stored form before; `None` if the key didn't exist.
     pub(crate) fn compare_and_set(
         &mut self,
-        now: Duration,
         arrival: &Arrival,
         request: &CompareAndSet,
         on_old: bool,
@@ -39,18 +36,18 @@ impl Network {
             at,
         } = request;
         let store = &mut self.servers.of(on_old).store;
-        let (found, stamp) = (store.form(now, key, *encode), store.stamp(now));
+        let (found, stamp) = (store.form(self.now, key, *encode), store.stamp(self.now));
         let applied = found == *old;
         self.choices.trace.fold(14 ^ u64::from(applied) << 8);
         if applied {
-            self.step(now, arrival, (key, command), at.at, 1, on_old);
+            self.step(arrival, (key, command), at.at, 1, on_old);
             let store = &self.servers.of(on_old).store;
             assert!(
                 store.state(key).and_then(encode).as_ref() == Some(new),
                 "the client stores another state of {key} than its command makes"
             );
         }
-        self.keep(Some(arrival.message), now, Some(arrival.client), || {
+        self.keep(Some(arrival.message), Some(arrival.client), || {
             Event::Compared {
                 key: key.clone(),
                 command: Box::new(command.clone()),
@@ -65,7 +62,6 @@ impl Network {
     /// Executes a command at a time of the server's clock, and shows it to the observer.
     pub(crate) fn step(
         &mut self,
-        now: Duration,
         arrival: &Arrival,
         (key, command): (&Key, &Command),
         at: ServerTime,
@@ -76,12 +72,13 @@ impl Network {
         if let Some(observer) = &mut self.observer {
             observer.executes(key, store.state(key));
         }
-        let (executed, stamp) = (store.execute_at(now, key, command, at), store.stamp(now));
+        let executed = store.execute_at(self.now, key, command, at);
+        let stamp = store.stamp(self.now);
         self.choices.trace.fold(summary(&executed.answer));
         if let Some(observer) = &mut self.observer {
             observer.executed(&Execution {
                 sent: arrival.sent,
-                at: now,
+                at: self.now,
                 client: arrival.client,
                 key,
                 command,
@@ -95,5 +92,24 @@ impl Network {
             });
         }
         executed
+    }
+
+    /// Adds an executed command to the log, if there is one.
+    pub(crate) fn keep_executed(
+        &mut self,
+        arrival: &Arrival,
+        (key, command): (&Key, &Command),
+        stamp: Stamp,
+        answer: &ServerAnswer,
+    ) {
+        self.keep(Some(arrival.message), Some(arrival.client), || {
+            Event::Executed {
+                key: key.clone(),
+                command: Box::new(command.clone()),
+                stamp,
+                answer: answer.clone(),
+                again: arrival.again,
+            }
+        });
     }
 }

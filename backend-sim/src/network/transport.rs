@@ -1,6 +1,6 @@
 //! Calls, replies and pushes between the clients and the server, and their faults.
 
-use std::task::{Poll, Waker};
+use std::task::Waker;
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
@@ -16,11 +16,11 @@ use crate::network::calls::CallResult;
 use crate::network::event::{
     Arrival, CallId, ClientIndex, Request, Response, SimEvent, ToClient, ToServer,
 };
-use crate::record::{Call, Content, Event, Fate, Fault, ServerAnswer};
+use crate::record::{Call, Content, Event, Fault, ServerAnswer};
 use crate::server::primaries::{Server, Standing};
 
 impl Network {
-    pub(crate) fn apply(&mut self, now: Duration, event: SimEvent) {
+    pub(crate) fn apply(&mut self, event: SimEvent) {
         let (kind, client) = match event {
             SimEvent::Timer(waiter) => {
                 self.wakes.add(waiter);
@@ -33,22 +33,22 @@ impl Network {
             }
             SimEvent::ToServer(client) => {
                 if let Some(message) = self.clients[client].to_server.arrive() {
-                    self.reach_server(now, client, message);
+                    self.reach_server(client, message);
                 }
                 (3, client)
             }
             SimEvent::ToClient(client) => {
                 if let Some(message) = self.clients[client].from_server.arrive() {
-                    self.reach_client(now, client, message);
+                    self.reach_client(client, message);
                 }
                 (4, client)
             }
             SimEvent::LateToServer(client, message) => {
-                self.reach_server(now, client, *message);
+                self.reach_server(client, *message);
                 (5, client)
             }
             SimEvent::LateToClient(client, message) => {
-                self.reach_client(now, client, *message);
+                self.reach_client(client, *message);
                 (6, client)
             }
             SimEvent::Resubscribe {
@@ -56,56 +56,71 @@ impl Network {
                 connection,
                 subscription,
             } => {
-                self.resubscribe(now, client, connection, subscription);
+                self.resubscribe(client, connection, subscription);
                 (7, client)
             }
         };
-        let at = now.as_nanos() as u64;
-        self.choices
-            .trace
-            .fold(at ^ kind << 60 ^ (client as u64) << 48);
+        let at = self.now.as_nanos() as u64;
+        let fact = at ^ kind << 60 ^ (client as u64) << 48;
+        self.choices.trace.fold(fact);
     }
 
-    fn reach_server(&mut self, now: Duration, client: ClientIndex, message: ToServer) {
+    fn reach_server(&mut self, client: ClientIndex, message: ToServer) {
         match message {
-            ToServer::Request(arrival) => self.arrive(now, arrival),
+            ToServer::Request(arrival) => self.arrive(arrival),
             ToServer::Unlisten {
                 session,
                 process,
                 message,
             } => {
-                let mut fate = Fate::Lost(now);
-                if let Some(server) = self.servers.at(process).filter(|server| server.up) {
+                let server = self.servers.at(process).filter(|server| server.up);
+                let clock = server.map(|server| {
                     server.store.unsubscribe(session);
-                    let clock = server.store.clock();
+                    server.store.clock()
+                });
+                if let Some(clock) = clock {
                     let event = Event::Unsubscribed { session, clock };
-                    self.record_of(Some(message), now, Some(client), event);
-                    fate = Fate::Arrived(now);
+                    self.record_of(Some(message), Some(client), event);
                 }
-                self.log.ended(message, fate);
+                self.note_ended(message, clock.is_some());
             }
         }
     }
 
-    fn reach_client(&mut self, now: Duration, client: ClientIndex, message: ToClient) {
+    fn reach_client(&mut self, client: ClientIndex, message: ToClient) {
+        let isolated = self.clients[client].isolated;
         match message {
+            ToClient::Reply { message, .. } | ToClient::Push { message, .. } if isolated => {
+                self.note_ended(message, false);
+            }
             ToClient::Reply {
                 id,
                 result,
                 message,
-            } => self.finish(now, message, client, id, result),
+            } => {
+                let (waited, waiter) = self.calls.finish(id, result);
+                self.wakes.add(waiter);
+                self.note_ended(message, waited);
+            }
             ToClient::Push {
                 connection,
                 subscription,
                 notification,
                 message,
-            } => self.deliver(
-                now,
-                message,
-                (client, connection),
-                subscription,
-                notification,
-            ),
+            } => {
+                let state = &mut self.clients[client];
+                let subscription = state.subscriptions.get_mut(&subscription);
+                let same = state.connection == connection;
+                let wanted = subscription.filter(|wants| same && !wants.ended);
+                let arrived = wanted.is_some();
+                if let Some(subscription) = wanted {
+                    subscription.notifications.push_back(notification);
+                    self.wakes.add(subscription.waiter.take());
+                    let event = Event::Notified { notification };
+                    self.record_of(Some(message), Some(client), event);
+                }
+                self.note_ended(message, arrived);
+            }
         }
     }
 
@@ -121,17 +136,14 @@ impl Network {
     /// Sends a message to the server. Later messages overtake one that is delayed by `late`.
     pub(crate) fn send_to_server(
         &mut self,
-        now: Duration,
         client: ClientIndex,
         late: Option<Duration>,
         message: ToServer,
     ) {
-        if late.is_none() && self.options.atomic_calls {
-            self.clients[client].to_server.send(now, message);
-            self.queue.insert(now, SimEvent::ToServer(client));
-            return;
+        let mut at = self.now;
+        if late.is_some() || !self.options.atomic_calls {
+            at += self.latency(client);
         }
-        let at = now + self.latency(client);
         match late {
             Some(late) => {
                 let event = SimEvent::LateToServer(client, Box::new(message));
@@ -147,16 +159,15 @@ impl Network {
     /// Sends a message to a client. Later messages overtake one that is delayed by `late`.
     pub(crate) fn send_to_client(
         &mut self,
-        now: Duration,
         client: ClientIndex,
         late: Option<Duration>,
         message: ToClient,
     ) {
         if late.is_none() && self.options.atomic_calls {
-            self.reach_client(now, client, message);
+            self.reach_client(client, message);
             return;
         }
-        let at = now + self.latency(client);
+        let at = self.now + self.latency(client);
         match late {
             Some(late) => {
                 let event = SimEvent::LateToClient(client, Box::new(message));
@@ -173,7 +184,6 @@ impl Network {
     /// [`forget`](Self::forget).
     pub(crate) fn send(
         &mut self,
-        now: Duration,
         client: ClientIndex,
         (call, request): (Call, Request),
         waker: &Waker,
@@ -186,11 +196,11 @@ impl Network {
         let id = self.calls.begin(client, number, waiter);
         let fault = self.clients[client].faults.for_call(call);
         let timeout = self.clients[client].clock.true_span(CALL_TIMEOUT);
-        let timeout = now.saturating_add(timeout);
+        let timeout = self.now.saturating_add(timeout);
         let timeout = self.queue.insert(timeout, SimEvent::Timeout(id));
         self.calls.limit(id, timeout);
         let again = false;
-        let message = self.note_sent(now, client, Content::Request { call, again });
+        let message = self.note_sent(client, Content::Request { call, again });
         let process = self.process_of(client);
         let arrival = Box::new(Arrival {
             client,
@@ -201,23 +211,23 @@ impl Network {
             fault,
             again,
             message,
-            sent: now,
+            sent: self.now,
         });
         match fault {
             Some(Fault::LoseRequest) => {
-                self.record_fault(now, &arrival);
-                self.log.ended(message, Fate::Lost(now));
+                self.record_fault(&arrival);
+                self.note_ended(message, false);
             }
             Some(Fault::DelayRequest(late)) => {
-                self.record_fault(now, &arrival);
-                self.send_to_server(now, client, Some(late), ToServer::Request(arrival));
+                self.record_fault(&arrival);
+                self.send_to_server(client, Some(late), ToServer::Request(arrival));
             }
-            _ => self.send_to_server(now, client, None, ToServer::Request(arrival)),
+            _ => self.send_to_server(client, None, ToServer::Request(arrival)),
         }
         Ok(id)
     }
 
-    fn record_fault(&mut self, now: Duration, arrival: &Arrival) {
+    fn record_fault(&mut self, arrival: &Arrival) {
         let Some(fault) = arrival.fault else { return };
         let key = match &arrival.request {
             Request::Steps(steps) => steps.first().map(|(key, _)| key.clone()),
@@ -226,23 +236,7 @@ impl Network {
         };
         let call = Some(arrival.call);
         let event = Event::Fault { fault, call, key };
-        self.record_of(Some(arrival.message), now, Some(arrival.client), event);
-    }
-
-    /// Returns the outcome of a call and [forgets](Self::forget) the call, or registers the waker.
-    /// Also returns the previous waker, which the caller must drop outside the lock.
-    pub(crate) fn poll_call(
-        &mut self,
-        id: CallId,
-        waker: &Waker,
-    ) -> (Poll<CallResult>, Option<Wakeup>) {
-        let (poll, before) = self.calls.poll(id, waker, &self.wakers);
-        let waiter = if poll.is_ready() {
-            self.forget(id)
-        } else {
-            before
-        };
-        (poll, waiter)
+        self.record_of(Some(arrival.message), Some(arrival.client), event);
     }
 
     /// Removes a call. Returns its waker, which the caller must drop outside the lock.
@@ -254,26 +248,7 @@ impl Network {
         waiter
     }
 
-    fn finish(
-        &mut self,
-        now: Duration,
-        message: u64,
-        client: ClientIndex,
-        id: CallId,
-        result: CallResult,
-    ) {
-        let mut fate = Fate::Lost(now);
-        if !self.clients[client].isolated {
-            let (waited, waiter) = self.calls.finish(id, result);
-            self.wakes.add(waiter);
-            if waited {
-                fate = Fate::Arrived(now);
-            }
-        }
-        self.log.ended(message, fate);
-    }
-
-    fn arrive(&mut self, now: Duration, mut arrival: Box<Arrival>) {
+    fn arrive(&mut self, mut arrival: Box<Arrival>) {
         let client = arrival.client;
         if arrival.again {
             // The client's library sends the second delivery, to its current server.
@@ -287,136 +262,103 @@ impl Network {
         };
         if !reached || self.clients[client].isolated {
             let event = Event::Undelivered { call: arrival.call };
-            self.record_of(Some(arrival.message), now, Some(client), event);
-            self.log.ended(arrival.message, Fate::Lost(now));
+            self.record_of(Some(arrival.message), Some(client), event);
+            self.note_ended(arrival.message, false);
             return;
         }
-        self.log.ended(arrival.message, Fate::Arrived(now));
+        self.note_ended(arrival.message, true);
         let instead = match standing {
             Standing::Refuses(reason) => Some(Err(BackendError::unavailable(reason))),
-            Standing::IsReplica => Some(self.ask_replica(now, &arrival)),
+            Standing::IsReplica => Some(self.ask_replica(&arrival)),
             Standing::Serves if self.is_elsewhere(&arrival) => {
                 Some(Err(BackendError::unavailable("the server is another one")))
             }
             Standing::Serves | Standing::Gone => None,
         };
         if let Some(result) = instead {
-            self.reply(now, &arrival, None, result);
+            self.reply(&arrival, None, result);
             return;
         }
-        let (response, messages) = self.execute(now, &arrival);
-        self.respond(now, &arrival, response, &messages);
+        let (response, messages) = self.execute(&arrival);
+        self.respond(&arrival, response, &messages);
         if let (Some(Fault::DuplicateRequest(after)), false) = (arrival.fault, arrival.again) {
-            self.record_fault(now, &arrival);
+            self.record_fault(&arrival);
             arrival.again = true;
             let (call, again) = (arrival.call, true);
-            arrival.message = self.note_sent(now, client, Content::Request { call, again });
+            arrival.message = self.note_sent(client, Content::Request { call, again });
             let again = SimEvent::LateToServer(client, Box::new(ToServer::Request(arrival)));
-            self.queue.insert(now.saturating_add(after), again);
+            self.queue.insert(self.now.saturating_add(after), again);
         }
     }
 
     /// Sends the reply and the pushes of a request.
-    fn respond(
-        &mut self,
-        now: Duration,
-        arrival: &Arrival,
-        response: Response,
-        messages: &[Message],
-    ) {
+    fn respond(&mut self, arrival: &Arrival, response: Response, messages: &[Message]) {
         let stamp = response.stamp;
         let from_old = self.servers.is_old(arrival.process);
         let reply_first = messages.is_empty() || self.choices.draw(Site::ReplyFirst, 2) == 0;
         if !reply_first {
-            self.publish(now, arrival.message, from_old, stamp, messages);
+            self.publish(arrival.message, from_old, stamp, messages);
         }
         match arrival.fault {
             _ if arrival.again => {}
             Some(Fault::LoseReply) => {
-                self.record_fault(now, arrival);
-                let content = Content::Reply {
-                    call: arrival.call,
-                    to: arrival.message,
-                };
-                let message = self.note_sent(now, arrival.client, content);
-                self.log.ended(message, Fate::Lost(now));
+                self.record_fault(arrival);
+                let message = self.note_reply(arrival);
+                self.note_ended(message, false);
             }
-            fault => {
-                let late = match fault {
-                    Some(Fault::DelayReply(late)) => {
-                        self.record_fault(now, arrival);
-                        Some(late)
-                    }
-                    _ => None,
-                };
-                self.reply(now, arrival, late, Ok(response));
+            Some(Fault::DelayReply(late)) => {
+                self.record_fault(arrival);
+                self.reply(arrival, Some(late), Ok(response));
             }
+            _ => self.reply(arrival, None, Ok(response)),
         }
         if reply_first {
-            self.publish(now, arrival.message, from_old, stamp, messages);
+            self.publish(arrival.message, from_old, stamp, messages);
         }
     }
 
-    fn reply(
-        &mut self,
-        now: Duration,
-        arrival: &Arrival,
-        late: Option<Duration>,
-        result: CallResult,
-    ) {
-        let (client, id) = (arrival.client, arrival.id);
-        let content = Content::Reply {
-            call: arrival.call,
-            to: arrival.message,
-        };
-        let message = self.note_sent(now, client, content);
-        let reply = ToClient::Reply {
-            id,
-            result,
-            message,
-        };
-        self.send_to_client(now, client, late, reply);
+    fn note_reply(&mut self, arrival: &Arrival) -> u64 {
+        let (call, to) = (arrival.call, arrival.message);
+        self.note_sent(arrival.client, Content::Reply { call, to })
     }
 
-    fn execute(&mut self, now: Duration, arrival: &Arrival) -> (Response, Vec<Message>) {
-        let client = Some(arrival.client);
+    fn reply(&mut self, arrival: &Arrival, late: Option<Duration>, result: CallResult) {
+        let reply = ToClient::Reply {
+            id: arrival.id,
+            result,
+            message: self.note_reply(arrival),
+        };
+        self.send_to_client(arrival.client, late, reply);
+    }
+
+    fn execute(&mut self, arrival: &Arrival) -> (Response, Vec<Message>) {
         let on_old = self.servers.is_old(arrival.process);
-        let stamp = self.servers.of(on_old).store.stamp(now);
+        let stamp = self.servers.of(on_old).store.stamp(self.now);
         let mut answers = Vec::new();
         let mut messages = Vec::new();
         let (mut listed, mut found) = (Listed::default(), None);
         match &arrival.request {
             Request::Hello => {
-                self.record_of(Some(arrival.message), now, client, Event::Hello { stamp });
+                let client = Some(arrival.client);
+                self.record_of(Some(arrival.message), client, Event::Hello { stamp });
             }
             Request::Listen(subscription) => {
                 // The client may have moved to another server.
                 if on_old == self.clients[arrival.client].on_old {
-                    self.subscribe(now, arrival.client, *subscription);
+                    self.subscribe(arrival.client, *subscription);
                 }
             }
             Request::List(request) => listed = self.servers.of(on_old).store.list(request),
             Request::CompareAndSet(request) => {
-                found = self.compare_and_set(now, arrival, request, on_old);
+                found = self.compare_and_set(arrival, request, on_old);
             }
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
-                    let at = self.servers.of(on_old).store.stamp(now).at;
                     let step = (key, command);
-                    let executed = self.step(now, arrival, step, at, steps.len(), on_old);
-                    self.keep(Some(arrival.message), now, client, || Event::Executed {
-                        key: key.clone(),
-                        command: Box::new(command.clone()),
-                        stamp: executed.stamp,
-                        answer: executed.answer.clone(),
-                        again: arrival.again,
-                    });
-                    if messages.is_empty() {
-                        messages = executed.messages;
-                    } else {
-                        messages.extend(executed.messages);
-                    }
+                    let executed = self.step(arrival, step, stamp.at, steps.len(), on_old);
+                    self.keep_executed(arrival, step, stamp, &executed.answer);
+                    messages.extend(executed.messages);
                     answers.push(executed.answer);
                 }
             }
@@ -430,14 +372,7 @@ impl Network {
         (response, messages)
     }
 
-    fn publish(
-        &mut self,
-        now: Duration,
-        cause: u64,
-        from_old: bool,
-        stamp: Stamp,
-        messages: &[Message],
-    ) {
+    fn publish(&mut self, cause: u64, from_old: bool, stamp: Stamp, messages: &[Message]) {
         if self.servers.of(from_old).store.is_mute() {
             return;
         }
@@ -448,7 +383,7 @@ impl Network {
                 if self.clients[client].on_old == from_old {
                     // The stamp is that of the execution, wherever the message was received.
                     let notification = message.payload.stamped(stamp);
-                    self.push(now, cause, (client, subscription), notification);
+                    self.push(cause, (client, subscription), notification);
                 }
                 from = (message.to, client, subscription + 1);
             }
@@ -457,7 +392,6 @@ impl Network {
 
     fn push(
         &mut self,
-        now: Duration,
         cause: u64,
         (client, subscription): (ClientIndex, u64),
         notification: Notification,
@@ -470,60 +404,36 @@ impl Network {
             message,
         };
         // A replica relays the push, on another connection than that of the replies.
-        let unordered = match self.clients[client].replica {
+        let state = &self.clients[client];
+        let unordered = match state.replica {
             Some(_) => Some(self.replication_lag.draw(&mut self.choices)),
-            None => self.clients[client]
-                .unordered_pushes
-                .then_some(Duration::ZERO),
+            None => state.unordered_pushes.then_some(Duration::ZERO),
         };
         let content = Content::Push {
             notification,
             cause: Some(cause),
         };
-        let message = self.note_sent(now, client, content);
+        let message = self.note_sent(client, content);
         let fault = self.clients[client].faults.for_push();
         if let Some(fault) = fault {
             let (call, key) = (None, None);
             let event = Event::Fault { fault, call, key };
-            self.record_of(Some(message), now, Some(client), event);
+            self.record_of(Some(message), Some(client), event);
         }
         let late = match fault {
             Some(Fault::LosePush) => {
-                self.log.ended(message, Fate::Lost(now));
+                self.note_ended(message, false);
                 return;
             }
             Some(Fault::DelayPush(late)) => Some(late),
             Some(Fault::DuplicatePush) => {
-                let first = self.note_sent(now, client, content);
-                self.send_to_client(now, client, unordered, push(first));
+                let first = self.note_sent(client, content);
+                self.send_to_client(client, unordered, push(first));
                 unordered
             }
             _ => unordered,
         };
-        self.send_to_client(now, client, late, push(message));
-    }
-
-    fn deliver(
-        &mut self,
-        now: Duration,
-        message: u64,
-        (client, connection): (ClientIndex, u64),
-        subscription: u64,
-        notification: Notification,
-    ) {
-        let state = &mut self.clients[client];
-        let reaches = state.connection == connection && !state.isolated;
-        let subscription = state.subscriptions.get_mut(&subscription);
-        let Some(subscription) = subscription.filter(|wants| reaches && !wants.ended) else {
-            self.log.ended(message, Fate::Lost(now));
-            return;
-        };
-        subscription.notifications.push_back(notification);
-        let waiter = subscription.waiter.take();
-        self.wakes.add(waiter);
-        let event = Event::Notified { notification };
-        self.record_of(Some(message), now, Some(client), event);
-        self.log.ended(message, Fate::Arrived(now));
+        self.send_to_client(client, late, push(message));
     }
 }
 

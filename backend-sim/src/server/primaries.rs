@@ -70,6 +70,11 @@ impl Servers {
         }
     }
 
+    /// Whether there is one primary, which runs.
+    pub(crate) const fn has_one_primary(&self) -> bool {
+        self.old.is_none() && self.primary.up
+    }
+
     /// Returns the old primary for a client that stayed with it, or else the primary.
     pub(crate) fn of(&mut self, on_old: bool) -> &mut Server {
         match &mut self.old {
@@ -87,16 +92,11 @@ impl Servers {
     /// Returns how a process answers a request.
     pub(crate) fn standing(&mut self, process: u64) -> Standing {
         let demoted = self.demoted == Some(process);
-        if self
-            .replica
-            .as_ref()
-            .is_some_and(|it| it.process == process)
-        {
-            return Standing::IsReplica;
-        }
+        let replica = self.replica.as_ref().map(|it| it.process);
         match self.at(process) {
             Some(server) if server.up => Standing::Serves,
             Some(_) => Standing::Refuses("connection refused"),
+            None if replica == Some(process) => Standing::IsReplica,
             None if demoted => Standing::Refuses("READONLY: the server is a replica now"),
             None => Standing::Gone,
         }
@@ -129,9 +129,7 @@ impl Servers {
                 self.primary.store.forget_listeners();
             }
             ServerEvent::Started { data } => {
-                self.primary.up = true;
-                let clock = self.next_clock();
-                self.primary.store.start(clock);
+                self.start_primary();
                 match data {
                     Data::Kept => {}
                     Data::Lost => self.primary.store.clear(),
@@ -139,40 +137,49 @@ impl Servers {
                 }
             }
             ServerEvent::FailedOver { lost } => {
-                self.primary.up = true;
                 self.primary.process = self.next_process();
-                let clock = self.next_clock();
-                self.primary.store.start(clock);
+                self.start_primary();
                 self.primary.store.lose(*lost);
             }
             ServerEvent::SwitchedOver { .. } => {
                 self.demoted = Some(self.primary.process);
                 self.primary.process = self.next_process();
-                let clock = self.next_clock();
-                self.primary.store.start(clock);
+                self.start_primary();
             }
             ServerEvent::ReplicaCutOff { reads } => {
-                let mut store = self.primary.store.clone();
-                store.start(self.next_clock());
-                let (process, reads) = (self.next_process(), *reads);
-                self.replica = Some(Box::new(Replica {
-                    store,
-                    process,
-                    reads,
-                }));
+                let replica = Replica {
+                    store: self.copy(),
+                    process: self.next_process(),
+                    reads: *reads,
+                };
+                self.replica = Some(Box::new(replica));
             }
             ServerEvent::Split { lost, .. } => {
-                let mut store = self.primary.store.clone();
-                store.start(self.next_clock());
-                store.lose(*lost);
-                let process = self.next_process();
-                let up = true;
-                let new = Server { store, process, up };
+                let mut new = Server {
+                    store: self.copy(),
+                    process: self.next_process(),
+                    up: true,
+                };
+                new.store.lose(*lost);
                 self.old = Some(Box::new(std::mem::replace(&mut self.primary, new)));
             }
             ServerEvent::Healed => self.old = None,
             other => self.primary.store.apply(other),
         }
+    }
+
+    /// Starts the primary on its data, with a new clock.
+    fn start_primary(&mut self) {
+        let clock = self.next_clock();
+        self.primary.up = true;
+        self.primary.store.start(clock);
+    }
+
+    /// Returns the data of the primary, for a process with a new clock.
+    fn copy(&mut self) -> Store {
+        let mut store = self.primary.store.clone();
+        store.start(self.next_clock());
+        store
     }
 
     const fn next_process(&mut self) -> u64 {

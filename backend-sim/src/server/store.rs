@@ -183,37 +183,36 @@ impl Store {
         form
     }
 
-    /// Returns the result of a command that writes nothing, or `None` if the command would write.
+    /// Returns the answer to a command that writes nothing, or `None` if the command would write.
     pub(crate) fn read(
         &self,
         elapsed: Duration,
         key: &Key,
         command: &machine::Command,
-    ) -> Option<Executed> {
-        let stamp = self.stamp(elapsed);
-        let env = Env {
-            now: stamp.at,
-            settings: self.settings,
-            reachable: &|_| Reach::Unknown,
-        };
+    ) -> Option<ServerAnswer> {
         let before = match self.slots.get(key) {
             Some(Slot::Lock(state)) => state.as_ref().clone(),
-            Some(Slot::Foreign(found)) => {
-                return Some(Executed {
-                    stamp,
-                    answer: ServerAnswer::Foreign(found.clone()),
-                    messages: Vec::new(),
-                });
-            }
+            Some(Slot::Foreign(found)) => return Some(ServerAnswer::Foreign(found.clone())),
             None => State::default(),
         };
         let mut after = before.clone();
-        let (reply, messages) = step(&mut after, env, command);
-        (after == before && messages.is_empty()).then_some(Executed {
-            stamp,
-            answer: ServerAnswer::Reply(reply),
-            messages,
-        })
+        let (reply, messages) = self.try_step(elapsed, &mut after, command);
+        (after == before && messages.is_empty()).then_some(ServerAnswer::Reply(reply))
+    }
+
+    /// Executes a command on the copy of a state, at a server that knows nothing of who listens.
+    fn try_step(
+        &self,
+        elapsed: Duration,
+        state: &mut State,
+        command: &machine::Command,
+    ) -> (machine::Reply, Vec<Message>) {
+        let env = Env {
+            now: self.stamp(elapsed).at,
+            settings: self.settings,
+            reachable: &|_| Reach::Unknown,
+        };
+        step(state, env, command)
     }
 
     fn remember(&mut self, at: Duration, key: &Key) {
@@ -325,9 +324,9 @@ impl Store {
 
     /// Returns the type of a foreign value.
     pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
-        match self.slots.get(key) {
-            Some(Slot::Foreign(found)) => Some(found.clone()),
-            Some(Slot::Lock(_)) | None => None,
+        match self.slots.get(key)? {
+            Slot::Foreign(found) => Some(found.clone()),
+            Slot::Lock(_) => None,
         }
     }
 
@@ -350,27 +349,19 @@ impl Store {
     /// Returns the keys that have holders or waiters, with their states.
     pub(crate) fn busy(&self, elapsed: Duration) -> Vec<(Key, InspectReply)> {
         let now = self.stamp(elapsed).at;
-        self.slots
-            .iter()
-            .filter_map(|(key, slot)| match slot {
-                Slot::Lock(state) if !state.is_idle(now) => {
-                    let mut state = state.clone();
-                    Some((key.clone(), inspect(&mut state, now, self.settings)))
-                }
-                Slot::Lock(_) | Slot::Foreign(_) => None,
-            })
-            .collect()
-    }
-}
-
-fn inspect(state: &mut State, now: ServerTime, settings: Settings) -> InspectReply {
-    let env = Env {
-        now,
-        settings,
-        reachable: &|_| Reach::Unknown,
-    };
-    match step(state, env, &machine::Command::Inspect).0 {
-        machine::Reply::Inspect(reply) => reply,
-        other => unreachable!("an inspection answered {other:?}"),
+        let busy = self.slots.iter().filter_map(|(key, slot)| match slot {
+            Slot::Lock(state) if !state.is_idle(now) => Some((key.clone(), state.clone())),
+            Slot::Lock(_) | Slot::Foreign(_) => None,
+        });
+        busy.map(|(key, mut state)| {
+            match self
+                .try_step(elapsed, &mut state, &machine::Command::Inspect)
+                .0
+            {
+                machine::Reply::Inspect(reply) => (key, reply),
+                other => unreachable!("an inspection answered {other:?}"),
+            }
+        })
+        .collect()
     }
 }

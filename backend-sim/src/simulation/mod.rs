@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::driver::clock::Clock;
-use crate::driver::executor::{Limits, execute};
-use crate::driver::world::World;
+use crate::driver::clock::{Clock, nanos};
+use crate::driver::executor::execute;
+use crate::driver::world::{Course, World};
 use crate::engine::choices::Scheduling;
 use crate::handle::SimServer;
 use crate::network::Network;
@@ -147,15 +147,11 @@ impl Simulation {
         let network = Network::new(self.options, self.scheduling);
         let world = World::new(Clock::own(), network, None);
         let server = SimServer::in_world(&world);
-        let limits = Limits {
-            time: self.time_limit,
-            steps: self.step_limit,
-            stop: self.decided,
-        };
+        let course = Course::new(self.step_limit, nanos(self.time_limit));
+        let stop = self.decided.as_deref();
         let root = async move { scenario(server).await };
         // The report comes before the destructors, which are not part of the run.
-        execute(&world, root, &limits, |ending, steps| {
-            report(&world, ending, steps)
-        })
+        let report = |ending, steps| report(&world, ending, steps);
+        execute(&world, root, course, stop, report)
     }
 }

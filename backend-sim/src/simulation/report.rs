@@ -41,27 +41,6 @@ pub struct RunReport<T> {
 }
 
 impl<T> RunReport<T> {
-    /// Drops the output of the scenario.
-    pub(crate) fn without_output(self) -> RunReport<()> {
-        RunReport {
-            ending: match self.ending {
-                Ending::Completed(_) => Ending::Completed(()),
-                Ending::Deadlock => Ending::Deadlock,
-                Ending::TimeLimit => Ending::TimeLimit,
-                Ending::StepLimit => Ending::StepLimit,
-                Ending::Stopped => Ending::Stopped,
-                Ending::Panicked(message) => Ending::Panicked(message),
-                Ending::Diverged(divergence) => Ending::Diverged(divergence),
-            },
-            trace: self.trace,
-            tape: self.tape,
-            elapsed: self.elapsed,
-            steps: self.steps,
-            clients: self.clients,
-            log: self.log,
-        }
-    }
-
     /// Returns the events, oldest first. The
     /// [log limit](crate::SimOptions::log_limit) applies.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
@@ -98,13 +77,13 @@ impl<T: fmt::Debug> fmt::Debug for RunReport<T> {
 }
 
 pub(crate) fn report<T>(world: &World, ending: Ending<T>, steps: u64) -> RunReport<T> {
-    world.act(|network, now| {
+    world.act(|network| {
         let (tape, divergence) = network.choices.finish();
         RunReport {
             ending: divergence.map_or(ending, Ending::Diverged),
             trace: network.choices.trace.value(),
             tape,
-            elapsed: now,
+            elapsed: network.now,
             steps,
             clients: network.client_names(),
             log: std::mem::replace(&mut network.log, Log::new(0)),
