@@ -10,6 +10,8 @@
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
+use crate::engine::event_queue::nanos;
+
 pub(super) const NOT_PAUSED: &str = "\
 leasehold-sim runs in virtual time, but the clock of this tokio runtime is not paused.
 Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio), or build \
@@ -20,7 +22,6 @@ leasehold-sim needs a tokio runtime here, and its clock must be paused.
 Write the test as #[tokio::test(start_paused = true)] (feature \"test-util\" of tokio). The scenario of an \
 Exploration or a Simulation needs no runtime: use the SimServer that it gets as its argument.";
 
-/// The virtual clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
     /// The nanoseconds since the start, when the driver last updated them.
@@ -79,7 +80,6 @@ impl Clock {
         }
     }
 
-    /// Moves the clock to a later time.
     pub(crate) fn set(&self, nanos: u64) {
         self.nanos.store(nanos, Ordering::Relaxed);
     }
@@ -102,11 +102,6 @@ impl Clock {
             assert!(is_paused(), "{NOT_PAUSED}");
         }
     }
-}
-
-/// Converts a time to nanoseconds, at most about 584 years.
-pub(crate) fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl TokioClock {

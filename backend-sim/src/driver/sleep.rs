@@ -1,8 +1,8 @@
 //! Timers of a simulation, as futures.
 
 use std::future::Future;
-use std::ops::Deref;
 use std::pin::Pin;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 use std::time::Duration;
 
@@ -12,38 +12,33 @@ use crate::network::event::SimEvent;
 
 /// A timer. The first poll adds it to the queue, and dropping it removes it.
 #[derive(Debug)]
-pub(crate) struct Sleep<W: Deref<Target = World>> {
-    world: W,
+pub(crate) struct Sleep {
+    world: Arc<World>,
     at: Duration,
     /// Whether it ends after all other events of the same instant.
     last: bool,
     timer: Option<EventId>,
-    done: bool,
 }
 
-impl<W: Deref<Target = World>> Sleep<W> {
+impl Sleep {
     /// Creates a sleep. With `last`, it ends after all other events of the same instant. Otherwise
     /// the tape decides their order.
-    pub(crate) fn new(world: W, duration: Duration, last: bool) -> Self {
+    pub(crate) fn new(world: &Arc<World>, duration: Duration, last: bool) -> Self {
         world.clock.assert_paused();
         world.assert_sound();
         Self {
             at: world.clock.elapsed().saturating_add(duration),
-            world,
+            world: Arc::clone(world),
             last,
             timer: None,
-            done: false,
         }
     }
 }
 
-impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
+impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.done {
-            return Poll::Ready(());
-        }
         let waker = cx.waker();
         let Some(timer) = self.timer else {
             let (at, last) = (self.at, self.last);
@@ -63,15 +58,11 @@ impl<W: Deref<Target = World> + Unpin> Future for Sleep<W> {
         // Dropping the waker may drop the task that is being polled, so it must happen outside the
         // lock.
         drop(before);
-        if done {
-            (self.timer, self.done) = (None, true);
-            return Poll::Ready(());
-        }
-        Poll::Pending
+        if done { Poll::Ready(()) } else { Poll::Pending }
     }
 }
 
-impl<W: Deref<Target = World>> Drop for Sleep<W> {
+impl Drop for Sleep {
     fn drop(&mut self) {
         if let Some(timer) = self.timer {
             let timer = self.world.act(|network| network.queue.cancel(timer));

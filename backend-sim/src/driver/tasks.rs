@@ -20,7 +20,6 @@ struct Task {
     waker: Waker,
 }
 
-/// The result of a turn of the driver.
 #[derive(Debug)]
 pub(crate) enum Turn {
     /// A task ran, or an event happened.
@@ -29,17 +28,14 @@ pub(crate) enum Turn {
     Root,
     /// Nothing can run or happen before this time, or before code outside the simulation acts.
     Idle(Option<Duration>),
-    /// The step limit is reached.
     OutOfSteps,
 }
 
-/// The payload of a panic.
 pub(crate) type Panic = Box<dyn Any + Send>;
 
 /// The initial capacity, enough for small runs.
 const CAPACITY: usize = 16;
 
-/// The tasks of a simulation.
 pub(crate) struct Tasks {
     ready: Arc<ReadyQueue>,
     tasks: Slab<Task>,
@@ -118,7 +114,6 @@ impl Drop for Tasks {
     }
 }
 
-/// Returns the message of a panic.
 pub(crate) fn message(panic: &Panic) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));

@@ -55,7 +55,6 @@ struct Pump {
     busy: Option<Arc<World>>,
     tasks: Tasks,
     alarm: Option<Pin<Box<tokio::time::Sleep>>>,
-    /// How often the alarm has been set.
     alarms: u32,
     origin: tokio::time::Instant,
 }

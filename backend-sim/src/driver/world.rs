@@ -4,18 +4,18 @@
 //! driver runs one of them at a time, which the tape chooses. When nothing can run, it moves the
 //! clock to the next event.
 
+use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use crate::driver::clock::{Clock, nanos};
+use crate::driver::clock::Clock;
+use crate::engine::event_queue::nanos;
 use crate::engine::ready::{ReadyGuard, ReadyQueue, TaskId};
 use crate::engine::tape::Site;
 use crate::network::Network;
 use crate::network::event::SimEvent;
 
-/// A simulation and its clock.
-#[derive(Debug)]
 pub(crate) struct World {
     pub(crate) clock: Clock,
     pub(crate) ready: Arc<ReadyQueue>,
@@ -26,7 +26,6 @@ pub(crate) struct World {
     on_panic: Option<fn(&Network)>,
 }
 
-#[derive(Debug)]
 struct Inner {
     network: Network,
     /// Why the run has failed.
@@ -54,7 +53,6 @@ impl Course {
     }
 }
 
-/// What the tape chose.
 pub(crate) enum Chosen {
     Task(TaskId),
     /// An event, which has happened.
@@ -63,6 +61,12 @@ pub(crate) enum Chosen {
     OutOfSteps,
     /// The driver must add spawned tasks first.
     Spawned,
+}
+
+impl fmt::Debug for World {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("World").finish_non_exhaustive()
+    }
 }
 
 impl World {
@@ -160,7 +164,6 @@ impl World {
         }
     }
 
-    /// Returns the time of the next event.
     pub(crate) fn next_at(&self) -> Option<Duration> {
         let next = self.lock().network.queue.next_at();
         next.map(Duration::from_nanos)

@@ -238,7 +238,6 @@ impl Choices {
         self.divergence.or(unused)
     }
 
-    /// Returns the draws so far.
     pub(crate) fn tape(&self) -> Tape {
         let (seed, draws) = (self.seed, self.draws.clone());
         Tape { seed, draws }
@@ -374,16 +373,6 @@ mod tests {
     }
 
     #[test]
-    fn draws_stay_below_their_bound_and_reach_every_value() {
-        let mut choices = random(1);
-        let mut seen = [0; 5];
-        for _ in 0..1_000 {
-            seen[choices.draw(Site::Order, 5) as usize] += 1;
-        }
-        assert!(seen.iter().all(|&n| n > 150), "{seen:?}");
-    }
-
-    #[test]
     fn the_sequence_of_a_seed_is_part_of_the_contract() {
         // The published first outputs for seed 0: 0xe220a839…, 0x6e789e6a…, 0x06c45d18…, …
         let mut choices = random(0);
@@ -399,22 +388,6 @@ mod tests {
         choices.identities(1).fill(&mut b);
         assert_ne!(a, b);
         assert_ne!(a[..8], a[8..]);
-    }
-
-    #[test]
-    fn a_recorded_tape_repeats_and_is_zero_past_its_end() {
-        let mut choices = random(3);
-        let drawn: Vec<u32> = (2..20).map(|n| choices.draw(Site::Order, n)).collect();
-        let (tape, divergence) = choices.finish();
-        assert_eq!(divergence, None);
-        let trace = choices.trace.value();
-
-        let mut again = Choices::new(99, Scheduling::Replay(tape.clone()), true);
-        let repeated: Vec<u32> = (2..20).map(|n| again.draw(Site::Order, n)).collect();
-        assert_eq!(repeated, drawn);
-        assert_eq!(again.trace.value(), trace);
-        assert_eq!(again.draw(Site::Task, 9), 0);
-        assert_eq!(again.finish().0.draws.len(), tape.draws.len() + 1);
     }
 
     #[test]

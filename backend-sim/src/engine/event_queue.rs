@@ -11,7 +11,6 @@ use std::time::Duration;
 
 use slab::Slab;
 
-/// Identifies an event in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EventId {
     slot: usize,
@@ -41,16 +40,11 @@ const LAST: u64 = 1 << 63;
 /// The resolution of timers. It is that of tokio, so that a run doesn't depend on its driver.
 const TICK_NANOS: u64 = 1_000_000;
 
-/// The nanoseconds of a second.
-const NANOS: u64 = 1_000_000_000;
-
-fn nanos_rounded_up(at: Duration) -> u64 {
-    let ticks = u64::from(at.subsec_nanos()).div_ceil(TICK_NANOS);
-    let seconds = at.as_secs().saturating_mul(NANOS);
-    seconds.saturating_add(ticks * TICK_NANOS)
+/// Converts a time to nanoseconds, at most about 584 years.
+pub(crate) fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// All future events.
 #[derive(Debug)]
 pub(crate) struct EventQueue<E> {
     slots: Slab<Slot<E>>,
@@ -93,7 +87,8 @@ impl<E> EventQueue<E> {
 
     /// Schedules an event. With `last`, it comes after all others of its instant.
     pub(crate) fn put(&mut self, at: Duration, last: bool, event: E) -> EventId {
-        let at = nanos_rounded_up(at);
+        let ticks = nanos(at).div_ceil(TICK_NANOS);
+        let at = ticks.saturating_mul(TICK_NANOS);
         let number = self.number();
         let is_due = at <= self.collected && !last;
         let due = is_due.then(|| self.first_due + self.due.len() as u64);
@@ -112,12 +107,10 @@ impl<E> EventQueue<E> {
         (slot.number == id.number).then_some(slot)
     }
 
-    /// Returns an event that has not happened yet.
     pub(crate) fn get_mut(&mut self, id: EventId) -> Option<&mut E> {
         self.slot(id).map(|slot| &mut slot.event)
     }
 
-    /// Removes an event before it happens.
     pub(crate) fn cancel(&mut self, id: EventId) -> Option<E> {
         if let Some(number) = self.slot(id)?.due {
             self.remove_due((number - self.first_due) as usize);
@@ -219,10 +212,6 @@ mod tests {
         Duration::from_millis(n)
     }
 
-    fn nanos(ms: u64) -> u64 {
-        ms * TICK_NANOS
-    }
-
     #[test]
     fn events_happen_in_order_of_time() {
         let mut queue = EventQueue::default();
@@ -237,8 +226,8 @@ mod tests {
             }
         }
         for n in (0..101_u64).filter(|n| n % 3 != 0) {
-            assert_eq!(queue.next_at(), Some(nanos(n)));
-            queue.collect(nanos(n));
+            assert_eq!(queue.next_at(), Some(nanos(ms(n))));
+            queue.collect(nanos(ms(n)));
             assert_eq!(queue.due(), 1);
             assert_eq!(queue.take_due(0), Some(n));
         }
@@ -254,7 +243,7 @@ mod tests {
             assert_eq!(queue.cancel(id), Some(n));
         }
         assert!(queue.heap.len() <= 2 + CAPACITY, "{}", queue.heap.len());
-        queue.collect(nanos(1_000));
+        queue.collect(nanos(ms(1_000)));
         assert_eq!((queue.due(), queue.take_due(0)), (1, Some(0)));
         assert_eq!(queue.next_at(), None);
     }
@@ -262,7 +251,7 @@ mod tests {
     #[test]
     fn any_due_event_can_be_taken() {
         let mut queue = EventQueue::default();
-        queue.collect(nanos(1));
+        queue.collect(nanos(ms(1)));
         let ids = [0, 1, 2, 3, 4].map(|n| queue.insert(ms(1), n));
         assert_eq!(queue.take_due(3), Some(3));
         // The first event takes the position of the one that left.
@@ -279,7 +268,7 @@ mod tests {
         let mut queue = EventQueue::default();
         queue.put(ms(1), true, 9);
         queue.insert(Duration::from_micros(300), 1);
-        queue.collect(nanos(1));
+        queue.collect(nanos(ms(1)));
         assert_eq!(queue.due(), 1);
         assert!(queue.take_last().is_none(), "another event is due");
         assert_eq!(queue.take_due(0), Some(1));
@@ -290,7 +279,7 @@ mod tests {
     fn times_are_whole_milliseconds() {
         let mut queue = EventQueue::default();
         let id = queue.insert(Duration::from_nanos(1), 0);
-        assert_eq!(queue.next_at(), Some(nanos(1)));
+        assert_eq!(queue.next_at(), Some(nanos(ms(1))));
         queue.cancel(id);
         queue.insert(Duration::MAX, 0);
         assert_eq!(queue.next_at(), Some(u64::MAX));

@@ -6,7 +6,6 @@ use std::task::{Wake, Waker};
 
 use leasehold_api::BoxFuture;
 
-/// Identifies a task.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TaskId {
     pub(crate) index: usize,
@@ -49,12 +48,6 @@ impl State {
         slot.queued = true;
         self.queue.push_back(task);
         true
-    }
-}
-
-impl std::fmt::Debug for ReadyQueue {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ReadyQueue").finish_non_exhaustive()
     }
 }
 
@@ -144,7 +137,6 @@ fn wake_driver_of(mut state: MutexGuard<'_, State>) {
     driver.into_iter().for_each(Waker::wake);
 }
 
-/// The locked ready queue.
 pub(crate) struct ReadyGuard<'a>(MutexGuard<'a, State>);
 
 impl ReadyGuard<'_> {
@@ -157,7 +149,6 @@ impl ReadyGuard<'_> {
         self.0.queue.len()
     }
 
-    /// Returns the actor of the task at an index.
     pub(crate) fn actor(&self, index: usize) -> u64 {
         let task = self.0.queue.get(index);
         task.map_or(u64::MAX, |task| task.index as u64 | 1 << 63)
@@ -186,12 +177,10 @@ impl Wake for TaskWaker {
     }
 }
 
-/// A registered waker.
 #[derive(Debug)]
 pub(crate) enum Wakeup {
     /// A task of the simulation, which is queued without a call of its waker.
     Task(TaskId),
-    /// Any other waker.
     Other(Waker),
 }
 
@@ -228,7 +217,6 @@ impl Wakers {
         }
     }
 
-    /// Returns the wakeup for a waker.
     #[inline]
     pub(crate) fn waiter(&self, waker: &Waker) -> Wakeup {
         match self.tasks.get(self.running) {

@@ -79,7 +79,6 @@ impl FailedRun {
         replay_command(&self.tape)
     }
 
-    /// Writes the page of the run, and panics with the report.
     #[track_caller]
     pub(super) fn panic(self) -> ! {
         let page = match self.save() {

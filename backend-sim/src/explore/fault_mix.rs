@@ -58,7 +58,6 @@ enum FaultKind {
     Failover,
 }
 
-/// The maximum number of faults in a run.
 const MAX_FAULTS: u32 = 8;
 
 impl FaultMix {
@@ -125,7 +124,6 @@ impl FaultMix {
         self
     }
 
-    /// Spawns the task that injects the faults of a run.
     pub(super) fn spawn(self, sim: &SimServer) {
         let kinds = [
             (self.messages, FaultKind::Message),
@@ -226,7 +224,6 @@ fn pause(sim: &SimServer) -> Duration {
     start + millis(sim, below)
 }
 
-/// Runs `action` after `time`.
 fn later(sim: &SimServer, time: Duration, action: impl FnOnce() + Send + 'static) {
     let sim_then = sim.clone();
     drop(sim.spawn(async move {

@@ -393,7 +393,6 @@ impl Exploration {
         }
     }
 
-    /// Returns why a run failed, if it did.
     fn reason(&self, report: &Report) -> Option<String> {
         let (limit, steps) = (self.time_limit, self.step_limit);
         match &report.ending {

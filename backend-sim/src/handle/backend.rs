@@ -1,7 +1,7 @@
 //! One client's connection to the simulated server, as a [`LockBackend`].
 
-use std::fmt;
 use std::future::poll_fn;
+use std::iter::repeat_n;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -64,17 +64,9 @@ use crate::record::{Call, Event, ServerAnswer};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct SimBackend {
     pub(crate) runtime: Arc<SimRuntime>,
-}
-
-impl fmt::Debug for SimBackend {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("SimBackend")
-            .field("client", &self.runtime.client)
-            .finish_non_exhaustive()
-    }
 }
 
 /// A call whose request was sent. Dropping it discards the response.
@@ -146,7 +138,6 @@ impl SimBackend {
         .await
     }
 
-    /// Sends one command.
     async fn one<T>(
         &self,
         call: Call,
@@ -166,18 +157,17 @@ impl SimBackend {
         read: fn(Reply) -> Option<T>,
     ) -> Vec<Result<Stamped<T>, BackendError>> {
         let count = steps.len();
-        let mut results = Vec::with_capacity(count);
         if count == 0 {
-            return results;
+            return Vec::new();
         }
         match self.call(call, Request::Steps(steps)).await {
-            Err(error) => results.resize_with(count, || Err(error.clone())),
+            Err(error) => repeat_n(error, count).map(Err).collect(),
             Ok(Response { stamp, answers, .. }) => {
                 let answers = answers.into_iter();
-                results.extend(answers.map(|answer| unwrap_answer(stamp, answer, read)));
+                let results = answers.map(|answer| unwrap_answer(stamp, answer, read));
+                results.collect()
             }
         }
-        results
     }
 
     /// Executes a command on a state that the caller remembers, as a client of Redis can with `SET … IFEQ`: the server

@@ -251,18 +251,18 @@ impl SimBackend {
     }
 
     fn add_fault(&self, call: Option<Call>, fault: Fault) {
-        self.act(|network, client| network.clients[client].faults.inject(call, fault));
+        self.act(|network, client| network.clients[client].faults.0.push_back((call, fault)));
     }
 
     /// Returns how many injected faults have not happened yet. Assert that it is 0, so that your
     /// test doesn't pass without its fault.
     pub fn pending_faults(&self) -> usize {
-        self.act(|network, client| network.clients[client].faults.pending())
+        self.act(|network, client| network.clients[client].faults.0.len())
     }
 
     /// Removes the injected faults that have not happened yet.
     pub fn clear_faults(&self) {
-        self.act(|network, client| network.clients[client].faults.clear());
+        self.act(|network, client| network.clients[client].faults.0.clear());
     }
 
     /// Sets the latency of this client's messages, in both directions. Messages in flight keep

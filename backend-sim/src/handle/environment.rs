@@ -45,7 +45,6 @@ fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<RequestedRun, Strin
         .map_err(|_| format!("{SEED}: {text:?} is no seed: a seed is a number below 2^64"))
 }
 
-/// Returns the folder for pages of failed runs.
 pub(crate) fn pages() -> PathBuf {
     env::var_os(PAGES).map_or_else(|| env::temp_dir().join("leasehold-sim"), PathBuf::from)
 }

@@ -171,7 +171,6 @@ impl SimServer {
         );
     }
 
-    /// Returns the indices of clients.
     #[track_caller]
     fn indices(&self, clients: &[SimBackend]) -> Vec<ClientIndex> {
         let mine = |client: &SimBackend| Arc::ptr_eq(client.world(), self.world());

@@ -158,7 +158,6 @@ impl SimServer {
         SimBackend::new(&self.world, index)
     }
 
-    /// Returns the clients that were created so far.
     pub(crate) fn clients(&self) -> Vec<SimBackend> {
         let count = self.world.act(|network| network.clients.len());
         let clients = 0..count;
@@ -202,7 +201,7 @@ impl SimServer {
     /// # }
     /// ```
     pub async fn advance(&self, by: Duration) {
-        Sleep::new(&*self.world, by, true).await;
+        Sleep::new(&self.world, by, true).await;
     }
 
     /// Stops the server. Its connections break, and until [`start`](Self::start) calls return
@@ -363,20 +362,20 @@ impl SimServer {
     /// the log is complete ([`SimOptions::log_limit`]).
     pub fn log(&self) -> Vec<Entry> {
         self.world
-            .act(|network| network.log.entries().cloned().collect())
+            .act(|network| network.log.entries.iter().cloned().collect())
     }
 
     /// Returns the messages so far, in the order in which they were sent. The
     /// [log limit](SimOptions::log_limit) applies to them too.
     pub fn messages(&self) -> Vec<Message> {
         self.world
-            .act(|network| network.log.messages().cloned().collect())
+            .act(|network| network.log.messages.iter().cloned().collect())
     }
 
     /// Returns the history of the run so far.
     pub fn history(&self) -> History {
         self.world
-            .act(|network| History::of(&network.log, network.client_names()))
+            .act(|network| History::of(network.log.clone(), network.client_names()))
     }
 
     /// Returns the run so far as text, as [`History::text`] does. Print it when a test fails, or
@@ -422,7 +421,6 @@ impl SimServer {
         holders.map(|holder| holder.remaining).collect()
     }
 
-    /// Returns the keys that have holders or waiters, with their states.
     fn busy(&self) -> Vec<(Key, InspectReply)> {
         self.world
             .act(|network| network.servers.primary.store.busy(network.now))
@@ -459,7 +457,7 @@ const PRINTED: usize = 300;
 /// Prints the timeline of a failed test, and the command that repeats it.
 fn print(network: &Network) {
     let seed = network.choices.tape().seed;
-    let text = History::of(&network.log, network.client_names()).text();
+    let text = History::of(network.log.clone(), network.client_names()).text();
     let hidden = text.lines().count().saturating_sub(PRINTED);
     eprintln!("\ntimeline of the simulation with seed {seed}:");
     if hidden > 0 {

@@ -55,13 +55,13 @@ pub struct History {
 }
 
 impl History {
-    pub(crate) fn of(log: &Log, clients: Vec<Arc<str>>) -> Self {
+    pub(crate) fn of(log: Log, clients: Vec<Arc<str>>) -> Self {
         Self {
             title: "leasehold simulation".to_owned(),
             clients,
-            entries: log.entries().cloned().collect(),
-            messages: log.messages().cloned().collect(),
-            dropped: log.dropped(),
+            entries: log.entries.into(),
+            messages: log.messages.into(),
+            dropped: log.dropped,
             ..Self::default()
         }
     }
@@ -87,7 +87,6 @@ impl History {
         self
     }
 
-    /// Returns the time of the last event or message.
     pub(super) fn end(&self) -> Duration {
         let entries = self.entries.iter().map(|entry| entry.at);
         let arrivals = self.messages.iter();

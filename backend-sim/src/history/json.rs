@@ -2,7 +2,6 @@
 
 use std::fmt::{self, Display, Write as _};
 
-/// Displays a string as JSON, with its quotes.
 pub(crate) struct Quoted<'a>(pub(crate) &'a str);
 
 impl Display for Quoted<'_> {

@@ -33,14 +33,12 @@ pub(crate) struct Instant {
     pub(crate) rows: usize,
 }
 
-/// The two ends of a message's arrow.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Arrow {
     pub(crate) from: (i32, i32),
     pub(crate) to: (i32, i32),
 }
 
-/// A span and its position.
 #[derive(Debug)]
 pub(crate) struct Bar {
     pub(crate) span: Span,
@@ -89,7 +87,6 @@ impl Layout {
         layout
     }
 
-    /// Sets the vertical positions of instants and entries.
     fn position(&mut self, history: &History) {
         let mut instants: BTreeMap<Duration, usize> = BTreeMap::new();
         for message in &history.messages {

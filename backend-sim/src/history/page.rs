@@ -402,9 +402,9 @@ fn write_row(
 }
 
 fn message(history: &History, number: u64) -> Option<&Message> {
-    let first = history.messages.first()?.number;
-    let index = usize::try_from(number.checked_sub(first)?).ok()?;
-    history.messages.get(index)
+    let messages = &history.messages;
+    let index = messages.binary_search_by_key(&number, |it| it.number);
+    index.ok().map(|index| &messages[index])
 }
 
 /// Returns the group of messages that are highlighted together: a request and its reply.
@@ -481,7 +481,6 @@ fn write_message(
     writeln!(out, "</g>")
 }
 
-/// Writes the head of an arrow.
 fn write_tip(out: &mut String, from: (i32, i32), to: (i32, i32)) -> fmt::Result {
     let (dx, dy) = (f64::from(to.0 - from.0), f64::from(to.1 - from.1));
     let length = dx.hypot(dy).max(1.0);

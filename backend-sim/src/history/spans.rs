@@ -32,7 +32,6 @@ pub(crate) struct Span {
     pub(crate) rows: (Option<usize>, Option<usize>),
 }
 
-/// How a span ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SpanEnd {
     /// The span was still open when the log was read.
@@ -240,7 +239,6 @@ impl Spans {
         self.open.entry(id.clone()).or_insert(span);
     }
 
-    /// Starts or extends a hold.
     fn hold(&mut self, at: Duration, id: Id, token: FencingToken, remaining: Duration) {
         let Some(mut span) = self.open.remove(&id) else {
             return;

@@ -16,7 +16,6 @@ pub(crate) fn seconds(time: Duration) -> String {
     format!("{:.3} s", time.as_secs_f64())
 }
 
-/// Displays what a function writes.
 struct Written<F>(F);
 
 impl<F: Fn(&mut fmt::Formatter<'_>) -> fmt::Result> fmt::Display for Written<F> {
@@ -34,12 +33,10 @@ fn one_line(text: &str) -> String {
     text.chars().map(escaped).collect()
 }
 
-/// Returns the text of an event.
 pub(crate) fn describe(event: &Event) -> impl fmt::Display {
     Written(move |f: &mut fmt::Formatter<'_>| write_event(f, event))
 }
 
-/// Returns the text of a notification.
 pub(crate) fn describe_notification(notification: &Notification) -> impl fmt::Display {
     Written(move |f: &mut fmt::Formatter<'_>| write_notification(f, notification))
 }

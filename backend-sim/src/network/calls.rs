@@ -10,7 +10,6 @@ use crate::engine::event_queue::EventId;
 use crate::engine::ready::{Wakers, Wakeup};
 use crate::network::event::{CallId, ClientIndex, Response};
 
-/// The result of a call.
 pub(crate) type CallResult = Result<Response, BackendError>;
 
 #[derive(Debug)]
@@ -24,7 +23,6 @@ struct Pending {
     waiter: Option<Wakeup>,
 }
 
-/// The calls of all clients.
 #[derive(Debug, Default)]
 pub(crate) struct Calls(Slab<Pending>);
 

@@ -15,7 +15,6 @@ use crate::network::faults::Faults;
 use crate::network::options::Latency;
 
 /// One direction of a connection. It keeps messages in order.
-#[derive(Debug)]
 pub(crate) struct Link<M> {
     last: Duration,
     /// The messages in flight. The queue has an event for each.
@@ -40,13 +39,11 @@ impl<M> Link<M> {
         self.last
     }
 
-    /// Takes the next message that arrives.
     pub(crate) fn arrive(&mut self) -> Option<M> {
         self.in_flight.pop_front()
     }
 }
 
-/// A subscription to a session's channel.
 #[derive(Debug)]
 pub(crate) struct Subscription {
     pub(crate) session: SessionId,
@@ -73,7 +70,6 @@ impl Subscription {
 }
 
 /// The state of one client: its connection, its subscriptions and its pending faults.
-#[derive(Debug)]
 pub(crate) struct Client {
     pub(crate) name: Arc<str>,
     pub(crate) gate: Gate,

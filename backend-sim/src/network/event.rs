@@ -1,6 +1,5 @@
 //! Requests, responses, and the events of the network.
 
-use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, State};
@@ -13,13 +12,10 @@ use crate::record::{Call, Fault, ServerAnswer};
 /// Index of a client in its simulation.
 pub(crate) type ClientIndex = usize;
 
-/// A request of a client.
-#[derive(Clone, Debug)]
 pub(crate) enum Request {
     Hello,
     /// Subscribes. The number is that of the client's subscription.
     Listen(u64),
-    /// A page of keys.
     List(List),
     /// One command, or a batch of them.
     Steps(Vec<(Key, Command)>),
@@ -28,7 +24,6 @@ pub(crate) enum Request {
 }
 
 /// A step that a client has made. The server stores its result, and knows nothing of the rest.
-#[derive(Clone)]
 pub(crate) struct CompareAndSet {
     pub(crate) key: Key,
     /// The stored form of a state; `None` for one that has none.
@@ -42,15 +37,6 @@ pub(crate) struct CompareAndSet {
     pub(crate) at: Stamp,
 }
 
-/// Shows no state: it contains sessions.
-impl fmt::Debug for CompareAndSet {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompareAndSet")
-            .field("key", &self.key)
-            .finish_non_exhaustive()
-    }
-}
-
 /// The server's response, with an answer for each command.
 #[derive(Clone, Debug)]
 pub(crate) struct Response {
@@ -62,8 +48,6 @@ pub(crate) struct Response {
     pub(crate) found: Option<Vec<u8>>,
 }
 
-/// A request in flight.
-#[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     pub(crate) client: ClientIndex,
     /// The call that waits for the reply.
@@ -78,22 +62,17 @@ pub(crate) struct Arrival {
     pub(crate) again: bool,
     /// Number of the message in the log.
     pub(crate) message: u64,
-    /// When the client sent it.
     pub(crate) sent: Duration,
 }
 
-/// Identifies a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CallId {
     pub(crate) index: usize,
     pub(crate) number: u64,
 }
 
-/// A message from a client to the server.
-#[derive(Debug)]
 pub(crate) enum ToServer {
     Request(Box<Arrival>),
-    /// Unsubscribes.
     Unlisten {
         session: SessionId,
         process: u64,
@@ -101,7 +80,6 @@ pub(crate) enum ToServer {
     },
 }
 
-/// A message from the server to a client.
 #[derive(Debug)]
 pub(crate) enum ToClient {
     Reply {
@@ -118,12 +96,9 @@ pub(crate) enum ToClient {
     },
 }
 
-/// An event in the queue.
-#[derive(Debug)]
 pub(crate) enum SimEvent {
     /// A timer expires, and wakes the task that waits for it.
     Timer(Option<Wakeup>),
-    /// A call times out.
     Timeout(CallId),
     /// The next message from a client arrives.
     ToServer(ClientIndex),
@@ -133,7 +108,6 @@ pub(crate) enum SimEvent {
     LateToServer(ClientIndex, Box<ToServer>),
     /// A message to a client arrives that is not ordered with others.
     LateToClient(ClientIndex, Box<ToClient>),
-    /// A client tries to subscribe again.
     Resubscribe {
         client: ClientIndex,
         connection: u64,

@@ -6,27 +6,14 @@ use crate::record::{Call, Fault};
 
 /// The pending faults of one client, in the order in which they were injected.
 #[derive(Debug, Default)]
-pub(crate) struct Faults(VecDeque<(Option<Call>, Fault)>);
+pub(crate) struct Faults(pub(crate) VecDeque<(Option<Call>, Fault)>);
 
 impl Faults {
-    pub(crate) fn inject(&mut self, call: Option<Call>, fault: Fault) {
-        self.0.push_back((call, fault));
-    }
-
-    pub(crate) fn clear(&mut self) {
-        self.0.clear();
-    }
-
-    pub(crate) fn pending(&self) -> usize {
-        self.0.len()
-    }
-
     /// Takes the first fault that fits a call; one call has at most one fault.
     pub(crate) fn for_call(&mut self, call: Call) -> Option<Fault> {
         self.take(|wanted, fault| !fault.is_for_push() && wanted.is_none_or(|w| w == call))
     }
 
-    /// Takes the first fault of a push.
     pub(crate) fn for_push(&mut self) -> Option<Fault> {
         self.take(|_, fault| fault.is_for_push())
     }

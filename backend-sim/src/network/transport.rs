@@ -291,7 +291,6 @@ impl Network {
         }
     }
 
-    /// Sends the reply and the pushes of a request.
     fn respond(&mut self, arrival: &Arrival, response: Response, messages: &[Message]) {
         let stamp = response.stamp;
         let from_old = self.servers.is_old(arrival.process);
@@ -373,7 +372,7 @@ impl Network {
     }
 
     fn publish(&mut self, cause: u64, from_old: bool, stamp: Stamp, messages: &[Message]) {
-        if self.servers.of(from_old).store.is_mute() {
+        if self.servers.of(from_old).store.mute {
             return;
         }
         for message in messages {

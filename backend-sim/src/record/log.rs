@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::record::{Content, Entry, Fate, Message};
 
-/// The latest entries and messages, oldest first.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Log {
-    entries: VecDeque<Entry>,
-    messages: VecDeque<Message>,
+    pub(crate) entries: VecDeque<Entry>,
+    pub(crate) messages: VecDeque<Message>,
     limit: usize,
-    dropped: u64,
+    /// The number of entries that were dropped because of the limit.
+    pub(crate) dropped: u64,
     /// The number of messages so far.
     sent: u64,
 }
@@ -57,27 +57,10 @@ impl Log {
         number
     }
 
-    /// Sets the fate of a message.
     pub(crate) fn ended(&mut self, number: u64, fate: Fate) {
-        let first = self.messages.front().map_or(self.sent, |m| m.number);
-        let index = number
-            .checked_sub(first)
-            .and_then(|i| usize::try_from(i).ok());
-        if let Some(message) = index.and_then(|i| self.messages.get_mut(i)) {
-            message.fate = fate;
+        let index = self.messages.binary_search_by_key(&number, |it| it.number);
+        if let Ok(index) = index {
+            self.messages[index].fate = fate;
         }
-    }
-
-    pub(crate) fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
-        self.messages.iter()
-    }
-
-    pub(crate) fn entries(&self) -> impl ExactSizeIterator<Item = &Entry> {
-        self.entries.iter()
-    }
-
-    /// Returns the number of entries that were dropped because of the limit.
-    pub(crate) const fn dropped(&self) -> u64 {
-        self.dropped
     }
 }

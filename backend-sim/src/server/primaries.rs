@@ -7,7 +7,7 @@ use leasehold_api::ClockId;
 use leasehold_api::machine::Settings;
 
 use crate::record::{Data, Reads, ServerEvent, Tail};
-use crate::server::store::Store;
+use crate::server::store::{Slot, Store};
 
 /// A server, whose process runs unless it is down.
 #[derive(Debug)]
@@ -27,7 +27,6 @@ pub(crate) struct Replica {
     pub(crate) reads: Reads,
 }
 
-/// How a process answers a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Standing {
     Serves,
@@ -39,7 +38,6 @@ pub(crate) enum Standing {
     Gone,
 }
 
-/// All servers of a simulation.
 #[derive(Debug)]
 pub(crate) struct Servers {
     pub(crate) primary: Server,
@@ -89,7 +87,6 @@ impl Servers {
         servers.into_iter().find(|server| server.process == process)
     }
 
-    /// Returns how a process answers a request.
     pub(crate) fn standing(&mut self, process: u64) -> Standing {
         let demoted = self.demoted == Some(process);
         let replica = self.replica.as_ref().map(|it| it.process);
@@ -120,13 +117,13 @@ impl Servers {
         Tail::Commands(self.primary.store.tail(now, tail))
     }
 
-    /// Applies an event.
     pub(crate) fn apply(&mut self, event: &ServerEvent) {
+        let store = &mut self.primary.store;
         match event {
             ServerEvent::Stopped => {
+                store.listeners.clear();
                 self.primary.up = false;
                 self.primary.process = self.next_process();
-                self.primary.store.forget_listeners();
             }
             ServerEvent::Started { data } => {
                 self.start_primary();
@@ -164,7 +161,17 @@ impl Servers {
                 self.old = Some(Box::new(std::mem::replace(&mut self.primary, new)));
             }
             ServerEvent::Healed => self.old = None,
-            other => self.primary.store.apply(other),
+            ServerEvent::ClockStepped { forward: true, by } => store.stepped.0 += *by,
+            ServerEvent::ClockStepped { forward: false, by } => store.stepped.1 += *by,
+            ServerEvent::ForeignPlanted { key, found } => {
+                let foreign = Slot::Foreign(found.clone());
+                store.slots.insert(key.clone(), foreign);
+            }
+            ServerEvent::KeyRemoved { key } => drop(store.slots.remove(key)),
+            ServerEvent::PublishRefused => store.mute = true,
+            ServerEvent::PublishAllowed => store.mute = false,
+            ServerEvent::CountRefused => store.uncounted = true,
+            ServerEvent::CountAllowed => store.uncounted = false,
         }
     }
 

@@ -15,9 +15,8 @@ use crate::record::{ServerAnswer, ServerEvent, Tail};
 /// token shows the time of its grant: 1000000002500000 is 2.5 s after the start.
 const EPOCH: ServerTime = ServerTime::from_micros(1_000_000_000_000_000);
 
-/// The value of a key.
 #[derive(Clone, Debug)]
-enum Slot {
+pub(super) enum Slot {
     Lock(Box<State>),
     Foreign(String),
 }
@@ -31,14 +30,14 @@ pub(crate) struct Store {
     settings: Settings,
     clock: ClockId,
     /// The total steps of the clock, forward and back.
-    stepped: (Duration, Duration),
-    slots: BTreeMap<Key, Slot>,
+    pub(super) stepped: (Duration, Duration),
+    pub(super) slots: BTreeMap<Key, Slot>,
     /// The number of subscriptions to each session's channel.
-    listeners: BTreeMap<SessionId, u32>,
+    pub(super) listeners: BTreeMap<SessionId, u32>,
     /// Whether the server publishes nothing, and doesn't know which sessions listen.
-    mute: bool,
+    pub(crate) mute: bool,
     /// Whether the server publishes, but doesn't know which sessions listen.
-    uncounted: bool,
+    pub(super) uncounted: bool,
     /// What the latest commands replaced, oldest first.
     journal: VecDeque<Undo>,
     /// The maximum length of the journal.
@@ -53,7 +52,6 @@ struct Undo {
     before: Option<Slot>,
 }
 
-/// The result of a command.
 #[derive(Debug)]
 pub(crate) struct Executed {
     pub(crate) stamp: Stamp,
@@ -102,7 +100,6 @@ impl Store {
         })
     }
 
-    /// Executes one command of the state machine.
     pub(crate) fn execute(
         &mut self,
         elapsed: Duration,
@@ -226,7 +223,6 @@ impl Store {
         }
     }
 
-    /// Returns the number of commands of a tail.
     pub(crate) fn tail(&self, now: Duration, tail: Tail) -> usize {
         match tail {
             Tail::Commands(n) => n.min(self.journal.len()),
@@ -238,7 +234,6 @@ impl Store {
         }
     }
 
-    /// Undoes the latest commands.
     pub(crate) fn lose(&mut self, tail: Tail) {
         let now = self.journal.back().map_or(Duration::ZERO, |undo| undo.at);
         for _ in 0..self.tail(now, tail) {
@@ -263,10 +258,6 @@ impl Store {
         self.journal.clear();
     }
 
-    pub(crate) fn forget_listeners(&mut self) {
-        self.listeners.clear();
-    }
-
     pub(crate) fn subscribe(&mut self, session: SessionId) {
         *self.listeners.entry(session).or_default() += 1;
     }
@@ -280,38 +271,8 @@ impl Store {
         }
     }
 
-    /// Returns whether the server publishes nothing.
-    pub(crate) const fn is_mute(&self) -> bool {
-        self.mute
-    }
-
     pub(crate) fn listeners(&self, session: SessionId) -> u32 {
         self.listeners.get(&session).copied().unwrap_or(0)
-    }
-
-    /// Applies an event to the data or the clock.
-    pub(crate) fn apply(&mut self, event: &ServerEvent) {
-        match event {
-            ServerEvent::ClockStepped { forward: true, by } => self.stepped.0 += *by,
-            ServerEvent::ClockStepped { forward: false, by } => self.stepped.1 += *by,
-            ServerEvent::ForeignPlanted { key, found } => {
-                self.slots.insert(key.clone(), Slot::Foreign(found.clone()));
-            }
-            ServerEvent::PublishRefused => self.mute = true,
-            ServerEvent::PublishAllowed => self.mute = false,
-            ServerEvent::CountRefused => self.uncounted = true,
-            ServerEvent::CountAllowed => self.uncounted = false,
-            ServerEvent::KeyRemoved { key } => {
-                self.slots.remove(key);
-            }
-            ServerEvent::Stopped
-            | ServerEvent::Started { .. }
-            | ServerEvent::FailedOver { .. }
-            | ServerEvent::SwitchedOver { .. }
-            | ServerEvent::ReplicaCutOff { .. }
-            | ServerEvent::Split { .. }
-            | ServerEvent::Healed => unreachable!("these events affect processes, not data"),
-        }
     }
 
     /// Returns the state of a key that is a lock.
@@ -322,7 +283,6 @@ impl Store {
         }
     }
 
-    /// Returns the type of a foreign value.
     pub(crate) fn foreign(&self, key: &Key) -> Option<String> {
         match self.slots.get(key)? {
             Slot::Foreign(found) => Some(found.clone()),

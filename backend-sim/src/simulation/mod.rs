@@ -9,10 +9,11 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use crate::driver::clock::{Clock, nanos};
+use crate::driver::clock::Clock;
 use crate::driver::executor::execute;
 use crate::driver::world::{Course, World};
 use crate::engine::choices::Scheduling;
+use crate::engine::event_queue::nanos;
 use crate::handle::SimServer;
 use crate::network::Network;
 use crate::network::options::SimOptions;

@@ -1,7 +1,6 @@
 //! The report of a run.
 
 use std::fmt;
-use std::sync::Arc;
 use std::time::Duration;
 
 use crate::driver::executor::Ending;
@@ -36,31 +35,30 @@ pub struct RunReport<T> {
     pub elapsed: Duration,
     /// The number of [steps](crate::Simulation::step_limit) that the run took.
     pub steps: u64,
-    clients: Vec<Arc<str>>,
-    log: Log,
+    history: History,
 }
 
 impl<T> RunReport<T> {
     /// Returns the events, oldest first. The
     /// [log limit](crate::SimOptions::log_limit) applies.
     pub fn log(&self) -> impl ExactSizeIterator<Item = &Entry> {
-        self.log.entries()
+        self.history.entries.iter()
     }
 
     /// Returns the messages, in the order in which they were sent. The
     /// [log limit](crate::SimOptions::log_limit) applies.
     pub fn messages(&self) -> impl ExactSizeIterator<Item = &Message> {
-        self.log.messages()
+        self.history.messages.iter()
     }
 
     /// Returns the history of the run.
     pub fn history(&self) -> History {
-        History::of(&self.log, self.clients.clone())
+        self.history.clone()
     }
 
     /// Returns the run as text, as [`History::text`] does.
     pub fn timeline(&self) -> String {
-        self.history().text()
+        self.history.text()
     }
 }
 
@@ -79,14 +77,14 @@ impl<T: fmt::Debug> fmt::Debug for RunReport<T> {
 pub(crate) fn report<T>(world: &World, ending: Ending<T>, steps: u64) -> RunReport<T> {
     world.act(|network| {
         let (tape, divergence) = network.choices.finish();
+        let log = std::mem::replace(&mut network.log, Log::new(0));
         RunReport {
             ending: divergence.map_or(ending, Ending::Diverged),
             trace: network.choices.trace.value(),
             tape,
             elapsed: network.now,
             steps,
-            clients: network.client_names(),
-            log: std::mem::replace(&mut network.log, Log::new(0)),
+            history: History::of(log, network.client_names()),
         }
     })
 }

@@ -304,17 +304,3 @@ async fn closing_ends_streams_and_calls() {
     let rest: Vec<_> = notifications.collect().await;
     assert_eq!(rest, [Notification::Missed { listening: false }]);
 }
-
-#[tokio::test(start_paused = true)]
-async fn dropped_stream_ends_only_its_subscription() {
-    let (server, a) = Raw::alone();
-    let first = a.backend.listen(a.session).await.expect("listening");
-    let second = a.backend.listen(a.session).await.expect("listening");
-    assert_eq!(server.listeners(a.session), 2);
-    drop(first);
-    server.advance(ms(1)).await;
-    assert_eq!(server.listeners(a.session), 1);
-    drop(second);
-    server.advance(ms(1)).await;
-    assert_eq!(server.listeners(a.session), 0);
-}

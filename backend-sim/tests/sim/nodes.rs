@@ -87,6 +87,12 @@ impl Spread {
         number(key) % self.nodes.len()
     }
 
+    async fn read_node(&self, node: usize) -> Result<Stamp, BackendError> {
+        let at = self.links[node].hello().await?.at;
+        let clock = clock_of(node);
+        Ok(Stamp { clock, at })
+    }
+
     fn note(&self, request: &Acquire) {
         let now = self.nodes[self.node_of(&request.key)].server_time();
         let wait_until = request.wait.and_then(|wait| wait.wait_until);
@@ -122,9 +128,7 @@ impl LockBackend for Spread {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        let at = self.links[0].hello().await?.at;
-        let clock = clock_of(0);
-        Ok(Stamp { clock, at })
+        self.read_node(0).await
     }
 
     fn clock(&self, key: &Key) -> Option<ClockId> {
@@ -132,10 +136,7 @@ impl LockBackend for Spread {
     }
 
     async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
-        let node = self.node_of(key);
-        let at = self.links[node].hello().await?.at;
-        let clock = clock_of(node);
-        Ok(Stamp { clock, at })
+        self.read_node(self.node_of(key)).await
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
@@ -169,10 +170,8 @@ impl LockBackend for Spread {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        join_all(self.links.iter().map(LockBackend::close))
-            .await
-            .into_iter()
-            .collect()
+        let closed = join_all(self.links.iter().map(LockBackend::close)).await;
+        closed.into_iter().collect()
     }
 }
 
