@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, FencingToken, ForceMode, ForceReply, Key, Mode,
-    Notification, Operation, PollReply, ReleaseReply, RenewReply, SessionId,
+    AcquireReply, ConvertReply, EndReason, FencingToken, ForceMode, ForceRelease, ForceReply, Key,
+    Mode, Notification, PollReply, ReleaseReply, RenewReply, SessionId,
 };
 
 use crate::history::data::History;
@@ -75,6 +75,8 @@ type Id = (Arc<str>, SessionId, u64);
 struct Spans {
     open: BTreeMap<Id, Span>,
     done: Vec<Span>,
+    /// The time of the current entry.
+    at: Duration,
     /// Index of the current entry.
     row: Option<usize>,
     /// The execution times of all commands so far.
@@ -105,7 +107,8 @@ pub(crate) fn spans(history: &History) -> Vec<Span> {
         spans.row = None;
     }
     let end = history.end();
-    spans.expire(end);
+    spans.at = end;
+    spans.expire();
     for (_, mut span) in std::mem::take(&mut spans.open) {
         span.to = span.to.min(end);
         spans.done.push(span);
@@ -134,12 +137,13 @@ impl Spans {
         let mut ids = self.open.keys();
         let id = ids.find(|(client, _, number)| *client == message.client && *number == sequence);
         if let Some(id) = id.cloned() {
-            self.hold(message.sent, id, token, remaining);
+            self.hold(id, token, remaining);
         }
     }
 
     fn entry(&mut self, entry: &Entry) {
-        self.expire(entry.at);
+        self.at = entry.at;
+        self.expire();
         match (&entry.event, &entry.client) {
             (
                 Event::Executed {
@@ -151,118 +155,108 @@ impl Spans {
                 Some(client),
             ) => {
                 self.executed.push(entry.at);
-                self.executed(entry.at, client, key, command, reply);
+                self.executed(client, key, command, reply);
             }
-            (Event::Server(event), _) => self.server(entry.at, event),
+            (Event::Server(event), _) => self.server(event),
             _ => {}
         }
     }
 
-    fn executed(
-        &mut self,
-        at: Duration,
-        client: &Arc<str>,
-        key: &Key,
-        command: &Command,
-        reply: &Reply,
-    ) {
-        let id = |it: &Operation| (Arc::clone(client), it.session, it.sequence);
+    fn executed(&mut self, client: &Arc<str>, key: &Key, command: &Command, reply: &Reply) {
+        let operation = match command {
+            Command::Acquire(request) => &request.operation,
+            Command::Poll(request) => &request.operation,
+            Command::Renew(request) => &request.operation,
+            Command::Release(request) => &request.operation,
+            Command::Convert(request) => &request.operation,
+            Command::ForceRelease(request) => return self.forced(key, request, reply),
+            Command::Inspect | Command::Note(_) => return,
+        };
+        let id = (Arc::clone(client), operation.session, operation.sequence);
         match (command, reply) {
-            (Command::Acquire(request), Reply::Acquire(reply)) => {
-                let id = id(&request.operation);
-                let until = match reply {
-                    AcquireReply::Acquired(acquired) => acquired.remaining,
-                    AcquireReply::Queued(queued) => queued.waiter_remaining,
-                    AcquireReply::Contended(_) | AcquireReply::Refused(_) => return,
-                };
-                self.wait(at, &id, key, request.mode, until);
-                if let AcquireReply::Acquired(acquired) = reply {
-                    self.hold(at, id, acquired.token, acquired.remaining);
-                }
+            (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(acquired))) => {
+                self.wait(&id, key, request.mode, acquired.remaining);
+                self.hold(id, acquired.token, acquired.remaining);
             }
-            (Command::Poll(request), Reply::Poll(reply)) => {
-                let id = id(&request.operation);
-                match reply {
-                    PollReply::Acquired(acquired) => {
-                        self.hold(at, id, acquired.token, acquired.remaining);
-                    }
-                    PollReply::Queued(queued) => self.extend(at, &id, queued.waiter_remaining),
-                    PollReply::Gone(reason) => self.close(at, &id, end_of(*reason)),
-                }
-            }
-            (Command::Renew(request), Reply::Renew(reply)) => {
-                let id = id(&request.operation);
-                match reply {
-                    RenewReply::Renewed { token, remaining } => {
-                        self.hold(at, id, *token, *remaining);
-                    }
-                    RenewReply::Lost(reason) => self.close(at, &id, end_of(*reason)),
-                }
-            }
-            (Command::Release(request), Reply::Release(reply)) => {
-                let reason = match reply {
-                    ReleaseReply::Released { .. } | ReleaseReply::Left => SpanEnd::Released,
-                    ReleaseReply::NotHeld(reason) => end_of(*reason),
-                };
-                self.close(at, &id(&request.operation), reason);
+            (Command::Acquire(request), Reply::Acquire(AcquireReply::Queued(queued))) => {
+                self.wait(&id, key, request.mode, queued.waiter_remaining);
             }
             (
                 Command::Convert(request),
                 Reply::Convert(ConvertReply::Converted { token, remaining }),
-            ) => self.convert(at, id(&request.operation), request.to, *token, *remaining),
-            (
-                Command::ForceRelease(request),
-                Reply::ForceRelease(ForceReply::Forced { holders: 1.. }),
-            ) if request.how == ForceMode::Now => {
-                let tokens = &request.tokens;
-                self.close_all(SpanEnd::Forced, |span| {
-                    let forced = span.token.is_some_and(|token| tokens.contains(&token));
-                    (forced && span.key == *key).then_some(at)
-                });
+            ) => self.convert(id, request.to, *token, *remaining),
+            (_, Reply::Poll(PollReply::Acquired(acquired))) => {
+                self.hold(id, acquired.token, acquired.remaining);
             }
+            (_, Reply::Poll(PollReply::Queued(queued))) => {
+                self.extend(&id, queued.waiter_remaining);
+            }
+            (_, Reply::Poll(PollReply::Gone(reason))) => self.close(&id, end_of(*reason)),
+            (_, Reply::Renew(RenewReply::Renewed { token, remaining })) => {
+                self.hold(id, *token, *remaining);
+            }
+            (_, Reply::Renew(RenewReply::Lost(reason))) => self.close(&id, end_of(*reason)),
+            (_, Reply::Release(ReleaseReply::NotHeld(reason))) => {
+                self.close(&id, end_of(*reason));
+            }
+            (_, Reply::Release(_)) => self.close(&id, SpanEnd::Released),
             _ => {}
         }
     }
 
-    fn wait(&mut self, at: Duration, id: &Id, key: &Key, mode: Mode, remaining: Duration) {
+    fn forced(&mut self, key: &Key, request: &ForceRelease, reply: &Reply) {
+        let holders = matches!(
+            reply,
+            Reply::ForceRelease(ForceReply::Forced { holders: 1.. })
+        );
+        if holders && request.how == ForceMode::Now {
+            let (at, tokens) = (self.at, &request.tokens);
+            self.close_all(SpanEnd::Forced, |span| {
+                let forced = span.token.is_some_and(|token| tokens.contains(&token));
+                (forced && span.key == *key).then_some(at)
+            });
+        }
+    }
+
+    fn wait(&mut self, id: &Id, key: &Key, mode: Mode, remaining: Duration) {
         let span = Span {
             client: Arc::clone(&id.0),
             key: key.clone(),
             sequence: id.2,
             mode,
             token: None,
-            from: at,
-            to: at + remaining,
+            from: self.at,
+            to: self.at + remaining,
             end: SpanEnd::Open,
             rows: (self.row, None),
         };
         self.open.entry(id.clone()).or_insert(span);
     }
 
-    fn hold(&mut self, at: Duration, id: Id, token: FencingToken, remaining: Duration) {
+    fn hold(&mut self, id: Id, token: FencingToken, remaining: Duration) {
         let Some(mut span) = self.open.remove(&id) else {
             return;
         };
         if !span.is_hold() {
             // A wait of zero length still shows if other events happened during it.
             if span.rows.0 != self.row {
-                self.finish(span.clone(), at, SpanEnd::Became);
+                self.finish(span.clone(), self.at, SpanEnd::Became);
             }
-            (span.from, span.rows) = (at, (self.row, None));
+            (span.from, span.rows) = (self.at, (self.row, None));
         }
         span.token = Some(token);
-        span.to = at + remaining;
+        span.to = self.at + remaining;
         self.open.insert(id, span);
     }
 
-    fn convert(&mut self, at: Duration, id: Id, to: Mode, token: FencingToken, left: Duration) {
+    fn convert(&mut self, id: Id, to: Mode, token: FencingToken, remaining: Duration) {
         if let Some(span) = self.open.remove(&id) {
-            self.finish(span.clone(), at, SpanEnd::Became);
+            self.finish(span.clone(), self.at, SpanEnd::Became);
             let converted = Span {
                 mode: to,
                 token: Some(token),
-                from: at,
-                to: at + left,
+                from: self.at,
+                to: self.at + remaining,
                 rows: (self.row, None),
                 ..span
             };
@@ -270,15 +264,16 @@ impl Spans {
         }
     }
 
-    fn extend(&mut self, at: Duration, id: &Id, remaining: Duration) {
+    fn extend(&mut self, id: &Id, remaining: Duration) {
         if let Some(span) = self.open.get_mut(id) {
-            span.to = at + remaining;
+            span.to = self.at + remaining;
         }
     }
 
-    fn server(&mut self, at: Duration, event: &ServerEvent) {
+    fn server(&mut self, event: &ServerEvent) {
+        let at = self.at;
         match event {
-            ServerEvent::Started { data: Data::Lost } => self.forget(at, |_| true),
+            ServerEvent::Started { data: Data::Lost } => self.forget(|_| true),
             ServerEvent::Started {
                 data: Data::AllBut(lost),
             }
@@ -290,10 +285,10 @@ impl Spans {
                         self.executed.get(first).copied().unwrap_or(at)
                     }
                 };
-                self.forget(at, |span| since <= span.from);
+                self.forget(|span| since <= span.from);
             }
             ServerEvent::KeyRemoved { key } | ServerEvent::ForeignPlanted { key, .. } => {
-                self.forget(at, |span| span.key == *key);
+                self.forget(|span| span.key == *key);
             }
             // Leases end at times of the server's clock.
             ServerEvent::ClockStepped { forward, by } => {
@@ -314,9 +309,9 @@ impl Spans {
         self.done.push(span);
     }
 
-    fn close(&mut self, at: Duration, id: &Id, end: SpanEnd) {
+    fn close(&mut self, id: &Id, end: SpanEnd) {
         if let Some(span) = self.open.remove(id) {
-            self.finish(span, at, end);
+            self.finish(span, self.at, end);
         }
     }
 
@@ -331,12 +326,13 @@ impl Spans {
         }
     }
 
-    fn forget(&mut self, at: Duration, which: impl Fn(&Span) -> bool) {
+    fn forget(&mut self, which: impl Fn(&Span) -> bool) {
+        let at = self.at;
         self.close_all(SpanEnd::Forgotten, |span| which(span).then_some(at));
     }
 
-    /// Closes the spans that expired by `now`.
-    fn expire(&mut self, now: Duration) {
+    fn expire(&mut self) {
+        let now = self.at;
         self.close_all(SpanEnd::Expired, |span| (span.to <= now).then_some(span.to));
     }
 }

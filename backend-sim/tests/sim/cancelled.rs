@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold_api::{ForceMode, LockClient, MultiGuard, MutexGuard, RwLock, guard_kind};
+use leasehold_api::{ForceMode, LockClient, MultiLock, MutexGuard, RwLock, guard_kind};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::counted::Counted;
@@ -30,34 +30,6 @@ const SOON: Duration = ms(7_500);
 /// A dropped hand-off may stay until its lease expires.
 const AFTER_A_LEASE: Duration = secs(35);
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Method {
-    Lock,
-    TryLock,
-    /// Another client holds the lock.
-    LockWaiting,
-    LockWithin,
-    With,
-    Protect,
-    Release,
-    Renew,
-    ReadWaiting,
-    WriteWaiting,
-    Downgrade,
-    TryUpgrade,
-    AcquireWaiting,
-    Inspect,
-    ForceRelease,
-    Shutdown,
-    ManyLock,
-    ManyWaiting,
-    ManyTryLock,
-    ManyRenew,
-    ManyRelease,
-    IntoHandoff,
-    Adopt,
-}
-
 /// The condition of the network during the method's calls.
 #[derive(Clone, Copy, Debug)]
 enum Network {
@@ -74,37 +46,46 @@ enum Network {
     Silent,
 }
 
-impl Method {
-    const fn waits(self) -> bool {
-        matches!(
-            self,
-            Self::LockWaiting
-                | Self::LockWithin
-                | Self::ReadWaiting
-                | Self::WriteWaiting
-                | Self::AcquireWaiting
-                | Self::ManyWaiting
-        )
-    }
+/// A kind of methods.
+#[derive(Clone, Copy)]
+struct Kind {
+    /// The calls that they make.
+    calls: &'static [Call],
+    /// Whether another client holds what they ask for.
+    waits: bool,
+    /// How soon nothing is left of them.
+    gone_by: Duration,
+}
 
-    /// The calls that it makes.
-    const fn calls(self) -> &'static [Call] {
-        match self {
-            Self::Lock | Self::TryLock => &[Call::Hello, Call::Acquire],
-            _ if self.waits() => &[Call::Acquire, Call::Poll, Call::Renew, Call::Listen],
-            Self::With | Self::ManyLock | Self::ManyTryLock => &[Call::Acquire, Call::Release],
-            Self::Release | Self::Shutdown | Self::ManyRelease => &[Call::Release],
-            Self::Protect | Self::Renew | Self::ManyRenew => &[Call::Renew],
-            Self::Downgrade | Self::TryUpgrade => &[Call::Convert],
-            Self::Inspect => &[Call::Inspect],
-            Self::ForceRelease => &[Call::Inspect, Call::ForceRelease],
-            Self::IntoHandoff => &[Call::Acquire, Call::Release],
-            Self::Adopt => &[Call::Release, Call::Renew],
-            // The methods that wait are handled above.
-            _ => &[],
-        }
-    }
+const WAITS: Kind = Kind {
+    waits: true,
+    ..makes(&[Call::Acquire, Call::Poll, Call::Renew, Call::Listen])
+};
+const FIRST: Kind = makes(&[Call::Hello, Call::Acquire]);
+const ACQUIRES: Kind = makes(&[Call::Acquire, Call::Release]);
+const RENEWS: Kind = makes(&[Call::Renew]);
+const RELEASES: Kind = makes(&[Call::Release]);
+const CONVERTS: Kind = makes(&[Call::Convert]);
 
+/// Methods that make these calls.
+const fn makes(calls: &'static [Call]) -> Kind {
+    Kind {
+        calls,
+        waits: false,
+        gone_by: SOON,
+    }
+}
+
+/// Methods of which something may be left until a lease expires.
+const fn after_a_lease(calls: &'static [Call]) -> Kind {
+    let gone_by = AFTER_A_LEASE;
+    Kind {
+        gone_by,
+        ..makes(calls)
+    }
+}
+
+impl Kind {
     fn networks(self) -> Vec<Network> {
         let mut networks = vec![
             Network::Fine,
@@ -113,7 +94,7 @@ impl Method {
             Network::Slow,
             Network::Silent,
         ];
-        for call in self.calls() {
+        for call in self.calls {
             let faults = [
                 Fault::LoseRequest,
                 Fault::LoseReply,
@@ -123,17 +104,10 @@ impl Method {
             ];
             networks.extend(faults.map(|fault| Network::One(*call, fault)));
         }
-        if self.waits() {
+        if self.waits {
             networks.push(Network::PushLost);
         }
         networks
-    }
-
-    const fn gone_by(self) -> Duration {
-        match self {
-            Self::IntoHandoff | Self::Adopt => AFTER_A_LEASE,
-            _ => SOON,
-        }
     }
 }
 
@@ -248,9 +222,8 @@ impl Fixture {
         self.locks.rw_lock("book").expect("a valid key")
     }
 
-    async fn many_guard(&self) -> MultiGuard {
-        let many = self.locks.multi().mutexes(["job", "job2"]).expect("valid");
-        many.lock().await.expect("free")
+    fn many(&self) -> MultiLock {
+        self.locks.multi().mutexes(["job", "job2"]).expect("valid")
     }
 
     /// As [`completes`](Self::completes). Asserts that a guard is still valid, and releases it.
@@ -263,107 +236,20 @@ impl Fixture {
     }
 }
 
-/// Calls a method and drops its future. Returns whether it completed before.
-async fn call(method: Method, fixture: &Fixture) -> bool {
-    let (server, locks) = (&fixture.server, &fixture.locks);
-    match method {
-        Method::Downgrade => {
-            let guard = fixture.book().write().await.expect("free");
-            fixture.completes(guard.downgrade()).await
-        }
-        Method::TryUpgrade => {
-            let guard = fixture.book().read().await.expect("free");
-            fixture.completes(guard.try_upgrade()).await
-        }
-        Method::ManyRenew => {
-            let guard = fixture.many_guard().await;
-            let ended = fixture.completes(guard.renew()).await;
-            server.advance(RECOVERED).await;
-            assert!(guard.is_valid(), "{}", server.timeline());
-            ended
-        }
-        Method::ManyRelease => {
-            let guard = fixture.many_guard().await;
-            fixture.completes(guard.release()).await
-        }
-        Method::Protect => {
-            let guard = hold(locks).await;
-            let protect = guard.protect(server.advance(secs(12)));
-            fixture.keeps(&guard, protect).await
-        }
-        Method::Release => {
-            let guard = hold(locks).await;
-            fixture.completes(guard.release()).await
-        }
-        Method::Renew => {
-            let guard = hold(locks).await;
-            fixture.keeps(&guard, guard.renew()).await
-        }
-        Method::Inspect => {
-            let guard = hold(locks).await;
-            fixture.keeps(&guard, locks.inspect("job")).await
-        }
-        Method::ForceRelease => {
-            let guard = hold(locks).await;
-            let tokens = vec![guard.fencing_token()];
-            let forced = locks.force_release("job", tokens, ForceMode::Now);
-            fixture.completes(forced).await
-        }
-        Method::Shutdown => {
-            let guard = hold(locks).await;
-            let ended = fixture.completes(locks.shutdown()).await;
-            assert!(!guard.is_valid());
-            server.advance(SOON).await;
-            assert_eq!(server.left_behind(), "", "its guard still exists");
-            ended
-        }
-        Method::IntoHandoff => {
-            let guard = hold(locks).await;
-            fixture.completes(guard.into_handoff()).await
-        }
-        Method::Adopt => {
-            let handoff = hold(locks).await.into_handoff().await.expect("answered");
-            fixture
-                .completes(locks.adopt::<guard_kind::Exclusive>(handoff))
-                .await
-        }
-        acquire => acquires(acquire, fixture).await,
-    }
-}
-
-/// As [`call`], for a method that acquires.
-async fn acquires(method: Method, fixture: &Fixture) -> bool {
-    if method.waits() {
+/// Runs one combination. Returns whether the method completed before it was dropped.
+async fn combination(
+    method: &impl AsyncFn(&Fixture) -> bool,
+    kind: Kind,
+    (network, fresh, at): (Network, bool, Drop),
+) -> bool {
+    let fixture = Fixture::new(network, fresh, at).await;
+    if kind.waits {
         fixture.occupy().await;
     }
-    let (mutex, book) = (job(&fixture.locks), fixture.book());
-    let pool = fixture.locks.semaphore("pool", 2).expect("a valid key");
-    let many = fixture.locks.multi();
-    let many = many.mutexes(["job", "job2"]).expect("valid keys");
-    match method {
-        Method::Lock | Method::LockWaiting => fixture.completes(mutex.lock()).await,
-        Method::TryLock => fixture.completes(mutex.try_lock()).await,
-        Method::LockWithin => fixture.completes(mutex.try_lock_for(ms(1_500))).await,
-        Method::With => {
-            let body = async |_: &MutexGuard| tokio::task::yield_now().await;
-            fixture.completes(mutex.with(body)).await
-        }
-        Method::ReadWaiting => fixture.completes(book.read()).await,
-        Method::WriteWaiting => fixture.completes(book.write()).await,
-        Method::AcquireWaiting => fixture.completes(pool.acquire()).await,
-        Method::ManyLock | Method::ManyWaiting => fixture.completes(many.lock()).await,
-        Method::ManyTryLock => fixture.completes(many.try_lock()).await,
-        _ => unreachable!("{method:?} acquires nothing"),
-    }
-}
-
-/// Runs one combination. Returns whether the method completed before it was dropped.
-async fn combination(method: Method, network: Network, fresh: bool, at: Drop) -> bool {
-    let fixture = Fixture::new(network, fresh, at).await;
-    let ended = call(method, &fixture).await;
-    fixture.server.advance(method.gone_by()).await;
+    let ended = method(&fixture).await;
+    fixture.server.advance(kind.gone_by).await;
     let left = fixture.server.left_behind();
-    let context = format!("{method:?} {network:?} {at:?} fresh: {fresh}");
+    let context = format!("{network:?} {at:?} fresh: {fresh}");
     assert_eq!(left, "", "{context}\n{}", fixture.server.timeline());
     drop(fixture.locks);
     fixture.server.advance(secs(2)).await;
@@ -371,61 +257,115 @@ async fn combination(method: Method, network: Network, fresh: bool, at: Drop) ->
     ended
 }
 
-/// Runs all combinations of a method. Returns the number of drops.
-async fn drops_of(method: Method) -> usize {
+/// Runs all combinations of a method, which have at least this many drops.
+async fn drops(at_least: usize, kind: Kind, method: impl AsyncFn(&Fixture) -> bool) {
     let mut drops = 0;
-    for network in method.networks() {
+    for network in kind.networks() {
         for fresh in [true, false] {
             for at in [Drop::After as fn(u32) -> Drop, Drop::Before] {
                 // Starts at 1, because a future that was never polled has done nothing.
                 let mut polls = 1;
-                while !combination(method, network, fresh, at(polls)).await {
+                while !combination(&method, kind, (network, fresh, at(polls))).await {
                     polls += 1;
                     drops += 1;
-                    assert!(polls < 200, "{method:?} {network:?} never ends");
+                    assert!(polls < 200, "{network:?} never ends");
                 }
             }
         }
     }
-    drops
+    assert!(drops >= at_least, "only {drops} drops");
 }
 
 /// A test for each method, with a lower bound of its drops.
-macro_rules! tables {
-    ($($name:ident: $method:ident, $at_least:literal;)+) => {$(
+macro_rules! tests {
+    ($($name:ident($at_least:literal, $kind:expr): |$it:ident| $body:expr;)+) => {$(
         #[tokio::test(start_paused = true)]
         async fn $name() {
-            let drops = drops_of(Method::$method).await;
-            println!("{:<16} {drops:>5} drops", format!("{:?}", Method::$method));
-            assert!(drops >= $at_least, "only {drops} drops");
+            drops($at_least, $kind, async |$it| $body).await;
         }
     )+};
 }
 
-tables! {
-    lock_leaves_nothing: Lock, 160;
-    try_lock_leaves_nothing: TryLock, 130;
-    lock_in_a_queue_leaves_nothing: LockWaiting, 470;
-    lock_within_leaves_nothing: LockWithin, 380;
-    with_leaves_nothing: With, 250;
-    protect_keeps_its_guard: Protect, 390;
-    release_goes_on: Release, 40;
-    renew_keeps_its_guard: Renew, 30;
-    read_leaves_nothing: ReadWaiting, 470;
-    write_leaves_nothing: WriteWaiting, 470;
-    downgrade_leaves_nothing: Downgrade, 130;
-    try_upgrade_leaves_nothing: TryUpgrade, 130;
-    acquire_leaves_nothing: AcquireWaiting, 470;
-    inspect_changes_nothing: Inspect, 30;
-    force_release_leaves_nothing: ForceRelease, 40;
-    shutdown_goes_on: Shutdown, 60;
-    many_lock_leaves_nothing: ManyLock, 250;
-    many_in_a_queue_leaves_nothing: ManyWaiting, 630;
-    many_try_lock_leaves_nothing: ManyTryLock, 200;
-    many_renew_keeps_its_guard: ManyRenew, 30;
-    many_release_goes_on: ManyRelease, 40;
-    into_handoff_leaves_nothing: IntoHandoff, 130;
-    adopt_leaves_nothing: Adopt, 180;
+tests! {
+    lock_leaves_nothing(160, FIRST): |it| it.completes(job(&it.locks).lock()).await;
+    try_lock_leaves_nothing(130, FIRST): |it| it.completes(job(&it.locks).try_lock()).await;
+    lock_in_a_queue_leaves_nothing(470, WAITS): |it| it.completes(job(&it.locks).lock()).await;
+    lock_within_leaves_nothing(380, WAITS): |it| {
+        let mutex = job(&it.locks);
+        it.completes(mutex.try_lock_for(ms(1_500))).await
+    };
+    with_leaves_nothing(250, ACQUIRES): |it| {
+        let body = async |_: &MutexGuard| tokio::task::yield_now().await;
+        it.completes(job(&it.locks).with(body)).await
+    };
+    protect_keeps_its_guard(390, RENEWS): |it| {
+        let guard = hold(&it.locks).await;
+        let protect = guard.protect(it.server.advance(secs(12)));
+        it.keeps(&guard, protect).await
+    };
+    release_goes_on(40, RELEASES): |it| {
+        let guard = hold(&it.locks).await;
+        it.completes(guard.release()).await
+    };
+    renew_keeps_its_guard(30, RENEWS): |it| {
+        let guard = hold(&it.locks).await;
+        it.keeps(&guard, guard.renew()).await
+    };
+    read_leaves_nothing(470, WAITS): |it| it.completes(it.book().read()).await;
+    write_leaves_nothing(470, WAITS): |it| it.completes(it.book().write()).await;
+    downgrade_leaves_nothing(130, CONVERTS): |it| {
+        let guard = it.book().write().await.expect("free");
+        it.completes(guard.downgrade()).await
+    };
+    try_upgrade_leaves_nothing(130, CONVERTS): |it| {
+        let guard = it.book().read().await.expect("free");
+        it.completes(guard.try_upgrade()).await
+    };
+    acquire_leaves_nothing(470, WAITS): |it| {
+        let pool = it.locks.semaphore("pool", 2).expect("a valid key");
+        it.completes(pool.acquire()).await
+    };
+    inspect_changes_nothing(30, makes(&[Call::Inspect])): |it| {
+        let guard = hold(&it.locks).await;
+        it.keeps(&guard, it.locks.inspect("job")).await
+    };
+    force_release_leaves_nothing(40, makes(&[Call::Inspect, Call::ForceRelease])): |it| {
+        let guard = hold(&it.locks).await;
+        let tokens = vec![guard.fencing_token()];
+        let forced = it.locks.force_release("job", tokens, ForceMode::Now);
+        it.completes(forced).await
+    };
+    shutdown_goes_on(60, RELEASES): |it| {
+        let guard = hold(&it.locks).await;
+        let ended = it.completes(it.locks.shutdown()).await;
+        assert!(!guard.is_valid());
+        it.server.advance(SOON).await;
+        assert_eq!(it.server.left_behind(), "", "its guard still exists");
+        ended
+    };
+    many_lock_leaves_nothing(250, ACQUIRES): |it| it.completes(it.many().lock()).await;
+    many_in_a_queue_leaves_nothing(630, WAITS): |it| it.completes(it.many().lock()).await;
+    many_try_lock_leaves_nothing(200, ACQUIRES): |it| it.completes(it.many().try_lock()).await;
+    many_renew_keeps_its_guard(30, RENEWS): |it| {
+        let guard = it.many().lock().await.expect("free");
+        let ended = it.completes(guard.renew()).await;
+        it.server.advance(RECOVERED).await;
+        assert!(guard.is_valid(), "{}", it.server.timeline());
+        ended
+    };
+    many_release_goes_on(40, RELEASES): |it| {
+        let guard = it.many().lock().await.expect("free");
+        it.completes(guard.release()).await
+    };
+    into_handoff_leaves_nothing(130, after_a_lease(&[Call::Acquire, Call::Release])): |it| {
+        let guard = hold(&it.locks).await;
+        it.completes(guard.into_handoff()).await
+    };
+    adopt_leaves_nothing(180, after_a_lease(&[Call::Release, Call::Renew])): |it| {
+        let handoff = hold(&it.locks).await.into_handoff().await;
+        let handoff = handoff.expect("answered");
+        it.completes(it.locks.adopt::<guard_kind::Exclusive>(handoff)).await
+    };
 }
 
 #[tokio::test(start_paused = true)]

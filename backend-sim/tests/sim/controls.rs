@@ -7,10 +7,12 @@ use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::machine::Settings;
 use leasehold_api::{
-    AcquireReply, BackendError, EndReason, LockBackend as _, Notification, ReleaseReply, RenewReply,
+    AcquireReply, BackendError, EndReason, Error, LockBackend as _, LockClient, Notification,
+    ReleaseReply, RenewReply,
 };
 use leasehold_sim::{Data, Event, Latency, SimOptions, SimServer, replay};
 
+use crate::locks::job;
 use crate::support::{Raw, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
@@ -245,6 +247,8 @@ async fn foreign_value_is_reported_and_kept() {
     ] {
         assert!(matches!(&found, Err(BackendError::ForeignValue { found, .. }) if found == "hash"));
     }
+    let locked = job(&LockClient::new(a.backend.clone())).lock().await;
+    assert!(matches!(&locked, Err(Error::ForeignValue { found, .. }) if found == "hash"));
     assert_eq!(server.foreign(key()).as_deref(), Some("hash"));
     server.remove_key(key());
     assert_eq!(server.foreign(key()), None);
