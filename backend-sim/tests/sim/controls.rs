@@ -12,8 +12,8 @@ use leasehold_api::{
 };
 use leasehold_sim::{Data, Event, Latency, SimOptions, SimServer, replay};
 
-use crate::locks::job;
-use crate::support::{Raw, key, ms, secs, unknown};
+use crate::locks::{client, hold, job};
+use crate::support::{Raw, key, ms, paused, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn paused_client_stops_while_its_clock_runs() {
@@ -409,6 +409,22 @@ async fn the_log_is_bounded() {
          0.007  .*          hello
          0.009  .*          hello
     ");
+}
+
+#[test]
+fn guard_may_be_dropped_outside_of_a_runtime() {
+    let runtime = paused();
+    let (server, locks, guard) = runtime.block_on(async {
+        let server = SimServer::new(1);
+        let (_, locks) = client(&server, "a");
+        let guard = hold(&locks).await;
+        (server, locks, guard)
+    });
+    drop(guard);
+    assert_ne!(server.left_behind(), "");
+    runtime.block_on(server.advance(ms(10)));
+    server.assert_idle();
+    drop(locks);
 }
 
 #[tokio::test]
