@@ -23,7 +23,7 @@ end
 -- Whether a new holder fits and may pass the queue, after settling.
 local function may_enter(S, mode, permits)
   return S:fits(mode, permits) and (
-    S.waiter_count == 0 or S:all_unreachable() or S.policy == @BARGING@
+    S.waiter_count == 0 or S.waiter_count == S.waiters.unreachable or S.policy == @BARGING@
     or (S.policy == @READERS_FIRST@ and mode == 'S')
   )
 end

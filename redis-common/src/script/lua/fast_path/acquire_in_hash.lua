@@ -41,10 +41,7 @@ if type(first) == 'table' then
       waiter_end = math.min(now + waiter_lease, wait_until)
       needed_end = math.max(needed_end, waiter_end + @RETENTION@)
     end
-    local moved = stored_end < needed_end
-    if moved then
-      stored_end = needed_end + @SLACK@
-    end
+    @MOVE_STORED_END@
     if usable and enters then
       if waiting == 0 then
         first_ticket, first_end, waiters_end = next_ticket, waiter_end, waiter_end
@@ -81,12 +78,10 @@ if type(first) == 'table' then
       and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
       and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
     then
-      local holder_end, needed_end = now + lease, now + 2 * @DELIVERY_WINDOW@
+      local holder_end = now + lease
       token = math.max(token + 1, now, floor + 1)
-      local moved = stored_end < math.max(needed_end, holder_end + @RETENTION@)
-      if moved then
-        stored_end = math.max(needed_end, holder_end + @RETENTION@) + @SLACK@
-      end
+      local needed_end = math.max(now + 2 * @DELIVERY_WINDOW@, holder_end + @RETENTION@)
+      @MOVE_STORED_END@
       local used = mode == 'X' and struct.unpack('<I4', wanted, 3) or 1
       local added = redis.pcall('HSET', KEYS[1],
         'head', struct.pack('<c3c14c17I4I4I4I4dddddddc16c8dBBc0I4c1c8', @MAGIC@, wanted,

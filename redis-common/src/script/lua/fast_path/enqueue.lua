@@ -48,10 +48,8 @@ then
     next_ticket, waiters = next_ticket + 1, waiters + 1
   end
   if usable then
-    local needed_end, moved = math.max(now + 2 * @DELIVERY_WINDOW@, waiter_end + @RETENTION@), false
-    if stored_end < needed_end then
-      stored_end, moved = needed_end + @SLACK@, true
-    end
+    local needed_end = math.max(now + 2 * @DELIVERY_WINDOW@, waiter_end + @RETENTION@)
+    @MOVE_STORED_END@
     local written
     if own and waiting > 0 and not moved then
       written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, watermark)) == 'number'

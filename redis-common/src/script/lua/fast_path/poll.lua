@@ -31,10 +31,8 @@ then
     if at == found - 8 and waiter_end > now then
       local waiter_lease = struct.unpack('<d', stored, 10)
       waiter_end = math.min(now + waiter_lease, wait_until)
-      local moved = stored_end < waiter_end + @RETENTION@
-      if moved then
-        stored_end = waiter_end + @RETENTION@ + @SLACK@
-      end
+      local needed_end = waiter_end + @RETENTION@
+      @MOVE_STORED_END@
       local fresh, written = struct.pack('<ddB', waiter_end, wait_until, listening), nil
       if moved then
         local value = string.sub(stored, 1, 25)

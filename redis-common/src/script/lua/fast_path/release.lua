@@ -38,6 +38,7 @@ then
     while usable and left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
       others, left = string.sub(others, 1, -34), left - 1
     end
+    local needed_end = watermark_end
     @MOVE_STORED_END@
     if usable then
       local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),

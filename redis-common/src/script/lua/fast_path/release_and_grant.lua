@@ -40,13 +40,11 @@ then
   if usable and @LISTENS@ then
     local watermark = struct.pack('<c16ddc1', session, seen, watermark_end, reason)
     token = math.max(token + 1, now, floor + 1)
-    local needed_end, old_end = math.max(watermark_end, offer_end + @RETENTION@), stored_end
-    if stored_end < needed_end then
-      stored_end = needed_end + @SLACK@
-    end
+    local needed_end = math.max(watermark_end, offer_end + @RETENTION@)
+    @MOVE_STORED_END@
     -- If the next holder's record has the same size, it overwrites this one. The granted waiter
     -- remains as a gap before the queue. A gap that grows too large is closed by a full write.
-    local in_place = own and waiters > 1 and #label == #holder_label and stored_end == old_end
+    local in_place = own and waiters > 1 and #label == #holder_label and not moved
       and next_at - gap_at <= @MAX_SKIP@
     skip = in_place and next_at - gap_at or 0
     if not own then
@@ -66,7 +64,6 @@ then
         .. string.sub(stored, at, (own or gap_at) - 1)
         .. string.sub(stored, own and own + 33 or gap_at, gap_at - 1)
         .. (waiters > 1 and string.sub(stored, next_at) or '')
-      local moved = stored_end ~= old_end
       @SET_VALUE@
     end
     if written then

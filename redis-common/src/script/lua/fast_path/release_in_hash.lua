@@ -46,6 +46,7 @@ if type(first) == 'table' then
     if not usable then
       -- For the general part.
     elseif waiting == 0 then
+      local needed_end = watermark_end
       @MOVE_STORED_END@
       -- The general part turns a small hash into a string, and sweeps the watermarks now and then.
       local ticks = string.byte(stored, 26) + 1
@@ -94,10 +95,7 @@ if type(first) == 'table' then
         local offer_end = @OFFER_END@
         token = math.max(token + 1, now, floor + 1)
         local needed_end = math.max(watermark_end, offer_end + @RETENTION@)
-        local moved = stored_end < needed_end
-        if moved then
-          stored_end = needed_end + @SLACK@
-        end
+        @MOVE_STORED_END@
         local ticket_field = 'q' .. to .. raw
         local written
         if hole then

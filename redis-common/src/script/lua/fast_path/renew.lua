@@ -22,10 +22,8 @@ then
     and string.sub(holds, 2) == string.sub(argument, 17, 24)
   then
     holder_end = math.max(holder_end, now + lease)
-    local moved = stored_end < holder_end + @RETENTION@
-    if moved then
-      stored_end = holder_end + @RETENTION@ + @SLACK@
-    end
+    local needed_end = holder_end + @RETENTION@
+    @MOVE_STORED_END@
     local written
     if moved then
       local value = string.sub(stored, 1, 25) .. struct.pack('<dc45d', stored_end,

@@ -13,10 +13,8 @@ if type(first) == 'table' then
       and @FIRST_WAITER_LIVES@
     then
       holder_end = math.max(holder_end, now + lease)
-      local moved = stored_end < holder_end + @RETENTION@
-      if moved then
-        stored_end = holder_end + @RETENTION@ + @SLACK@
-      end
+      local needed_end = holder_end + @RETENTION@
+      @MOVE_STORED_END@
       local written = redis.pcall('HSET', KEYS[1], 'head', string.sub(stored, 1, 58)
         .. struct.pack('<d', stored_end) .. string.sub(stored, 67, 130)
         .. struct.pack('<d', holder_end) .. string.sub(stored, 139))

@@ -95,8 +95,6 @@ local S = {
   ticks = 0, cursor = 0,
   stored_holders = 0,
 
-  -- Reading and writing a string --------------------------------------------------------------
-
   set_spec = function(S, bytes)
     S.spec = bytes
     S.kind, S.policy = string.byte(bytes, 1, 2)
@@ -255,8 +253,6 @@ local S = {
     end
   end,
 
-  -- The state machine -------------------------------------------------------------------------
-
   cover = function(S, needed_end)
     if S.stored_end < needed_end then
       S.stored_end = needed_end + @SLACK@
@@ -267,7 +263,9 @@ local S = {
   holder_of = function(S, holder_id)
     local holder = S.holders[holder_id]
     if holder == nil and S.form == 'hash' then
-      holder = S:load_holder(holder_id)
+      local bytes = redis.call('HGET', S.key, 'h' .. holder_id)
+      holder = bytes and S:parse_holder(bytes)
+      S.holders[holder_id] = holder
     end
     return holder
   end,
@@ -287,7 +285,9 @@ local S = {
   watermark_of = function(S, session)
     local watermark = S.watermarks[session]
     if watermark == nil and S.form == 'hash' then
-      watermark = S:load_watermark(session)
+      local bytes = redis.call('HGET', S.key, 'm' .. session)
+      watermark = bytes and S:parse_watermark(bytes)
+      S.watermarks[session] = watermark
     end
     if watermark and watermark.ends > S.now then
       return watermark
@@ -350,13 +350,6 @@ local S = {
     end
   end,
 
-  -- Whether a new holder joins the epoch of `others` holders. A floor above the stored token proves
-  -- that a token was lost, so a new epoch starts. A floor equal to the token comes from a client
-  -- that has read in this epoch. A new epoch would then make resources refuse the current readers.
-  joins = function(S, mode, floor, others)
-    return S.kind == @RW_LOCK@ and mode == 'S' and others > 0 and floor <= S.token
-  end,
-
   token_after = function(S, floor)
     return math.max(S.token + 1, S.now, floor + 1)
   end,
@@ -381,7 +374,11 @@ local S = {
       holder.fresh = true
       return holder
     end
-    if not S:joins(mode, floor, S.holder_count) then
+    -- Whether it joins the epoch of other holders. A floor above the stored token proves that a token was
+    -- lost, so a new epoch starts. A floor equal to the token comes from a client that has read in this
+    -- epoch. A new epoch would then make resources refuse the current readers.
+    local joins = S.kind == @RW_LOCK@ and mode == 'S' and S.holder_count > 0 and floor <= S.token
+    if not joins then
       S.token = S:token_after(floor)
     end
     if S.holder_count == 0 or ends < S.earliest then
@@ -428,7 +425,9 @@ local S = {
         S:flush_packed()
       end
       if S.pending then
-        S:publish_pending()
+        for to, body in pairs(S.pending) do
+          S:publish(to, body)
+        end
       end
     else
       S:refuse_on_replica()

@@ -1,8 +1,6 @@
 -- Methods for hashes, and for rare events and commands.
 
 {
-  -- Foreign values, failed writes -------------------------------------------------------------
-
   -- Refuses a foreign value, and names its kind. A state of ours starts with its format.
   refuse_foreign = function(S, stored, kind)
     if string.sub(stored, 1, 2) == string.sub(@MAGIC@, 1, 2) and #stored > 2 then
@@ -54,8 +52,6 @@
     text = string.sub(text, 1, 255)
     return status .. struct.pack('<dB', S.now, #text) .. text
   end,
-
-  -- Reading the hash --------------------------------------------------------------------------
 
   start_hash = function(S, tick, swept_to, holders)
     S.slots, S.fresh_slots, S.gone_holders = {}, {}, {}
@@ -114,20 +110,6 @@
     return { sequence = sequence, ends = ends, reason = reason }
   end,
 
-  load_holder = function(S, holder_id)
-    local bytes = redis.call('HGET', S.key, 'h' .. holder_id)
-    local holder = bytes and S:parse_holder(bytes)
-    S.holders[holder_id] = holder
-    return holder
-  end,
-
-  load_watermark = function(S, session)
-    local bytes = redis.call('HGET', S.key, 'm' .. session)
-    local watermark = bytes and S:parse_watermark(bytes)
-    S.watermarks[session] = watermark
-    return watermark
-  end,
-
   -- Keeps what the field of a ticket says: a waiter, the other end of a hole, or nothing.
   keep_waiter = function(S, ticket, bytes)
     local waiter = false
@@ -138,10 +120,6 @@
     end
     S.waiters.by_ticket[ticket] = waiter
     return waiter
-  end,
-
-  load_waiter = function(S, ticket)
-    return S:keep_waiter(ticket, redis.call('HGET', S.key, struct.pack('<c1d', 'w', ticket)))
   end,
 
   -- The fields of the tickets from this one on, up to a chunk of them.
@@ -187,13 +165,6 @@
     end
     return '\1' .. struct.pack('<dI4dBc0', note.token, note.version, math.max(note.ends - S.now, 0),
       #note.bytes, note.bytes)
-  end,
-
-  load_ticket = function(S, name)
-    local bytes = redis.call('HGET', S.key, 'q' .. name)
-    local ticket = bytes and struct.unpack('<d', bytes)
-    S.waiters.tickets[name] = ticket
-    return ticket
   end,
 
   each_holder_in_hash = function(S, visit)
@@ -245,8 +216,6 @@
     S.slots[last] = nil
     S.fresh_slots[last] = true
   end,
-
-  -- Writing the hash --------------------------------------------------------------------------
 
   -- Makes a write that changes nothing. Raises an error if the server refuses it.
   ensure_writable = function(S)
@@ -465,8 +434,6 @@
     S.shrunk, S.moved = false, true
     S:flush_hash()
   end,
-
-  -- All holders and waiters -------------------------------------------------------------------
 
   -- Drops all expired waiters, if there can be any.
   sweep_waiters = function(S)

@@ -1,8 +1,6 @@
 -- Methods for waiters, notifications, expiry, and the replies that depend on them.
 
 {
-  -- The queue ---------------------------------------------------------------------------------
-
   queue = function(S)
     local waiters = S.waiters
     if not waiters then
@@ -46,7 +44,8 @@
   waiter_at = function(S, ticket)
     local waiter = S.waiters.by_ticket[ticket]
     if waiter == nil and S.form == 'hash' then
-      waiter = S:load_waiter(ticket)
+      local field = struct.pack('<c1d', 'w', ticket)
+      waiter = S:keep_waiter(ticket, redis.call('HGET', S.key, field))
     end
     return waiter
   end,
@@ -55,7 +54,9 @@
     local name = session .. raw
     local ticket = S.waiters.tickets[name]
     if ticket == nil and S.form == 'hash' then
-      ticket = S:load_ticket(name)
+      local bytes = redis.call('HGET', S.key, 'q' .. name)
+      ticket = bytes and struct.unpack('<d', bytes)
+      S.waiters.tickets[name] = ticket
     end
     return ticket
   end,
@@ -159,8 +160,6 @@
     return table.concat(out)
   end,
 
-  -- Publishing --------------------------------------------------------------------------------
-
   -- When Redis expires the key, in ms.
   expire_at = function(S)
     return math.ceil(S.stored_end / 1000) + @DELETED_AFTER_MS@
@@ -197,14 +196,6 @@
     end
     redis.pcall(@PUBLISH@, channel, message)
   end,
-
-  publish_pending = function(S)
-    for to, body in pairs(S.pending) do
-      S:publish(to, body)
-    end
-  end,
-
-  -- Settling ----------------------------------------------------------------------------------
 
   -- Calls `visit(holder_id, holder_end, bytes)` for each holder. `bytes` is the packed holder of a
   -- hash.
@@ -333,13 +324,8 @@
     end
   end,
 
-  -- Waiters -----------------------------------------------------------------------------------
-
-  -- The ticket and the waiter of the operation, if it waits.
+  -- The ticket and the waiter of the operation, if it waits. Call this only if somebody does.
   own_waiter = function(S)
-    if S.waiter_count == 0 then
-      return nil
-    end
     local ticket = S:ticket_of(S.session, S.raw_sequence)
     if ticket then
       return ticket, S:waiter_at(ticket)
@@ -380,12 +366,6 @@
     S:cover(@RETENTION@ + waiter.ends)
     return ticket
   end,
-
-  all_unreachable = function(S)
-    return S.waiter_count == S.waiters.unreachable
-  end,
-
-  -- Replies -----------------------------------------------------------------------------------
 
   -- Compares byte by byte, because Lua's comparison of strings depends on the server's locale.
   bytes_before = function(S, a, b)

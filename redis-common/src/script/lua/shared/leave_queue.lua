@@ -25,6 +25,7 @@ elseif is_first then
     redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
   first_end = next_end
 end
+local needed_end = watermark_end
 @MOVE_STORED_END@
 if struct.unpack('<d', near[1], 54) > now and next_end > now
   and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, field, before, after)) == 'number'

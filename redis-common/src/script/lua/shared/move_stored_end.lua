@@ -1,5 +1,5 @@
--- Moves the end of the state, so that the watermark of this release outlives its window.
-local moved = stored_end < watermark_end
+-- Moves the end of the state if it must last until `needed_end`.
+local moved = stored_end < needed_end
 if moved then
-  stored_end = watermark_end + @SLACK@
+  stored_end = needed_end + @SLACK@
 end

@@ -3,6 +3,7 @@
 -- left moves to the head.
 local slot, _, _, _, old_holds = struct.unpack('<I4dBBc0I4c0', holder)
 local count = struct.unpack('<I4', stored, 39)
+local needed_end = watermark_end
 @MOVE_STORED_END@
 if string.sub(old_holds, 2) == string.sub(argument, 17, 24) then
   -- If this slot is the last one, the one before it is written as it was.
