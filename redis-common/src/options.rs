@@ -29,14 +29,29 @@ pub enum ServerChecks {
 /// Settings of a Redis backend.
 ///
 /// # Examples
-/// ```
+/// A distant server behind TLS, which starts together with this program:
+/// ```no_run
+/// use std::fs::read;
 /// use std::time::Duration;
 ///
-/// use leasehold_redis_common::Options;
+/// use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 ///
+/// # fn example() -> std::io::Result<()> {
 /// let options = Options::new()
 ///     .key_prefix("billing:locks:")
-///     .call_timeout(Duration::from_millis(500));
+///     .call_timeout(Duration::from_secs(3))
+///     .connect_timeout(Duration::from_secs(2))
+///     .initial_connect_timeout(Duration::from_secs(30))
+///     // A proxy that doesn't know HELLO 3.
+///     .resp(RespVersion::Resp2)
+///     // A replica that still runs Valkey 8.0.
+///     .compare_and_set(false)
+///     // Don't start with a server that may lose locks.
+///     .server_checks(ServerChecks::Reject)
+///     .root_certificates(read("/etc/redis/ca.pem")?)
+///     .client_certificate(read("client.pem")?, read("client.key")?);
+/// # Ok(())
+/// # }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -45,8 +60,7 @@ pub struct Options {
     pub key_prefix: String,
     /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
     pub call_timeout: Duration,
-    /// The time limit of an attempt to connect; see
-    /// [`connect_timeout`](Self::connect_timeout()).
+    /// The limit of an attempt to connect; see [`connect_timeout`](Self::connect_timeout()).
     pub connect_timeout: Duration,
     /// How long a constructor tries to connect; see
     /// [`initial_connect_timeout`](Self::initial_connect_timeout()).
@@ -58,8 +72,7 @@ pub struct Options {
     /// What to do about dangerous settings of the server; see
     /// [`server_checks`](Self::server_checks()).
     pub server_checks: ServerChecks,
-    /// The certificates for TLS; see
-    /// [`root_certificates`](Self::root_certificates) and
+    /// The certificates for TLS; see [`root_certificates`](Self::root_certificates) and
     /// [`client_certificate`](Self::client_certificate).
     pub certificates: Certificates,
 }
@@ -97,14 +110,6 @@ impl Options {
     /// [`bounds::DEFAULT_KEY_PREFIX`](leasehold_api::bounds::DEFAULT_KEY_PREFIX), `leasehold:`.
     /// Clients that share locks must use the same prefix. A prefix with braces is refused when you
     /// create the backend.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold_redis_common::Options;
-    ///
-    /// let options = Options::new().key_prefix("billing:locks:");
-    /// assert_eq!(options.key_prefix, "billing:locks:");
-    /// ```
     #[must_use]
     pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
         self.key_prefix = prefix.into();
@@ -116,16 +121,6 @@ impl Options {
     /// The default is [`bounds::CALL_TIMEOUT`](leasehold_api::bounds::CALL_TIMEOUT), 1 s. A limit
     /// outside 10 ms to 5 s is refused when you create the backend. The client has a call timeout
     /// too. The shorter of the two applies.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use leasehold_redis_common::Options;
-    ///
-    /// let options = Options::new().call_timeout(Duration::from_millis(500));
-    /// assert_eq!(options.call_timeout, Duration::from_millis(500));
-    /// ```
     #[must_use]
     pub const fn call_timeout(mut self, limit: Duration) -> Self {
         self.call_timeout = limit;
@@ -137,18 +132,6 @@ impl Options {
     ///
     /// The default is 500 ms. A limit outside 10 ms to 5 s is refused when you create the backend.
     /// If [`call_timeout`](Self::call_timeout()) is shorter, it applies instead.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use leasehold_redis_common::Options;
-    ///
-    /// // A distant server, behind TLS.
-    /// let options = Options::new()
-    ///     .call_timeout(Duration::from_secs(3))
-    ///     .connect_timeout(Duration::from_secs(2));
-    /// ```
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -162,17 +145,6 @@ impl Options {
     /// error, such as a wrong password, ends the constructor at once.
     ///
     /// The default is 5 s. A limit outside 10 ms to 60 s is refused.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use leasehold_redis_common::Options;
-    ///
-    /// // The server starts together with this program.
-    /// let options = Options::new().initial_connect_timeout(Duration::from_secs(30));
-    /// assert_eq!(options.initial_connect_timeout, Duration::from_secs(30));
-    /// ```
     #[must_use]
     pub const fn initial_connect_timeout(mut self, limit: Duration) -> Self {
         self.initial_connect_timeout = limit;
@@ -183,14 +155,6 @@ impl Options {
     /// version that the URL or your client asks for.
     ///
     /// The default is [`RespVersion::Resp3`].
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold_redis_common::{Options, RespVersion};
-    ///
-    /// // For a proxy that doesn't know HELLO 3.
-    /// let options = Options::new().resp(RespVersion::Resp2);
-    /// ```
     #[must_use]
     pub const fn resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
@@ -206,14 +170,6 @@ impl Options {
     /// replace them by older ones.
     ///
     /// The default is `true`.
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold_redis_common::Options;
-    ///
-    /// // A replica still runs Valkey 8.0.
-    /// let options = Options::new().compare_and_set(false);
-    /// ```
     #[must_use]
     pub const fn compare_and_set(mut self, compare_and_set: bool) -> Self {
         self.compare_and_set = compare_and_set;
@@ -233,14 +189,6 @@ impl Options {
     /// judged. Each node of a cluster is checked when the backend first connects to it.
     ///
     /// The default is [`ServerChecks::Warn`].
-    ///
-    /// # Examples
-    /// ```
-    /// use leasehold_redis_common::{Options, ServerChecks};
-    ///
-    /// // In production, don't start with a server that may lose locks.
-    /// let options = Options::new().server_checks(ServerChecks::Reject);
-    /// ```
     #[must_use]
     pub const fn server_checks(mut self, checks: ServerChecks) -> Self {
         self.server_checks = checks;
@@ -252,16 +200,6 @@ impl Options {
     ///
     /// Needs a URL with `rediss://` or `valkeys://`. A text without certificates is refused when you
     /// create the backend.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use leasehold_redis_common::Options;
-    ///
-    /// # fn example() -> std::io::Result<()> {
-    /// let options = Options::new().root_certificates(std::fs::read("/etc/redis/ca.pem")?);
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn root_certificates(mut self, pem: impl Into<Vec<u8>>) -> Self {
         self.certificates = self.certificates.root_certificates(pem);
@@ -274,20 +212,6 @@ impl Options {
     ///
     /// Needs a URL with `rediss://` or `valkeys://`. A key that doesn't fit the certificate is
     /// refused when you create the backend.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// use std::fs::read;
-    ///
-    /// use leasehold_redis_common::Options;
-    ///
-    /// # fn example() -> std::io::Result<()> {
-    /// let options = Options::new()
-    ///     .root_certificates(read("/etc/redis/ca.pem")?)
-    ///     .client_certificate(read("client.pem")?, read("client.key")?);
-    /// # Ok(())
-    /// # }
-    /// ```
     #[must_use]
     pub fn client_certificate(
         mut self,
