@@ -10,8 +10,7 @@ use leasehold_api::{
 };
 
 use super::encoding::{CLOCK, LENGTH, Pieces, Writer, clock_bytes, mode_code};
-use super::names::Names;
-use super::source::{self, RightsOf, Script, Scripts};
+use super::source::{self, Script, Scripts};
 
 /// How many keys one step of a listing looks at, at most. The server does nothing else meanwhile: it takes
 /// half a millisecond or less.
@@ -163,9 +162,8 @@ impl AddressedCall<'_> {
 /// calls.
 #[derive(Debug)]
 pub struct Protocol {
-    names: Names,
+    pub(super) prefix: String,
     scripts: Arc<Scripts>,
-    /// Whether scripts publish on shard channels.
     shard_channels: bool,
 }
 
@@ -174,42 +172,17 @@ impl Protocol {
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
-    /// hash tag.
+    /// hash tag. The scripts also take the part of a key before its first brace as the prefix.
     pub fn new(prefix: &str, settings: ScriptSettings) -> Result<Self, InvalidInput> {
+        if prefix.contains(['{', '}']) {
+            let problem = "must not contain braces";
+            return Err(InvalidInput::setting("key prefix", problem));
+        }
         Ok(Self {
-            names: Names::new(prefix)?,
+            prefix: prefix.into(),
             scripts: Scripts::for_settings(&settings),
             shard_channels: settings.shard_channels,
         })
-    }
-
-    /// The Redis key of a lock: `PREFIX{ENCODED}`. Braces, `%` and control characters of the name
-    /// are percent-encoded.
-    pub fn key(&self, key: &Key) -> Vec<u8> {
-        let mut out = Writer::with_capacity(self.names.usual_length(key));
-        self.names.write_key(&mut out, key);
-        out.finish()
-    }
-
-    /// The Redis keys of these locks, one [piece](Pieces) each.
-    #[cfg(feature = "connection")]
-    pub(crate) fn keys<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone) -> Vec<u8> {
-        let length = |key| LENGTH + self.names.usual_length(key);
-        let mut out = Writer::with_capacity(keys.clone().map(length).sum());
-        for key in keys {
-            out.piece(|out| self.names.write_key(out, key));
-        }
-        out.finish()
-    }
-
-    /// The channel of a session's notifications.
-    pub fn channel(&self, session: &SessionId) -> String {
-        self.names.channel(session)
-    }
-
-    /// The shard channel of a session's notifications about a key.
-    pub fn shard_channel(&self, key: &Key, session: &SessionId) -> String {
-        self.names.shard_channel(key, session)
     }
 
     /// Encodes a batch of acquires. Decode the answer with
@@ -267,19 +240,13 @@ impl Protocol {
     ///
     /// `shard_push` says whether the client subscribes to shard channels.
     pub fn rights(&self, shard_push: bool) -> Call {
-        let (key, session) = (
-            Key::new("rights").expect("a good key"),
-            SessionId::from_bytes([0; 16]),
-        );
+        let key = Key::new("rights").expect("a good key");
+        let session = SessionId::from_bytes([0; 16]);
         let shard_channel = self.shard_channel(&key, &session);
-        let names = RightsOf {
-            key: &self.key(&key),
-            channel: &self.channel(&session),
-            shard_channel: self.shard_channels.then_some(&*shard_channel),
-            shard_push,
-        };
+        let shard_channel = self.shard_channels.then_some(&*shard_channel);
+        let (key, channel) = (self.key(&key), self.channel(&session));
         Call {
-            script: source::rights(&names),
+            script: source::rights(&key, &channel, shard_channel, shard_push),
             elements: 0,
             pieces: 0,
             packed: Vec::new(),
@@ -290,16 +257,14 @@ impl Protocol {
     /// [`listed`](Self::listed). The script has no keys, so any node of a cluster runs it, and it writes
     /// nothing.
     pub fn list(&self, request: &List, cursor: &str) -> Call {
+        let pattern = self.pattern(&request.prefix);
+        let limit = request.limit.min(MAX_SCAN).to_string();
         let mut out = Writer::with_capacity(64 + request.prefix.len());
-        out.piece(|out| {
-            out.raw(cursor.as_bytes());
-        });
-        out.piece(|out| {
-            out.raw(&self.names.pattern(&request.prefix));
-        });
-        out.piece(|out| {
-            out.raw(request.limit.min(MAX_SCAN).to_string().as_bytes());
-        });
+        for word in [cursor.as_bytes(), &pattern, limit.as_bytes()] {
+            out.piece(|out| {
+                out.raw(word);
+            });
+        }
         Call {
             script: Arc::clone(&self.scripts.list),
             elements: 0,
@@ -320,7 +285,7 @@ impl Protocol {
         let cursor = cursor.ok_or_else(|| BackendError::outcome_unknown("not a page of keys"))?;
         Ok((
             cursor,
-            pieces.filter_map(|name| self.names.key_of(name)).collect(),
+            pieces.filter_map(|name| self.key_of(name)).collect(),
         ))
     }
 
@@ -328,20 +293,16 @@ impl Protocol {
     /// [`reply::force_release`](super::reply::force_release).
     pub fn force_release(&self, request: &ForceRelease) -> Call {
         let element = std::iter::once((&request.key, request));
-        self.call(
-            &self.scripts.force_release,
-            USUAL,
-            element,
-            |out, request| {
-                out.u8(match request.how {
-                    ForceMode::Revoke => b'R',
-                    ForceMode::Now => FORCE_NOW,
-                });
-                for token in &request.tokens {
-                    out.number(token.get());
-                }
-            },
-        )
+        let script = &self.scripts.force_release;
+        self.call(script, USUAL, element, |out, request| {
+            out.u8(match request.how {
+                ForceMode::Revoke => b'R',
+                ForceMode::Now => FORCE_NOW,
+            });
+            for token in &request.tokens {
+                out.number(token.get());
+            }
+        })
     }
 
     /// Encodes a note. Decode the answer with [`reply::note`](super::reply::note).
@@ -358,7 +319,7 @@ impl Protocol {
         })
     }
 
-    /// Packs the elements of a call. `usual` is the usual size of an argument in bytes.
+    /// `usual` is the usual size of an argument in bytes.
     fn call<'a, T>(
         &self,
         script: &Arc<Script>,
@@ -366,14 +327,12 @@ impl Protocol {
         elements: impl ExactSizeIterator<Item = (&'a Key, T)> + Clone,
         pack: impl Fn(&mut Writer, T),
     ) -> Call {
-        let lengths = elements
-            .clone()
-            .map(|(key, _)| self.names.usual_length(key));
+        let lengths = elements.clone().map(|(key, _)| self.usual_length(key));
         let room = lengths.sum::<usize>() + elements.len() * (usual + 2 * LENGTH);
         let mut out = Writer::with_capacity(room);
         let count = elements.len();
         for (key, element) in elements {
-            out.piece(|out| self.names.write_key(out, key));
+            out.piece(|out| self.write_key(out, key));
             out.piece(|out| pack(out, element));
         }
         Call {

@@ -19,7 +19,6 @@ const EXACT: f64 = 9_007_199_254_740_992.0;
 
 /// The size of the length field before a [piece](Pieces), in bytes.
 pub(crate) const LENGTH: usize = 4;
-/// The size of the id of a clock, in bytes.
 pub(crate) const CLOCK: usize = 8;
 
 // Codes of kinds, in a spec.
@@ -41,7 +40,6 @@ pub(crate) const fn clock_bytes(clock: ClockId) -> [u8; CLOCK] {
     clock.get().to_le_bytes()
 }
 
-/// Builds packed arguments.
 #[derive(Debug)]
 pub(crate) struct Writer {
     bytes: Vec<u8>,
@@ -96,7 +94,6 @@ impl Writer {
         self
     }
 
-    /// Writes the length in one byte, then the text.
     pub(crate) fn label(&mut self, label: &Label) -> &mut Self {
         let text = label.as_str().as_bytes();
         let len = u8::try_from(text.len()).expect("labels are short");
@@ -127,7 +124,6 @@ impl Writer {
     }
 }
 
-/// Iterates over the pieces in a buffer.
 #[derive(Clone, Debug)]
 pub(crate) struct Pieces<'a>(pub(crate) &'a [u8]);
 
@@ -143,7 +139,6 @@ impl<'a> Iterator for Pieces<'a> {
     }
 }
 
-/// Reads packed bytes from front to back.
 #[derive(Debug)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],

@@ -2,43 +2,61 @@
 
 use std::fmt::Write as _;
 
-use leasehold_api::{InvalidInput, Key, SessionId};
+use leasehold_api::{Key, SessionId};
 
+use super::call::Protocol;
 use super::encoding::Writer;
 
-/// The checked prefix of all names.
-#[derive(Clone, Debug)]
-pub(crate) struct Names {
-    prefix: String,
-}
+impl Protocol {
+    /// The Redis key of a lock: `PREFIX{ENCODED}`. Braces, `%` and control characters of the name
+    /// are percent-encoded.
+    pub fn key(&self, key: &Key) -> Vec<u8> {
+        let mut out = Writer::with_capacity(self.usual_length(key));
+        self.write_key(&mut out, key);
+        out.finish()
+    }
 
-impl Names {
-    /// Refuses braces in the prefix: they would move the cluster hash tag, and the scripts take the
-    /// part of a key before its first brace as the prefix.
-    pub(crate) fn new(prefix: &str) -> Result<Self, InvalidInput> {
-        if prefix.contains(['{', '}']) {
-            let problem = "must not contain braces";
-            return Err(InvalidInput::setting("key prefix", problem));
+    /// The Redis keys of these locks, one [piece](super::Pieces) each.
+    #[cfg(feature = "connection")]
+    pub(crate) fn keys<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone) -> Vec<u8> {
+        let length = |key| super::encoding::LENGTH + self.usual_length(key);
+        let mut out = Writer::with_capacity(keys.clone().map(length).sum());
+        for key in keys {
+            out.piece(|out| self.write_key(out, key));
         }
-        Ok(Self {
-            prefix: prefix.into(),
-        })
+        out.finish()
+    }
+
+    /// The channel of a session's notifications, `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and
+    /// a session id authorizes releases and renewals, so the name contains only a hash of it.
+    pub fn channel(&self, session: &SessionId) -> String {
+        format!("{}c:{}", self.prefix, hashed(session))
+    }
+
+    /// The shard channel of a session's notifications about a key, `PREFIX{ENCODED}HASH`. It is in the slot of
+    /// the lock's Redis key.
+    pub fn shard_channel(&self, key: &Key, session: &SessionId) -> String {
+        let mut out = Writer::with_capacity(self.usual_length(key) + HASH_LENGTH);
+        self.write_key(&mut out, key);
+        out.raw(hashed(session).as_bytes());
+        // The encoding changes only single bytes below 128.
+        String::from_utf8(out.finish()).expect("a key is UTF-8")
     }
 
     /// The length of a lock's Redis key if nothing has to be encoded.
-    pub(crate) fn usual_length(&self, key: &Key) -> usize {
+    pub(super) fn usual_length(&self, key: &Key) -> usize {
         self.prefix.len() + key.as_str().len() + 2
     }
 
     /// Writes `PREFIX{ENCODED}`. The whole name of the lock is the cluster hash tag.
-    pub(crate) fn write_key(&self, out: &mut Writer, key: &Key) {
+    pub(super) fn write_key(&self, out: &mut Writer, key: &Key) {
         out.raw(self.prefix.as_bytes()).u8(b'{');
         write_encoded(out, key.as_str());
         out.u8(b'}');
     }
 
     /// The pattern of the Redis keys of all locks that begin with this text.
-    pub(crate) fn pattern(&self, beginning: &str) -> Vec<u8> {
+    pub(super) fn pattern(&self, beginning: &str) -> Vec<u8> {
         let mut out = Writer::with_capacity(self.prefix.len() + 2 * beginning.len() + 2);
         out.raw(self.prefix.as_bytes()).u8(b'{');
         write_encoded(&mut out, beginning);
@@ -54,7 +72,7 @@ impl Names {
     }
 
     /// The lock with this Redis key, if one can have it.
-    pub(crate) fn key_of(&self, name: &[u8]) -> Option<Key> {
+    pub(super) fn key_of(&self, name: &[u8]) -> Option<Key> {
         let encoded = name.strip_prefix(self.prefix.as_bytes())?;
         let encoded = encoded.strip_prefix(b"{")?.strip_suffix(b"}")?;
         let mut bytes = Vec::with_capacity(encoded.len());
@@ -67,24 +85,7 @@ impl Names {
         }
         let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
         // Another spelling of the same name is the key of no lock.
-        let mut out = Writer::with_capacity(name.len());
-        self.write_key(&mut out, &key);
-        (out.finish() == name).then_some(key)
-    }
-
-    /// Returns `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and a session id
-    /// authorizes releases and renewals, so the name contains only a hash of it.
-    pub(crate) fn channel(&self, session: &SessionId) -> String {
-        format!("{}c:{}", self.prefix, hashed(session))
-    }
-
-    /// Returns `PREFIX{ENCODED}HASH`, which is in the slot of the lock's Redis key.
-    pub(crate) fn shard_channel(&self, key: &Key, session: &SessionId) -> String {
-        let mut out = Writer::with_capacity(self.usual_length(key) + HASH_LENGTH);
-        self.write_key(&mut out, key);
-        out.raw(hashed(session).as_bytes());
-        // The encoding changes only single bytes below 128.
-        String::from_utf8(out.finish()).expect("a key is UTF-8")
+        (self.key(&key) == name).then_some(key)
     }
 }
 
@@ -129,75 +130,49 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::script::ScriptSettings;
 
-    fn names() -> Names {
-        Names::new("leasehold:").expect("a good prefix")
-    }
-
-    fn key(name: &str) -> Vec<u8> {
-        stored("leasehold:", name)
+    fn names(prefix: &str) -> Protocol {
+        Protocol::new(prefix, ScriptSettings::default()).expect("a good prefix")
     }
 
     fn stored(prefix: &str, name: &str) -> Vec<u8> {
-        let names = Names::new(prefix).expect("a good prefix");
-        let mut out = Writer::with_capacity(0);
-        names.write_key(&mut out, &Key::new(name).expect("a good key"));
-        out.finish()
-    }
-
-    #[test]
-    fn plain_name_is_not_encoded() {
-        assert_eq!(key("invoice:42"), b"leasehold:{invoice:42}");
+        names(prefix).key(&Key::new(name).expect("a good key"))
     }
 
     #[test]
     fn special_characters_are_encoded() {
-        assert_eq!(
-            key("a{b}\r\n%\u{7f}*?"),
-            b"leasehold:{a%7Bb%7D%0D%0A%25%7F*?}"
-        );
+        assert_eq!(stored("p:", "invoice:42"), b"p:{invoice:42}");
+        let special = stored("p:", "a{b}\r\n%\u{7f}*?");
+        assert_eq!(special, b"p:{a%7Bb%7D%0D%0A%25%7F*?}");
     }
 
     #[test]
     fn braces_in_the_prefix_are_refused() {
-        assert!(Names::new("x{y").is_err());
-        assert!(Names::new("x}y").is_err());
+        for prefix in ["x{y", "x}y"] {
+            assert!(Protocol::new(prefix, ScriptSettings::default()).is_err());
+        }
     }
 
     #[test]
     fn channel_is_a_prefix_of_the_session_sha1() {
         // printf '\0%.0s' $(seq 16) | sha1sum
         let session = SessionId::from_bytes([0; 16]);
-        assert_eq!(names().channel(&session), "leasehold:c:e129f27c5103bc5c");
+        assert_eq!(names("p:").channel(&session), "p:c:e129f27c5103bc5c");
         let key = Key::new("invoice é}").expect("a good key");
-        let shard = names().shard_channel(&key, &session);
-        assert_eq!(shard, "leasehold:{invoice é%7D}e129f27c5103bc5c");
-    }
-
-    fn decode(encoded: &[u8]) -> Vec<u8> {
-        let mut out = Vec::new();
-        let mut rest = encoded;
-        while let [first, tail @ ..] = rest {
-            rest = tail;
-            if *first == b'%' {
-                let hex = std::str::from_utf8(&tail[..2]).expect("hex digits");
-                out.push(u8::from_str_radix(hex, 16).expect("hex digits"));
-                rest = &tail[2..];
-            } else {
-                out.push(*first);
-            }
-        }
-        out
+        let shard = names("p:").shard_channel(&key, &session);
+        assert_eq!(shard, "p:{invoice é%7D}e129f27c5103bc5c");
     }
 
     proptest! {
         #[test]
         fn every_name_is_one_hash_tag_and_decodes(name in "\\PC{1,40}|[{}%\\x00-\\x20]{1,20}") {
-            let encoded = key(&name);
-            let tag = &encoded[b"leasehold:{".len()..encoded.len() - 1];
+            let encoded = stored("p:", &name);
+            let tag = &encoded[b"p:{".len()..encoded.len() - 1];
             let harmful = tag.iter().any(|b| matches!(b, b'{' | b'}' | 0..=0x1f));
             prop_assert!(!harmful);
-            prop_assert_eq!(decode(tag), name.as_bytes());
+            let decoded = names("p:").key_of(&encoded);
+            prop_assert_eq!(decoded.as_ref().map(Key::as_str), Some(&*name));
         }
 
         /// The hardest case: prefix and key are the same text together.

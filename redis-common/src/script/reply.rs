@@ -42,16 +42,14 @@ pub(super) const REVOCATION: u8 = b'R';
 /// Decodes the answer to [`Protocol::acquire`](super::Protocol::acquire). Always returns `count`
 /// elements.
 pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<AcquireReply>> {
-    elements(bytes, count, clock, acquire_reply)
-}
-
-fn acquire_reply(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
-    Ok(match from.u8("acquire reply")? {
-        b'A' => AcquireReply::Acquired(acquired(from)?),
-        b'Q' => AcquireReply::Queued(queued(from)?),
-        b'H' => AcquireReply::Contended(contention(from)?),
-        b'R' => AcquireReply::Refused(refused(from)?),
-        _ => return malformed("acquire reply"),
+    elements(bytes, count, clock, |from| {
+        Ok(match from.u8("acquire reply")? {
+            b'A' => AcquireReply::Acquired(acquired(from)?),
+            b'Q' => AcquireReply::Queued(queued(from)?),
+            b'H' => AcquireReply::Contended(contention(from)?),
+            b'R' => AcquireReply::Refused(refused(from)?),
+            _ => return malformed("acquire reply"),
+        })
     })
 }
 
@@ -209,12 +207,7 @@ fn only<T>(
     clock: ClockId,
     read: impl Fn(&mut Reader<'_>) -> Result<T, Malformed>,
 ) -> Answer<T> {
-    let mut from = Reader::new(bytes);
-    match element(&mut from, clock, read) {
-        Ok(answer) if from.is_empty() => answer,
-        Ok(_) => Err(garbage(&SURPLUS)),
-        Err(error) => Err(garbage(&error)),
-    }
+    elements(bytes, 1, clock, read).remove(0)
 }
 
 /// Decodes a batch. After a malformed element, all later ones are errors too.

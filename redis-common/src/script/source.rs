@@ -12,6 +12,13 @@ use super::{encoding, reply};
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
 pub(crate) const MAGIC: &[u8; 3] = b"LH\x04";
 
+/// The text of these files of a folder.
+macro_rules! lua {
+    ($folder:literal: $($name:literal),*) => {
+        concat!($(include_str!(concat!("lua/", $folder, "/", $name, ".lua"))),*)
+    };
+}
+
 /// A script with its source and hash.
 #[derive(Debug)]
 pub struct Script {
@@ -36,37 +43,28 @@ impl Script {
     }
 }
 
-/// The names whose rights the script [`rights`] checks.
-pub(crate) struct RightsOf<'a> {
-    pub(crate) key: &'a [u8],
-    pub(crate) channel: &'a str,
-    /// In a cluster, the channel for a waiter.
-    pub(crate) shard_channel: Option<&'a str>,
-    /// Whether the client subscribes to the shard channel.
-    pub(crate) shard_push: bool,
-}
-
-/// Returns the script that names missing rights. It reads and writes no lock, so it needs none of the
-/// shared parts.
-pub(crate) fn rights(of: &RightsOf<'_>) -> Arc<Script> {
+/// Returns the script that names missing rights on a key and its channels. It reads and writes no lock, so it
+/// needs none of the shared parts. `shard_push` says whether the client subscribes to the shard channel.
+pub(crate) fn rights(
+    key: &[u8],
+    channel: &str,
+    shard_channel: Option<&str>,
+    shard_push: bool,
+) -> Arc<Script> {
+    let (key, channel) = (quoted(key), quoted(channel.as_bytes()));
+    let shard_channel = shard_channel.map_or("nil".into(), |it| quoted(it.as_bytes()));
     let names = format!(
-        "local key, channel, shard_channel, shard_push = {}, {}, {}, {}\n",
-        quoted(of.key),
-        quoted(of.channel.as_bytes()),
-        of.shard_channel
-            .map_or("nil".into(), |it| quoted(it.as_bytes())),
-        of.shard_push
+        "local key, channel, shard_channel, shard_push = \
+         {key}, {channel}, {shard_channel}, {shard_push}\n"
     );
-    Script::new(names + include_str!("lua/commands/rights.lua"))
+    Script::new(names + lua!("commands": "rights"))
 }
 
-/// A Lua string with these bytes.
 fn quoted(bytes: &[u8]) -> String {
     let escaped = bytes.iter().map(|byte| format!("\\{byte:03}"));
     format!("\"{}\"", escaped.collect::<String>())
 }
 
-/// All scripts for one choice of settings.
 #[derive(Debug)]
 pub(crate) struct Scripts {
     pub(crate) acquire: Arc<Script>,
@@ -110,44 +108,30 @@ impl Scripts {
         };
         Self {
             acquire: script(
-                concat!(
-                    include_str!("lua/fast_path/acquire.lua"),
-                    include_str!("lua/fast_path/enqueue.lua"),
-                    include_str!("lua/fast_path/acquire_in_hash.lua")
-                ),
+                lua!("fast_path": "acquire", "enqueue", "acquire_in_hash"),
                 "",
-                include_str!("lua/commands/acquire.lua"),
+                lua!("commands": "acquire"),
             ),
             poll: script(
-                concat!(
-                    include_str!("lua/fast_path/poll.lua"),
-                    include_str!("lua/fast_path/poll_in_hash.lua")
-                ),
-                include_str!("lua/fast_path/polls_in_hash.lua"),
-                include_str!("lua/commands/poll.lua"),
+                lua!("fast_path": "poll", "poll_in_hash"),
+                lua!("fast_path": "polls_in_hash"),
+                lua!("commands": "poll"),
             ),
             renew: script(
-                concat!(
-                    include_str!("lua/fast_path/renew.lua"),
-                    include_str!("lua/fast_path/renew_in_hash.lua")
-                ),
+                lua!("fast_path": "renew", "renew_in_hash"),
                 "",
-                include_str!("lua/commands/renew.lua"),
+                lua!("commands": "renew"),
             ),
             release: script(
-                concat!(
-                    include_str!("lua/fast_path/release.lua"),
-                    include_str!("lua/fast_path/release_and_grant.lua"),
-                    include_str!("lua/fast_path/release_in_hash.lua")
-                ),
+                lua!("fast_path": "release", "release_and_grant", "release_in_hash"),
                 "",
-                include_str!("lua/commands/release.lua"),
+                lua!("commands": "release"),
             ),
-            convert: script("", "", include_str!("lua/commands/convert.lua")),
-            inspect: script("", "", include_str!("lua/commands/inspect.lua")),
-            force_release: script("", "", include_str!("lua/commands/force_release.lua")),
-            list: Script::new(include_str!("lua/commands/list.lua").to_owned()),
-            note: script("", "", include_str!("lua/commands/note.lua")),
+            convert: script("", "", lua!("commands": "convert")),
+            inspect: script("", "", lua!("commands": "inspect")),
+            force_release: script("", "", lua!("commands": "force_release")),
+            list: Script::new(lua!("commands": "list").to_owned()),
+            note: script("", "", lua!("commands": "note")),
         }
     }
 }
@@ -158,7 +142,7 @@ fn batch(fast_path: &str, together: &str) -> String {
     if fast_path.is_empty() {
         return String::new();
     }
-    let each_element = include_str!("lua/fast_path/batch.lua");
+    let each_element = lua!("fast_path": "batch");
     // The parameters have the names of the variables that the fast path uses.
     format!(
         "if #KEYS > 1 then
@@ -173,11 +157,8 @@ local try_together = false
 /// The general part: the table `S` with the methods that every step needs, and two more tables of
 /// methods. A metatable creates each of them at the first call of one of its methods.
 fn general() -> String {
-    let [core, queue, hash] = [
-        include_str!("lua/general/core.lua"),
-        include_str!("lua/general/queue.lua"),
-        include_str!("lua/general/hash.lua"),
-    ];
+    let core = lua!("general": "core");
+    let (queue, hash) = (lua!("general": "queue"), lua!("general": "hash"));
     format!(
         "{core}
 setmetatable(S, {{ __index = function(_, name)
@@ -200,42 +181,21 @@ end }})
 /// Text that several scripts share, or a part of a long one. It uses variables of the surrounding
 /// script. A text may use constants and other texts.
 const SHARED: [(&str, &str); 15] = [
-    ("LEAVE_QUEUE", include_str!("lua/shared/leave_queue.lua")),
-    (
-        "RELEASE_READER",
-        include_str!("lua/shared/release_reader.lua"),
-    ),
-    ("ONE_HOLD", include_str!("lua/shared/one_hold.lua")),
-    (
-        "MOVE_STORED_END",
-        include_str!("lua/shared/move_stored_end.lua"),
-    ),
-    (
-        "PUBLISH_GRANT",
-        include_str!("lua/shared/publish_grant.lua"),
-    ),
-    ("FIND_HEAD", include_str!("lua/shared/find_head.lua")),
-    ("READ_HEAD", include_str!("lua/shared/read_head.lua")),
-    (
-        "ONE_HOLDER_IN_HASH",
-        include_str!("lua/shared/one_holder_in_hash.lua"),
-    ),
-    (
-        "FIRST_WAITER_LIVES",
-        include_str!("lua/shared/first_waiter_lives.lua"),
-    ),
-    ("SET_EXPIRY", include_str!("lua/shared/set_expiry.lua")),
-    (
-        "ONE_EXCLUSIVE_HOLD",
-        include_str!("lua/shared/one_exclusive_hold.lua"),
-    ),
-    ("SET_VALUE", include_str!("lua/shared/set_value.lua")),
-    ("POLL_AFTER", include_str!("lua/shared/poll_after.lua")),
-    ("OFFER_END", include_str!("lua/shared/offer_end.lua")),
-    (
-        "POLL_INTERVAL",
-        include_str!("lua/shared/poll_interval.lua"),
-    ),
+    ("LEAVE_QUEUE", lua!("shared": "leave_queue")),
+    ("RELEASE_READER", lua!("shared": "release_reader")),
+    ("ONE_HOLD", lua!("shared": "one_hold")),
+    ("MOVE_STORED_END", lua!("shared": "move_stored_end")),
+    ("PUBLISH_GRANT", lua!("shared": "publish_grant")),
+    ("FIND_HEAD", lua!("shared": "find_head")),
+    ("READ_HEAD", lua!("shared": "read_head")),
+    ("ONE_HOLDER_IN_HASH", lua!("shared": "one_holder_in_hash")),
+    ("FIRST_WAITER_LIVES", lua!("shared": "first_waiter_lives")),
+    ("SET_EXPIRY", lua!("shared": "set_expiry")),
+    ("ONE_EXCLUSIVE_HOLD", lua!("shared": "one_exclusive_hold")),
+    ("SET_VALUE", lua!("shared": "set_value")),
+    ("POLL_AFTER", lua!("shared": "poll_after")),
+    ("OFFER_END", lua!("shared": "offer_end")),
+    ("POLL_INTERVAL", lua!("shared": "poll_interval")),
 ];
 
 /// The status of an answer, and why an operation is gone. Each is a string of one character.
@@ -252,9 +212,6 @@ const CODES: [(&str, u8); 9] = [
 ];
 
 /// Replaces each `@NAME@` by its value, which may contain further names.
-///
-/// # Panics
-/// Panics if a script has an at sign that is not around a known name.
 fn expand(text: &str, values: &HashMap<&str, String>, out: &mut String) {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('@') {
