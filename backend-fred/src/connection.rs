@@ -16,14 +16,13 @@ use fred::types::{
 use futures_util::future::{Either, select};
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::connection::{
-    Address, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl, SlotRange,
-    UnboundedSender, time_of,
+    AbortOnDrop, Address, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
+    SlotRange, UnboundedSender, time_of,
 };
 use leasehold_redis_common::script::AddressedCall;
 use leasehold_redis_common::{Options, RespVersion as Resp};
 use tokio::sync::broadcast::Receiver;
 use tokio::sync::broadcast::error::RecvError;
-use tokio::task::AbortHandle;
 use tokio::time::timeout;
 
 use crate::error::failure;
@@ -38,7 +37,6 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 pub(crate) struct FredConnector(Box<Builder>);
 
 impl FredConnector {
-    /// Creates a connector for the server at `url`.
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
         let mut config = Config::default();
         #[cfg(feature = "tls-rustls")]
@@ -49,7 +47,6 @@ impl FredConnector {
         Self::new(&Builder::from_config(config), options)
     }
 
-    /// Creates a connector with the settings of a user's client.
     pub(crate) fn from_client(client: &Client, options: &Options) -> Result<Self, ConnectError> {
         let mut builder = Builder::from_config(client.client_config());
         builder
@@ -58,7 +55,6 @@ impl FredConnector {
         Self::from_builder(&builder, options)
     }
 
-    /// Creates a connector with the settings of a user's builder.
     pub(crate) fn from_builder(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let tells_tls = |config: &Config| {
             matches!(config.server, ServerConfig::Unix { .. }) || library_has_tls()
@@ -113,7 +109,6 @@ fn library_has_tls() -> bool {
         || Config::from_url("rediss://localhost").map_or(true, |config| config.uses_tls())
 }
 
-/// Sets the server and the login.
 fn lead_to(config: &mut Config, url: &ServerUrl) {
     config.server = match url.address.clone() {
         Address::Tcp { host, port, .. } => ServerConfig::Centralized {
@@ -199,9 +194,9 @@ impl Connector for FredConnector {
 }
 
 /// Starts the library's task for a connection, and waits until the client is connected.
-async fn connect(client: &Client) -> Result<(Driver, ConnectHandle), Error> {
+async fn connect(client: &Client) -> Result<(AbortOnDrop, ConnectHandle), Error> {
     let mut router = client.connect();
-    let driver = Driver(router.abort_handle());
+    let driver = AbortOnDrop(router.abort_handle());
     loop {
         let connected = pin!(timeout(CHECK_INTERVAL, client.wait_for_connect()));
         match select(connected, &mut router).await {
@@ -275,19 +270,9 @@ fn slot_range(element: &Value) -> Option<SlotRange> {
     })
 }
 
-/// Aborts the library's task when it is dropped, which closes the connection.
-struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
-/// One connection. Dropping it closes it.
 pub(crate) struct FredConnection {
     client: Client,
-    driver: Driver,
+    driver: AbortOnDrop,
     limits: fred::types::config::Options,
 }
 
@@ -368,16 +353,14 @@ impl Connection for FredConnection {
             return pong.map(drop);
         }
         let info = self.client_info().await?;
-        let mut fields = info.split(' ').filter_map(|field| field.split_once('='));
-        match fields.find(|(name, _)| *name == "ssub") {
-            Some((_, count)) if count != shard_channels.len().to_string() => {
-                return Err(Failure::lost(format!(
-                    "the server knows {count} of {} subscriptions",
-                    shard_channels.len()
-                )));
-            }
-            // Redis 7.0.0 to 7.0.2 don't count them.
-            _ => {}
+        let all = shard_channels.len().to_string();
+        // Redis 7.0.0 to 7.0.2 don't count them.
+        let count = info
+            .split(' ')
+            .find_map(|field| field.strip_prefix("ssub="));
+        if let Some(count) = count.filter(|count| *count != all) {
+            let problem = format!("the server knows {count} of {all} subscriptions");
+            return Err(Failure::lost(problem));
         }
         self.check_channels(shard_channels).await
     }
@@ -388,7 +371,7 @@ impl Connection for FredConnection {
         // the same connection, which answers commands in order.
         self.client.subscribe(channel).await.map_err(failure)?;
         let subscribed = match self.client.protocol_version() {
-            RespVersion::RESP3 => self.is_subscribed().await?,
+            RespVersion::RESP3 => self.client_info().await?.contains(" sub=1 "),
             RespVersion::RESP2 => self.is_subscribed_resp2().await?,
         };
         if subscribed {
@@ -426,22 +409,18 @@ impl FredConnection {
         let Value::Array(counts) = &answer else {
             return Err(Failure::garbled("PUBSUB SHARDNUMSUB", &answer));
         };
-        let listened = |count: &[Value]| matches!(count, [_, count] if count.as_u64() > Some(0));
-        let known = counts.chunks(2).filter(|count| listened(count)).count();
-        if known == shard_channels.len() {
+        let listened = |count: &&[Value]| matches!(count, [_, count] if count.as_u64() > Some(0));
+        let (known, all) = (
+            counts.chunks(2).filter(listened).count(),
+            shard_channels.len(),
+        );
+        if known == all {
             return Ok(());
         }
-        let all = shard_channels.len();
-        Err(Failure::lost(format!(
-            "the server knows listeners of {known} of {all} channels"
-        )))
+        let problem = format!("the server knows listeners of {known} of {all} channels");
+        Err(Failure::lost(problem))
     }
 
-    async fn is_subscribed(&self) -> Result<bool, Failure> {
-        Ok(self.client_info().await?.contains(" sub=1 "))
-    }
-
-    /// What the server says about this connection.
     async fn client_info(&self) -> Result<String, Failure> {
         let arguments = vec![Value::from("INFO")];
         match self.send("CLIENT", ClusterHash::Random, arguments).await? {

@@ -8,17 +8,16 @@ use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::RespVersion;
 use leasehold_redis_common::connection::{
-    Bytes, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure, FailureKind,
-    Found, ServerUrl, SlotRange, UnboundedSender, time_of,
+    AbortOnDrop, Bytes, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure,
+    FailureKind, Found, ServerUrl, SlotRange, UnboundedSender, time_of,
 };
 use leasehold_redis_common::remembered::Few;
 use leasehold_redis_common::script::{AddressedCall, ErrorClass};
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
 use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
-use tokio::task::AbortHandle;
 
 use crate::error::failure;
-use crate::source::{Driver, Source};
+use crate::source::Source;
 
 /// The maximum number of digits of a call's number of keys.
 const LONGEST_COUNT: usize = 4;
@@ -32,7 +31,6 @@ pub(crate) enum RedisConnector {
     User(Arc<dyn UserConnection>),
 }
 
-/// The user's connection, with its type erased.
 pub(crate) trait UserConnection: Send + Sync {
     /// A handle for one command. All handles share the connection.
     fn handle(&self) -> Box<dyn ConnectionLike + Send>;
@@ -85,8 +83,9 @@ impl Connector for RedisConnector {
             config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
             let (sink, messages) = source.subscriber().await.map_err(failure)?.split();
-            let reader = tokio::spawn(forward_messages(messages, events)).abort_handle();
-            subscriber = Some(Subscriber { sink, reader });
+            let reader = tokio::spawn(forward_messages(messages, events));
+            let reader = AbortOnDrop(reader.abort_handle());
+            subscriber = Some((sink, reader));
         }
         let (connection, driver) = source.connection(config).await.map_err(failure)?;
         Ok(Arc::new(RedisConnection::Own {
@@ -140,7 +139,6 @@ fn report_push(
     Ok(())
 }
 
-/// Reads a message on a shard channel: the channel and the payload.
 fn shard_message(data: Vec<Value>) -> ConnectionEvent {
     let mut data = data.into_iter();
     match (data.next(), data.next()) {
@@ -172,7 +170,6 @@ fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
     set
 }
 
-/// Reads the answer to [`set_if_equal`].
 fn found_by(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
     match answer.extract_error().map_err(failure)? {
         Value::Okay if !command.get => Ok(Found::Same),
@@ -193,33 +190,22 @@ fn all_refused(found: &[Result<Found, Failure>]) -> bool {
     found.all(|it| it.as_ref().is_err_and(Failure::is_refusal))
 }
 
-/// Reads the answer to `TIME`.
 fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
-    let number = |value: &Value| match value {
-        Value::BulkString(digits) => str::from_utf8(digits).ok()?.parse::<u64>().ok(),
-        _ => None,
-    };
-    let time = match answer.as_sequence() {
-        Some([seconds, micros]) => number(seconds).zip(number(micros)),
-        _ => None,
-    };
-    let (seconds, micros) = time.ok_or_else(|| Failure::garbled("TIME", answer))?;
+    let time = redis::from_redis_value_ref(answer);
+    let (seconds, micros) = time.map_err(|_| Failure::garbled("TIME", answer))?;
     Ok(time_of(seconds, micros))
 }
 
 /// Reads an element of the answer to `CLUSTER SLOTS`: the first and last slot, then the primary.
 fn slot_range(element: &Value) -> Option<SlotRange> {
-    let Value::Array(parts) = element else {
-        return None;
-    };
     let number = |value: &Value| match value {
         Value::Int(number) => u16::try_from(*number).ok(),
         _ => None,
     };
-    let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
+    let [first, last, primary, ..] = element.as_sequence()? else {
         return None;
     };
-    let [host, port, ..] = primary.as_slice() else {
+    let [host, port, ..] = primary.as_sequence()? else {
         return None;
     };
     Some(SlotRange {
@@ -236,30 +222,16 @@ fn slot_range(element: &Value) -> Option<SlotRange> {
 
 /// One connection. Dropping it closes it, unless it is the user's.
 pub(crate) enum RedisConnection {
-    /// Opened by the backend.
     Own {
         connection: MultiplexedConnection,
         /// The task that drives it, if the library doesn't end it.
-        _driver: Option<Driver>,
+        _driver: Option<AbortOnDrop>,
         /// Set when the library reports the end of the connection.
         closed: Arc<AtomicBool>,
-        /// The connection for messages, if it is a separate one.
-        subscriber: Option<Subscriber>,
+        /// The connection for messages, if it is a separate one (RESP2), and the task that reads them.
+        subscriber: Option<(PubSubSink, AbortOnDrop)>,
     },
-    /// The user's.
     User(Arc<dyn UserConnection>),
-}
-
-/// A connection for subscriptions only (RESP2).
-pub(crate) struct Subscriber {
-    sink: PubSubSink,
-    reader: AbortHandle,
-}
-
-impl Drop for Subscriber {
-    fn drop(&mut self) {
-        self.reader.abort();
-    }
 }
 
 #[async_trait]
@@ -368,10 +340,10 @@ impl Connection for RedisConnection {
     async fn check_subscriptions(&self, _: &[String]) -> Result<(), Failure> {
         match self {
             Self::Own {
-                subscriber: Some(subscriber),
+                subscriber: Some((sink, _)),
                 ..
             } => {
-                let pong: Result<Value, _> = subscriber.sink.clone().ping().await;
+                let pong: Result<Value, _> = sink.clone().ping().await;
                 pong.map(drop).map_err(failure)
             }
             _ => self.send(&redis::cmd("PING")).await.map(drop),
@@ -381,10 +353,10 @@ impl Connection for RedisConnection {
     async fn subscribe(&self, channel: &str) -> Result<(), Failure> {
         match self {
             Self::Own {
-                subscriber: Some(subscriber),
+                subscriber: Some((sink, _)),
                 ..
             } => {
-                let subscribed = subscriber.sink.clone().subscribe(channel).await;
+                let subscribed = sink.clone().subscribe(channel).await;
                 subscribed.map_err(failure)?;
                 self.check_subscriber(channel).await
             }

@@ -1,14 +1,13 @@
 //! Where connections come from: a client of the library, or our own stream with TLS.
 
 use leasehold_api::{ConnectError, InvalidInput};
-use leasehold_redis_common::connection::{Address, ServerUrl};
+use leasehold_redis_common::connection::{AbortOnDrop, Address, ServerUrl};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{
     AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
     RedisConnectionInfo, RedisError, RedisResult,
 };
-use tokio::task::AbortHandle;
 
 #[cfg(feature = "tls-rustls")]
 use self::tls::TlsConnector;
@@ -16,27 +15,14 @@ use self::tls::TlsConnector;
 #[cfg(not(feature = "tls-rustls"))]
 type TlsConnector = std::convert::Infallible;
 
-/// Opens connections.
 pub(crate) enum Source {
     /// Without TLS, or as the user's client does.
     Client(Box<Client>),
-    /// With TLS.
     #[cfg(feature = "tls-rustls")]
     Tls(Box<tls::TlsSource>),
 }
 
-/// The task that drives a connection on our own stream. Aborts it when it is dropped, which closes
-/// the connection.
-pub(crate) struct Driver(AbortHandle);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
-
 impl Source {
-    /// Creates a source for the server at `url`.
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
         #[cfg(feature = "tls-rustls")]
         if url.uses_tls() {
@@ -91,7 +77,6 @@ impl Source {
         Ok(Self::Client(Box::new(client)))
     }
 
-    /// Creates a source with the settings of `client` and another protocol version.
     pub(crate) fn from_client(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
         let info = client.get_connection_info().clone();
         let settings = info.redis_settings().clone().set_protocol(protocol(resp));
@@ -100,7 +85,6 @@ impl Source {
         Ok(Self::Client(Box::new(client)))
     }
 
-    /// The address of the server.
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Client(client) => client.get_connection_info().addr().to_string(),
@@ -118,11 +102,11 @@ impl Source {
         }
     }
 
-    /// Opens a connection for commands.
+    /// Opens a connection for commands. If the library doesn't end the task that drives it, that comes along.
     pub(crate) async fn connection(
         &self,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<(MultiplexedConnection, Option<Driver>)> {
+    ) -> RedisResult<(MultiplexedConnection, Option<AbortOnDrop>)> {
         match self {
             Self::Client(client) => {
                 let opened = client.get_multiplexed_async_connection_with_config(&config);
@@ -134,7 +118,7 @@ impl Source {
                 let opened =
                     MultiplexedConnection::new_with_config(&source.settings, stream, config);
                 let (connection, driver) = opened.await?;
-                let driver = Driver(tokio::spawn(driver).abort_handle());
+                let driver = AbortOnDrop(tokio::spawn(driver).abort_handle());
                 Ok((connection, Some(driver)))
             }
         }

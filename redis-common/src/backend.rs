@@ -22,7 +22,7 @@ use tokio::sync::watch;
 
 use crate::connection::{
     self, Address, Checks, Cluster, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane, Node, OnlyServer,
-    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED,
+    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED, no_answer,
 };
 use crate::options::{Options, RespVersion};
 use crate::remembered::Memory;
@@ -43,7 +43,6 @@ pub struct Backend {
     closed: watch::Sender<bool>,
 }
 
-/// Where the locks are.
 enum Servers {
     One(Node),
     /// Each call has one key, maybe more than once.
@@ -72,25 +71,31 @@ impl Backend {
         Self::with(Arc::new(connector), None, options)
     }
 
+    /// Creates a backend for a URL, or on a user's client or connection.
     fn with(
         connector: Arc<dyn Connector>,
-        sentinels: Option<SentinelSource>,
+        url: Option<&ServerUrl>,
         options: Options,
     ) -> Result<Self, ConnectError> {
-        let mode = ServerMode::Standalone;
-        let (protocol, shared) = new_shared(connector, sentinels, options, mode)?;
-        let servers = Servers::One(Node::new(&shared));
-        Ok(Self::on(protocol, shared, servers))
-    }
-
-    fn on(protocol: Protocol, shared: Arc<Shared>, servers: Servers) -> Self {
-        Self {
+        let cluster = url.and_then(|url| Some((url, url.cluster.as_ref()?)));
+        let sentinels = url.and_then(|url| Some((url, url.sentinels.as_ref()?)));
+        let sentinels = sentinels.map(|(url, it)| SentinelSource::new(&*connector, url, it));
+        let mode = match cluster {
+            Some(_) => ServerMode::Cluster,
+            None => ServerMode::Standalone,
+        };
+        let (protocol, shared) = new_shared(connector, sentinels.transpose()?, options, mode)?;
+        let servers = match cluster {
+            Some((url, nodes)) => Servers::Cluster(Cluster::new(url, nodes, Arc::clone(&shared))?),
+            None => Servers::One(Node::new(&shared)),
+        };
+        Ok(Self {
             protocol,
             shared,
             servers,
             memory: Memory::default(),
             closed: watch::Sender::new(false),
-        }
+        })
     }
 
     /// Creates a backend for a URL, and opens its first connection. Tries again after transient
@@ -117,25 +122,14 @@ impl Backend {
                 .check_unused("the URL has no TLS; write rediss:// or rediss-cluster://")?;
         }
         let limit = options.initial_connect_timeout;
-        let connector: Arc<dyn Connector> = Arc::new(connector);
-        let backend = if let Some(nodes) = &url.cluster {
-            let mode = ServerMode::Cluster;
-            let (protocol, shared) = new_shared(connector, None, options, mode)?;
-            let cluster = Cluster::new(url, nodes, Arc::clone(&shared))?;
-            Self::on(protocol, shared, Servers::Cluster(cluster))
-        } else {
-            let sentinels = url.sentinels.as_ref();
-            let sentinels = sentinels.map(|it| SentinelSource::new(&*connector, url, it));
-            Self::with(connector, sentinels.transpose()?, options)?
-        };
+        let backend = Self::with(Arc::new(connector), Some(url), options)?;
         let mut last = None;
         let connecting = backend.connect_first(url, &mut last);
-        match backend.shared.runtime.timeout(limit, connecting).await {
+        match backend.shared.timeout(limit, connecting).await {
             Some(connected) => connected?,
             None => {
-                return Err(last
-                    .unwrap_or_else(|| backend.shared.too_slow(limit))
-                    .into());
+                let silent = || backend.shared.with_address(no_answer(limit));
+                return Err(last.unwrap_or_else(silent).into());
             }
         }
         backend.watch_sentinels();
@@ -149,7 +143,7 @@ impl Backend {
             return;
         };
         let (shared, mut closed) = (Arc::clone(&self.shared), self.closed.subscribe());
-        let handle = sentinels.handle().clone();
+        let handle = sentinels.handle.clone();
         handle.spawn(async move {
             let closing = pin!(closed.wait_for(|closed| *closed));
             // If the sender of `closed` is gone, so is the backend.
@@ -191,7 +185,7 @@ impl Backend {
         };
         let asking = connection::mismatch(host, *port, *tls);
         let limit = self.shared.options.connect_timeout;
-        let problem = self.shared.runtime.timeout(limit, asking).await??;
+        let problem = self.shared.timeout(limit, asking).await??;
         let error = match url.sentinels {
             Some(_) => BackendError::rejected(format!("sentinel {}: {problem}", url.address)),
             None => BackendError::rejected(problem),
@@ -206,8 +200,7 @@ impl Backend {
     ) -> Result<T, BackendError> {
         let limit = self.shared.options.call_timeout;
         let late = || Err(BackendError::unavailable("no node answered in time"));
-        let answer = self.shared.runtime.timeout(limit, call).await;
-        answer.unwrap_or_else(late)
+        self.shared.timeout(limit, call).await.unwrap_or_else(late)
     }
 
     /// Formats the backend under the name of a wrapper. Doesn't show the URL, because it may
@@ -221,7 +214,6 @@ impl Backend {
             .finish_non_exhaustive()
     }
 
-    /// Runs a script for one element.
     async fn run<T>(
         &self,
         call: Call,
@@ -229,10 +221,7 @@ impl Backend {
     ) -> Answer<T> {
         let answer = match &self.servers {
             Servers::One(node) => node.commands.script(&call).await?,
-            Servers::Cluster(cluster) => {
-                let limit = self.shared.options.call_timeout;
-                cluster.script(Lane::Commands, &call, limit).await?
-            }
+            Servers::Cluster(cluster) => cluster.script(Lane::Commands, &call).await?,
         };
         decode(&answer.body, answer.clock)
     }
@@ -260,7 +249,6 @@ impl Backend {
             }
             Servers::Cluster(cluster) => cluster,
         };
-        let limit = self.shared.options.call_timeout;
         // The elements of a key are one call. One after the other, they would share one time limit. Calls for
         // different keys run side by side.
         let mut by_key: BTreeMap<&Key, Vec<usize>> = BTreeMap::new();
@@ -269,13 +257,11 @@ impl Backend {
         }
         let (encode, decoded) = (&encode, &decoded);
         let calls = by_key.into_values().map(|indices| async move {
-            let elements = indices.iter().map(|&index| {
-                let element = self.listening_if_subscribed(cluster, &batch[index]);
-                element.into_owned()
-            });
+            let requests = indices.iter().map(|&index| &batch[index]);
+            let elements = requests.map(|it| self.listening_if_subscribed(cluster, it));
             let elements: Vec<E> = elements.collect();
             let call = encode(&self.protocol, &elements);
-            let answer = cluster.script(lane, &call, limit).await;
+            let answer = cluster.script(lane, &call).await;
             indices.into_iter().zip(decoded(&elements, answer))
         });
         let mut answers: Vec<_> = join_all(calls).await.into_iter().flatten().collect();
@@ -289,12 +275,7 @@ impl Backend {
     }
 
     async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
-        let scripts = Scripted {
-            backend: self,
-            lane,
-            encode: Protocol::renew,
-            decode: reply::renewals,
-        };
+        let scripts = Scripted(self, lane, Protocol::renew, reply::renewals);
         self.memory.run_and_predict(self, &scripts, batch).await
     }
 
@@ -318,7 +299,6 @@ impl Backend {
     }
 }
 
-/// Creates the protocol, and what the connections of a backend share.
 pub(crate) fn new_shared(
     connector: Arc<dyn Connector>,
     sentinels: Option<SentinelSource>,
@@ -375,10 +355,9 @@ impl LockBackend for Backend {
     async fn hello(&self) -> Result<Stamp, BackendError> {
         match &self.servers {
             Servers::One(node) => {
-                let sent = self.shared.runtime.now();
+                let sent = self.shared.now();
                 let stamp = node.commands.time().await?;
-                let received = self.shared.runtime.now();
-                self.memory.note_clock(stamp, sent, received);
+                self.memory.note_clock(stamp, sent, self.shared.now());
                 Ok(stamp)
             }
             Servers::Cluster(cluster) => self.in_time(cluster.time()).await,
@@ -428,25 +407,16 @@ impl LockBackend for Backend {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
-        let began = self.shared.runtime.now();
-        let scripts = Scripted {
-            backend: self,
-            lane: Lane::Commands,
-            encode: Protocol::acquire,
-            decode: reply::acquires,
-        };
+        let began = self.shared.now();
+        let scripts = Scripted(self, Lane::Commands, Protocol::acquire, reply::acquires);
         let mut answers = self.memory.execute(self, &scripts, batch).await;
         if let Servers::Cluster(cluster) = &self.servers {
-            let took = self.shared.runtime.now().saturating_since(began);
-            let left = self.shared.options.call_timeout.saturating_sub(took);
-            self.subscribe_waiters(cluster, batch, &mut answers, left)
-                .await;
+            let left = self.shared.left_of_call(began);
+            let subscribing = self.subscribe_waiters(cluster, batch, &mut answers, left);
+            subscribing.await;
         }
-        let renewed = batch.iter().zip(&answers).filter(|(_, answer)| {
-            answer
-                .as_ref()
-                .is_ok_and(|answer| may_be_renewed(&answer.reply))
-        });
+        let renewed = batch.iter().zip(&answers);
+        let renewed = renewed.filter(|(_, answer)| may_be_renewed(answer));
         self.warm_renewals(renewed.map(|(request, _)| &request.key));
         answers
     }
@@ -461,7 +431,7 @@ impl LockBackend for Backend {
     /// Uses the connection for commands if the connection for renewals fails before it sends: a
     /// server or proxy may allow only one connection.
     async fn renew(&self, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
-        let began = self.shared.runtime.now();
+        let began = self.shared.now();
         let replies = self.renew_over(Lane::Renewals, batch).await;
         let Servers::One(node) = &self.servers else {
             // The cluster does this for each node.
@@ -470,21 +440,14 @@ impl LockBackend for Backend {
         if !node.renews_independently() || !replies.iter().all(not_executed) {
             return replies;
         }
-        let took = self.shared.runtime.now().saturating_since(began);
-        let rest = self.shared.options.call_timeout.saturating_sub(took);
+        let left = self.shared.left_of_call(began);
         let again = self.renew_over(Lane::Commands, batch);
-        let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
-        let answered = self.shared.runtime.timeout(rest, again).await;
-        answered.unwrap_or_else(|| batch.iter().map(|_| unknown()).collect())
+        let answered = self.shared.timeout(left, again).await;
+        answered.unwrap_or_else(|| all_unknown(batch))
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
-        let scripts = Scripted {
-            backend: self,
-            lane: Lane::Commands,
-            encode: Protocol::release,
-            decode: reply::releases,
-        };
+        let scripts = Scripted(self, Lane::Commands, Protocol::release, reply::releases);
         self.memory.execute(self, &scripts, batch).await
     }
 
@@ -531,13 +494,21 @@ impl LockBackend for Backend {
     }
 }
 
-fn not_executed<T>(reply: &Result<T, BackendError>) -> bool {
-    matches!(reply, Err(BackendError::Unavailable { .. }))
+fn not_executed<T>(answer: &Answer<T>) -> bool {
+    matches!(answer, Err(BackendError::Unavailable { .. }))
 }
 
-/// Whether a renewal may follow this reply.
-const fn may_be_renewed(reply: &AcquireReply) -> bool {
-    matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_))
+fn all_unknown<E, T>(batch: &[E]) -> Vec<Answer<T>> {
+    let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
+    batch.iter().map(|_| unknown()).collect()
+}
+
+fn may_be_renewed(answer: &Answer<AcquireReply>) -> bool {
+    let reply = answer.as_ref().map(|answer| &answer.reply);
+    matches!(
+        reply,
+        Ok(AcquireReply::Acquired(_) | AcquireReply::Queued(_))
+    )
 }
 
 #[cfg(test)]

@@ -29,7 +29,6 @@ impl<'a> Place<'a> {
 }
 
 impl Backend {
-    /// A page of keys of the only server.
     pub(super) async fn list_one(
         &self,
         node: &Node,

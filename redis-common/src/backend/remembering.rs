@@ -1,6 +1,6 @@
 //! The server, as [`Memory`](crate::remembered::Memory) needs it.
 
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime};
+use leasehold_api::{BackendError, ClockId, Moment, ServerTime};
 
 use super::waiters::Keyed;
 use super::{Backend, Servers};
@@ -8,28 +8,27 @@ use crate::connection::{CompareAndSet, Failure, Found, Lane};
 use crate::remembered::{Answer, Few, Predictable, Scripts, Server, Step, StepOutcome};
 use crate::script::{Call, Pieces, Protocol};
 
-/// Decodes the answers to a batch.
+type Encode<E> = fn(&Protocol, &[E]) -> Call;
 type Decode<T> = fn(&[u8], usize, ClockId) -> Vec<Answer<T>>;
 
 /// How requests of one type are executed by a script.
-pub(super) struct Scripted<'a, E: Predictable> {
-    pub(super) backend: &'a Backend,
-    pub(super) lane: Lane,
-    pub(super) encode: fn(&Protocol, &[E]) -> Call,
-    pub(super) decode: Decode<E::Reply>,
-}
+pub(super) struct Scripted<'a, E: Predictable>(
+    pub(super) &'a Backend,
+    pub(super) Lane,
+    pub(super) Encode<E>,
+    pub(super) Decode<E::Reply>,
+);
 
 impl<E: Predictable + Keyed> Scripts<E> for Scripted<'_, E> {
     async fn run(&self, batch: &[E]) -> Vec<Answer<E::Reply>> {
-        self.backend
-            .run_batch(self.lane, batch, self.encode, self.decode)
-            .await
+        let Self(backend, lane, encode, decode) = self;
+        backend.run_batch(*lane, batch, encode, decode).await
     }
 }
 
 impl Server for Backend {
     fn now(&self) -> Moment {
-        self.shared.runtime.now()
+        self.shared.now()
     }
 
     /// A cluster has scripts alone: a key may move to another clock.
@@ -47,17 +46,17 @@ impl Server for Backend {
         let (Servers::One(node), Some(first)) = (&self.servers, steps.first()) else {
             return Err(BackendError::unavailable("a cluster only runs scripts"));
         };
-        let keys = self.protocol.keys(steps.iter().map(Step::key));
+        let keys = self.protocol.keys(steps.iter().map(|step| &step.key));
         let commands = Pieces(&keys).zip(steps).map(|(key, step)| CompareAndSet {
             key,
             old: step.expected(),
-            new: step.replacement(),
-            expires: step.expires(),
+            new: &step.replacement,
+            expires: step.expires,
             get: step.learns(),
         });
         let commands: Few<_> = commands.collect();
-        let clock = first.clock();
-        let (found, at) = node.commands.compare_and_set(&commands, clock).await?;
+        let comparing = node.commands.compare_and_set(&commands, first.stamp.clock);
+        let (found, at) = comparing.await?;
         let outcomes = found.into_iter().map(|found| self.outcome(found));
         Ok((outcomes.collect(), at))
     }
@@ -70,7 +69,7 @@ impl Backend {
             Ok(Found::Same) => StepOutcome::Same,
             Ok(Found::Other(string)) => StepOutcome::Other(string),
             Err(failure) if failure.is_refusal() => StepOutcome::NotExecuted,
-            Err(failure) => StepOutcome::Unknown(failure.in_call(&self.shared.options.key_prefix)),
+            Err(failure) => StepOutcome::Unknown(failure.in_call(self.shared.prefix())),
         }
     }
 }

@@ -1,33 +1,24 @@
 //! Waiters in a cluster: subscriptions before requests that say that their session listens.
 
-use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, Poll, PollReply, Release, Renew, Runtime, SessionId,
-};
+use leasehold_api::{Acquire, AcquireReply, Key, Poll, PollReply, Release, Renew, SessionId};
 
-use super::Backend;
+use super::{Backend, all_unknown};
 use crate::connection::Cluster;
 use crate::script::reply::Answer;
 
 /// When a client polls that must find out what happened to its waiter.
 const SOON: Duration = Duration::from_millis(1);
 
-/// A request of a batch.
 pub(super) trait Keyed: Clone + Sync {
     fn key(&self) -> &Key;
 
-    /// The session, if the request says that it listens.
-    fn listener(&self) -> Option<SessionId> {
+    /// The session, and whether the request says that it listens.
+    fn listener(&mut self) -> Option<(SessionId, &mut bool)> {
         None
-    }
-
-    /// A copy that doesn't say that its session listens.
-    fn without_listening(&self) -> Self {
-        self.clone()
     }
 }
 
@@ -36,17 +27,9 @@ impl Keyed for Acquire {
         &self.key
     }
 
-    fn listener(&self) -> Option<SessionId> {
-        let listens = self.wait.is_some_and(|wait| wait.listening);
-        listens.then_some(self.operation.session)
-    }
-
-    fn without_listening(&self) -> Self {
-        let mut copy = self.clone();
-        if let Some(wait) = &mut copy.wait {
-            wait.listening = false;
-        }
-        copy
+    fn listener(&mut self) -> Option<(SessionId, &mut bool)> {
+        let wait = self.wait.as_mut()?;
+        Some((self.operation.session, &mut wait.listening))
     }
 }
 
@@ -55,14 +38,8 @@ impl Keyed for Poll {
         &self.key
     }
 
-    fn listener(&self) -> Option<SessionId> {
-        self.listening.then_some(self.operation.session)
-    }
-
-    fn without_listening(&self) -> Self {
-        let mut copy = self.clone();
-        copy.listening = false;
-        copy
+    fn listener(&mut self) -> Option<(SessionId, &mut bool)> {
+        Some((self.operation.session, &mut self.listening))
     }
 }
 
@@ -79,18 +56,13 @@ impl Keyed for Release {
 }
 
 impl Backend {
-    /// The request, or a copy that doesn't say that its session listens.
-    pub(super) fn listening_if_subscribed<'a, E: Keyed>(
-        &self,
-        cluster: &Cluster,
-        request: &'a E,
-    ) -> Cow<'a, E> {
-        match request.listener() {
-            Some(session) if !self.listens(cluster, session, request.key()) => {
-                Cow::Owned(request.without_listening())
-            }
-            _ => Cow::Borrowed(request),
+    /// A copy that says that its session listens only if it is subscribed.
+    pub(super) fn listening_if_subscribed<E: Keyed>(&self, cluster: &Cluster, request: &E) -> E {
+        let mut copy = request.clone();
+        if let Some((session, listening)) = copy.listener() {
+            *listening = *listening && self.listens(cluster, session, request.key());
         }
+        copy
     }
 
     fn listens(&self, cluster: &Cluster, session: SessionId, key: &Key) -> bool {
@@ -128,18 +100,15 @@ impl Backend {
                 let AcquireReply::Queued(queued) = &mut answer.reply else {
                     return;
                 };
-                let Some(session) = request.listener() else {
-                    return;
-                };
-                if self.listens(cluster, session, &request.key)
-                    || !self.subscribe(cluster, session, &request.key).await
+                let (key, operation) = (&request.key, request.operation);
+                if !request.wait.is_some_and(|wait| wait.listening)
+                    || self.listens(cluster, operation.session, key)
+                    || !self.subscribe(cluster, operation.session, key).await
                 {
                     return;
                 }
-                let (key, operation) = (request.key.clone(), request.operation);
-                let poll = [Poll::new(key, operation, true)];
-                let polled = self.poll_once(&poll);
-                let Some(Ok(polled)) = polled.await.into_iter().next() else {
+                let poll = [Poll::new(key.clone(), operation, true)];
+                let Some(Ok(polled)) = self.poll_once(&poll).await.pop() else {
                     return;
                 };
                 match polled.reply {
@@ -151,7 +120,7 @@ impl Backend {
                     PollReply::Acquired(_) | PollReply::Gone(_) => queued.poll_after = SOON,
                 }
             });
-        self.shared.runtime.timeout(limit, join_all(waiters)).await;
+        self.shared.timeout(limit, join_all(waiters)).await;
     }
 
     /// Polls, after subscribing the sessions that listen, both within the call timeout. If a slot has
@@ -161,7 +130,7 @@ impl Backend {
         cluster: &Arc<Cluster>,
         batch: &[Poll],
     ) -> Vec<Answer<PollReply>> {
-        let began = self.shared.runtime.now();
+        let began = self.shared.now();
         let limit = self.shared.options.call_timeout;
         let polling = async || {
             self.subscribe_all(cluster, batch).await;
@@ -172,9 +141,8 @@ impl Backend {
             keys.map(|key| cluster.node_of_key(&key)).collect()
         };
         let before = nodes();
-        let Some(polled) = self.shared.runtime.timeout(limit, polling()).await else {
-            let unknown = || Err(BackendError::outcome_unknown("no answer in time"));
-            return batch.iter().map(|_| unknown()).collect();
+        let Some(polled) = self.shared.timeout(limit, polling()).await else {
+            return all_unknown(batch);
         };
         let stays = |(before, after): (&Option<Arc<_>>, &Option<Arc<_>>)| match (before, after) {
             (Some(before), Some(after)) => Arc::ptr_eq(before, after),
@@ -183,15 +151,14 @@ impl Backend {
         if before.iter().zip(&nodes()).all(stays) {
             return polled;
         }
-        let left = limit.saturating_sub(self.shared.runtime.now().saturating_since(began));
-        let again = self.shared.runtime.timeout(left, polling()).await;
+        let left = self.shared.left_of_call(began);
+        let again = self.shared.timeout(left, polling()).await;
         again.unwrap_or(polled)
     }
 
     async fn subscribe_all(&self, cluster: &Arc<Cluster>, batch: &[Poll]) {
-        let listeners = batch
-            .iter()
-            .filter_map(|poll| Some((poll.listener()?, &poll.key)));
-        join_all(listeners.map(|(session, key)| self.subscribe(cluster, session, key))).await;
+        let listeners = batch.iter().filter(|poll| poll.listening);
+        let subscribed = listeners.map(|it| self.subscribe(cluster, it.operation.session, &it.key));
+        join_all(subscribed).await;
     }
 }

@@ -2,46 +2,36 @@
 
 use std::borrow::Cow;
 
-/// The causes, each with the words by which the libraries' errors show it, in lower case. The
-/// `redis` crate shows an error of the operating system as text, fred as debug output.
+/// The causes, each with the words by which the libraries' errors show it, in lower case and without spaces.
+/// The `redis` crate shows an error of the operating system as text, fred as debug output.
 const CAUSES: [(&str, &[&str]); 8] = [
-    (
-        "connection refused",
-        &["connection refused", "connectionrefused"],
-    ),
+    ("connection refused", &["connectionrefused"]),
     (
         "the host name can't be resolved",
-        &["failed to lookup address", "failed to resolve"],
+        &["failedtolookupaddress", "failedtoresolve"],
     ),
     (
         "there is no such socket",
-        &["no such file", "entity not found", "notfound"],
-    ),
-    (
-        "permission denied",
-        &["permission denied", "permissiondenied"],
-    ),
-    (
-        "no route to host",
-        &["no route to host", "host unreachable", "hostunreachable"],
-    ),
-    (
-        "the network is unreachable",
         &[
-            "network is unreachable",
-            "network unreachable",
-            "networkunreachable",
+            "nosuchfile",
+            "entitynotfound",
+            "kind(notfound)",
+            "kind:notfound",
         ],
     ),
-    ("timed out", &["timed out", "timedout"]),
+    ("permission denied", &["permissiondenied"]),
+    ("no route to host", &["noroutetohost", "hostunreachable"]),
+    (
+        "the network is unreachable",
+        &["networkisunreachable", "networkunreachable"],
+    ),
+    ("timed out", &["timedout"]),
     (
         "the server closed the connection",
         &[
-            "connection reset",
             "connectionreset",
-            "broken pipe",
             "brokenpipe",
-            "unexpected end of file",
+            "unexpectedendoffile",
             "unexpectedeof",
         ],
     ),
@@ -50,8 +40,8 @@ const CAUSES: [(&str, &[&str]); 8] = [
 /// Names the cause of a failure by the text of the library's error. Returns the text if it is
 /// unknown.
 pub(crate) fn name(text: &str) -> Cow<'_, str> {
-    let lower = text.to_ascii_lowercase();
-    let shows = |words: &[&str]| words.iter().any(|words| lower.contains(words));
+    let squeezed = text.to_ascii_lowercase().replace(' ', "");
+    let shows = |words: &[&str]| words.iter().any(|words| squeezed.contains(words));
     match CAUSES.iter().find(|(_, words)| shows(words)) {
         Some((cause, _)) => Cow::Borrowed(cause),
         None => Cow::Borrowed(text),

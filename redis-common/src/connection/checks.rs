@@ -25,7 +25,6 @@ const MAX_SERVERS: usize = 1_024;
 /// A setting of the server that endangers locks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Finding {
-    /// The name of the setting in the server's configuration.
     pub(crate) setting: &'static str,
     pub(crate) value: String,
     pub(crate) danger: &'static str,
@@ -37,51 +36,48 @@ impl fmt::Display for Finding {
     }
 }
 
-fn finding(setting: &'static str, value: &str, danger: &'static str) -> Finding {
-    Finding {
-        setting,
-        value: value.into(),
-        danger,
-    }
-}
-
 /// Returns what an answer to `INFO` tells about dangerous settings. `missing` are the rights that the
 /// user lacks.
 pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
     let field = |name| field(info, name);
     let mut found = Vec::new();
+    let mut find = |setting, value: &str, danger| {
+        let value = value.into();
+        found.push(Finding {
+            setting,
+            value,
+            danger,
+        });
+    };
     let policy = field("maxmemory_policy").filter(|policy| *policy != "noeviction");
     if let Some(policy) = policy
         && field("maxmemory") != Some("0")
     {
         let danger = "it evicts locks when its memory is full; set noeviction";
-        found.push(finding("maxmemory-policy", policy, danger));
+        find("maxmemory-policy", policy, danger);
     }
     if field("aof_enabled") == Some("0") {
         let danger = "after a restart it has forgotten locks that are held; CONFIG SET it to yes, \
              and only then change the file, or the server starts without its data";
-        found.push(finding("appendonly", "no", danger));
+        find("appendonly", "no", danger);
     }
     let replicas = field("connected_slaves").filter(|replicas| *replicas != "0");
     // The server counts good replicas only if it needs some for a write.
     if replicas.is_some() && field("min_slaves_good_slaves").is_none() {
         let danger = "a primary that was cut off from its replicas goes on locking; set 1 or more";
-        found.push(finding("min-replicas-to-write", "0", danger));
+        find("min-replicas-to-write", "0", danger);
     }
     if !missing.is_empty() {
         let value = format!("without {missing}");
-        found.push(finding("user", &value, "locks need these rights"));
+        find("user", &value, "locks need these rights");
     }
     found
 }
 
-/// The checks of a backend's servers.
 #[derive(Debug)]
 pub(crate) struct Checks {
     mode: ServerChecks,
-    /// Asks for the user's rights.
     rights: Option<Call>,
-    /// The findings that were reported so far.
     reported: Mutex<Vec<Finding>>,
     /// The servers that were reached, by their clocks, the oldest first.
     servers: Mutex<VecDeque<(ClockId, String)>>,
@@ -100,9 +96,6 @@ impl Checks {
 
     /// Asks which rights the user lacks. None, if the server can't tell, or if `has_rights`, which is
     /// set once none was missing.
-    ///
-    /// # Errors
-    /// The failure of the connection.
     pub(crate) async fn missing_rights(
         &self,
         connection: &dyn Connection,
@@ -125,7 +118,6 @@ impl Checks {
         Ok(missing)
     }
 
-    /// Remembers the address of a server.
     pub(crate) fn reached(&self, clock: ClockId, address: String) {
         let mut servers = lock(&self.servers);
         if servers.iter().any(|(known, _)| *known == clock) {
@@ -137,7 +129,6 @@ impl Checks {
         servers.push_back((clock, address));
     }
 
-    /// The address of the server that has this clock, if it is remembered.
     pub(crate) fn address_of(&self, clock: ClockId) -> Option<String> {
         let servers = lock(&self.servers);
         let known = servers.iter().find(|(known, _)| *known == clock)?;
@@ -145,17 +136,18 @@ impl Checks {
     }
 
     /// Acts on the findings about the server at `address`. Warns of each finding once.
-    ///
-    /// # Errors
-    /// With [`ServerChecks::Reject`], an error that names the settings.
     pub(crate) fn report(
         &self,
         address: Option<&str>,
         found: Vec<Finding>,
     ) -> Result<(), BackendError> {
         match self.mode {
-            ServerChecks::Ignore => Ok(()),
-            ServerChecks::Reject => reject(&found),
+            ServerChecks::Reject if !found.is_empty() => {
+                let text: Vec<String> = found.iter().map(ToString::to_string).collect();
+                let text = format!("the server's settings endanger locks: {}", text.join("; "));
+                return Err(BackendError::rejected(text));
+            }
+            ServerChecks::Ignore | ServerChecks::Reject => {}
             ServerChecks::Warn => {
                 let mut reported = lock(&self.reported);
                 for finding in found {
@@ -164,19 +156,10 @@ impl Checks {
                         reported.push(finding);
                     }
                 }
-                Ok(())
             }
         }
+        Ok(())
     }
-}
-
-fn reject(found: &[Finding]) -> Result<(), BackendError> {
-    if found.is_empty() {
-        return Ok(());
-    }
-    let text: Vec<String> = found.iter().map(ToString::to_string).collect();
-    let text = format!("the server's settings endanger locks: {}", text.join("; "));
-    Err(BackendError::rejected(text))
 }
 
 fn warn(address: Option<&str>, finding: &Finding) {

@@ -22,7 +22,6 @@ pub const fn time_of(seconds: u64, micros: u64) -> ServerTime {
     ServerTime::from_micros(seconds.saturating_mul(1_000_000).saturating_add(micros))
 }
 
-/// Detects changes of a server's clock.
 #[derive(Debug)]
 pub(crate) struct ClockWatch {
     server: ClockId,
@@ -39,7 +38,6 @@ struct Sample {
 }
 
 impl ClockWatch {
-    /// Starts with the id of a server's `run_id`.
     pub(crate) const fn new(server: ClockId) -> Self {
         Self {
             server,
@@ -56,7 +54,6 @@ impl ClockWatch {
         }
     }
 
-    /// Returns the clock id for the stamp of an exchange.
     pub(crate) fn observe(&mut self, sent: Moment, received: Moment, at: ServerTime) -> ClockId {
         let sample = Sample { sent, received, at };
         match self.reference {
@@ -70,7 +67,6 @@ impl ClockWatch {
         self.current()
     }
 
-    /// The clock id of the last stamp.
     pub(crate) const fn current(&self) -> ClockId {
         self.server.after_steps(self.steps)
     }
@@ -79,11 +75,11 @@ impl ClockWatch {
 impl Sample {
     /// Whether both may come from one clock.
     fn fits(&self, later: &Self) -> bool {
-        let between = |from: Moment, to: Moment| micros(to) - micros(from);
+        let between =
+            |from: Moment, to: Moment| micros(to.since_origin()) - micros(from.since_origin());
         let most = between(self.sent, later.received);
         let least = between(self.received, later.sent);
-        let allowance = most.abs() / i128::from(bounds::DRIFT_PARTS)
-            + i128::from(duration_micros(bounds::DRIFT_FLOOR));
+        let allowance = most.abs() / i128::from(bounds::DRIFT_PARTS) + micros(bounds::DRIFT_FLOOR);
         let elapsed = i128::from(later.at.as_micros()) - i128::from(self.at.as_micros());
         (least - allowance..=most + allowance).contains(&elapsed)
     }
@@ -99,12 +95,10 @@ impl Sample {
     }
 }
 
-fn micros(moment: Moment) -> i128 {
-    i128::from(duration_micros(moment.since_origin()))
-}
-
-fn duration_micros(duration: Duration) -> u64 {
-    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)
+fn micros(duration: Duration) -> i128 {
+    u64::try_from(duration.as_micros())
+        .unwrap_or(u64::MAX)
+        .into()
 }
 
 #[cfg(test)]

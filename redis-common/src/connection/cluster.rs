@@ -28,21 +28,19 @@ use tokio::sync::watch;
 use super::lock;
 use super::managed::{CallError, ScriptReply};
 use super::node::{Lane, Node};
-use super::server::{UNKNOWN, address_clock};
+use super::server::{UNKNOWN, clock_named};
 use super::shard::{Streams, Subscriber};
 use super::shared::Shared;
-use super::slots::{NodeAddress, Redirect, SLOTS, slot_of};
+use super::slots::{Redirect, SLOTS, slot_of};
 use super::subscription::{Publishers, listen};
 use super::url::{Address, ServerUrl};
 use crate::script::Call;
 use reading::{FAILED_PAUSE, MOVED_PAUSE, Order};
 
-/// The target of events.
 const TARGET: &str = "leasehold";
 /// How many redirects one call follows. More are a loop.
 const MAX_REDIRECTS: usize = 5;
 
-/// The nodes of a cluster, and who has which slot.
 pub(crate) struct Cluster {
     /// How to connect to a node, except for its address.
     url: ServerUrl,
@@ -52,27 +50,23 @@ pub(crate) struct Cluster {
     seeds: Vec<Arc<ClusterNode>>,
     map: Mutex<SlotMap>,
     streams: Arc<Streams>,
-    /// Whether the servers have shard channels.
     has_shard_channels: AtomicBool,
     /// When the last reading of the slots began, for each lane. Locked while they are read. A runtime
     /// that is blocked must not keep renewals waiting.
-    commands_gate: tokio::sync::Mutex<Option<Moment>>,
-    renewals_gate: tokio::sync::Mutex<Option<Moment>>,
+    gates: [tokio::sync::Mutex<Option<Moment>>; 2],
     closed: AtomicBool,
     /// Counts the subscriptions to revocations, so that they spread over the nodes.
     listened: AtomicUsize,
 }
 
-/// A node and its address.
 pub(crate) struct ClusterNode {
-    pub(crate) address: NodeAddress,
+    pub(crate) address: Address,
     pub(crate) node: Node,
     subscriber: Arc<Subscriber>,
 }
 
 struct SlotMap {
-    nodes: HashMap<NodeAddress, Arc<ClusterNode>>,
-    /// The primary of each slot.
+    nodes: HashMap<Address, Arc<ClusterNode>>,
     primaries: Vec<Option<Arc<ClusterNode>>>,
 }
 
@@ -93,11 +87,9 @@ impl Cluster {
         shared: Arc<Shared>,
     ) -> Result<Arc<Self>, ConnectError> {
         let streams = Arc::default();
-        let seeds = nodes
-            .iter()
-            .filter_map(NodeAddress::of)
-            .map(|address| new_node(url, &shared, &streams, address))
-            .collect::<Result<_, _>>()?;
+        let seeds = nodes.iter().cloned();
+        let seeds = seeds.map(|address| new_node(url, &shared, &streams, address));
+        let seeds = seeds.collect::<Result<_, _>>()?;
         let map = SlotMap {
             nodes: HashMap::new(),
             primaries: (0..SLOTS).map(|_| None).collect(),
@@ -108,18 +100,14 @@ impl Cluster {
             seeds,
             map: Mutex::new(map),
             streams,
-            has_shard_channels: AtomicBool::new(false),
-            commands_gate: tokio::sync::Mutex::default(),
-            renewals_gate: tokio::sync::Mutex::default(),
-            closed: AtomicBool::new(false),
-            listened: AtomicUsize::new(0),
+            has_shard_channels: AtomicBool::default(),
+            gates: Default::default(),
+            closed: AtomicBool::default(),
+            listened: AtomicUsize::default(),
         }))
     }
 
     /// Reads the slots for the first time, from the first node of the URL that answers.
-    ///
-    /// # Errors
-    /// The error of a node that refuses this client, or else the last error.
     pub(crate) async fn connect(&self) -> Result<(), BackendError> {
         let mut asking = self.ask_in_turn(&self.seeds, Lane::Commands);
         let mut last = BackendError::unavailable("the URL names no node");
@@ -142,16 +130,9 @@ impl Cluster {
         self: &Arc<Self>,
         lane: Lane,
         call: &Call,
-        limit: Duration,
     ) -> Result<ScriptReply, BackendError> {
-        if limit.is_zero() {
-            return Err(BackendError::unavailable("no time is left for the call"));
-        }
-        let answer = self
-            .shared
-            .runtime
-            .timeout(limit, self.route(lane, call))
-            .await;
+        let limit = self.shared.options.call_timeout;
+        let answer = self.shared.timeout(limit, self.route(lane, call)).await;
         answer.unwrap_or_else(|| Err(BackendError::outcome_unknown("no answer in time")))
     }
 
@@ -180,7 +161,7 @@ impl Cluster {
                 }
                 None => {}
             }
-            let error = error.in_call(&self.shared.options.key_prefix);
+            let error = error.in_call(self.shared.prefix());
             if !matches!(error, BackendError::Unavailable { .. }) {
                 if error.is_transient() {
                     self.refresh_soon(lane, FAILED_PAUSE, Order::Last(to));
@@ -207,7 +188,6 @@ impl Cluster {
         ))
     }
 
-    /// Sends a call to a node.
     async fn ask(
         self: &Arc<Self>,
         to: &Arc<ClusterNode>,
@@ -226,14 +206,12 @@ impl Cluster {
         answer
     }
 
-    /// The id of the clock of the node that has the slot of a Redis key.
     pub(crate) fn clock(&self, key: &[u8]) -> ClockId {
         let primary = self.primary(slot_of(key));
         let clock = primary.and_then(|primary| primary.node.commands.clock());
         clock.unwrap_or(UNKNOWN)
     }
 
-    /// Reads the clock of the node that has the slot of a Redis key.
     pub(crate) async fn read_clock(self: &Arc<Self>, key: &[u8]) -> Result<Stamp, BackendError> {
         let slot = slot_of(key);
         let primary = self.node_of(slot, Lane::Commands).await?;
@@ -266,14 +244,12 @@ impl Cluster {
         let Some((address, node)) = found else {
             return Ok(None);
         };
-        let prefix = &self.shared.options.key_prefix;
         match self.ask(&node, Lane::Commands, call, false).await {
             Ok(answer) => Ok(Some((address, answer))),
             Err(error) => {
-                let error = error.in_call(prefix);
-                self.refresh(Lane::Commands, FAILED_PAUSE, Order::Last(node))
-                    .await;
-                Err(error)
+                let failed = Order::Last(node);
+                self.refresh(Lane::Commands, FAILED_PAUSE, failed).await;
+                Err(error.in_call(self.shared.prefix()))
             }
         }
     }
@@ -315,7 +291,7 @@ impl Cluster {
         let ended = move || {
             let nodes = this.upgrade().map(|this| this.candidates(&Order::Any));
             for node in nodes.into_iter().flatten() {
-                let handle = node.node.commands.handle().clone();
+                let handle = node.node.commands.shared().handle.clone();
                 handle.spawn(async move { node.subscriber.end(session).await });
             }
         };
@@ -349,7 +325,7 @@ impl Cluster {
             return false;
         };
         let subscribing = primary.subscriber.subscribe(self, session, channel);
-        match self.shared.runtime.timeout(limit, subscribing).await {
+        match self.shared.timeout(limit, subscribing).await {
             Some(Ok(is_subscribed)) => is_subscribed,
             _ => {
                 // The slot may have moved.
@@ -359,12 +335,11 @@ impl Cluster {
         }
     }
 
-    /// Closes the connections to all nodes. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for node in self.candidates(&Order::Any) {
             node.node.close();
-            let handle = node.node.commands.handle().clone();
+            let handle = node.node.commands.shared().handle.clone();
             handle.spawn(async move { node.subscriber.close().await });
         }
     }
@@ -389,8 +364,7 @@ impl Cluster {
             .ok_or_else(|| BackendError::unavailable("no node of the cluster has the key's slot"))
     }
 
-    /// Returns the node at an address, which may be new.
-    fn node_at(&self, address: NodeAddress) -> Result<Arc<ClusterNode>, BackendError> {
+    fn node_at(&self, address: Address) -> Result<Arc<ClusterNode>, BackendError> {
         let mut map = self.map();
         if self.closed.load(Ordering::Acquire) {
             return Err(BackendError::Closed);
@@ -407,15 +381,12 @@ impl Cluster {
         Ok(node)
     }
 
-    /// Notes that a slot is on another node.
-    fn moved(&self, slot: u16, address: NodeAddress) -> Result<Arc<ClusterNode>, BackendError> {
+    fn moved(&self, slot: u16, address: Address) -> Result<Arc<ClusterNode>, BackendError> {
         let node = self.node_at(address)?;
-        let (node, before) = {
-            let mut map = self.map();
-            let node = map.keep(node);
-            let before = map.primaries[usize::from(slot)].replace(Arc::clone(&node));
-            (node, before)
-        };
+        let mut map = self.map();
+        let node = map.keep(node);
+        let before = map.primaries[usize::from(slot)].replace(Arc::clone(&node));
+        drop(map);
         if let Some(before) = before.filter(|before| !Arc::ptr_eq(before, &node)) {
             // After a failover, the other slots have moved too. One report is enough for all.
             before.subscriber.forget(|_| true);
@@ -435,7 +406,7 @@ impl Cluster {
     }
 
     /// Whether this is the subscriber of a node that is known to be in the cluster, and this is open.
-    pub(super) fn has_subscriber(&self, of: &NodeAddress, subscriber: &Arc<Subscriber>) -> bool {
+    pub(super) fn has_subscriber(&self, of: &Address, subscriber: &Arc<Subscriber>) -> bool {
         let map = self.map();
         let node = map
             .nodes
@@ -491,19 +462,16 @@ fn new_node(
     url: &ServerUrl,
     shared: &Shared,
     streams: &Arc<Streams>,
-    address: NodeAddress,
+    address: Address,
 ) -> Result<Arc<ClusterNode>, ConnectError> {
     let url = ServerUrl {
-        address: Address::Tcp {
-            host: address.host.clone(),
-            port: address.port,
-            tls: url.uses_tls(),
-        },
+        address: address.clone(),
         cluster: None,
         ..url.clone()
     };
     let connector = shared.connector.at(&url)?;
-    let shared = Arc::new(shared.for_node(connector, address_clock(&address)));
+    let unnamed_clock = clock_named(&address.to_string());
+    let shared = Arc::new(shared.for_node(connector, unnamed_clock));
     Ok(Arc::new(ClusterNode {
         node: Node::new(&shared),
         subscriber: Subscriber::new(address.clone(), shared, Arc::clone(streams)),
@@ -511,7 +479,7 @@ fn new_node(
     }))
 }
 
-fn redirect(error: &CallError, asked: &NodeAddress) -> Option<Redirect> {
+fn redirect(error: &CallError, asked: &Address) -> Option<Redirect> {
     match error {
         CallError::NotSent(_) => None,
         CallError::Failed(failure) => Redirect::parse(&failure.to_string(), asked),

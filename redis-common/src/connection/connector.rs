@@ -7,6 +7,7 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::AbortHandle;
 
 use super::failure::{Failure, FailureKind};
 use super::slots::SlotRange;
@@ -155,6 +156,15 @@ pub trait Connection: Send + Sync {
 
     /// Unsubscribes from a shard channel.
     async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure>;
+}
+
+/// Aborts a task of a client library when it is dropped, which closes the connection.
+pub struct AbortOnDrop(pub AbortHandle);
+
+impl Drop for AbortOnDrop {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// Runs a script by its hash, or by its source if the server doesn't know the hash.

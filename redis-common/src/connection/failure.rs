@@ -129,7 +129,6 @@ impl Failure {
         with_source(make(reason), self.source)
     }
 
-    /// Describes the failure without the text of the library's error.
     fn summary(&self) -> String {
         match self.kind {
             FailureKind::Answered(_) => {

@@ -11,10 +11,9 @@ use leasehold_api::{ConnectError, ServerTime};
 use tokio::sync::mpsc::UnboundedSender;
 use tokio::time::sleep;
 
-use super::slots::NodeAddress;
 use super::{
     Address, Cluster, Connection, ConnectionEvent, Connector, Failure, ServerMode, ServerUrl,
-    Shared, SlotRange,
+    Shared, SlotRange, lock,
 };
 use crate::backend::new_shared;
 use crate::options::Options;
@@ -24,7 +23,6 @@ pub(crate) const URL: &str = "redis-cluster://127.0.0.1:7000";
 const INFO: &str =
     "redis_version:7.0.15\r\nredis_mode:cluster\r\nrun_id:0123456789abcdef\r\nrole:master\r\n";
 const HOST: &str = "127.0.0.1";
-/// The port of the URL.
 pub(crate) const PORT: u16 = 7_000;
 /// The limit of each question to the server. A test needs a part of it.
 pub(crate) const LIMIT: Duration = Duration::from_secs(5);
@@ -32,8 +30,9 @@ pub(crate) const LIMIT: Duration = Duration::from_secs(5);
 pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(50);
 
 /// The nodes. They differ in their ports only.
+#[derive(Default)]
 pub(crate) struct Node {
-    /// The port of the node that has all slots.
+    /// How much higher than that of the URL the port of the node is that has all slots.
     pub(crate) primary: AtomicU16,
     /// Where the connections for messages report their events, the newest last.
     events: Mutex<Vec<UnboundedSender<ConnectionEvent>>>,
@@ -45,31 +44,11 @@ pub(crate) struct Node {
     pub(crate) silent: AtomicBool,
     /// How long the answer takes that names the primary, or the slots.
     pub(crate) answers_take: Mutex<Duration>,
-    /// The number of scripts that it has run.
     pub(crate) scripts: AtomicUsize,
-    /// What they answer.
     pub(crate) script_answer: Mutex<Vec<u8>>,
     /// Whether it doesn't tell its `run_id`.
     pub(crate) unnamed: AtomicBool,
-    /// The channels that were unsubscribed.
     pub(crate) left: Mutex<Vec<String>>,
-}
-
-impl Default for Node {
-    fn default() -> Self {
-        Self {
-            primary: AtomicU16::new(PORT),
-            events: Mutex::default(),
-            listeners: Mutex::default(),
-            lost: AtomicBool::default(),
-            silent: AtomicBool::default(),
-            answers_take: Mutex::default(),
-            scripts: AtomicUsize::default(),
-            script_answer: Mutex::default(),
-            unnamed: AtomicBool::default(),
-            left: Mutex::default(),
-        }
-    }
 }
 
 impl Node {
@@ -80,13 +59,16 @@ impl Node {
         }
     }
 
-    async fn take(&self) {
-        let take = *self.answers_take.lock().expect("no panic");
+    /// Answers with the port of the primary as it was when the question came.
+    async fn answer_with<T>(&self, answer: impl FnOnce(u16) -> T) -> Result<T, Failure> {
+        let answer = answer(PORT + self.primary.load(Ordering::SeqCst));
+        let take = *lock(&self.answers_take);
         sleep(take).await;
+        self.answer(answer).await
     }
 
     pub(crate) fn report(&self, event: ConnectionEvent) {
-        let events = self.events.lock().expect("no panic");
+        let events = lock(&self.events);
         let events = events.last().expect("a connection for messages");
         events.send(event).expect("somebody reads");
     }
@@ -102,7 +84,7 @@ impl Node {
     }
 
     pub(crate) fn listeners(&self) -> Vec<u16> {
-        self.listeners.lock().expect("no panic").clone()
+        lock(&self.listeners).clone()
     }
 }
 
@@ -114,19 +96,13 @@ pub(crate) struct ToNode {
 
 impl ToNode {
     pub(crate) fn new(node: &Arc<Node>) -> Self {
-        let (node, port) = (Arc::clone(node), PORT);
-        Self { node, port }
+        Self::at_port(node, PORT)
     }
 
-    fn again(&self) -> Self {
-        let (node, port) = (Arc::clone(&self.node), self.port);
+    fn at_port(node: &Arc<Node>, port: u16) -> Self {
+        let node = Arc::clone(node);
         Self { node, port }
     }
-}
-
-pub(crate) fn address(port: u16) -> NodeAddress {
-    let host = HOST.into();
-    NodeAddress { host, port }
 }
 
 pub(crate) fn tcp(port: u16) -> Address {
@@ -137,12 +113,8 @@ pub(crate) fn tcp(port: u16) -> Address {
 /// What the connections share, each of whose questions has this limit.
 pub(crate) fn shared(node: &Arc<Node>, limit: Duration) -> Arc<Shared> {
     let options = Options::new().connect_timeout(limit).call_timeout(limit);
-    let shared = new_shared(
-        Arc::new(ToNode::new(node)),
-        None,
-        options,
-        ServerMode::Cluster,
-    );
+    let connector = Arc::new(ToNode::new(node));
+    let shared = new_shared(connector, None, options, ServerMode::Cluster);
     shared.expect("good options").1
 }
 
@@ -169,8 +141,7 @@ impl Connector for ToNode {
         let Address::Tcp { port, .. } = url.address else {
             panic!("the nodes have ports");
         };
-        let node = Arc::clone(&self.node);
-        Ok(Arc::new(Self { node, port }))
+        Ok(Arc::new(Self::at_port(&self.node, port)))
     }
 
     async fn open(
@@ -178,17 +149,13 @@ impl Connector for ToNode {
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Arc<dyn Connection>, Failure> {
         if let Some(events) = events {
-            self.node
-                .listeners
-                .lock()
-                .expect("no panic")
-                .push(self.port);
+            lock(&self.node.listeners).push(self.port);
             if self.node.lost.load(Ordering::SeqCst) {
                 return pending().await;
             }
-            self.node.events.lock().expect("no panic").push(events);
+            lock(&self.node.events).push(events);
         }
-        Ok(Arc::new(self.again()))
+        Ok(Arc::new(Self::at_port(&self.node, self.port)))
     }
 }
 
@@ -206,8 +173,7 @@ impl Connection for ToNode {
         _: bool,
     ) -> Result<Bytes, Failure> {
         self.node.scripts.fetch_add(1, Ordering::SeqCst);
-        let answer = self.node.script_answer.lock().expect("no panic").clone();
-        Ok(answer.into())
+        Ok(lock(&self.node.script_answer).clone().into())
     }
 
     async fn info(&self, _: Option<&'static str>) -> Result<String, Failure> {
@@ -218,20 +184,18 @@ impl Connection for ToNode {
     }
 
     async fn primary_of(&self, _: &str) -> Result<Option<(String, u16)>, Failure> {
-        let port = self.node.primary.load(Ordering::SeqCst);
-        self.node.take().await;
-        self.node.answer(Some((HOST.into(), port))).await
+        let answer = |port| Some((HOST.into(), port));
+        self.node.answer_with(answer).await
     }
 
     async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
-        let all = SlotRange {
+        let all = |port| SlotRange {
             first: 0,
             last: 16_383,
             host: HOST.into(),
-            port: self.node.primary.load(Ordering::SeqCst),
+            port,
         };
-        self.node.take().await;
-        self.node.answer(vec![all]).await
+        self.node.answer_with(|port| vec![all(port)]).await
     }
 
     async fn time(&self) -> Result<ServerTime, Failure> {
@@ -252,8 +216,7 @@ impl Connection for ToNode {
 
     async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure> {
         sleep(ROUND_TRIP).await;
-        let mut left = self.node.left.lock().expect("no panic");
-        left.push(channel.to_owned());
+        lock(&self.node.left).push(channel.to_owned());
         Ok(())
     }
 }

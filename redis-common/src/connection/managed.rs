@@ -29,7 +29,6 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use super::clock::ClockWatch;
@@ -57,7 +56,6 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    /// The error that a backend returns.
     pub(crate) fn in_call(self, prefix: &str) -> BackendError {
         match self {
             Self::NotSent(error) => error,
@@ -72,18 +70,15 @@ pub(crate) struct ScriptReply {
     pub(crate) clock: ClockId,
 }
 
-/// A connection that is replaced when it breaks.
 pub(crate) struct ManagedConnection {
     shared: Arc<Shared>,
     closed: AtomicBool,
     current: Mutex<Option<Arc<Live>>>,
     /// Locked while connecting. Contains the last failure, for the callers that waited.
     gate: tokio::sync::Mutex<Option<BackendError>>,
-    /// The number of finished attempts to connect.
     attempts: AtomicU64,
 }
 
-/// A connection in use.
 struct Live {
     connection: Arc<dyn Connection>,
     /// The clock by the server's `run_id`, if it has one.
@@ -94,11 +89,9 @@ struct Live {
     opened: Moment,
     /// The number of moves to another server before it was opened.
     moves: u64,
-    /// The number of answers that have arrived.
     answers: AtomicU64,
     /// When the first call after the last answer was sent.
     silent_since: Mutex<Option<Moment>>,
-    /// Whether a second connection is being opened.
     doubted: AtomicBool,
     /// Set when the connection is replaced. Its calls then fail.
     given_up: watch::Sender<bool>,
@@ -107,7 +100,6 @@ struct Live {
 /// A connection for one command, and the time limit of the command.
 struct Turn {
     live: Arc<Live>,
-    /// When the command was sent.
     sent: Moment,
     left: Duration,
 }
@@ -123,10 +115,9 @@ impl ManagedConnection {
         })
     }
 
-    /// Runs a script.
     pub(crate) async fn script(self: &Arc<Self>, call: &Call) -> Result<ScriptReply, BackendError> {
         let answer = self.attempt(call, false).await;
-        answer.map_err(|error| error.in_call(&self.shared.options.key_prefix))
+        answer.map_err(|error| error.in_call(self.shared.prefix()))
     }
 
     /// Runs a script. With `asking`, the server is a node that imports the slot of the key.
@@ -141,14 +132,11 @@ impl ManagedConnection {
         let serves_keys = call.elements() > 0;
         let call = call.to_server(clock);
         let answer = pin!(connector::script(&*turn.live.connection, &call, asking));
-        match self.wait_for_answer(&turn, answer).await {
-            Ok(body) => {
-                let at = serves_keys.then(|| reply::time(&body)).flatten();
-                let clock = self.clock_of(&turn, at);
-                Ok(ScriptReply { body, clock })
-            }
-            Err(failure) => Err(CallError::Failed(failure)),
-        }
+        let answer = self.wait_for_answer(&turn, answer).await;
+        let body = answer.map_err(CallError::Failed)?;
+        let at = serves_keys.then(|| reply::time(&body)).flatten();
+        let clock = self.clock_of(&turn, at);
+        Ok(ScriptReply { body, clock })
     }
 
     /// Whether [`compare_and_set`](Self::compare_and_set) may be tried now.
@@ -173,8 +161,7 @@ impl ManagedConnection {
         let turn = self.begin(live, sent, left);
         let answer = pin!(turn.live.connection.compare_and_set(commands));
         let answer = self.wait_for_answer(&turn, answer).await;
-        let compared =
-            answer.map_err(|failure| failure.in_call(&self.shared.options.key_prefix))?;
+        let compared = answer.map_err(|failure| failure.in_call(self.shared.prefix()))?;
         for failure in compared.0.iter().filter_map(|found| found.as_ref().err()) {
             match failure.kind() {
                 // Another client has made a hash of the key.
@@ -196,24 +183,17 @@ impl ManagedConnection {
         live.clock.or_else(watched)
     }
 
-    /// What the connections of the backend share.
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
     }
 
-    /// Reads the server's clock.
     pub(crate) async fn time(self: &Arc<Self>) -> Result<Stamp, BackendError> {
         let turn = self.turn().await?;
-        match self
-            .wait_for_answer(&turn, pin!(turn.live.connection.time()))
-            .await
-        {
-            Ok(at) => {
-                let clock = self.clock_of(&turn, Some(at));
-                Ok(Stamp { clock, at })
-            }
-            Err(failure) => Err(failure.at_connect(&self.shared.options.key_prefix)),
-        }
+        let answer = pin!(turn.live.connection.time());
+        let answer = self.wait_for_answer(&turn, answer).await;
+        let at = answer.map_err(|failure| failure.at_connect(self.shared.prefix()))?;
+        let clock = self.clock_of(&turn, Some(at));
+        Ok(Stamp { clock, at })
     }
 
     /// Reads the slots of a cluster from this node, over a connection that is open. Also returns
@@ -221,20 +201,13 @@ impl ManagedConnection {
     pub(crate) async fn slots(self: &Arc<Self>) -> Result<(bool, Vec<SlotRange>), BackendError> {
         let turn = self.turn().await?;
         let slots = pin!(turn.live.connection.slots());
-        match self.wait_for_answer(&turn, slots).await {
-            Ok(ranges) => Ok((turn.live.has_shard_channels, ranges)),
-            Err(failure) => Err(failure.at_connect(&self.shared.options.key_prefix)),
-        }
+        let answer = self.wait_for_answer(&turn, slots).await;
+        let ranges = answer.map_err(|failure| failure.at_connect(self.shared.prefix()))?;
+        Ok((turn.live.has_shard_channels, ranges))
     }
 
-    /// Opens a connection if none is open.
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
         self.live().await.map(drop)
-    }
-
-    /// The runtime that drives the connection.
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.shared.handle
     }
 
     /// Drops the connection. The next call opens another one.
@@ -242,7 +215,6 @@ impl ManagedConnection {
         lock(&self.current).take();
     }
 
-    /// Closes the connection. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         lock(&self.current).take();
@@ -255,7 +227,7 @@ impl ManagedConnection {
         let (live, sent) = match self.current()? {
             Some(live) => (live, began),
             None => {
-                let opened = self.shared.runtime.timeout(limit, pin!(self.live())).await;
+                let opened = self.shared.timeout(limit, pin!(self.live())).await;
                 let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
                 (live, self.shared.now())
             }
@@ -283,12 +255,8 @@ impl ManagedConnection {
     ) -> Result<T, Failure> {
         let Turn { live, left, .. } = turn;
         let unsuspected = self.shared.silence().min(*left);
-        if let Some(result) = self
-            .shared
-            .runtime
-            .timeout(unsuspected, answer.as_mut())
-            .await
-        {
+        let early = self.shared.timeout(unsuspected, answer.as_mut()).await;
+        if let Some(result) = early {
             return self.note_answer(live, result);
         }
         if self.shared.connector.is_own() {
@@ -299,7 +267,7 @@ impl ManagedConnection {
         self.suspect(live);
         let given_up = pin!(live.until_given_up());
         let rest = select(answer, given_up);
-        match self.shared.runtime.timeout(*left - unsuspected, rest).await {
+        match self.shared.timeout(*left - unsuspected, rest).await {
             Some(Either::Left((result, _))) => self.note_answer(live, result),
             Some(Either::Right(_)) => Err(Failure::lost("the connection was replaced")),
             None => {
@@ -309,7 +277,6 @@ impl ManagedConnection {
         }
     }
 
-    /// Records that an answer or an error has arrived.
     fn note_answer<T>(&self, live: &Arc<Live>, result: Result<T, Failure>) -> Result<T, Failure> {
         let kind = result.as_ref().err().map(Failure::kind);
         if let Some(FailureKind::Lost | FailureKind::Refused) = kind {
@@ -324,7 +291,6 @@ impl ManagedConnection {
         result
     }
 
-    /// Acts on a connection that has been silent for too long.
     fn suspect(self: &Arc<Self>, live: &Arc<Live>) {
         let Some(since) = *lock(&live.silent_since) else {
             return;
@@ -341,7 +307,6 @@ impl ManagedConnection {
         }
     }
 
-    /// Tries a second connection next to a silent one.
     fn doubt(self: &Arc<Self>, live: &Arc<Live>) {
         if live.doubted.swap(true, Ordering::Relaxed) {
             return;
@@ -391,7 +356,6 @@ impl ManagedConnection {
         }
     }
 
-    /// Returns the connection. Opens it if there is none.
     async fn live(self: &Arc<Self>) -> Result<Arc<Live>, BackendError> {
         if let Some(live) = self.current()? {
             return Ok(live);
@@ -428,10 +392,7 @@ impl ManagedConnection {
                 self.current()?;
                 Ok(live)
             }
-            Err(failure) => {
-                *last = Some(failure.clone());
-                Err(failure)
-            }
+            Err(failure) => Err(last.insert(failure).clone()),
         }
     }
 
@@ -475,7 +436,6 @@ impl ManagedConnection {
         live.clock.filter(|_| self.shared.connector.is_own())
     }
 
-    /// Returns the id of the clock of a stamp.
     fn clock_of(&self, turn: &Turn, at: Option<ServerTime>) -> ClockId {
         if let Some(clock) = self.certain_clock(&turn.live) {
             return clock;
@@ -491,7 +451,7 @@ impl Live {
     fn new(connected: Connected, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
             clock: connected.info.clock,
-            has_shard_channels: connected.info.has_shard_channels(),
+            has_shard_channels: connected.info.has_shard_channels,
             compares: AtomicBool::new(connected.info.compares),
             connection: connected.connection,
             opened,
@@ -504,12 +464,9 @@ impl Live {
     }
 
     async fn until_given_up(&self) {
+        let mut given_up = self.given_up.subscribe();
         // The result is never an error: `self` owns the sender.
-        let _ = self
-            .given_up
-            .subscribe()
-            .wait_for(|given_up| *given_up)
-            .await;
+        let _ = given_up.wait_for(|it| *it).await;
     }
 }
 

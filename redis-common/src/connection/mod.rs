@@ -30,13 +30,15 @@ pub use bytes::Bytes;
 pub(crate) use checks::Checks;
 pub use clock::time_of;
 pub(crate) use cluster::Cluster;
-pub use connector::{CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found};
+pub use connector::{
+    AbortOnDrop, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found,
+};
 pub use failure::{Failure, FailureKind};
 pub(crate) use managed::ScriptReply;
 pub(crate) use node::{Lane, Node};
 pub(crate) use sentinel::SentinelSource;
 pub(crate) use server::{ServerMode, WATCHED};
-pub(crate) use shared::Shared;
+pub(crate) use shared::{Shared, no_answer};
 pub use slots::SlotRange;
 pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, OnlyServer, listen};
 pub(crate) use tls::mismatch;

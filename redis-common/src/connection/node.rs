@@ -9,7 +9,6 @@ use super::managed::ManagedConnection;
 use super::shared::Shared;
 use crate::script::Call;
 
-/// Which connection to a server a call uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lane {
     /// All calls but renewals.
@@ -18,7 +17,6 @@ pub(crate) enum Lane {
     Renewals,
 }
 
-/// The connections to one server.
 pub(crate) struct Node {
     pub(crate) commands: Arc<ManagedConnection>,
     /// A second connection, driven by the renewal thread, so that a program that blocks its runtime
@@ -34,7 +32,9 @@ impl Node {
         let commands = ManagedConnection::new(Arc::clone(shared));
         let renewals = match TokioRuntime::renewal_thread() {
             Some(renewal_thread) if shared.connector.is_own() => {
-                ManagedConnection::new(Arc::new(shared.driven_by(renewal_thread)))
+                let shared = Shared::clone(shared);
+                let handle = renewal_thread;
+                ManagedConnection::new(Arc::new(Shared { handle, ..shared }))
             }
             _ => Arc::clone(&commands),
         };
@@ -52,7 +52,6 @@ impl Node {
         }
     }
 
-    /// Whether renewals have a separate connection.
     pub(crate) fn renews_independently(&self) -> bool {
         !Arc::ptr_eq(&self.commands, &self.renewals)
     }
@@ -66,7 +65,7 @@ impl Node {
         let (connection, empty) = (Arc::clone(&self.renewals), empty());
         // If this fails, the first renewal connects and loads the script.
         let warm_up = async move { connection.script(&empty).await.map(drop) };
-        self.renewals.handle().spawn(warm_up);
+        self.renewals.shared().handle.spawn(warm_up);
     }
 
     /// Drops the connections. Later calls open new ones.
@@ -76,7 +75,6 @@ impl Node {
         self.warmed.store(false, Ordering::Relaxed);
     }
 
-    /// Closes the connections. Later calls fail.
     pub(crate) fn close(&self) {
         self.commands.close();
         self.renewals.close();

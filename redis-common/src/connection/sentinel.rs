@@ -23,36 +23,31 @@ use tokio::runtime::Handle;
 use super::connector::{Connection, Connector};
 use super::failure::Failure;
 use super::lock;
-use super::shared::{Connected, Shared, not_run};
+use super::shared::{Connected, Shared, no_answer, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
 
 /// Asking the sentinels may take this part of the time for connecting. The rest is for the server.
 const ASK_PARTS: u32 = 2;
 
-/// How often the sentinels are asked whether the primary is still the same.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// The sentinels of a URL.
 pub(crate) struct SentinelSource {
     service: Arc<str>,
     sentinels: Vec<Arc<Sentinel>>,
     /// Drives the connections to the sentinels: the renewal thread, if there is one. A program that
     /// blocks its runtime must not keep renewals from finding the primary.
-    handle: Handle,
+    pub(crate) handle: Handle,
     /// How to connect to a server, except for its address.
     server: ServerUrl,
-    /// The address of the primary that was reached last.
     primary: Mutex<Option<Address>>,
 }
 
 struct Sentinel {
     address: Address,
     connector: Arc<dyn Connector>,
-    /// The connection. Locked while it opens.
     kept: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
 }
 
-/// A step of opening a connection.
 enum Step {
     Named(Result<Address, BackendError>),
     Opened(Address, Result<Connected, BackendError>),
@@ -60,12 +55,6 @@ enum Step {
 
 impl SentinelSource {
     /// Creates a source for the sentinels of `url`. `connector` is one for `url`.
-    ///
-    /// # Errors
-    /// [`ConnectError::Invalid`] if the client library can't use an address.
-    ///
-    /// # Panics
-    /// Panics if called outside a tokio runtime.
     pub(crate) fn new(
         connector: &dyn Connector,
         url: &ServerUrl,
@@ -120,13 +109,16 @@ impl SentinelSource {
                 Step::Named(named) => {
                     unheard -= 1;
                     match named {
-                        Ok(address) if votes.add(&address) == 1 => {
-                            steps.push(Box::pin(async move {
-                                let opened = self.open_at(shared, &address, listens).await;
-                                Step::Opened(address, opened)
-                            }));
+                        Ok(address) => {
+                            let is_new = votes.of(&address) == 0;
+                            votes.0.push(address.clone());
+                            if is_new {
+                                steps.push(Box::pin(async move {
+                                    let opened = self.open_at(shared, &address, listens).await;
+                                    Step::Opened(address, opened)
+                                }));
+                            }
                         }
-                        Ok(_) => {}
                         Err(error) => no_name.push(error),
                     }
                 }
@@ -146,11 +138,8 @@ impl SentinelSource {
                 "primary {address}: more sentinels name another server, or as many the one so far"
             )));
         }
-        Err(summary(if no_primary.is_empty() {
-            no_name
-        } else {
-            no_primary
-        }))
+        let found_none = no_primary.is_empty();
+        Err(summary(if found_none { no_name } else { no_primary }))
     }
 
     /// Asks the sentinels from time to time, and makes all connections move if they name another
@@ -164,20 +153,14 @@ impl SentinelSource {
                 continue;
             };
             let asking = self.sentinels.iter().map(|it| self.ask(shared, it));
-            let mut votes = Votes::default();
-            for address in join_all(asking).await.into_iter().flatten() {
-                votes.add(&address);
-            }
+            let votes = Votes(join_all(asking).await.into_iter().flatten().collect());
             if let Some(address) = votes.most()
                 && *address != known
                 && votes.choose(address, Some(&known), 0)
             {
                 let opening = self.open_at(shared, address, false);
-                if let Some(Ok(new)) = shared
-                    .runtime
-                    .timeout(shared.connect_limit(), opening)
-                    .await
-                {
+                let opened = shared.timeout(shared.connect_limit(), opening).await;
+                if let Some(Ok(new)) = opened {
                     // If another connection has moved meanwhile, the next question decides.
                     let _ = self.reached(shared, Some(&known), address, new);
                 }
@@ -185,19 +168,12 @@ impl SentinelSource {
         }
     }
 
-    /// The runtime that drives the connections to the sentinels.
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
-    }
-
-    /// Closes the connections to the sentinels.
     pub(crate) async fn close(&self) {
         for sentinel in &self.sentinels {
             sentinel.kept.lock().await.take();
         }
     }
 
-    /// Asks a sentinel for the address of the primary.
     async fn ask(
         &self,
         shared: &Arc<Shared>,
@@ -209,35 +185,28 @@ impl SentinelSource {
         // In a task, so that it finishes if another sentinel is faster: its connection is kept.
         let asking = self.handle.spawn(async move {
             let asking = asked.primary_of(&service);
-            let answer = shared.runtime.timeout(limit, asking).await;
+            let answer = shared.timeout(limit, asking).await;
             if answer.is_none() {
                 asked.kept.lock().await.take();
             }
-            answer.map(|it| it.map_err(|failure| refused(failure, &shared.options.key_prefix)))
+            answer.map(|it| it.map_err(|failure| refused(failure, shared.prefix())))
         });
-        let answer = match asking.await {
-            Ok(Some(Ok(Some(address)))) => Ok(address),
-            Ok(Some(Ok(None))) => Err(BackendError::rejected(format!(
+        let error = match asking.await {
+            Ok(Some(Ok(Some((host, port))))) => {
+                let tls = self.server.uses_tls();
+                return Ok(Address::Tcp { host, port, tls });
+            }
+            Ok(Some(Ok(None))) => BackendError::rejected(format!(
                 "it knows no service {:?}; check sentinelServiceName",
                 self.service
-            ))),
-            Ok(Some(Err(error))) => Err(error),
-            Ok(None) => Err(BackendError::unavailable(format!(
-                "no answer within {limit:.1?}"
-            ))),
-            Err(ended) => Err(not_run(&ended)),
+            )),
+            Ok(Some(Err(error))) => error,
+            Ok(None) => no_answer(limit),
+            Err(ended) => not_run(&ended),
         };
-        match answer {
-            Ok((host, port)) => Ok(Address::Tcp {
-                host,
-                port,
-                tls: self.server.uses_tls(),
-            }),
-            Err(error) => Err(error.with_context(format_args!("sentinel {}", sentinel.address))),
-        }
+        Err(error.with_context(format_args!("sentinel {}", sentinel.address)))
     }
 
-    /// Connects to a server and checks that it is a primary.
     async fn open_at(
         &self,
         shared: &Shared,
@@ -249,7 +218,8 @@ impl SentinelSource {
             ..self.server.clone()
         };
         let opening = async {
-            let connector = self.connector_at(&url)?;
+            let connector = self.sentinels[0].connector.at(&url);
+            let connector = connector.map_err(|it| BackendError::rejected(it.to_string()))?;
             let connected = shared.open_with(&*connector, listens).await?;
             match connected.info.role.as_deref() {
                 Some("master") => Ok(connected),
@@ -265,12 +235,6 @@ impl SentinelSource {
         })
     }
 
-    fn connector_at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, BackendError> {
-        let connector = self.sentinels[0].connector.at(url);
-        connector.map_err(|error| BackendError::rejected(error.to_string()))
-    }
-
-    /// The address of the primary that was reached last.
     fn primary(&self) -> Option<Address> {
         lock(&self.primary).clone()
     }
@@ -278,10 +242,8 @@ impl SentinelSource {
     /// Records that a connection has reached the primary at `address`. If the connections so far
     /// lead to another server, they are to follow.
     ///
-    /// `known` is the primary as it was before the sentinels were asked.
-    ///
-    /// # Errors
-    /// If the connections have moved since to a third server: the sentinels may have answered before.
+    /// `known` is the primary as it was before the sentinels were asked. If the connections have moved since to a
+    /// third server, this fails: the sentinels may have answered before.
     fn reached(
         &self,
         shared: &Shared,
@@ -355,30 +317,16 @@ impl Sentinel {
     }
 }
 
-/// The addresses that sentinels name, and how many name each.
 #[derive(Default)]
-struct Votes(Vec<(Address, usize)>);
+struct Votes(Vec<Address>);
 
 impl Votes {
-    /// Counts a vote. Returns how many this address has now.
-    fn add(&mut self, address: &Address) -> usize {
-        if let Some((_, count)) = self.0.iter_mut().find(|(named, _)| named == address) {
-            *count += 1;
-            return *count;
-        }
-        self.0.push((address.clone(), 1));
-        1
-    }
-
-    /// An address with most votes.
     fn most(&self) -> Option<&Address> {
-        let most = self.0.iter().max_by_key(|(_, count)| *count);
-        most.map(|(address, _)| address)
+        self.0.iter().max_by_key(|address| self.of(address))
     }
 
     fn of(&self, address: &Address) -> usize {
-        let found = self.0.iter().find(|(named, _)| named == address);
-        found.map_or(0, |(_, count)| *count)
+        self.0.iter().filter(|named| *named == address).count()
     }
 
     /// Whether to use this address, however the sentinels vote that are still `unheard`.
@@ -387,10 +335,9 @@ impl Votes {
     /// that one may get. To stay there, it doesn't need to know about the unheard sentinels: the task
     /// notices if they name another server.
     fn choose(&self, address: &Address, current: Option<&Address>, unheard: usize) -> bool {
-        let (own, mut others) = (self.of(address), 0);
-        for (_, count) in self.0.iter().filter(|(named, _)| named != address) {
-            others = others.max(*count);
-        }
+        let others = self.0.iter().filter(|named| *named != address);
+        let others = others.map(|named| self.of(named)).max().unwrap_or(0);
+        let own = self.of(address);
         match current {
             Some(current) if current == address => own >= others,
             Some(current) => own >= others + unheard && own > self.of(current) + unheard,
@@ -399,7 +346,6 @@ impl Votes {
     }
 }
 
-/// Shows the service and the sentinels.
 impl fmt::Display for SentinelSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses = self.sentinels.iter().map(|it| it.address.to_string());
@@ -408,7 +354,6 @@ impl fmt::Display for SentinelSource {
     }
 }
 
-/// The error for a failed exchange with a sentinel.
 fn refused(failure: Failure, prefix: &str) -> BackendError {
     let text = failure.to_string();
     if text.contains("unknown command") {
@@ -452,23 +397,16 @@ mod tests {
     use std::sync::atomic::Ordering;
 
     use futures_util::future::select;
+    use tokio::sync::mpsc::unbounded_channel;
     use tokio::time::sleep;
 
     use super::super::fake::{self, Node, ToNode};
     use super::super::server::{ServerInfo, ServerMode};
     use super::*;
 
-    fn address(port: u16) -> Address {
-        Address::Tcp {
-            host: "a".into(),
-            port,
-            tls: false,
-        }
-    }
-
     #[test]
     fn address_with_most_votes_is_chosen() {
-        let (a, b, c) = (address(1), address(2), address(3));
+        let [a, b, c] = [1, 2, 3].map(fake::tcp);
         // The votes for `a` and `b`, the unheard sentinels, and whether `b` is chosen: at the start,
         // from `a`, from `c`, and from `b` itself.
         let table = [
@@ -482,17 +420,13 @@ mod tests {
             ((1, 2), 0, [true, true, true, true]),
         ];
         for ((for_a, for_b), unheard, expected) in table {
-            let mut votes = Votes::default();
-            for address in std::iter::repeat_n(&a, for_a).chain(std::iter::repeat_n(&b, for_b)) {
-                votes.add(address);
-            }
+            let votes = Votes([vec![a.clone(); for_a], vec![b.clone(); for_b]].concat());
             let from = [None, Some(&a), Some(&c), Some(&b)];
             let chosen = from.map(|current| votes.choose(&b, current, unheard));
             assert_eq!(chosen, expected, "{for_a} : {for_b}, {unheard} unheard");
         }
     }
 
-    /// One sentinel.
     fn source(node: &Arc<Node>) -> SentinelSource {
         let url = "redis-sentinel://a:1?sentinelServiceName=s";
         let url = ServerUrl::parse(url, false).expect("a URL");
@@ -505,7 +439,7 @@ mod tests {
         Connected {
             connection: Arc::new(ToNode::new(node)),
             info: ServerInfo::parse(info, ServerMode::Standalone).expect("usable"),
-            events: None,
+            events: unbounded_channel().1,
             moves: 0,
         }
     }
@@ -515,7 +449,7 @@ mod tests {
         let node = Arc::new(Node::default());
         let shared = fake::shared(&node, fake::LIMIT);
         let source = source(&node);
-        let (old, new) = (address(1), address(2));
+        let [old, new] = [1, 2].map(fake::tcp);
         let reached = |known: Option<&Address>, address: &Address| {
             let reached = source.reached(&shared, known, address, connected(&node));
             reached
@@ -545,7 +479,7 @@ mod tests {
         let moving = async {
             // The sentinel has been asked, and names the old one.
             sleep(ASK_EVERY * 3 / 2).await;
-            node.primary.store(fake::PORT + 1, Ordering::SeqCst);
+            node.primary.store(1, Ordering::SeqCst);
             reached(Some(&old), &new).expect("named by others");
             sleep(ASK_EVERY * 4).await;
         };

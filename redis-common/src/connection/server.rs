@@ -2,8 +2,6 @@
 
 use leasehold_api::{BackendError, ClockId};
 
-use super::slots::NodeAddress;
-
 /// The oldest server version that runs the scripts.
 const OLDEST: (u32, u32) = (6, 2);
 
@@ -13,38 +11,28 @@ pub(crate) const WATCHED: ClockId = ClockId::new(1);
 /// renews a lock that it was granted by a notification before it returns the guard.
 pub(crate) const UNKNOWN: ClockId = ClockId::new(0);
 
-/// How a server must run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ServerMode {
     Standalone,
-    /// As a node of a cluster.
     Cluster,
 }
 
-/// The parts of `INFO` that a backend uses.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
     /// The id of the server's clock, derived from its `run_id`. Some services don't tell it.
     pub(crate) clock: Option<ClockId>,
-    /// The server's version as it reports it.
-    pub(crate) version: String,
     /// `master` or `slave`.
     pub(crate) role: Option<String>,
     /// Whether the server has `SET … IFEQ`: Valkey since 8.1, Redis since 8.4.
     pub(crate) compares: bool,
+    /// Redis has them since 7.0, and so do all versions of Valkey.
+    pub(crate) has_shard_channels: bool,
 }
 
 impl ServerInfo {
     /// Reads the answer to `INFO` and checks that the server can be used. Valkey reports its
-    /// mode and version under other names than Redis, and a compatible `redis_version`.
-    ///
-    /// # Errors
-    /// [`BackendError::Rejected`] if
-    /// - the answer has no version, as with some proxies;
-    /// - the version is older than 6.2;
-    /// - the server is a sentinel;
-    /// - the server runs in another mode. A node of a cluster has only some of the keys, and a batch
-    ///   would span nodes.
+    /// mode and version under other names than Redis, and a compatible `redis_version`. Some proxies tell no version.
+    /// A node of a cluster has only some of the keys, and a batch would span nodes.
     pub(crate) fn parse(info: &str, expected: ServerMode) -> Result<Self, BackendError> {
         // Some proxies and forks report no mode.
         if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode")) {
@@ -60,10 +48,10 @@ impl ServerInfo {
         let mut numbers = version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
-                clock: field(info, "run_id").map(clock_of),
-                version: version.into(),
+                clock: field(info, "run_id").map(clock_named),
                 role: field(info, "role").map(Into::into),
                 compares: (major, minor) >= compares_since,
+                has_shard_channels: major >= 7,
             }),
             _ => Err(BackendError::rejected(format!(
                 "the server has version {version}, Redis 6.2 or newer is needed"
@@ -87,16 +75,6 @@ fn check_mode(mode: &str, expected: ServerMode) -> Result<(), BackendError> {
     Err(BackendError::rejected(problem))
 }
 
-impl ServerInfo {
-    /// Whether the server has shard channels. Redis has them since 7.0, and so do all versions of
-    /// Valkey.
-    pub(crate) fn has_shard_channels(&self) -> bool {
-        let major = self.version.split('.').next().map(str::parse::<u32>);
-        matches!(major, Some(Ok(7..)))
-    }
-}
-
-/// A field of an answer to `INFO`.
 pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines()
         .filter_map(|line| line.split_once(':'))
@@ -105,17 +83,9 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
         .filter(|value| !value.is_empty())
 }
 
-/// Hashes the `run_id`. It is unique, but its format is not specified.
-fn clock_of(run_id: &str) -> ClockId {
-    hashed(run_id)
-}
-
-/// The clock of a node without a `run_id`. Nodes at different addresses have different clocks.
-pub(crate) fn address_clock(address: &NodeAddress) -> ClockId {
-    hashed(&address.to_string())
-}
-
-fn hashed(name: &str) -> ClockId {
+/// The clock of the server with this `run_id`, or of the node without one at this address. A `run_id` is unique,
+/// but its format is not specified.
+pub(crate) fn clock_named(name: &str) -> ClockId {
     let digest = sha1_smol::Sha1::from(name).digest().bytes();
     let mut start = [0; 8];
     start.copy_from_slice(&digest[..8]);
@@ -135,27 +105,16 @@ mod tests {
 
     #[test]
     fn clock_depends_only_on_the_run_id() {
-        let parse = |version, run_id| {
-            ServerInfo::parse(&info(version, run_id), Standalone).expect("usable")
-        };
-        let first = parse("7.0.15", "aa");
-        let plain = info("7.0.15", "aa") + "redis_mode:standalone\r\n";
+        let clock = |text: String| ServerInfo::parse(&text, Standalone).expect("usable").clock;
+        let first = clock(info("7.0.15", "aa"));
         assert_eq!(
-            ServerInfo::parse(&plain, Standalone).expect("usable"),
+            clock(info("7.0.15", "aa") + "redis_mode:standalone\r\n"),
             first
         );
-        assert_eq!(first.version, "7.0.15");
-        assert_eq!(first.clock, parse("6.2.0", "aa").clock);
-        assert_ne!(first.clock, parse("7.0.15", "ab").clock);
-    }
-
-    #[test]
-    fn run_id_is_optional() {
-        for text in [info("7.0.15", ""), "redis_version:7.0.15\r\n".into()] {
-            assert_eq!(
-                ServerInfo::parse(&text, Standalone).expect("usable").clock,
-                None
-            );
+        assert_eq!(clock(info("6.2.0", "aa")), first);
+        assert_ne!(clock(info("7.0.15", "ab")), first);
+        for without in [info("7.0.15", ""), "redis_version:7.0.15\r\n".into()] {
+            assert_eq!(clock(without), None);
         }
     }
 
@@ -170,55 +129,35 @@ mod tests {
     #[test]
     fn valkey_is_read_under_its_own_names() {
         let usable = ServerInfo::parse(&valkey("standalone"), Standalone).expect("usable");
-        assert_eq!(usable.version, "9.1.2");
-        assert_eq!(usable.clock, Some(clock_of("aa")));
+        assert!(usable.compares && usable.has_shard_channels);
+        assert_eq!(usable.clock, Some(clock_named("aa")));
     }
 
     #[test]
     fn unusable_server_is_rejected_with_a_reason() {
-        for (text, reason) in [
-            (info("6.0.16", "aa"), "6.2 or newer"),
-            (info("unknown", "aa"), "6.2 or newer"),
-            ("run_id:aa\r\n".into(), "no redis_version"),
+        let redis = |mode: &str| info("7.0.15", "aa") + "redis_mode:" + mode + "\r\n";
+        for (text, expected, reason) in [
+            (info("6.0.16", "aa"), Standalone, "6.2 or newer"),
+            (info("unknown", "aa"), Standalone, "6.2 or newer"),
+            ("run_id:aa\r\n".into(), Standalone, "no redis_version"),
             (
-                info("7.0.15", "aa") + "redis_mode:cluster\r\n",
+                redis("cluster"),
+                Standalone,
                 "node of a cluster; write redis-cluster://",
             ),
-            (
-                info("7.0.15", "aa") + "redis_mode:sentinel\r\n",
-                "is a sentinel",
-            ),
-            (valkey("cluster"), "node of a cluster"),
-            (valkey("sentinel"), "redis-sentinel://"),
+            (redis("sentinel"), Standalone, "is a sentinel"),
+            (valkey("cluster"), Standalone, "node of a cluster"),
+            (valkey("sentinel"), Standalone, "redis-sentinel://"),
+            (valkey("standalone"), Cluster, "redis://"),
+            (valkey("sentinel"), Cluster, "redis-sentinel://"),
         ] {
-            let error = ServerInfo::parse(&text, Standalone).expect_err("unusable");
+            let error = ServerInfo::parse(&text, expected).expect_err("unusable");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error:?}");
             assert!(error.to_string().contains(reason), "{error}");
         }
-    }
-
-    #[test]
-    fn cluster_needs_nodes_of_a_cluster() {
-        let node = info("7.0.15", "aa") + "redis_mode:cluster\r\n";
-        assert!(ServerInfo::parse(&node, Cluster).is_ok());
-        assert!(ServerInfo::parse(&info("7.0.15", "aa"), Cluster).is_ok());
-        for (mode, reason) in [
-            ("standalone", "redis://"),
-            ("sentinel", "redis-sentinel://"),
-        ] {
-            let error = ServerInfo::parse(&valkey(mode), Cluster).expect_err("unusable");
-            assert!(error.to_string().contains(reason), "{error}");
+        for node in [redis("cluster"), info("7.0.15", "aa")] {
+            assert!(ServerInfo::parse(&node, Cluster).is_ok(), "{node}");
         }
-    }
-
-    #[test]
-    fn nodes_without_a_run_id_have_different_clocks() {
-        let at = |port| {
-            let host = "10.0.0.1".into();
-            address_clock(&NodeAddress { host, port })
-        };
-        assert_ne!(at(1), at(2));
-        assert_eq!(at(1), at(1));
     }
 
     proptest! {
@@ -230,10 +169,8 @@ mod tests {
             ],
         ) {
             for mode in [Standalone, Cluster] {
-                if let Ok(found) = ServerInfo::parse(&info, mode) {
-                    prop_assert!(!found.version.is_empty());
-                    let _ = found.has_shard_channels();
-                }
+                let is_read = ServerInfo::parse(&info, mode).is_ok();
+                prop_assert!(!is_read || info.contains("_version:"));
             }
         }
     }

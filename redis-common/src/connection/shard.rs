@@ -37,8 +37,9 @@ use super::connector::{Connection, ConnectionEvent};
 use super::failure::{Failure, FailureKind};
 use super::lock;
 use super::shared::{Shared, not_run};
-use super::slots::{NodeAddress, slot_of};
+use super::slots::slot_of;
 use super::subscription::{CHECK_EVERY, as_stream};
+use super::url::Address;
 use crate::script::decode_notification;
 
 /// How long a channel stays subscribed after its last use. A waiter polls at least every second.
@@ -46,7 +47,6 @@ const IDLE: Duration = Duration::from_secs(10);
 /// The maximum number of channels on one node. Waiters beyond that poll.
 const MAX_CHANNELS: usize = 10_000;
 
-/// The streams of the sessions that listen.
 #[derive(Default)]
 pub(crate) struct Streams(Mutex<HashMap<SessionId, Vec<UnboundedSender<Notification>>>>);
 
@@ -60,7 +60,10 @@ impl Streams {
         ended: impl FnOnce() + Send + 'static,
     ) -> Notifications {
         let (sender, stream) = mpsc::unbounded_channel();
-        self.lock().entry(session).or_default().push(sender.clone());
+        lock(&self.0)
+            .entry(session)
+            .or_default()
+            .push(sender.clone());
         let this = Arc::clone(self);
         handle.spawn(async move {
             // If the sender of `closed` is gone, so is the backend.
@@ -74,7 +77,7 @@ impl Streams {
 
     /// Removes a stream. Returns whether it was the session's last one.
     fn remove(&self, session: SessionId, sender: &UnboundedSender<Notification>) -> bool {
-        let mut streams = self.lock();
+        let mut streams = lock(&self.0);
         let Some(senders) = streams.get_mut(&session) else {
             return false;
         };
@@ -86,26 +89,20 @@ impl Streams {
         is_last
     }
 
-    /// Whether a session has a stream.
     pub(crate) fn has(&self, session: SessionId) -> bool {
-        self.lock().contains_key(&session)
+        lock(&self.0).contains_key(&session)
     }
 
     fn notify(&self, session: SessionId, notification: Notification) {
-        for sender in self.lock().get(&session).into_iter().flatten() {
+        for sender in lock(&self.0).get(&session).into_iter().flatten() {
             // Fails if the stream was dropped. It is removed soon.
             let _ = sender.send(notification);
         }
     }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<SessionId, Vec<UnboundedSender<Notification>>>> {
-        lock(&self.0)
-    }
 }
 
-/// The subscriptions at one node.
 pub(crate) struct Subscriber {
-    node: NodeAddress,
+    node: Address,
     shared: Arc<Shared>,
     streams: Arc<Streams>,
     /// The connection. Locked while it opens, and while a subscription is sent, because a refused
@@ -113,19 +110,15 @@ pub(crate) struct Subscriber {
     connection: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
     /// Why the last attempt to connect or to subscribe got no answer.
     failure: Mutex<Option<BackendError>>,
-    /// The number of such attempts.
     failures: AtomicU64,
     channels: Mutex<HashMap<String, Channel>>,
 }
 
-/// What has ended.
 enum Ended {
     Connection,
-    /// The server has ended a subscription.
     Subscription,
 }
 
-/// A channel, and who listens.
 struct Channel {
     session: SessionId,
     used: Moment,
@@ -133,7 +126,7 @@ struct Channel {
 }
 
 impl Subscriber {
-    pub(crate) fn new(node: NodeAddress, shared: Arc<Shared>, streams: Arc<Streams>) -> Arc<Self> {
+    pub(crate) fn new(node: Address, shared: Arc<Shared>, streams: Arc<Streams>) -> Arc<Self> {
         Arc::new(Self {
             node,
             shared,
@@ -151,7 +144,7 @@ impl Subscriber {
         let Some(channel) = channels.get_mut(channel) else {
             return false;
         };
-        channel.used = self.shared.runtime.now();
+        channel.used = self.shared.now();
         channel.is_confirmed
     }
 
@@ -159,9 +152,6 @@ impl Subscriber {
     ///
     /// Goes on if the caller gives up, because several round trips to a distant node may take longer
     /// than a poll has time for. The next poll then finds the subscription.
-    ///
-    /// # Errors
-    /// The server's answer, or why there was none.
     pub(crate) async fn subscribe(
         self: &Arc<Self>,
         cluster: &Arc<Cluster>,
@@ -190,7 +180,7 @@ impl Subscriber {
             return Ok(false);
         }
         if self.failures.load(Ordering::Acquire) != failures
-            && let Some(failure) = &*self.failure()
+            && let Some(failure) = &*lock(&self.failure)
         {
             // An attempt failed while this caller waited. Another one would take too long.
             return Err(failure.clone());
@@ -208,24 +198,25 @@ impl Subscriber {
         // A message may arrive before the confirmation.
         let added = Channel {
             session,
-            used: self.shared.runtime.now(),
+            used: self.shared.now(),
             is_confirmed: false,
         };
         self.channels().insert(channel.clone(), added);
-        let adding = Adding {
-            subscriber: self,
-            channel: &channel,
-        };
         let limit = self.shared.options.connect_timeout;
         let subscribing = connection.subscribe_shard(&channel);
-        let failure = match self.shared.runtime.timeout(limit, subscribing).await {
-            Some(Ok(())) => return Ok(adding.confirm()),
+        let failure = match self.shared.timeout(limit, subscribing).await {
+            Some(Ok(())) => {
+                let mut channels = self.channels();
+                // If it has gone meanwhile, its slot has moved.
+                let added = channels.get_mut(&channel);
+                return Ok(added.map(|it| it.is_confirmed = true).is_some());
+            }
             Some(Err(failure)) => failure,
             None => Failure::lost("SSUBSCRIBE was not answered"),
         };
-        drop(adding);
+        self.channels().remove(&channel);
         let was_answered = matches!(failure.kind(), FailureKind::Answered(_));
-        let error = failure.at_connect(&self.shared.options.key_prefix);
+        let error = failure.at_connect(self.shared.prefix());
         if was_answered {
             return Err(error);
         }
@@ -235,7 +226,7 @@ impl Subscriber {
 
     /// Keeps a failure for the callers that wait.
     fn failed(&self, error: BackendError) -> BackendError {
-        *self.failure() = Some(error.clone());
+        *lock(&self.failure) = Some(error.clone());
         self.failures.fetch_add(1, Ordering::Release);
         error
     }
@@ -248,21 +239,17 @@ impl Subscriber {
         }
     }
 
-    /// Opens the connection, and starts the task that reads.
     async fn open(
         self: &Arc<Self>,
         cluster: Weak<Cluster>,
     ) -> Result<Arc<dyn Connection>, BackendError> {
         let connected = self.shared.connect(true).await?;
-        let connection = connected.connection;
-        let events = connected.events;
-        let events = events.unwrap_or_else(|| mpsc::unbounded_channel().1);
         let this = Arc::clone(self);
-        let reading = Arc::downgrade(&connection);
+        let reading = Arc::downgrade(&connected.connection);
         self.shared.handle.spawn(async move {
-            this.read(&reading, events, &cluster).await;
+            this.read(&reading, connected.events, &cluster).await;
         });
-        Ok(connection)
+        Ok(connected.connection)
     }
 
     /// Delivers messages until the connection ends or is not used any more.
@@ -279,15 +266,11 @@ impl Subscriber {
             select(delivering, checking).await;
             // A check that goes on has locked the connection. It ends here.
         }
-        // Without the connection, somebody else has given it up.
-        if let Some(connection) = connection.upgrade() {
-            let mut current = self.connection.lock().await;
-            if current
-                .as_ref()
-                .is_some_and(|it| Arc::ptr_eq(it, &connection))
-            {
-                self.give_up(&mut current);
-            }
+        let mut current = self.connection.lock().await;
+        let is_it =
+            |it: &Arc<dyn Connection>| std::ptr::addr_eq(Arc::as_ptr(it), connection.as_ptr());
+        if current.as_ref().is_some_and(is_it) {
+            self.give_up(&mut current);
         }
     }
 
@@ -353,11 +336,9 @@ impl Subscriber {
         if !self.has_all_subscriptions(connection).await {
             return false;
         }
-        let now = self.shared.runtime.now();
-        self.unsubscribe(connection, |channel| {
-            now.saturating_since(channel.used) >= IDLE
-        })
-        .await;
+        let now = self.shared.now();
+        let is_idle = |channel: &Channel| now.saturating_since(channel.used) >= IDLE;
+        self.unsubscribe(connection, is_idle).await;
         !self.channels().is_empty()
     }
 
@@ -367,18 +348,15 @@ impl Subscriber {
         let limit = self.shared.options.call_timeout;
         let channels: Vec<String> = self.channels().keys().cloned().collect();
         let checking = connection.check_subscriptions(&channels);
-        matches!(
-            self.shared.runtime.timeout(limit, checking).await,
-            Some(Ok(()))
-        )
+        let checked = self.shared.timeout(limit, checking).await;
+        checked.is_some_and(|it| it.is_ok())
     }
 
-    /// Drops the channels of a session.
     pub(crate) async fn end(&self, session: SessionId) {
         let current = self.connection.lock().await.clone();
         if let Some(connection) = current {
-            self.unsubscribe(&*connection, |channel| channel.session == session)
-                .await;
+            let is_its = |channel: &Channel| channel.session == session;
+            self.unsubscribe(&*connection, is_its).await;
         }
     }
 
@@ -389,43 +367,32 @@ impl Subscriber {
         loop {
             // A subscription to the same channel comes before this or after it.
             let current = self.connection.lock().await;
-            if !current
-                .as_deref()
-                .is_some_and(|it| std::ptr::addr_eq(it, connection))
-            {
+            let is_it = |it: &dyn Connection| std::ptr::addr_eq(it, connection);
+            if !current.as_deref().is_some_and(is_it) {
                 return;
             }
-            let Some(channel) = self.remove_one(&ends) else {
+            let ended = self.channels().extract_if(|_, it| ends(it)).next();
+            let Some((channel, _)) = ended else {
                 return;
             };
             // If this fails, the connection has ended, or the server has dropped the channel.
             let leaving = connection.unsubscribe_shard(&channel);
-            if self.shared.runtime.timeout(limit, leaving).await.is_none() {
+            if self.shared.timeout(limit, leaving).await.is_none() {
                 return; // The next check of the connection gives it up.
             }
         }
     }
 
-    fn remove_one(&self, ends: impl Fn(&Channel) -> bool) -> Option<String> {
-        let mut channels = self.channels();
-        let (name, _) = channels.extract_if(|_, it| ends(it)).next()?;
-        Some(name)
-    }
-
     /// Forgets the subscriptions to slots that the node has lost, or has got from its primary. The
     /// server has ended them, or this node gets no more messages.
     pub(crate) fn forget(&self, has_moved: impl Fn(u16) -> bool) {
-        let ended = self.remove(|name, _| has_moved(slot_of(name.as_bytes())));
-        self.report_missed(ended.values());
-    }
-
-    /// Takes channels away.
-    fn remove(&self, ends: impl Fn(&str, &Channel) -> bool) -> HashMap<String, Channel> {
         let mut channels = self.channels();
-        channels.extract_if(|name, it| ends(name, it)).collect()
+        let ended = channels.extract_if(|name, _| has_moved(slot_of(name.as_bytes())));
+        let ended: Vec<Channel> = ended.map(|(_, channel)| channel).collect();
+        drop(channels);
+        self.report_missed(ended.iter());
     }
 
-    /// Closes the connection.
     pub(crate) async fn close(&self) {
         self.give_up(&mut *self.connection.lock().await);
     }
@@ -455,37 +422,8 @@ impl Subscriber {
         self.streams.notify(session, missed);
     }
 
-    fn failure(&self) -> MutexGuard<'_, Option<BackendError>> {
-        lock(&self.failure)
-    }
-
     fn channels(&self) -> MutexGuard<'_, HashMap<String, Channel>> {
         lock(&self.channels)
-    }
-}
-
-/// A subscription without an answer yet. If the caller gives up, the channel is not known.
-struct Adding<'a> {
-    subscriber: &'a Subscriber,
-    channel: &'a str,
-}
-
-impl Adding<'_> {
-    /// Returns whether the channel is still there.
-    fn confirm(&self) -> bool {
-        let mut channels = self.subscriber.channels();
-        let channel = channels.get_mut(self.channel);
-        channel.map(|channel| channel.is_confirmed = true).is_some()
-    }
-}
-
-impl Drop for Adding<'_> {
-    fn drop(&mut self) {
-        let mut channels = self.subscriber.channels();
-        let is_confirmed = |channel: &Channel| channel.is_confirmed;
-        if !channels.get(self.channel).is_some_and(is_confirmed) {
-            channels.remove(self.channel);
-        }
     }
 }
 

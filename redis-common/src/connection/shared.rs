@@ -22,14 +22,12 @@ use crate::options::Options;
 /// A connection is suspect after silence for the call timeout divided by this number.
 const SILENCE_PARTS: u32 = 4;
 
-/// State that the connections of a backend share.
+#[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) connector: Arc<dyn Connector>,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
-    /// The runtime that drives the connections.
     pub(crate) handle: Handle,
-    /// The sentinels that name the server.
     pub(crate) sentinels: Option<Arc<SentinelSource>>,
     /// Counts the moves to another server. A connection that was opened before the last move leads
     /// to a server that has become a replica, or is no longer named by the sentinels.
@@ -40,30 +38,11 @@ pub(crate) struct Shared {
     /// For a user's connection, or a server without a `run_id`: detects a change of the server's
     /// clock.
     pub(crate) clock: Arc<Mutex<Option<ClockWatch>>>,
-    /// The id of the clock of a server without a `run_id`.
     pub(crate) unnamed_clock: ClockId,
     pub(crate) mode: ServerMode,
 }
 
 impl Shared {
-    /// Returns a copy for connections that another runtime drives.
-    pub(crate) fn driven_by(&self, handle: Handle) -> Self {
-        Self {
-            connector: Arc::clone(&self.connector),
-            options: self.options.clone(),
-            runtime: self.runtime.clone(),
-            handle,
-            sentinels: self.sentinels.clone(),
-            moved: Arc::clone(&self.moved),
-            checks: Arc::clone(&self.checks),
-            has_rights: Arc::clone(&self.has_rights),
-            clock: Arc::clone(&self.clock),
-            unnamed_clock: self.unnamed_clock,
-            mode: self.mode,
-        }
-    }
-
-    /// Returns a copy for another node of the cluster.
     pub(crate) fn for_node(&self, connector: Arc<dyn Connector>, unnamed_clock: ClockId) -> Self {
         Self {
             connector,
@@ -72,13 +51,24 @@ impl Shared {
             has_rights: Arc::default(),
             clock: Arc::default(),
             unnamed_clock,
-            ..self.driven_by(self.handle.clone())
+            ..self.clone()
         }
     }
 
-    /// Reads the local clock.
-    pub(super) fn now(&self) -> Moment {
+    pub(crate) fn now(&self) -> Moment {
         self.runtime.now()
+    }
+
+    pub(crate) fn timeout<F: Future>(
+        &self,
+        limit: Duration,
+        future: F,
+    ) -> impl Future<Output = Option<F::Output>> + use<F> {
+        self.runtime.timeout(limit, future)
+    }
+
+    pub(crate) fn prefix(&self) -> &str {
+        &self.options.key_prefix
     }
 
     /// Opens a connection and checks the server, within the connect timeout. If it `listens`, it
@@ -98,7 +88,7 @@ impl Shared {
                     None => shared.open_with(&*shared.connector, listens).await,
                 }
             };
-            shared.runtime.timeout(limit, opening).await
+            shared.timeout(limit, opening).await
         });
         let connected = match task.await {
             Ok(Some(connected)) => connected,
@@ -108,24 +98,22 @@ impl Shared {
         connected.map_err(|error| self.with_address(error))
     }
 
-    /// Opens a connection and checks the server.
     pub(crate) async fn open_with(
         &self,
         connector: &dyn Connector,
         listens: bool,
     ) -> Result<Connected, BackendError> {
         let moves = self.moves();
-        let (sender, events) = listens.then(mpsc::unbounded_channel).unzip();
+        let (sender, events) = mpsc::unbounded_channel();
         let opening = async {
-            let connection = connector.open(sender).await?;
+            let connection = connector.open(listens.then_some(sender)).await?;
             // Both at once, to save a round trip.
             let rights = self.checks.missing_rights(&*connection, &self.has_rights);
             let (info, missing) = join(connection.info(None), rights).await;
             Ok((connection, info?, missing?))
         };
         let opened: Result<_, Failure> = opening.await;
-        let (connection, info, missing) =
-            opened.map_err(|failure| failure.at_connect(&self.options.key_prefix))?;
+        let (connection, info, missing) = opened.map_err(|it| it.at_connect(self.prefix()))?;
         let mut info = self.check_server(connector, &info, &missing)?;
         info.compares &= self.options.compare_and_set && connection.compares();
         Ok(Connected {
@@ -136,7 +124,6 @@ impl Shared {
         })
     }
 
-    /// Checks a server before its connection is used.
     fn check_server(
         &self,
         connector: &dyn Connector,
@@ -159,9 +146,14 @@ impl Shared {
         Ok(server)
     }
 
-    /// The time limit of an attempt to connect.
     pub(crate) fn connect_limit(&self) -> Duration {
         self.options.connect_timeout.min(self.options.call_timeout)
+    }
+
+    /// What is left of the time limit of a call that began then.
+    pub(crate) fn left_of_call(&self, began: Moment) -> Duration {
+        let took = self.now().saturating_since(began);
+        self.options.call_timeout.saturating_sub(took)
     }
 
     /// How long an answer may take before its connection is suspect.
@@ -169,12 +161,10 @@ impl Shared {
         self.options.call_timeout / SILENCE_PARTS
     }
 
-    /// The number of moves to another server so far.
     pub(crate) fn moves(&self) -> u64 {
         *self.moved.borrow()
     }
 
-    /// Makes all connections move to another server.
     pub(crate) fn move_on(&self) {
         self.moved.send_modify(|moves| *moves += 1);
     }
@@ -187,12 +177,6 @@ impl Shared {
         }
     }
 
-    /// The error if there is no connection within `limit`.
-    pub(crate) fn too_slow(&self, limit: Duration) -> BackendError {
-        self.with_address(no_answer(limit))
-    }
-
-    /// Adds the address of the server to an error.
     pub(crate) fn with_address(&self, error: BackendError) -> BackendError {
         let target = match &self.sentinels {
             Some(sentinels) => Some(sentinels.to_string()),
@@ -209,8 +193,8 @@ impl Shared {
 pub(crate) struct Connected {
     pub(crate) connection: Arc<dyn Connection>,
     pub(crate) info: ServerInfo,
-    /// Its events, if it listens.
-    pub(crate) events: Option<UnboundedReceiver<ConnectionEvent>>,
+    /// None come unless it listens.
+    pub(crate) events: UnboundedReceiver<ConnectionEvent>,
     /// The number of moves to another server before it was opened.
     pub(crate) moves: u64,
 }
@@ -225,7 +209,7 @@ pub(super) fn not_run(ended: &JoinError) -> BackendError {
     }
 }
 
-fn no_answer(limit: Duration) -> BackendError {
+pub(crate) fn no_answer(limit: Duration) -> BackendError {
     BackendError::unavailable(format!("no answer within {limit:.1?}"))
 }
 

@@ -1,10 +1,7 @@
 //! The slots of a cluster: which slot a key has, and where the server says that it is.
 
-use std::fmt;
-
 use super::url::Address;
 
-/// The number of slots of a cluster.
 pub(crate) const SLOTS: u16 = 16_384;
 
 /// Consecutive slots of a cluster, and where their primary listens.
@@ -21,56 +18,22 @@ pub struct SlotRange {
     pub port: u16,
 }
 
-/// Where a node of a cluster listens.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct NodeAddress {
-    pub(crate) host: String,
-    pub(crate) port: u16,
-}
-
-impl fmt::Display for NodeAddress {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.host, self.port)
-    }
-}
-
-impl NodeAddress {
-    /// `None` for a socket.
-    pub(crate) fn of(address: &Address) -> Option<Self> {
-        match address.clone() {
-            Address::Tcp { host, port, .. } => Some(Self { host, port }),
-            Address::Unix(_) => None,
-        }
-    }
-
-    /// The address of a node as another node names it. A node that doesn't know its own host leaves
-    /// it out, or writes a question mark.
-    pub(crate) fn told(host: &str, port: u16, asked: &Self) -> Self {
-        let host = match host {
-            "" | "?" => &asked.host,
-            known => known,
-        };
-        let host = host.into();
-        Self { host, port }
-    }
-}
-
 /// Where a node sends a command that it didn't execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Redirect {
     /// The slot is on another node.
-    Moved(NodeAddress),
+    Moved(Address),
     /// The slot is being moved. This command goes to another node, right behind `ASKING`.
-    Ask(NodeAddress),
+    Ask(Address),
 }
 
 impl Redirect {
     /// Reads an error reply of the node at `asked`, such as `MOVED 3999 127.0.0.1:6381`.
-    pub(crate) fn parse(reply: &str, asked: &NodeAddress) -> Option<Self> {
+    pub(crate) fn parse(reply: &str, asked: &Address) -> Option<Self> {
         let mut words = reply.split_ascii_whitespace();
         let (code, _slot, address) = (words.next()?, words.next()?, words.next()?);
         let (host, port) = address.rsplit_once(':')?;
-        let to = NodeAddress::told(host, port.parse().ok()?, asked);
+        let to = Address::told(host, port.parse().ok()?, asked);
         match code {
             "MOVED" => Some(Self::Moved(to)),
             "ASK" => Some(Self::Ask(to)),
@@ -103,9 +66,9 @@ mod tests {
 
     use super::*;
 
-    fn node(host: &str, port: u16) -> NodeAddress {
-        let host = host.into();
-        NodeAddress { host, port }
+    fn node(host: &str, port: u16) -> Address {
+        let (host, tls) = (host.into(), false);
+        Address::Tcp { host, port, tls }
     }
 
     #[test]
@@ -154,13 +117,9 @@ mod tests {
         ) {
             if let Some(redirect) = Redirect::parse(&reply, &node("10.0.0.1", 7_000)) {
                 let (Redirect::Moved(to) | Redirect::Ask(to)) = redirect;
-                prop_assert!(!to.host.is_empty() && to.host != "?", "{reply}");
+                let is_named = |host: &str| !matches!(host, "" | "?");
+                prop_assert!(matches!(&to, Address::Tcp { host, .. } if is_named(host)), "{reply}");
             }
-        }
-
-        #[test]
-        fn every_key_has_a_slot(key in prop::collection::vec(any::<u8>(), 0..40)) {
-            prop_assert!(slot_of(&key) < SLOTS);
         }
     }
 }

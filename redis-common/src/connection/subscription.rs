@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
+use futures_util::stream::poll_fn;
 use leasehold_api::{BackendError, Notification, Notifications, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
@@ -30,7 +31,6 @@ pub(super) const CHECK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 
-/// A subscription that the server has confirmed.
 struct Subscription {
     server: Arc<Shared>,
     connection: Arc<dyn Connection>,
@@ -39,14 +39,6 @@ struct Subscription {
     /// was opened.
     moved: watch::Receiver<u64>,
     moves: u64,
-}
-
-/// Why `forward` returned.
-enum Ended {
-    /// The connection is lost.
-    Lost,
-    /// The stream was dropped.
-    StreamDropped,
 }
 
 /// The servers that publish to a session.
@@ -58,7 +50,6 @@ pub(crate) trait Publishers: Send + Sync {
     fn has(&self, server: &Arc<Shared>) -> bool;
 }
 
-/// The server of a backend without a cluster.
 pub(crate) struct OnlyServer(pub(crate) Arc<Shared>);
 
 impl Publishers for OnlyServer {
@@ -75,15 +66,13 @@ impl Publishers for OnlyServer {
 pub(crate) async fn listen(
     publishers: Arc<dyn Publishers>,
     channel: String,
-    closed: watch::Receiver<bool>,
+    mut closed: watch::Receiver<bool>,
 ) -> Result<Notifications, BackendError> {
     let shared = publishers.pick();
     let limit = shared.options.call_timeout;
-    let subscription = shared
-        .runtime
-        .timeout(limit, Subscription::open(&shared, &channel))
-        .await
-        .unwrap_or_else(|| Err(BackendError::unavailable("the subscription took too long")))?;
+    let opened = shared.timeout(limit, Subscription::open(&shared, &channel));
+    let too_slow = || Err(BackendError::unavailable("the subscription took too long"));
+    let subscription = opened.await.unwrap_or_else(too_slow)?;
     let (notifications, stream) = mpsc::unbounded_channel();
     let handle = shared.handle.clone();
     let task = SubscriptionTask {
@@ -91,76 +80,49 @@ pub(crate) async fn listen(
         publishers,
         channel,
         notifications,
-        closed,
     };
-    handle.spawn(task.run(subscription));
+    handle.spawn(async move {
+        // If the sender of `closed` is gone, so is the backend.
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        select(closing, pin!(task.keep_open(subscription))).await;
+    });
     Ok(as_stream(stream))
 }
 
-pub(super) fn as_stream(receiver: UnboundedReceiver<Notification>) -> Notifications {
-    Box::pin(futures_util::stream::unfold(
-        receiver,
-        async |mut receiver| {
-            let notification = receiver.recv().await?;
-            Some((notification, receiver))
-        },
-    ))
+pub(super) fn as_stream(mut receiver: UnboundedReceiver<Notification>) -> Notifications {
+    Box::pin(poll_fn(move |context| receiver.poll_recv(context)))
 }
 
 impl Subscription {
     async fn open(shared: &Arc<Shared>, channel: &str) -> Result<Self, BackendError> {
         let connected = shared.connect(true).await?;
         let connection = connected.connection;
-        match shared
-            .runtime
-            .timeout(
-                shared.options.connect_timeout,
-                connection.subscribe(channel),
-            )
-            .await
-        {
+        let limit = shared.options.connect_timeout;
+        match shared.timeout(limit, connection.subscribe(channel)).await {
             Some(Ok(())) => Ok(Self {
                 server: Arc::clone(shared),
                 connection,
-                events: connected
-                    .events
-                    .unwrap_or_else(|| mpsc::unbounded_channel().1),
+                events: connected.events,
                 moved: shared.moved.subscribe(),
                 moves: connected.moves,
             }),
-            Some(Err(failure)) => Err(failure.at_connect(&shared.options.key_prefix)),
+            Some(Err(failure)) => Err(failure.at_connect(shared.prefix())),
             None => Err(BackendError::unavailable("SUBSCRIBE was not answered")),
         }
     }
 }
 
-/// Waits until the backend has moved to another server since `moves` was read.
-async fn until_moved(moved: &mut watch::Receiver<u64>, moves: u64) {
-    // The result is never an error: the backend owns the sender.
-    let _ = moved.wait_for(|now| *now != moves).await;
-}
-
-/// The task that keeps one session subscribed.
 struct SubscriptionTask {
     shared: Arc<Shared>,
     publishers: Arc<dyn Publishers>,
     channel: String,
     notifications: UnboundedSender<Notification>,
-    closed: watch::Receiver<bool>,
 }
 
 impl SubscriptionTask {
-    async fn run(self, subscription: Subscription) {
-        let mut closed = self.closed.clone();
-        let closing = pin!(closed.wait_for(|closed| *closed));
-        let keeping = pin!(self.keep_open(subscription));
-        // If the sender of `closed` is gone, so is the backend.
-        select(closing, keeping).await;
-    }
-
     /// Returns when the stream ends or is dropped.
     async fn keep_open(&self, mut subscription: Subscription) {
-        while let Ended::Lost = self.forward(&mut subscription).await {
+        while self.forward(&mut subscription).await {
             self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
                 return;
@@ -170,15 +132,15 @@ impl SubscriptionTask {
         }
     }
 
-    /// Forwards messages until the connection is lost or the stream is dropped.
-    async fn forward(&self, subscription: &mut Subscription) -> Ended {
+    /// Forwards messages until the connection is lost or the stream is dropped. Returns whether it is the former.
+    async fn forward(&self, subscription: &mut Subscription) -> bool {
         let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
             // Messages must not delay the check.
             let left = check_at.saturating_since(self.shared.now());
             if left.is_zero() {
                 if !self.is_sound(subscription).await {
-                    return Ended::Lost;
+                    return true;
                 }
                 check_at = self.shared.now().saturating_add(CHECK_EVERY);
                 continue;
@@ -186,13 +148,10 @@ impl SubscriptionTask {
             let event = pin!(subscription.events.recv());
             let dropped = pin!(self.notifications.closed());
             let moves = subscription.moves;
-            let moved = pin!(until_moved(&mut subscription.moved, moves));
-            match self
-                .shared
-                .runtime
-                .timeout(left, select(select(event, moved), dropped))
-                .await
-            {
+            // Never an error: the backend owns the sender.
+            let moved = pin!(subscription.moved.wait_for(|now| *now != moves));
+            let next = select(select(event, moved), dropped);
+            match self.shared.timeout(left, next).await {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
                     Some(ConnectionEvent::Message(payload)) => self.deliver(&payload),
                     Some(ConnectionEvent::Missed) => self.missed(),
@@ -200,10 +159,10 @@ impl SubscriptionTask {
                     Some(
                         ConnectionEvent::ShardMessage { .. } | ConnectionEvent::Unsubscribed(_),
                     ) => {}
-                    Some(ConnectionEvent::Closed) | None => return Ended::Lost,
+                    Some(ConnectionEvent::Closed) | None => return true,
                 },
-                Some(Either::Left((Either::Right(_), _))) => return Ended::Lost,
-                Some(Either::Right(_)) => return Ended::StreamDropped,
+                Some(Either::Left((Either::Right(_), _))) => return true,
+                Some(Either::Right(_)) => return false,
                 None => {}
             }
         }
@@ -219,7 +178,7 @@ impl SubscriptionTask {
         let asking = async {
             connection.check_subscriptions(&[]).await.is_ok() && self.is_primary(connection).await
         };
-        self.shared.runtime.timeout(limit, asking).await == Some(true)
+        self.shared.timeout(limit, asking).await == Some(true)
     }
 
     async fn is_primary(&self, connection: &dyn Connection) -> bool {

@@ -7,7 +7,6 @@ use leasehold_api::{ClockId, Moment, ServerTime, Stamp, bounds};
 /// The server's clock is estimated for this time after a stamp.
 pub(super) const CLOCK_LASTS: Duration = Duration::from_secs(10);
 
-/// When a call was sent, and when its answer came.
 #[derive(Clone, Copy)]
 pub(super) struct Exchange {
     pub(super) sent: Moment,

@@ -145,7 +145,6 @@ impl Memory {
             .collect()
     }
 
-    /// Executes some requests of a batch by a script.
     async fn run_some<E: Predictable>(
         &self,
         server: &impl Server,
@@ -188,7 +187,7 @@ impl Memory {
         answers: &mut [Option<Answer<E::Reply>>],
     ) -> Vec<usize> {
         let sent = server.now();
-        let Some(clock) = steps.first().map(Step::clock) else {
+        let Some(clock) = steps.first().map(|step| step.stamp.clock) else {
             return Vec::new();
         };
         let (outcomes, at) = match server.compare_and_set(&steps).await {

@@ -88,7 +88,6 @@ struct Inner {
     machine: Machine,
 }
 
-/// What is known of a key.
 #[derive(Default)]
 struct Entry {
     /// `None` while a step is on its way, and whenever it isn't known what the server has.
@@ -243,16 +242,15 @@ impl Inner {
         None
     }
 
-    /// The server has executed the step.
     fn executed(&mut self, step: Step, stamp: Stamp) -> Reply {
         let reply = step.reply_at(stamp);
-        let was_set_back = step.at.saturating_since(stamp.at) > bounds::DRIFT_FLOOR;
+        let was_set_back = step.stamp.at.saturating_since(stamp.at) > bounds::DRIFT_FLOOR;
         let mut known = step.known;
         if known.is_missing() {
             self.count_new_key();
         }
-        known.spare = std::mem::replace(&mut known.bytes, step.new);
-        known.at = stamp.at.max(step.at);
+        known.spare = std::mem::replace(&mut known.bytes, step.replacement);
+        known.at = stamp.at.max(step.stamp.at);
         let is_acquire = matches!(step.reply, Reply::Acquire(_));
         known.hold = is_acquire.then_some(step.hold);
         let entry = entry_of(&mut self.keys, &step.key);
@@ -290,7 +288,6 @@ impl Inner {
         }
     }
 
-    /// Whether unknown keys are taken for new ones.
     fn may_guess(&self, now: Moment) -> bool {
         self.misses < MOST_MISSES || self.misses_end() <= now
     }

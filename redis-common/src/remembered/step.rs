@@ -6,8 +6,8 @@ use std::time::Duration;
 use leasehold_api::bounds::DELETED_AFTER;
 use leasehold_api::machine::{self, Command, Env, Reach, Reply, Settings, State, StateParts};
 use leasehold_api::{
-    AcquireReply, Acquired, ClockId, EndReason, FencingToken, Key, Kind, Operation, OwnerId,
-    ReleaseReply, RenewReply, ServerTime, Stamp, Stamped,
+    AcquireReply, Acquired, EndReason, FencingToken, Key, Kind, Operation, OwnerId, ReleaseReply,
+    RenewReply, ServerTime, Stamp, Stamped,
 };
 
 use super::stored;
@@ -15,7 +15,6 @@ use super::stored;
 /// An acquire is stepped on only if the estimate of the clock is behind by at most this part of its lease.
 const LAG_PARTS: u32 = 8;
 
-/// The state machine of the server.
 #[derive(Default)]
 pub(super) struct Machine {
     pub(super) settings: Settings,
@@ -49,16 +48,19 @@ pub(super) struct Hold {
 pub struct Step {
     /// The place of the request in its batch.
     pub(super) index: usize,
-    /// Those of its entry.
     pub(super) touches: u64,
-    pub(super) key: Key,
+    /// The key.
+    pub key: Key,
     /// The state after the step, and the string before it.
     pub(super) known: Box<Known>,
-    pub(super) new: Vec<u8>,
-    pub(super) expires: Option<u64>,
-    pub(super) clock: ClockId,
-    pub(super) at: ServerTime,
-    pub(super) command: Command,
+    /// The string to store.
+    pub replacement: Vec<u8>,
+    /// When the string expires, in milliseconds since 1970; `None` if that doesn't change.
+    pub expires: Option<u64>,
+    /// The clock of the server that may execute it, and the time at which the client has executed it.
+    pub stamp: Stamp,
+    /// The command of the state machine.
+    pub command: Command,
     /// The hold that the step makes or releases.
     pub(super) hold: Hold,
     pub(super) reply: Reply,
@@ -69,17 +71,12 @@ impl fmt::Debug for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Step")
             .field("key", &self.key)
-            .field("at", &self.at)
+            .field("stamp", &self.stamp)
             .finish_non_exhaustive()
     }
 }
 
 impl Step {
-    /// The key.
-    pub const fn key(&self) -> &Key {
-        &self.key
-    }
-
     /// The string to compare; `None` if the key must not exist.
     pub fn expected(&self) -> Option<&[u8]> {
         (!self.known.is_missing()).then_some(&self.known.bytes)
@@ -90,29 +87,21 @@ impl Step {
         !self.known.is_certain
     }
 
-    /// The string to store.
-    pub fn replacement(&self) -> &[u8] {
-        &self.new
-    }
-
-    /// When the string expires, in milliseconds since 1970; `None` if that doesn't change.
-    pub const fn expires(&self) -> Option<u64> {
-        self.expires
-    }
-
-    /// The clock of the server that may execute it.
-    pub const fn clock(&self) -> ClockId {
-        self.clock
-    }
-
-    /// The command of the state machine.
-    pub const fn command(&self) -> &Command {
-        &self.command
-    }
-
-    /// The time at which the client has executed it.
-    pub const fn at(&self) -> ServerTime {
-        self.at
+    /// The reply of the step, as of the stamp.
+    pub(super) fn reply_at(&self, stamp: Stamp) -> Reply {
+        match &self.reply {
+            Reply::Acquire(AcquireReply::Acquired(acquired)) => {
+                Reply::Acquire(AcquireReply::Acquired(Acquired {
+                    remaining: self.hold.end.saturating_since(stamp.at),
+                    ..*acquired
+                }))
+            }
+            Reply::Release(_) if self.hold.end <= stamp.at => {
+                // Perhaps it was still live when it was released.
+                Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown))
+            }
+            other => other.clone(),
+        }
     }
 }
 
@@ -130,7 +119,6 @@ impl Known {
         })
     }
 
-    /// Whether the key doesn't exist.
     pub(super) const fn is_missing(&self) -> bool {
         self.bytes.is_empty()
     }
@@ -193,34 +181,34 @@ impl Known {
     pub(super) fn step(
         mut self: Box<Self>,
         command: Command,
-        at: Stamp,
+        stamp: Stamp,
         (index, touches): (usize, u64),
         machine: &mut Machine,
     ) -> Option<Step> {
         let stored_end = self.state.stored_end();
-        let reply = machine.step_alone(&mut self.state, &command, at.at)?;
+        let reply = machine.step_alone(&mut self.state, &command, stamp.at)?;
         let (key, hold) = match (&reply, &command) {
             (Reply::Acquire(_), Command::Acquire(request)) => (
-                request.key.clone(),
-                hold_after(&reply, request.operation, at.at)?,
+                &request.key,
+                hold_after(&reply, request.operation, stamp.at)?,
             ),
             (
                 Reply::Release(ReleaseReply::Released { holds_left: 0, .. }),
                 Command::Release(request),
-            ) => (request.key.clone(), self.hold?),
+            ) => (&request.key, self.hold?),
             _ => return None,
         };
+        let key = key.clone();
         let moved = self.state.stored_end() != stored_end;
         let spare = std::mem::take(&mut self.spare);
         Some(Step {
             index,
             touches,
             key,
-            new: machine.encode(&self.state, spare)?,
+            replacement: machine.encode(&self.state, spare)?,
             expires: moved.then(|| expiry(self.state.stored_end())),
             known: self,
-            clock: at.clock,
-            at: at.at,
+            stamp,
             command,
             hold,
             reply,
@@ -259,7 +247,6 @@ impl Known {
     }
 }
 
-/// The hold that an acquire has made at this time.
 fn hold_after(reply: &Reply, operation: Operation, at: ServerTime) -> Option<Hold> {
     match reply {
         Reply::Acquire(AcquireReply::Acquired(acquired)) => Some(Hold {
@@ -267,25 +254,6 @@ fn hold_after(reply: &Reply, operation: Operation, at: ServerTime) -> Option<Hol
             end: at.saturating_add(acquired.remaining),
         }),
         _ => None,
-    }
-}
-
-impl Step {
-    /// The reply of the step, as of the stamp.
-    pub(super) fn reply_at(&self, stamp: Stamp) -> Reply {
-        match &self.reply {
-            Reply::Acquire(AcquireReply::Acquired(acquired)) => {
-                Reply::Acquire(AcquireReply::Acquired(Acquired {
-                    remaining: self.hold.end.saturating_since(stamp.at),
-                    ..*acquired
-                }))
-            }
-            Reply::Release(_) if self.hold.end <= stamp.at => {
-                // Perhaps it was still live when it was released.
-                Reply::Release(ReleaseReply::NotHeld(EndReason::Unknown))
-            }
-            other => other.clone(),
-        }
     }
 }
 

@@ -51,12 +51,10 @@ impl Fake {
         *self.clock.lock().expect("no panic")
     }
 
-    /// The number of scripts since the last call.
     fn scripts(&self) -> u32 {
         self.scripts.swap(0, Ordering::Relaxed)
     }
 
-    /// Compares and sets.
     fn execute(&self, step: &Step) -> StepOutcome {
         if let Some(outcome) = self.refuses.lock().expect("no panic").take() {
             return outcome();
@@ -64,10 +62,10 @@ impl Fake {
         let now = self.stamp().at.as_micros() / 1_000;
         let mut states = self.states.lock().expect("no panic");
         states.retain(|_, state| expiry(state.stored_end()) > now);
-        let found = states.get(step.key()).and_then(encode);
+        let found = states.get(&step.key).and_then(encode);
         if found.as_deref() == step.expected() {
-            let state = decode(step.replacement()).expect("a state");
-            states.insert(step.key().clone(), state);
+            let state = decode(&step.replacement).expect("a state");
+            states.insert(step.key.clone(), state);
             return StepOutcome::Same;
         }
         StepOutcome::Other(found.filter(|_| step.learns()))
@@ -88,7 +86,7 @@ impl Server for Fake {
         steps: &[Step],
     ) -> Result<(Few<StepOutcome>, ServerTime), BackendError> {
         let Stamp { clock, at } = self.stamp();
-        if steps.iter().any(|step| step.clock() != clock) {
+        if steps.iter().any(|step| step.stamp.clock != clock) {
             return Err(BackendError::unavailable("another server"));
         }
         Ok((steps.iter().map(|step| self.execute(step)).collect(), at))
@@ -142,10 +140,18 @@ impl Client {
     }
 
     fn acquire_for(&mut self, server: &Fake, lease: Duration) -> Answer<AcquireReply> {
-        let request = [self.request("a", server, lease)];
-        let answers = self.memory.execute(server, server, &request);
-        let answers = answers.now_or_never().expect("the server answers at once");
+        let request = self.request("a", server, lease);
+        self.execute(server, request)
+    }
+
+    fn execute<E: Predictable>(&self, server: &Fake, request: E) -> Answer<E::Reply> {
+        let answers = self.execute_all(server, &[request]);
         answers.into_iter().next().expect("one answer")
+    }
+
+    fn execute_all<E: Predictable>(&self, server: &Fake, batch: &[E]) -> Vec<Answer<E::Reply>> {
+        let answers = self.memory.execute(server, server, batch);
+        answers.now_or_never().expect("the server answers at once")
     }
 
     fn request(&mut self, key: &str, server: &Fake, lease: Duration) -> Acquire {
@@ -178,10 +184,7 @@ impl Client {
     }
 
     fn release(&self, server: &Fake) -> Answer<ReleaseReply> {
-        let request = [Release::new(key(), self.operation())];
-        let answers = self.memory.execute(server, server, &request);
-        let answers = answers.now_or_never().expect("the server answers at once");
-        answers.into_iter().next().expect("one answer")
+        self.execute(server, Release::new(key(), self.operation()))
     }
 
     /// Acquires and releases. Returns the token, and how many scripts that took.
@@ -328,11 +331,8 @@ fn hold_ends_early_and_never_late() {
     let Acquired { remaining, .. } = acquired(&Ok(answer));
     // A hundredth of the time since the last stamp, and 10 ms.
     assert_eq!(remaining, LEASE - Duration::from_millis(60));
-    let end = server.states.lock().expect("no panic")[&key()]
-        .to_parts()
-        .holders[0]
-        .end;
-    assert_eq!(end, before.saturating_add(remaining));
+    let hold = hold_of(&server.states.lock().expect("no panic")[&key()]);
+    assert_eq!(hold.expect("a hold").end, before.saturating_add(remaining));
 }
 
 #[test]
@@ -341,11 +341,8 @@ fn short_lease_is_not_shortened_much() {
     client.pair(&server);
     server.pass(Duration::from_secs(5));
     let lease = Duration::from_millis(800); // an eighth is 100 ms, and the lag is 120 ms
-    assert_eq!(
-        acquired(&client.acquire_for(&server, lease)).remaining,
-        lease
-    );
-    assert_eq!(server.scripts(), 1);
+    let held = acquired(&client.acquire_for(&server, lease));
+    assert_eq!((held.remaining, server.scripts()), (lease, 1));
 }
 
 #[test]
@@ -412,27 +409,16 @@ fn refused_and_unknown_steps() {
 
 #[test]
 fn memory_is_bounded_and_shows_no_secret() {
-    let memory = Memory::default();
-    for n in 0..3_000 {
-        let key = Key::new(n.to_string()).expect("a good key");
-        entry_of(&mut memory.inner().keys, &key).known = Some(Box::default());
-    }
-    assert_eq!(memory.inner().keys.len(), MOST_KEYS);
-    assert_eq!(format!("{memory:?}"), "Memory { .. }");
-}
-
-#[test]
-fn memory_is_bounded_when_nothing_is_guessed() {
     let (server, mut client) = (Fake::new(), Client::new(1));
     for _ in 0..MOST_MISSES {
         client.memory.inner().count_miss(server.now());
     }
     for n in 0..2 * MOST_KEYS {
-        let request = [client.request(&n.to_string(), &server, LEASE)];
-        let answers = client.memory.execute(&server, &server, &request);
-        answers.now_or_never().expect("the server answers at once");
+        let request = client.request(&n.to_string(), &server, LEASE);
+        client.execute(&server, request).expect("acquired");
     }
-    assert!(client.memory.inner().keys.len() <= MOST_KEYS);
+    assert_eq!(client.memory.inner().keys.len(), MOST_KEYS);
+    assert_eq!(format!("{:?}", client.memory), "Memory { .. }");
 }
 
 #[test]
@@ -456,33 +442,21 @@ fn new_keys_make_up_for_misses() {
         client.memory.inner().count_miss(server.now());
     }
     for n in 0..NEW_KEYS_PER_MISS {
-        let request = [client.request(&n.to_string(), &server, LEASE)];
-        let answers = client.memory.execute(&server, &server, &request);
-        answers.now_or_never().expect("the server answers at once");
+        let request = client.request(&n.to_string(), &server, LEASE);
+        client.execute(&server, request).expect("acquired");
     }
     assert_eq!(client.memory.inner().misses, MOST_MISSES - 2);
 }
 
 #[test]
 fn wrong_guesses_are_limited() {
-    let memory = Memory::default();
-    let now = Moment::default();
+    let (server, mut client) = (Fake::new(), Client::new(1));
     for _ in 0..MOST_MISSES {
-        memory.inner().count_miss(now);
+        client.memory.inner().count_miss(server.now());
     }
-    let (server, mut client) = (
-        Fake::new(),
-        Client {
-            memory,
-            ..Client::new(1)
-        },
-    );
     client.reads_the_clock_of(&server);
-    assert_eq!(
-        client.pair(&server).1,
-        2,
-        "the key isn't taken for a new one"
-    );
+    let (_, scripts) = client.pair(&server);
+    assert_eq!(scripts, 2, "the key isn't taken for a new one");
     server.pass(SHARED_FOR);
     assert_eq!(client.pair(&server).1, 2, "a wrong guess");
     server.pass(SHARED_FOR);
@@ -494,11 +468,10 @@ fn wrong_guesses_are_limited() {
 fn batch_has_steps_that_are_executed_or_miss_and_scripts() {
     let (server, mut client, mut other) = (Fake::new(), Client::new(1), Client::new(2));
     let pair = |client: &mut Client, name| {
-        let acquire = [client.request(name, &server, LEASE)];
-        let release = [Release::new(acquire[0].key.clone(), client.operation())];
-        let memory = &client.memory;
-        memory.execute(&server, &server, &acquire).now_or_never();
-        memory.execute(&server, &server, &release).now_or_never();
+        let acquire = client.request(name, &server, LEASE);
+        let release = Release::new(acquire.key.clone(), client.operation());
+        client.execute(&server, acquire).expect("acquired");
+        client.execute(&server, release).expect("released");
     };
     for name in ["same", "changed", "last"] {
         pair(&mut client, name);
@@ -506,21 +479,14 @@ fn batch_has_steps_that_are_executed_or_miss_and_scripts() {
     pair(&mut other, "changed");
     server.scripts();
     let names = ["same", "new", "long", "changed", "last"];
-    let lease = |name| {
-        if name == "long" {
-            2 * bounds::TOKEN_RETENTION
-        } else {
-            LEASE
-        }
+    let lease = |name| match name {
+        "long" => 2 * bounds::TOKEN_RETENTION,
+        _ => LEASE,
     };
     let batch = names.map(|name| client.request(name, &server, lease(name)));
-    let answers = client.memory.execute(&server, &server, &batch);
-    let answers = answers.now_or_never().expect("the server answers at once");
-    assert_eq!(
-        server.scripts(),
-        2,
-        "one for the long lease, one for the miss"
-    );
+    let answers = client.execute_all(&server, &batch);
+    let scripts = "one for the long lease, one for the miss";
+    assert_eq!(server.scripts(), 2, "{scripts}");
     let states = server.states.lock().expect("no panic");
     for (request, answer) in batch.iter().zip(&answers) {
         let state = &states[&request.key];
@@ -545,11 +511,8 @@ fn state_is_uncertain_if_something_else_was_sent_meanwhile() {
         let mut inner = client.memory.inner();
         let answer = inner.finish(step, StepOutcome::Same, stamp, now);
         assert!(answer.is_some_and(|it| it.is_ok()));
-        let known = entry_of(&mut inner.keys, &key())
-            .known
-            .take()
-            .expect("a state");
-        assert_eq!(known.is_certain, !disturbs);
+        let known = entry_of(&mut inner.keys, &key()).known.as_ref();
+        assert_eq!(known.expect("a state").is_certain, !disturbs);
     }
 }
 

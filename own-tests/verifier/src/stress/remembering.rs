@@ -79,13 +79,9 @@ impl Server for Remembering {
     ) -> Result<(Few<StepOutcome>, ServerTime), BackendError> {
         let answers = steps.iter().map(|step| {
             let old = step.expected().map(<[u8]>::to_vec);
-            let new = step.replacement().to_vec();
-            let at = Stamp {
-                clock: step.clock(),
-                at: step.at(),
-            };
-            let command = step.command().clone();
-            (self.backend).compare_and_set(step.key(), encode, (old, new), command, at)
+            let new = step.replacement.clone();
+            let command = step.command.clone();
+            (self.backend).compare_and_set(&step.key, encode, (old, new), command, step.stamp)
         });
         let (mut outcomes, mut at, mut unknown) = (Few::new(), None, None);
         for (answer, step) in join_all(answers).await.into_iter().zip(steps) {

@@ -5,11 +5,12 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_api::{BackendError, Runtime};
+use leasehold_api::BackendError;
 
 use super::{Cluster, ClusterNode, SlotMap, TARGET};
 use crate::connection::node::Lane;
-use crate::connection::slots::{NodeAddress, SLOTS, SlotRange};
+use crate::connection::slots::{SLOTS, SlotRange};
+use crate::connection::url::Address;
 
 /// How long a reading of the slots waits for a node before it asks the next one too. A silent node
 /// must not cost its whole time limit.
@@ -26,7 +27,6 @@ const BACKGROUND_LIMIT: Duration = Duration::from_secs(5);
 pub(super) enum Order {
     /// It knows best: it has just lost or got slots.
     First(Arc<ClusterNode>),
-    /// It has failed.
     Last(Arc<ClusterNode>),
     Any,
 }
@@ -36,41 +36,36 @@ type Slots = Result<(bool, Vec<SlotRange>), BackendError>;
 
 impl Cluster {
     /// Reads the slots from a node that has just lost some of them, because it knows who has them.
-    pub(in crate::connection) async fn refresh_from(&self, address: &NodeAddress) {
+    pub(in crate::connection) async fn refresh_from(&self, address: &Address) {
         // If it isn't known any more, the slots were read meanwhile.
         let Some(node) = self.map().nodes.get(address).cloned() else {
             return;
         };
         let reading = self.refresh(Lane::Commands, Duration::ZERO, Order::First(node));
-        self.shared.runtime.timeout(BACKGROUND_LIMIT, reading).await;
+        self.shared.timeout(BACKGROUND_LIMIT, reading).await;
     }
 
-    /// Reads the slots in the background.
     pub(super) fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration, order: Order) {
         let this = Arc::clone(self);
         let Some(node) = self.candidates(&Order::Any).into_iter().next() else {
             return;
         };
-        let handle = node.node.connection(lane).handle().clone();
+        let handle = node.node.connection(lane).shared().handle.clone();
         handle.spawn(async move {
             let reading = this.refresh(lane, pause, order);
-            this.shared.runtime.timeout(BACKGROUND_LIMIT, reading).await;
+            this.shared.timeout(BACKGROUND_LIMIT, reading).await;
         });
     }
 
     /// Reads the slots from the first node that answers, unless another reading began within `pause`, or
     /// while this caller waited. One that began before may have seen the slots as they were then.
     pub(super) async fn refresh(&self, lane: Lane, pause: Duration, order: Order) {
-        let began = self.shared.runtime.now();
-        let gate = match lane {
-            Lane::Commands => &self.commands_gate,
-            Lane::Renewals => &self.renewals_gate,
-        };
-        let mut read = gate.lock().await;
+        let began = self.shared.now();
+        let mut read = self.gates[lane as usize].lock().await;
         if read.is_some_and(|read| read >= began || began.saturating_since(read) < pause) {
             return;
         }
-        let begins = self.shared.runtime.now();
+        let begins = self.shared.now();
         let nodes = self.candidates(&order);
         let mut asking = self.ask_in_turn(&nodes, lane);
         while let Some((node, answer)) = asking.next().await {
@@ -116,7 +111,7 @@ impl Cluster {
         connection.warm_up().await?;
         let limit = self.shared.options.connect_timeout;
         let unavailable = |problem: &str| Err(BackendError::unavailable(problem));
-        let answer = match self.shared.runtime.timeout(limit, connection.slots()).await {
+        let answer = match self.shared.timeout(limit, connection.slots()).await {
             Some(Ok((_, ranges))) if ranges.is_empty() => {
                 unavailable("the node knows no node that has slots")
             }
@@ -129,12 +124,12 @@ impl Cluster {
     /// Replaces the slots by those that a node has told. Nodes without slots are forgotten.
     pub(super) fn install(
         &self,
-        asked: &NodeAddress,
+        asked: &Address,
         ranges: &[SlotRange],
     ) -> Result<(), BackendError> {
         let mut told = Vec::with_capacity(ranges.len());
         for range in ranges {
-            let address = NodeAddress::told(&range.host, range.port, asked);
+            let address = Address::told(&range.host, range.port, asked);
             told.push((range, self.node_at(address)?));
         }
         let candidates = self.candidates(&Order::Any);
@@ -151,11 +146,10 @@ impl Cluster {
         }
         let before = std::mem::replace(&mut map.primaries, primaries);
         let SlotMap { nodes, primaries } = &mut *map;
-        let is_other = |(before, now): (&Option<Arc<_>>, &Option<Arc<_>>)| match (before, now) {
-            (Some(before), Some(now)) => !Arc::ptr_eq(before, now),
-            (before, _) => before.is_some(),
-        };
-        let moved: Vec<bool> = before.iter().zip(&*primaries).map(is_other).collect();
+        let pointer = |node: &Option<Arc<ClusterNode>>| node.as_ref().map(Arc::as_ptr);
+        let slots = before.iter().zip(&*primaries);
+        let moved = slots.map(|(before, now)| before.is_some() && pointer(before) != pointer(now));
+        let moved: Vec<bool> = moved.collect();
         nodes.retain(|_, node| {
             let mut primaries = primaries.iter().flatten();
             primaries.any(|primary| Arc::ptr_eq(primary, node))

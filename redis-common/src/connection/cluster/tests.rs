@@ -13,7 +13,7 @@ const SESSION: SessionId = SessionId::from_bytes([1; 16]);
 async fn revocations_come_from_a_node_of_the_cluster() {
     // The node of the URL knows the cluster, but it has no slots.
     let node = Arc::new(Node::default());
-    node.primary.store(PORT + 1, Ordering::SeqCst);
+    node.primary.store(1, Ordering::SeqCst);
     let cluster = fake::cluster(&node, LIMIT).await;
     let closed = watch::Sender::new(false);
     let mut streams = Vec::new();
@@ -23,8 +23,8 @@ async fn revocations_come_from_a_node_of_the_cluster() {
     }
     assert_eq!(node.listeners(), [PORT + 1; 4]);
     // Another node takes its place.
-    node.primary.store(PORT + 2, Ordering::SeqCst);
-    cluster.refresh_from(&fake::address(PORT + 1)).await;
+    node.primary.store(2, Ordering::SeqCst);
+    cluster.refresh_from(&fake::tcp(PORT + 1)).await;
     for listening in [false, true] {
         for stream in &mut streams {
             let next = timeout(LIMIT, stream.next()).await;
@@ -43,10 +43,10 @@ async fn slots_that_were_asked_for_before_are_no_answer() {
     let refresh = || cluster.refresh(Lane::Commands, Duration::ZERO, Order::Any);
     let moving = async {
         sleep(Duration::from_millis(100)).await;
-        node.primary.store(PORT + 1, Ordering::SeqCst);
+        node.primary.store(1, Ordering::SeqCst);
         refresh().await;
         let primary = cluster.node_of_key(b"{k}").expect("known");
-        assert_eq!(primary.address.port, PORT + 1);
+        assert_eq!(primary.address, fake::tcp(PORT + 1));
     };
     join(refresh(), moving).await;
 }

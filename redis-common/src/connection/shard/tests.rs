@@ -131,10 +131,7 @@ async fn node_that_does_not_answer_costs_one_attempt() {
 async fn nobody_subscribes_at_a_node_that_has_left_or_after_the_end() {
     let node = Arc::new(Node::default());
     let cluster = fake::cluster(&node, LIMIT).await;
-    let left = NodeAddress {
-        port: PORT + 1,
-        ..fake::address(PORT)
-    };
+    let left = fake::tcp(PORT + 1);
     let subscriber = Subscriber::new(left, fake::shared(&node, LIMIT), Arc::default());
     let channel = || CHANNELS[0].to_owned();
     let subscribed = subscriber.subscribe(&cluster, SESSION, channel()).await;
