@@ -1,71 +1,20 @@
 //! Drops, cancellations, shutdowns and forks leave nothing behind.
 
-use std::future::{Future as _, poll_fn};
-use std::pin::pin;
 use std::sync::atomic::Ordering;
-use std::task::Poll;
-
-use futures_util::FutureExt as _;
 use std::time::Duration;
 
 use leasehold_api::{LockBackend as _, LockClient, Loss, Refused};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{
-    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
+    assert_error, connected, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
     refused_by, rw_lock_of, secs, server,
 };
 use crate::wrapped::Wrapped;
 
-/// Drops an acquire after 1, 2, 3, … polls.
-#[tokio::test(start_paused = true)]
-async fn acquire_dropped_at_any_await_point_leaves_nothing() {
-    let mut granted = 0;
-    for contended in [false, true] {
-        for polls in 1..40 {
-            let server = server();
-            let [a, b] = clients(&server);
-            let blocker = held(mutex_of(&b).try_lock().await);
-            let mutex = mutex_of(&a);
-            let mut left = polls;
-            let mut blocker = contended.then_some(blocker);
-            {
-                let mut acquire = pin!(mutex.lock());
-                let done = poll_fn(|cx| {
-                    if left == 10 {
-                        blocker = None;
-                    }
-                    left -= 1;
-                    match acquire.as_mut().poll(cx) {
-                        Poll::Ready(_) => Poll::Ready(true),
-                        Poll::Pending if left == 0 => Poll::Ready(false),
-                        Poll::Pending => Poll::Pending,
-                    }
-                });
-                let limit = server.advance(secs(20)).map(|()| false);
-                granted += usize::from(
-                    futures_util::future::select(done, pin!(limit))
-                        .await
-                        .factor_first()
-                        .0,
-                );
-            }
-            drop(blocker);
-            server.advance(ms(100)).await;
-            assert_eq!(
-                server.left_behind(),
-                "",
-                "contended: {contended}, polls: {polls}"
-            );
-        }
-    }
-    assert!(granted >= 20, "only {granted} completed");
-}
-
 #[tokio::test(start_paused = true)]
 async fn acquire_dropped_before_its_late_request_leaves_nothing() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a);
     drop(mutex.lock().await.expect("free"));
     server.advance(secs(1)).await;
@@ -77,22 +26,8 @@ async fn acquire_dropped_before_its_late_request_leaves_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn guard_outlives_its_client_and_is_released() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let guard = lock(&a).await;
-    drop(a);
-    server.advance(secs(100)).await;
-    assert!(guard.is_valid(), "the guard is still renewed");
-    drop(guard);
-    server.advance(ms(100)).await;
-    server.assert_idle();
-}
-
-#[tokio::test(start_paused = true)]
 async fn release_is_retried_until_acknowledged() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let guard = lock(&a).await;
     network.isolate();
     drop(guard);
@@ -104,22 +39,8 @@ async fn release_is_retried_until_acknowledged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_release_continues() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let guard = lock(&a).await;
-    network.inject_into(Call::Release, Fault::LoseRequest);
-    assert!(tokio::time::timeout(ms(10), guard.release()).await.is_err());
-    assert!(!guard.is_valid());
-    server.advance(secs(3)).await;
-    server.assert_idle();
-    guard.release().await.expect("already acknowledged");
-}
-
-#[tokio::test(start_paused = true)]
 async fn release_with_a_lost_reply_reports_an_expired_guard() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(1)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(2)).await;
@@ -136,8 +57,7 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
 /// When another task of the client asks for the key, the server forgets how the first attempt to release ended.
 #[tokio::test(start_paused = true)]
 async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::LoseReply);
     let sibling = async {
@@ -152,8 +72,7 @@ async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
 #[tokio::test(start_paused = true)]
 async fn release_after_a_shutdown_reports_the_loss() {
     for reply_is_lost in [false, true] {
-        let server = server();
-        let (a, network) = client(&server, "a");
+        let (_, [(a, network)]) = connected();
         let guard = lock(&a).await;
         if reply_is_lost {
             network.inject_into(Call::Release, Fault::LoseReply);
@@ -169,8 +88,7 @@ async fn release_after_a_shutdown_reports_the_loss() {
 #[tokio::test(start_paused = true)]
 async fn another_kind_of_lock_waits_for_the_release_of_a_dropped_guard() {
     for release_lost in [false, true] {
-        let server = server();
-        let (a, network) = client(&server, "a");
+        let (server, [(a, network)]) = connected();
         let mutex = mutex_of(&a);
         let rw_lock = rw_lock_of(&a);
         let permits = a.semaphore("k", 3).expect("valid");
@@ -197,9 +115,7 @@ async fn another_kind_of_lock_waits_for_the_release_of_a_dropped_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     // Releases of this key that were acknowledged, and one of another key, make no difference.
     for fault in [None, Some(Fault::LoseReply)] {
         let guard = lock(&a).await;
@@ -223,8 +139,7 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
 /// kind.
 #[tokio::test(start_paused = true)]
 async fn try_with_a_limit_of_zero_tells_a_refusal() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (_, [(a, network)]) = connected();
     let guard = lock(&a).await;
     for _ in 0..3 {
         network.inject_into(Call::Release, Fault::LoseRequest);
@@ -238,32 +153,8 @@ async fn try_with_a_limit_of_zero_tells_a_refusal() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn shutdown_releases_guards_and_ends_waits() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let held_by_b = b.mutex("busy").expect("valid").lock().await.expect("free");
-    let handle = a.mutex("busy").expect("valid");
-    let waiting = tokio::spawn(async move { handle.lock().await });
-    let handle = mutex_of(&a);
-    let guard = handle.lock().await.expect("free");
-    let lost = tokio::spawn(guard.lost());
-    server.advance(secs(2)).await;
-    a.shutdown().await.expect("acknowledged");
-    assert_error!(waiting.await.expect("no panic"), Closed);
-    assert_eq!(lost.await.expect("no panic"), Loss::ClientClosed);
-    assert!(!guard.is_valid());
-    drop(held_by_b);
-    server.advance(ms(100)).await;
-    assert_eq!(server.left_behind(), "");
-    assert_error!(handle.lock().await, Closed);
-    assert_error!(a.mutex("k"), Closed);
-    a.shutdown().await.expect("a second shutdown succeeds");
-}
-
-#[tokio::test(start_paused = true)]
 async fn shutdown_during_an_outage_is_bounded() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let _guard = lock(&a).await;
     network.isolate();
     let begun = server.elapsed();
@@ -290,8 +181,7 @@ async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
 
 #[tokio::test(start_paused = true)]
 async fn idle_client_makes_no_calls() {
-    let server = server();
-    let (a, backend) = client(&server, "a");
+    let (server, [(a, backend)]) = connected();
     drop(lock(&a).await);
     server.advance(secs(1)).await;
     let calls = server.log().len();
@@ -303,8 +193,7 @@ async fn idle_client_makes_no_calls() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_a_release_in_flight() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let guard = lock(&a).await;
     network.inject_into(Call::Release, Fault::DelayRequest(ms(800)));
     let releasing = tokio::spawn(async move { guard.release().await });

@@ -9,7 +9,7 @@ use leasehold_api::machine::Command;
 use leasehold_api::{Election, LockClient, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{assert_error, client, clients, ms, secs, server};
+use crate::support::{assert_error, clients, connected, ms, secs};
 use crate::wrapped::Wrapped;
 
 fn election(locks: &LockClient, info: &str) -> Election {
@@ -18,40 +18,8 @@ fn election(locks: &LockClient, info: &str) -> Election {
 }
 
 #[tokio::test(start_paused = true)]
-async fn followers_find_the_leader_and_its_info() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let follower = election(&b, "");
-    assert_eq!(follower.leader().await.expect("answered"), None);
-    let term = election(&a, "a:80").campaign().await.expect("free");
-    let leader = follower.leader().await.expect("answered").expect("leads");
-    assert_eq!((leader.label.as_str(), &*leader.info), ("a", &b"a:80"[..]));
-    assert_eq!(leader.term, term.number());
-    term.set_info("a:81").await.expect("answered");
-    term.set_info("a:82").await.expect("answered");
-    let leader = follower.leader().await.expect("answered").expect("leads");
-    assert_eq!(leader.info, b"a:82");
-    let next = tokio::spawn({
-        let standing = election(&b, "b:80");
-        async move { standing.campaign().await }
-    });
-    server.advance(secs(1)).await;
-    let seen = follower.look().await.expect("answered");
-    let candidates: Vec<_> = seen.candidates.iter().map(|it| it.as_str()).collect();
-    assert_eq!(candidates, ["b"]);
-    let first = term.number();
-    term.resign().await.expect("answered");
-    server.advance(ms(50)).await;
-    let term = next.await.expect("no panic").expect("elected");
-    assert!(term.number() > first);
-    let leader = follower.leader().await.expect("answered").expect("leads");
-    assert_eq!((leader.label.as_str(), &*leader.info), ("b", &b"b:80"[..]));
-}
-
-#[tokio::test(start_paused = true)]
 async fn isolated_leader_ends_before_the_next_one_begins() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let term = election(&a, "a").campaign().await.expect("free");
     let standing = election(&b, "b");
     let next = tokio::spawn(async move { standing.campaign().await });
@@ -70,8 +38,7 @@ async fn isolated_leader_ends_before_the_next_one_begins() {
 
 #[tokio::test(start_paused = true)]
 async fn paused_leader_is_none_at_once_when_it_wakes() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let term = election(&a, "a").campaign().await.expect("free");
     network.pause();
     server.advance(secs(10)).await;
@@ -82,8 +49,7 @@ async fn paused_leader_is_none_at_once_when_it_wakes() {
 
 #[tokio::test(start_paused = true)]
 async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let (terms, dropped) = (RefCell::new(Vec::new()), Cell::new(0));
     let standing = election(&a, "a");
     struct Count<'a>(&'a Cell<u32>);
@@ -112,22 +78,8 @@ async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn dropped_term_resigns() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let term = election(&a, "a").campaign().await.expect("free");
-    drop(term);
-    server.advance(ms(50)).await;
-    let term = election(&b, "b").campaign().now_or_never();
-    assert!(term.is_none(), "it takes a round trip");
-    let term = election(&b, "b").campaign().await.expect("free");
-    assert!(term.is_leader());
-}
-
-#[tokio::test(start_paused = true)]
 async fn observers_see_each_leader_by_one_inspection_a_second() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     // Handles that are not clones of each other share the inspections too.
     let mut streams: Vec<_> = (0..5)
         .map(|_| Box::pin(election(&b, "").observe()))
@@ -165,8 +117,7 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
 /// A second stream asks while the answer for the first one is on its way, and that one while the second one's is.
 #[tokio::test(start_paused = true)]
 async fn observers_see_the_leader_also_if_each_answer_takes_longer_than_a_second() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let slow = Wrapped {
         inspections_take: ms(1_600),
         ..Wrapped::new(server.client("b"))
@@ -192,8 +143,7 @@ async fn observers_see_the_leader_also_if_each_answer_takes_longer_than_a_second
 
 #[tokio::test(start_paused = true)]
 async fn bad_info_is_refused_before_any_io() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let begun = server.elapsed();
     let refused = a.election("leader").expect("valid").info(vec![0; 129]);
     assert_error!(refused, InvalidInput);

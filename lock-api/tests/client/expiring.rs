@@ -6,12 +6,11 @@ use futures_util::FutureExt as _;
 use leasehold_api::{ForceMode, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{client, clients, lock, ms, mutex_of, secs, server};
+use crate::support::{clients, connected, lock, ms, mutex_of, secs};
 
 #[tokio::test(start_paused = true)]
 async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let (begun, valid_for) = (server.elapsed(), guard.valid_for());
@@ -34,8 +33,7 @@ async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn renewals_put_the_end_off() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(9));
     let guard = mutex.lock().await.expect("free");
     let mut expiring = Box::pin(guard.expiring(secs(4)));
@@ -62,8 +60,7 @@ async fn renewals_put_the_end_off() {
 
 #[tokio::test(start_paused = true)]
 async fn renewal_wakes_a_future_that_slept_for_the_old_deadline() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
     let expiring = tokio::spawn(guard.expiring(secs(2)));
@@ -78,8 +75,7 @@ async fn renewal_wakes_a_future_that_slept_for_the_old_deadline() {
 
 #[tokio::test(start_paused = true)]
 async fn loss_without_a_warning_completes_it_at_once() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = lock(&a).await;
     let expiring = tokio::spawn(guard.expiring(secs(5)));
     server.advance(secs(1)).await;
@@ -93,8 +89,7 @@ async fn loss_without_a_warning_completes_it_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn maximum_hold_is_expected() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = mutex_of(&a).lease(secs(9));
     let guard = mutex.max_hold(secs(60)).lock().await.expect("free");
     let begun = server.elapsed();
@@ -106,8 +101,7 @@ async fn maximum_hold_is_expected() {
 
 #[tokio::test(start_paused = true)]
 async fn released_guard_never_expires() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = mutex_of(&a);
     let guard = mutex.lock().await.expect("free");
     let released = guard.expiring(secs(5));
@@ -126,8 +120,7 @@ async fn released_guard_never_expires() {
 
 #[tokio::test(start_paused = true)]
 async fn several_keys_expire_with_the_first() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let many = a.multi().lease(secs(20)).fixed_lease();
     let many = many.mutexes(["a", "b"]).expect("valid");
     let guard = many.lock().await.expect("free");
@@ -142,8 +135,7 @@ async fn several_keys_expire_with_the_first() {
 
 #[tokio::test(start_paused = true)]
 async fn waiting_for_the_end_does_not_keep_the_client_alive() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let guard = lock(&a).await;
     let expiring = guard.expiring(secs(5));
     drop((guard, a));

@@ -2,49 +2,21 @@
 
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
-use leasehold_api::{Error, ForceMode, ForceReply, Key, LockClient, Loss};
+use leasehold_api::{Error, ForceMode, ForceReply, LockClient, Loss};
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{
-    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
-    reentrant_rw, secs, server, wait,
+    assert_error, client, clients, connected, contended, lock, lost_by, ms, mutex_of,
+    reentrant_mutex, reentrant_rw, secs, server, wait,
 };
 use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
-async fn lock_is_renewed_for_hours() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let guard = lock(&a).await;
-    server.advance(secs(3 * 3600)).await;
-    assert!(guard.is_valid());
-    contended(&mutex_of(&b).try_lock().await);
-    assert_eq!(guard.release().await.expect("answered"), 0);
-}
-
-#[tokio::test(start_paused = true)]
-async fn fixed_lease_is_lost_before_the_server_frees_the_key() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let mutex = mutex_of(&a).lease(secs(5)).fixed_lease();
-    let guard = mutex.lock().await.expect("free");
-    let lost = guard.lost();
-    assert_eq!(lost.await, Loss::Deadline);
-    assert!(!guard.is_valid());
-    contended(&mutex_of(&b).try_lock().await);
-    server.advance(ms(100)).await;
-    let _second = held(mutex_of(&b).try_lock().await);
-    assert_error!(guard.release().await, Lost);
-}
-
-#[tokio::test(start_paused = true)]
 async fn isolated_guard_is_lost_before_the_server_frees_the_key() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let guard = lock(&a).await;
     server.advance(secs(60)).await;
     network.isolate();
@@ -62,8 +34,7 @@ async fn isolated_guard_is_lost_before_the_server_frees_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn short_outage_loses_nothing() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(10));
     let guard = mutex.lock().await.expect("free");
     network.isolate();
@@ -78,8 +49,7 @@ async fn short_outage_loses_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn guard_of_a_paused_client_is_not_valid() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let guard = lock(&a).await;
     network.pause();
     server.advance(secs(31)).await;
@@ -92,37 +62,9 @@ async fn guard_of_a_paused_client_is_not_valid() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn renewal_notices_a_server_that_lost_its_data() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let guard = lock(&a).await;
-    server.restart(Data::Lost);
-    assert_eq!(guard.lost().await, Loss::Unknown);
-    assert!(server.elapsed() < secs(15));
-    drop(guard);
-    server.advance(secs(1)).await;
-    let again = held(mutex_of(&a).try_lock().await);
-    assert!(again.is_valid());
-}
-
-#[tokio::test(start_paused = true)]
-async fn tokens_increase_after_data_loss_and_a_clock_step_back() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let mutex = mutex_of(&a);
-    let before = mutex.lock().await.expect("free");
-    drop(before.release().await);
-    server.restart(Data::Lost);
-    server.step_clock_back(secs(3600));
-    let after = mutex.lock().await.expect("free");
-    assert!(after.fencing_token() > before.fencing_token());
-}
-
-#[tokio::test(start_paused = true)]
 async fn server_clock_step_loses_the_guard() {
     for forward in [true, false] {
-        let server = server();
-        let (a, _) = client(&server, "a");
+        let (server, [a]) = clients();
         let guard = lock(&a).await;
         if forward {
             server.step_clock_forward(secs(1));
@@ -139,8 +81,7 @@ async fn server_clock_step_loses_the_guard() {
 /// The answer with the grant is older than the step, and its caller takes it up later.
 #[tokio::test(start_paused = true)]
 async fn step_that_is_noticed_before_the_guard_is_made_loses_it() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let other = a.mutex("other").expect("valid").lock().await.expect("free");
     let mutex = mutex_of(&a);
     let mut locking = pin!(mutex.lock());
@@ -157,8 +98,7 @@ async fn step_that_is_noticed_before_the_guard_is_made_loses_it() {
 /// A renewal moves the guard to the clock of the restarted server. Its answer is older than the step.
 #[tokio::test(start_paused = true)]
 async fn step_that_is_noticed_before_a_renewal_is_answered_loses_the_guard() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     // Only a renewal that is asked for renews a fixed lease.
     let guard = mutex_of(&a).fixed_lease().lock().await.expect("free");
     server.restart(Data::Kept);
@@ -177,41 +117,8 @@ async fn step_that_is_noticed_before_a_renewal_is_answered_loses_the_guard() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn max_hold_loses_a_healthy_guard() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let mutex = mutex_of(&a).lease(secs(3)).max_hold(secs(20));
-    let guard = mutex.lock().await.expect("free");
-    let begun = server.elapsed();
-    assert!(guard.valid_for() < secs(3));
-    assert_eq!(guard.lost().await, Loss::MaxHold);
-    assert!(server.elapsed() - begun <= secs(20));
-    assert!(server.elapsed() - begun > secs(19));
-    server.advance(secs(4)).await;
-    let _second = held(mutex_of(&b).try_lock().await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn only_manual_renewals_extend_a_fixed_lease() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let mutex = mutex_of(&a).lease(secs(10)).fixed_lease();
-    let guard = mutex.lock().await.expect("free");
-    server.advance(secs(8)).await;
-    assert!(guard.valid_for() < secs(2));
-    let left = guard.renew().await.expect("still held");
-    assert!(left > secs(9) && left < secs(10), "{left:?}");
-    server.advance(secs(8)).await;
-    assert!(guard.is_valid());
-    server.advance(secs(2)).await;
-    assert!(!guard.is_valid());
-    assert_eq!(lost_by(&guard.renew().await), Loss::Deadline);
-}
-
-#[tokio::test(start_paused = true)]
 async fn nested_fixed_lease_shares_the_end_of_its_holder() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let renewed = reentrant_mutex(&a).lease(secs(9));
     let fixed = renewed.clone().lease(secs(1)).fixed_lease();
     let outer = renewed.lock().await.expect("free");
@@ -244,8 +151,7 @@ async fn nested_fixed_lease_shares_the_end_of_its_holder() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_fixed_leases_end_together() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = reentrant_mutex(&a).lease(secs(10));
     let mutex = mutex.fixed_lease();
     let outer = mutex.lock().await.expect("free");
@@ -259,26 +165,6 @@ async fn nested_fixed_leases_end_together() {
     assert!(outer.is_valid(), "a release shortens nothing");
     assert_eq!(outer.lost().await, Loss::Deadline);
     assert!(server.elapsed() - taken < secs(16));
-}
-
-#[tokio::test(start_paused = true)]
-async fn revoked_guard_is_lost_and_keeps_its_key_until_expiry() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let guard = lock(&a).await;
-    let tokens = b.inspect("k").await.expect("answered").held_tokens();
-    assert_eq!(tokens, [guard.fencing_token()]);
-    let forced = b
-        .force_release("k", tokens, ForceMode::Revoke)
-        .await
-        .expect("answered");
-    assert_eq!(forced, ForceReply::Forced { holders: 1 });
-    assert_eq!(guard.lost().await, Loss::Forced);
-    contended(&mutex_of(&b).try_lock().await);
-    assert!(matches!(
-        guard.release().await,
-        Ok(_) | Err(Error::Lost { .. })
-    ));
 }
 
 /// A re-entry of a revoked holder gets its remaining time, which is too short for a guard.
@@ -310,57 +196,8 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn push_announces_a_forced_release_immediately() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let blocker = lock(&b).await;
-    let waiting = wait(&a);
-    server.advance(secs(1)).await;
-    drop(blocker);
-    let guard = waiting.await.expect("no panic").expect("granted");
-    server.advance(secs(1)).await;
-    let begun = server.elapsed();
-    let tokens = vec![guard.fencing_token()];
-    drop(b.force_release("k", tokens, ForceMode::Now).await);
-    assert_eq!(guard.lost().await, Loss::Forced);
-    assert!(server.elapsed() - begun < ms(100));
-    assert_eq!(lost_by(&guard.release().await), Loss::Forced);
-}
-
-#[tokio::test(start_paused = true)]
-async fn loss_stops_the_body() {
-    struct Stopped(Arc<AtomicBool>);
-    impl Drop for Stopped {
-        fn drop(&mut self) {
-            self.0.store(true, Ordering::SeqCst);
-        }
-    }
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let stopped = Arc::new(AtomicBool::new(false));
-    let watch = Stopped(Arc::clone(&stopped));
-    let mutex = mutex_of(&a).lease(secs(5));
-    let work = tokio::spawn(async move {
-        let body = async move |_: &leasehold_api::MutexGuard| {
-            let _watch = watch;
-            std::future::pending::<()>().await;
-        };
-        mutex.with(body).await
-    });
-    server.advance(secs(30)).await;
-    network.isolate();
-    server.advance(secs(2)).await;
-    assert!(!stopped.load(Ordering::SeqCst));
-    server.advance(secs(4)).await;
-    assert!(stopped.load(Ordering::SeqCst));
-    let result = work.await.expect("no panic");
-    assert_eq!(lost_by(&result), Loss::Deadline);
-}
-
-#[tokio::test(start_paused = true)]
 async fn lost_never_completes_for_a_released_guard() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let guard = lock(&a).await;
     let lost = tokio::spawn(guard.lost());
     let dropped = a.mutex("d").expect("valid").lock().await.expect("free");
@@ -371,17 +208,6 @@ async fn lost_never_completes_for_a_released_guard() {
     server.advance(secs(120)).await;
     assert!(!lost.is_finished());
     assert!(!lost_dropped.is_finished());
-}
-
-#[tokio::test(start_paused = true)]
-async fn foreign_value_is_reported_and_unchanged() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let key = Key::new("k").expect("valid");
-    server.plant_foreign(&key, "list");
-    let refused = mutex_of(&a).lock().await;
-    assert_error!(refused, ForeignValue);
-    assert_eq!(server.foreign(&key).as_deref(), Some("list"));
 }
 
 /// The renewals of a hundred guards need only a few calls.
@@ -417,8 +243,7 @@ async fn renewals_share_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn released_guard_refuses_renew_and_protect() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (_, [a]) = clients();
     let guard = lock(&a).await;
     guard.release().await.expect("answered");
     assert_error!(guard.renew().await, Released);
@@ -431,8 +256,7 @@ async fn released_guard_refuses_renew_and_protect() {
 
 #[tokio::test(start_paused = true)]
 async fn slow_reply_does_not_extend_a_guard() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (_, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(10));
     mutex
         .lock()
@@ -504,8 +328,7 @@ async fn suspend_stops_the_body_even_if_its_timer_fires_first() {
 /// The token floor includes a token that a guard received later, not only its first token.
 #[tokio::test(start_paused = true)]
 async fn tokens_increase_past_one_from_a_downgrade_by_release() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let rw = reentrant_rw(&a);
     let outer = rw.write().await.expect("free");
     let inner = rw.read().await.expect("nested");

@@ -2,7 +2,7 @@
 
 use leasehold_api::{Error, Label, LockClient, Refused};
 
-use crate::support::{assert_error, client, held, ms, secs, server};
+use crate::support::{assert_error, client, clients, connected, held, ms, secs, server};
 
 #[tokio::test(start_paused = true)]
 async fn inspection_shows_holders_and_waiters() {
@@ -61,9 +61,7 @@ async fn inspection_shows_holders_and_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn available_permits_are_those_that_nobody_holds() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let slots = a.semaphore("s", 5).expect("valid").lease(secs(10));
     let available = async || slots.available_permits().await.expect("answered");
     assert_eq!(available().await, 5, "nobody has used it");
@@ -100,8 +98,7 @@ async fn available_permits_are_those_that_nobody_holds() {
 /// More holders than an inspection lists.
 #[tokio::test(start_paused = true)]
 async fn available_permits_count_holders_that_are_not_listed() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (_, [a]) = clients();
     let slots = a.semaphore("s", 5_000).expect("valid");
     let mut held = Vec::new();
     for _ in 0..1_200 {

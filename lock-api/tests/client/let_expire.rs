@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{ForceMode, LockClient, Loss, Mutex, Outcome, ServerTime};
 use leasehold_sim::{Call, Fault, SimServer};
 
-use crate::support::{assert_error, client, clients, contended, held, lost_by, ms, secs, server};
+use crate::support::{assert_error, clients, connected, contended, held, lost_by, ms, secs};
 
 /// A message takes this long.
 const ONE_WAY: Duration = Duration::from_millis(1);
@@ -44,8 +44,7 @@ fn requests(server: &SimServer) -> usize {
 
 #[tokio::test(start_paused = true)]
 async fn lock_stays_taken_for_the_whole_lease() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = mutex(&a, "k").lock().await.expect("free");
     let end = granted_at(&guard).saturating_add(secs(10));
     server.advance(secs(1)).await;
@@ -65,8 +64,7 @@ async fn lock_stays_taken_for_the_whole_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn renewed_lock_stays_taken_until_its_renewed_lease_ends() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = mutex(&a, "k").lock().await.expect("free");
     server.advance(secs(45)).await;
     let end = end_of_lease(&server, &b).await;
@@ -78,9 +76,7 @@ async fn renewed_lock_stays_taken_until_its_renewed_lease_ends() {
 #[tokio::test(start_paused = true)]
 async fn neither_a_shutdown_nor_a_drop_frees_the_lock() {
     for shutdown in [true, false] {
-        let server = server();
-        let (a, backend) = client(&server, "a");
-        let (b, _) = client(&server, "b");
+        let (server, [(a, backend), (b, _)]) = connected();
         let guard = mutex(&a, "k").lock().await.expect("free");
         let end = granted_at(&guard).saturating_add(secs(10));
         guard.let_expire().await.expect("held");
@@ -96,9 +92,7 @@ async fn neither_a_shutdown_nor_a_drop_frees_the_lock() {
 #[tokio::test(start_paused = true)]
 async fn lock_granted_after_a_wait_stays_taken_for_the_whole_lease() {
     for reply_is_lost in [false, true] {
-        let server = server();
-        let (a, _) = client(&server, "a");
-        let (b, network) = client(&server, "b");
+        let (server, [(a, _), (b, network)]) = connected();
         let first = mutex(&a, "k").lock().await.expect("free");
         let lock = mutex(&b, "k").lease(secs(30));
         let waiting = tokio::spawn(async move { lock.lock().await });
@@ -120,8 +114,7 @@ async fn lock_granted_after_a_wait_stays_taken_for_the_whole_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn confirmed_lock_needs_no_call() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let first = mutex(&a, "k").lock().await.expect("free");
     let lock = mutex(&b, "k");
     let waiting = tokio::spawn(async move { lock.lock().await });
@@ -137,8 +130,7 @@ async fn confirmed_lock_needs_no_call() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_gets_the_lock_when_the_lease_ends() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = mutex(&a, "k").lock().await.expect("free");
     let end = granted_at(&guard).saturating_add(secs(10));
     let lock = mutex(&b, "k");
@@ -152,8 +144,7 @@ async fn waiter_gets_the_lock_when_the_lease_ends() {
 
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_and_maximum_hold_change_nothing() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let locks = [
         ("fixed", mutex(&a, "fixed").fixed_lease()),
         ("limited", mutex(&a, "limited").max_hold(secs(2))),
@@ -170,8 +161,7 @@ async fn fixed_lease_and_maximum_hold_change_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_guards_share_the_end() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let lock = mutex(&a, "k").reentrant().expect("supported");
     let outer = lock.lock().await.expect("free");
     let inner = lock.lock().await.expect("nested");
@@ -192,8 +182,7 @@ async fn nested_guards_share_the_end() {
 
 #[tokio::test(start_paused = true)]
 async fn readers_and_permits_are_left_too() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let tree = a.rw_lock("tree").expect("valid").lease(secs(10));
     let reader = tree.read().await.expect("free");
     reader.let_expire().await.expect("held");
@@ -212,8 +201,7 @@ async fn readers_and_permits_are_left_too() {
 
 #[tokio::test(start_paused = true)]
 async fn several_keys_are_left_together() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let blocking = mutex(&b, "y").lock().await.expect("free");
     let all = a.multi().mutexes(["x", "y", "z"]).expect("valid");
     let all = all.lease(secs(10));
@@ -238,9 +226,7 @@ async fn several_keys_are_left_together() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_guard_is_an_error() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let guard = mutex(&a, "k").lock().await.expect("free");
     network.isolate();
     server.advance(secs(11)).await;
@@ -258,8 +244,7 @@ async fn lost_guard_is_an_error() {
 
 #[tokio::test(start_paused = true)]
 async fn forced_release_frees_a_lock_that_was_left() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (_, [a, b]) = clients();
     let guard = mutex(&a, "k").lock().await.expect("free");
     guard.let_expire().await.expect("held");
     let tokens = b.inspect("k").await.expect("answered").held_tokens();

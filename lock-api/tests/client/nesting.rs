@@ -5,15 +5,14 @@ use leasehold_api::Loss;
 use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
-    client, lock, ms, reentrant_mutex, reentrant_rw, rw_lock_of, secs, server, timed_out,
+    client, connected, lock, ms, reentrant_mutex, reentrant_rw, rw_lock_of, secs, timed_out,
 };
 
 /// The server forgets the hold, and another client has its turn. Then the same owner takes two more holds at once. Each of
 /// their answers counts both.
 #[tokio::test(start_paused = true)]
 async fn holds_that_are_granted_together_revive_no_older_one() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     // Nothing renews a fixed lease, and so learns of the loss.
     let mutex = reentrant_mutex(&a).fixed_lease();
     let first = mutex.lock().await.expect("free");
@@ -49,8 +48,7 @@ async fn last_counted_release_ends_the_guards_that_the_server_has_forgotten() {
 /// The first holder has ended. A new one counts two holds, of which one was given up.
 #[tokio::test(start_paused = true)]
 async fn released_guard_lends_no_deadline_to_a_shorter_lease() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (_, [(a, network)]) = connected();
     let long = reentrant_rw(&a);
     let short = long.clone().lease(secs(5)).fixed_lease();
     let first = long.read().await.expect("free");
@@ -69,8 +67,7 @@ async fn released_guard_lends_no_deadline_to_a_shorter_lease() {
 /// The token of readers grows when the last write hold beside them is released, which the client doesn't know yet.
 #[tokio::test(start_paused = true)]
 async fn reader_that_enters_again_spares_the_reader_before() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let rw = reentrant_rw(&a);
     let writer = rw.write().await.expect("free");
     let reader = rw.read().await.expect("nested");
@@ -87,8 +84,7 @@ async fn reader_that_enters_again_spares_the_reader_before() {
 /// The same, and the answer to the reader is older than that release, and arrives later.
 #[tokio::test(start_paused = true)]
 async fn late_answer_to_a_reader_is_a_hold() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let rw = reentrant_rw(&a);
     let writer = rw.write().await.expect("free");
     let _reader = rw.read().await.expect("nested");

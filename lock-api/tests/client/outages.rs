@@ -7,16 +7,14 @@ use leasehold_api::{Error, FencingToken, LockClient, Loss, MutexGuard, Outcome, 
 use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
-    assert_error, client, clients, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
-    reentrant_rw, rw_lock_of, secs, server, timed_out, wait,
+    assert_error, client, clients, connected, contended, held, lock, lost_by, ms, mutex_of,
+    reentrant_mutex, reentrant_rw, rw_lock_of, secs, server, timed_out, wait,
 };
 use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
 async fn acquire_with_a_lost_reply_holds_once() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (_, [(a, network), (b, _)]) = connected();
     let mutex = reentrant_mutex(&a);
     network.inject_into(Call::Acquire, Fault::LoseReply);
     let guard = mutex.lock().await.expect("free");
@@ -26,8 +24,7 @@ async fn acquire_with_a_lost_reply_holds_once() {
 
 #[tokio::test(start_paused = true)]
 async fn duplicate_operation_takes_effect_once() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = reentrant_mutex(&a);
     network.inject_into(Call::Acquire, Fault::DuplicateRequest(ms(50)));
     let guard = mutex.lock().await.expect("free");
@@ -39,18 +36,8 @@ async fn duplicate_operation_takes_effect_once() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn release_with_a_lost_reply_reports_released() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let guard = lock(&a).await;
-    network.inject_into(Call::Release, Fault::LoseReply);
-    assert_eq!(guard.release().await.expect("answered"), 0);
-}
-
-#[tokio::test(start_paused = true)]
 async fn try_lock_ends_after_one_call_with_outcome_unknown() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a);
     drop(mutex.lock().await.expect("free"));
     server.advance(secs(1)).await;
@@ -66,8 +53,7 @@ async fn try_lock_ends_after_one_call_with_outcome_unknown() {
 
 #[tokio::test(start_paused = true)]
 async fn server_that_never_answered_is_unavailable() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     network.isolate();
     let result = mutex_of(&a).try_lock().await;
     assert_error!(result, Unavailable);
@@ -79,8 +65,7 @@ async fn server_that_never_answered_is_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn lock_succeeds_soon_after_an_outage() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     server.stop();
     let waiting = wait(&a);
     server.advance(secs(60)).await;
@@ -93,8 +78,7 @@ async fn lock_succeeds_soon_after_an_outage() {
 
 #[tokio::test(start_paused = true)]
 async fn contended_wait_times_out_with_a_value() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let _guard = lock(&a).await;
     let mutex = mutex_of(&b);
     for wait in [ms(0), ms(1), ms(3), ms(50), ms(999), secs(4), secs(12)] {
@@ -119,8 +103,7 @@ async fn contended_wait_times_out_with_a_value() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_shorter_than_a_round_trip_is_a_timeout_and_leaves_nothing() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a);
     // Before the first answer of the server, and after it.
     for _ in 0..2 {
@@ -141,8 +124,7 @@ async fn wait_shorter_than_a_round_trip_is_a_timeout_and_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a);
     let unavailable =
         |outcome: &Result<_, Error>| matches!(outcome, Err(Error::Unavailable { .. }));
@@ -172,8 +154,7 @@ async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_continues_after_the_queue_was_lost() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = lock(&a).await;
     let waiting = wait(&b);
     server.advance(secs(2)).await;
@@ -184,9 +165,7 @@ async fn wait_continues_after_the_queue_was_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn conversions_survive_a_lost_reply() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (_, [(a, network), (b, _)]) = connected();
     let reader = rw_lock_of(&a).read().await.expect("free");
     network.inject_into(Call::Convert, Fault::LoseReply);
     let before = reader.fencing_token();
@@ -205,8 +184,7 @@ async fn conversions_survive_a_lost_reply() {
 
 #[tokio::test(start_paused = true)]
 async fn conversion_during_an_outage_ends_with_the_lease() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let rw = rw_lock_of(&a).lease(secs(5));
     let writer = rw.write().await.expect("free");
     network.isolate();
@@ -254,20 +232,6 @@ async fn backend_without_a_queue_is_retried() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn missing_capability_is_reported_before_any_call() {
-    let server = server();
-    let mut backend = Wrapped::new(server.client("a"));
-    backend.capabilities = leasehold_api::Capabilities::minimal();
-    let builder = LockClient::builder(backend).allow_missing_fencing_tokens();
-    let locks = builder.build().expect("valid");
-    let mutex = locks.mutex("k").expect("supported");
-    assert_error!(locks.rw_lock("k"), Unsupported);
-    assert_error!(locks.semaphore("k", 1), Unsupported);
-    assert_error!(mutex.reentrant(), Unsupported);
-    assert!(server.messages().is_empty(), "{}", server.timeline());
-}
-
-#[tokio::test(start_paused = true)]
 async fn missing_fencing_tokens_must_be_allowed() {
     let server = server();
     let backend = || {
@@ -304,9 +268,7 @@ async fn missing_fencing_tokens_must_be_allowed() {
 
 #[tokio::test(start_paused = true)]
 async fn upgrade_without_a_reply_is_recognised_after_renewals() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let rw = rw_lock_of(&a).lease(secs(2));
     let reader = rw.read().await.expect("free");
     let writer = rw_lock_of(&b);
@@ -328,8 +290,7 @@ async fn upgrade_without_a_reply_is_recognised_after_renewals() {
 /// The first try arrives when the other reader has left.
 #[tokio::test(start_paused = true)]
 async fn refused_upgrade_in_doubt_releases_the_lock() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let reader = rw_lock_of(&a).read().await.expect("free");
     let other = rw_lock_of(&b).read().await.expect("shared");
     network.inject_into(Call::Convert, Fault::DelayRequest(secs(3)));
@@ -345,9 +306,7 @@ async fn refused_upgrade_in_doubt_releases_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn nested_downgrade_without_a_reply_converts_its_hold() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (_, [(a, network), (b, _)]) = connected();
     let rw = reentrant_rw(&a);
     let outer = rw.write().await.expect("free");
     let inner = rw.write().await.expect("nested");
@@ -363,9 +322,7 @@ async fn nested_downgrade_without_a_reply_converts_its_hold() {
 /// The mode in the reply comes from another hold, which was dropped but not released yet.
 #[tokio::test(start_paused = true)]
 async fn upgrade_is_not_inferred_from_a_hold_being_released() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let rw = reentrant_rw(&a);
     let one = rw.read().await.expect("free");
     let two = rw.read().await.expect("nested");
@@ -390,8 +347,7 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
 #[tokio::test(start_paused = true)]
 async fn first_hello_does_not_extend_a_wait() {
     for limit in [ms(0), ms(1_000)] {
-        let server = server();
-        let (a, network) = client(&server, "a");
+        let (server, [(a, network)]) = connected();
         network.inject_into(Call::Hello, Fault::DelayReply(ms(700)));
         network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
         let begun = server.elapsed();

@@ -9,7 +9,7 @@ use leasehold_api::{Error, LockBackend as _, LockClient, Moment, MutexGuard};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
-use crate::support::{client, held, ms, secs, server, timed_out};
+use crate::support::{clients, held, ms, secs, timed_out};
 use crate::wrapped::Wrapped;
 
 type Sent = Arc<Mutex<Vec<(Moment, usize)>>>;
@@ -60,8 +60,7 @@ async fn next_poll(server: &SimServer, sent: &Sent) {
 #[tokio::test(start_paused = true)]
 async fn waiters_queued_one_by_one_share_poll_batches() {
     const WAITERS: usize = 200;
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, _) = recorded(&server, None);
     let guards = hold_all(&a, WAITERS).await;
     let mut waiting = Vec::new();
@@ -86,8 +85,7 @@ async fn waiters_queued_one_by_one_share_poll_batches() {
 
 #[tokio::test(start_paused = true)]
 async fn single_waiter_polls_in_time() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, _) = recorded(&server, None);
     let mutex = a.mutex("k0").expect("valid").lease(secs(12)).fixed_lease();
     let _guard = held(mutex.try_lock().await);
@@ -116,8 +114,7 @@ async fn single_waiter_polls_in_time() {
 #[tokio::test(start_paused = true)]
 async fn missed_notifications_poll_all_waiters_immediately() {
     const WAITERS: usize = 2 * MAX_BATCH + 44;
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, network) = recorded(&server, None);
     let guards = hold_all(&a, WAITERS).await;
     let waiting: Vec<_> = (0..WAITERS).map(|n| wait(&b, n)).collect();
@@ -140,8 +137,7 @@ async fn missed_notifications_poll_all_waiters_immediately() {
 #[tokio::test(start_paused = true)]
 async fn waiter_dropped_during_its_poll_leaves_nothing() {
     for fault in [Fault::DelayReply(ms(500)), Fault::DelayRequest(ms(500))] {
-        let server = server();
-        let (a, _) = client(&server, "a");
+        let (server, [a]) = clients();
         let (b, sent, network) = recorded(&server, None);
         let guards = hold_all(&a, 2).await;
         let waiting: Vec<_> = (0..2).map(|n| wait(&b, n)).collect();
@@ -165,8 +161,7 @@ async fn waiter_dropped_during_its_poll_leaves_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn error_of_one_waiter_affects_no_other() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, _) = recorded(&server, None);
     let guards = hold_all(&a, 3).await;
     let waiting: Vec<_> = (0..3).map(|n| wait(&b, n)).collect();
@@ -193,8 +188,7 @@ async fn error_of_one_waiter_affects_no_other() {
 
 #[tokio::test(start_paused = true)]
 async fn poll_without_a_reply_delays_no_waiter() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, network) = recorded(&server, Some(ms(50)));
     let mut guards = hold_all(&a, 2).await;
     let first = wait(&b, 0);
@@ -221,8 +215,7 @@ async fn poll_without_a_reply_delays_no_waiter() {
 
 #[tokio::test(start_paused = true)]
 async fn wait_deadline_causes_no_extra_polls() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, _) = recorded(&server, None);
     let _guards = hold_all(&a, 1).await;
     let begun = server.elapsed();
@@ -235,8 +228,7 @@ async fn wait_deadline_causes_no_extra_polls() {
 
 #[tokio::test(start_paused = true)]
 async fn poll_after_of_zero_is_rate_limited() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (b, sent, _) = recorded(&server, Some(Duration::ZERO));
     let guards = hold_all(&a, 1).await;
     let waiting = wait(&b, 0);
@@ -249,8 +241,7 @@ async fn poll_after_of_zero_is_rate_limited() {
 
 #[tokio::test(start_paused = true)]
 async fn refused_subscription_falls_back_to_polls() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let backend = Wrapped::new(server.client("b"));
     let refusals = Arc::clone(&backend.refusals);
     refusals.store(1_000, Ordering::SeqCst);

@@ -8,7 +8,9 @@ use leasehold_api::machine::Command;
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
 
-use crate::support::{client, clients, held, lock, ms, mutex_of, reentrant_rw, secs, server, wait};
+use crate::support::{
+    client, clients, connected, held, lock, ms, mutex_of, reentrant_rw, secs, server, wait,
+};
 use crate::wrapped::Wrapped;
 
 /// The times at which the server executed renewals.
@@ -25,8 +27,7 @@ fn renewals(server: &SimServer) -> Vec<Duration> {
 async fn slow_network_loses_no_lock() {
     // With a lease of 2 s, an attempt to renew takes at most 200 ms.
     for one_way in [ms(1), ms(99), ms(120), ms(250), ms(400)] {
-        let server = server();
-        let (a, network) = client(&server, "a");
+        let (server, [(a, network)]) = connected();
         let mutex = mutex_of(&a).lease(secs(2));
         let guard = held(mutex.try_lock().await);
         network.set_latency(Latency::fixed(one_way));
@@ -41,8 +42,7 @@ async fn slow_network_loses_no_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn late_reply_counts_from_its_own_request() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(2));
     let guard = held(mutex.try_lock().await);
     network.inject_into(Call::Renew, Fault::DelayReply(ms(700)));
@@ -67,8 +67,7 @@ async fn late_reply_counts_from_its_own_request() {
 
 #[tokio::test(start_paused = true)]
 async fn answered_renewal_is_not_repeated() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mutex = mutex_of(&a).lease(secs(3));
     let guard = held(mutex.try_lock().await);
     server.advance(secs(60)).await;
@@ -82,8 +81,7 @@ async fn answered_renewal_is_not_repeated() {
 #[tokio::test(start_paused = true)]
 async fn offer_is_confirmed_soon_unless_released_before() {
     for (hold, expected) in [(ms(0), 0), (ms(48), 0), (ms(60), 1)] {
-        let server = server();
-        let [a, b] = clients(&server);
+        let (server, [a, b]) = clients();
         let guard = held(mutex_of(&a).try_lock().await);
         let waiting = wait(&b);
         server.advance(ms(500)).await;
@@ -129,9 +127,7 @@ async fn failing_release_delays_no_other() {
 /// The release of the last hold is still in flight. The client can't tell whether the server still has the holder.
 #[tokio::test(start_paused = true)]
 async fn hold_nested_during_the_last_release_is_renewed() {
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let rw = reentrant_rw(&a);
     let writer = rw.write().await.expect("free");
     let written = writer.fencing_token();

@@ -26,10 +26,18 @@ pub(crate) fn client(server: &SimServer, name: &str) -> (LockClient, SimBackend)
     (LockClient::new(backend.clone()), backend)
 }
 
-/// The clients `a`, `b` and so on.
-pub(crate) fn clients<const N: usize>(server: &SimServer) -> [LockClient; N] {
+/// A server, and the clients `a`, `b` and so on, each with its network.
+pub(crate) fn connected<const N: usize>() -> (SimServer, [(LockClient, SimBackend); N]) {
+    let server = server();
     let mut names = 'a'..;
-    [(); N].map(|()| client(server, &names.next().expect("few").to_string()).0)
+    let clients = [(); N].map(|()| client(&server, &names.next().expect("few").to_string()));
+    (server, clients)
+}
+
+/// The same without the networks.
+pub(crate) fn clients<const N: usize>() -> (SimServer, [LockClient; N]) {
+    let (server, clients) = connected();
+    (server, clients.map(|(locks, _)| locks))
 }
 
 pub(crate) fn mutex_of(locks: &LockClient) -> Mutex {

@@ -5,8 +5,8 @@ use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
 use crate::support::{
-    client, clients, contended, held, lock, ms, mutex_of, reentrant_mutex, refused_by, rw_lock_of,
-    secs, server, timed_out, wait,
+    client, clients, connected, held, lock, ms, mutex_of, reentrant_mutex, refused_by, secs,
+    server, timed_out, wait,
 };
 
 /// A holder, and a queued waiter that listens.
@@ -28,8 +28,7 @@ async fn holder_and_waiter(
 
 #[tokio::test(start_paused = true)]
 async fn short_call_timeout_keeps_slow_subscriptions() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let network = server.client("b");
     let b = LockClient::builder(network.clone()).call_timeout(ms(100));
     let b = b.build().expect("valid");
@@ -50,9 +49,7 @@ async fn short_call_timeout_keeps_slow_subscriptions() {
 #[tokio::test(start_paused = true)]
 async fn expiring_offer_is_confirmed_before_lock_returns() {
     for slow in [false, true] {
-        let server = server();
-        let (a, _) = client(&server, "a");
-        let (b, network) = client(&server, "b");
+        let (server, [(a, _), (b, network)]) = connected();
         let guard = lock(&a).await;
         let mutex = mutex_of(&b);
         let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(4)).await });
@@ -74,61 +71,6 @@ async fn expiring_offer_is_confirmed_before_lock_returns() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn push_grants_without_a_poll() {
-    let server = server();
-    let (guard, waiting, ..) = holder_and_waiter(&server).await;
-    let begun = server.elapsed();
-    guard.release().await.expect("answered");
-    let second = waiting.await.expect("no panic").expect("granted");
-    let took = server.elapsed() - begun;
-    assert!(took < ms(15), "{took:?}");
-    assert!(second.is_valid());
-    server.advance(secs(100)).await;
-    assert!(second.is_valid(), "the offer was confirmed");
-}
-
-#[tokio::test(start_paused = true)]
-async fn lost_push_costs_one_poll_interval() {
-    let server = server();
-    let (guard, waiting, network, _) = holder_and_waiter(&server).await;
-    network.inject(Fault::LosePush);
-    let begun = server.elapsed();
-    guard.release().await.expect("answered");
-    let _held = waiting.await.expect("no panic").expect("granted");
-    let took = server.elapsed() - begun;
-    assert!(took < ms(1_100), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
-async fn duplicate_or_late_push_changes_nothing() {
-    for fault in [Fault::DuplicatePush, Fault::DelayPush(secs(3))] {
-        let server = server();
-        let (guard, waiting, network, b) = holder_and_waiter(&server).await;
-        network.inject(fault);
-        guard.release().await.expect("answered");
-        let second = waiting.await.expect("no panic").expect("granted");
-        let token = second.fencing_token();
-        server.advance(secs(10)).await;
-        assert!(second.is_valid());
-        assert_eq!(second.fencing_token(), token);
-        second.release().await.expect("answered");
-        let _third = held(mutex_of(&b).try_lock().await);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn waiters_poll_after_missed_notifications() {
-    let server = server();
-    let (guard, waiting, network, _) = holder_and_waiter(&server).await;
-    network.drop_connection();
-    let begun = server.elapsed();
-    guard.release().await.expect("answered");
-    let _held = waiting.await.expect("no panic").expect("granted");
-    let took = server.elapsed() - begun;
-    assert!(took < ms(1_100), "{took:?}");
-}
-
-#[tokio::test(start_paused = true)]
 async fn expired_pushed_grant_is_not_returned() {
     let server = server();
     let (guard, waiting, network, _) = holder_and_waiter(&server).await;
@@ -146,8 +88,7 @@ async fn expired_pushed_grant_is_not_returned() {
 
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = lock(&a).await;
     let mutex = mutex_of(&b).lease(secs(60)).fixed_lease();
     let waiting = tokio::spawn(async move { mutex.lock().await });
@@ -159,8 +100,7 @@ async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
 
 #[tokio::test(start_paused = true)]
 async fn barging_waiter_is_woken_up() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let barging = |locks: &LockClient| mutex_of(locks).policy(Policy::Barging);
     let guard = barging(&a).lock().await.expect("free");
     let mutex = barging(&b);
@@ -175,8 +115,7 @@ async fn barging_waiter_is_woken_up() {
 
 #[tokio::test(start_paused = true)]
 async fn other_attempts_of_a_granted_owner_become_nested_holds() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let guard = lock(&b).await;
     let shared = reentrant_mutex(&a);
     let waiting: Vec<_> = (0..3)
@@ -203,35 +142,10 @@ async fn other_attempts_of_a_granted_owner_become_nested_holds() {
     assert_eq!(server.left_behind(), "");
 }
 
-#[tokio::test(start_paused = true)]
-async fn refusal_is_an_error_with_its_reason() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let _mutex = lock(&a).await;
-    let rw = rw_lock_of(&a);
-    for result in [
-        rw.read().await.map(drop),
-        rw.try_write().await.map(drop),
-        rw.try_read_for(secs(1)).await.map(drop),
-    ] {
-        assert!(matches!(refused_by(&result), Refused::Mismatch { .. }));
-    }
-    let rw = a
-        .rw_lock("r")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
-    let _read = rw.read().await.expect("free");
-    let deadlock = rw.write().await;
-    assert_eq!(refused_by(&deadlock), Refused::WouldDeadlock);
-    contended(&a.rw_lock("r").expect("valid").try_write().await);
-}
-
 /// A dropped guard is released in the background, and the write request may overtake the release.
 #[tokio::test(start_paused = true)]
 async fn owner_may_write_after_dropping_its_last_read_guard() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (_, [(a, network)]) = connected();
     let rw = a
         .rw_lock("r")
         .expect("valid")
@@ -266,8 +180,7 @@ async fn owner_may_write_after_dropping_its_last_read_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn try_retries_a_request_that_was_too_late() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     drop(lock(&a).await);
     server.advance(secs(1)).await;
     // The server's clock goes back by an hour. The client's deliver-before is too far ahead until
@@ -281,8 +194,7 @@ async fn try_retries_a_request_that_was_too_late() {
 
 #[tokio::test(start_paused = true)]
 async fn stale_attempt_is_sent_again_as_a_new_one() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a);
     let first = mutex.lock().await.expect("free");
     first.release().await.expect("answered");
@@ -299,9 +211,7 @@ async fn stale_attempt_is_sent_again_as_a_new_one() {
 
 #[tokio::test(start_paused = true)]
 async fn waiter_of_a_killed_client_expires_at_its_wait_deadline() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let (b, machine) = client(&server, "b");
+    let (server, [(a, _), (b, machine)]) = connected();
     let waiter_lease = secs(60);
     let long = |locks: &LockClient| mutex_of(locks).waiter_lease(waiter_lease);
     let _guard = long(&a).lock().await.expect("free");

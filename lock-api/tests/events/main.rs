@@ -37,7 +37,7 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::support::{client, held, ms, secs, server};
+use crate::support::{client, clients, connected, held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
 /// The output of a thread. Each event is one line with its level, name and fields, indented inside
@@ -147,9 +147,7 @@ fn listen() {
 #[tokio::test(start_paused = true)]
 async fn life_of_a_lock() {
     listen();
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let lock = a.rw_lock("k").expect("valid").lease(secs(9));
     let other = b.rw_lock("k").expect("valid");
     let writing = lock.write().await.expect("free");
@@ -175,9 +173,7 @@ async fn life_of_a_lock() {
 #[tokio::test(start_paused = true)]
 async fn failed_operations() {
     listen();
-    let server = server();
-    let (a, network) = client(&server, "a");
-    let (b, _) = client(&server, "b");
+    let (server, [(a, network), (b, _)]) = connected();
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     let lock = b.mutex("k").expect("valid");
     let late = lock.try_lock_for(secs(1)).await.expect("answered");
@@ -198,8 +194,7 @@ async fn failed_operations() {
 #[tokio::test(start_paused = true)]
 async fn retried_acquire_is_reported_until_it_recovers() {
     listen();
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let mutex = a.mutex("k").expect("valid");
     let reports = || -> Vec<String> {
         let lines = lines().into_iter().map(|line| line.trim_start().to_owned());
@@ -303,8 +298,7 @@ async fn retried_acquire_shows_the_error_of_the_library() {
 #[tokio::test(start_paused = true)]
 async fn another_server_with_another_time_is_a_warning() {
     listen();
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     let lost = "WARN subscription lost";
     // The next server shows the same time, the one after it does not.
@@ -323,8 +317,7 @@ async fn another_server_with_another_time_is_a_warning() {
 #[tokio::test(start_paused = true)]
 async fn problems_are_warnings() {
     listen();
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let lock = a.mutex("k").expect("valid").lease(ms(900));
     let guard = held(lock.try_lock().await);
     guard.release().await.expect("released");

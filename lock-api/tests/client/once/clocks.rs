@@ -4,8 +4,7 @@ use super::*;
 
 #[tokio::test(start_paused = true)]
 async fn it_starts_at_its_fire_time_and_not_after_its_window() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let fire = FireTime::from_millis(now(&server).as_millis() + 90_000);
     let runs = Cell::new(0);
     let begun = server.elapsed();
@@ -37,8 +36,7 @@ async fn it_starts_at_its_fire_time_and_not_after_its_window() {
 
 #[tokio::test(start_paused = true)]
 async fn not_within_counts_from_the_last_success() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let runs = Cell::new(0);
     let nightly = |locks| once(locks).not_within(HOUR * 20);
     assert_eq!(
@@ -60,8 +58,7 @@ async fn not_within_counts_from_the_last_success() {
 
 #[tokio::test(start_paused = true)]
 async fn done_ahead_of_the_clock_is_an_error_until_a_reset() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let runs = Cell::new(0);
     server.step_clock_forward(HOUR * 30);
     let ahead = now(&server);
@@ -85,8 +82,7 @@ async fn done_ahead_of_the_clock_is_an_error_until_a_reset() {
 /// An attempt that failed while the clock was ahead must not silence the job either.
 #[tokio::test(start_paused = true)]
 async fn failure_ahead_of_the_clock_is_an_error_until_a_reset() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     server.step_clock_forward(HOUR * 30);
     let job = once(&a).at(now(&server));
     let failed = job.try_run(async |_job| Err::<(), _>("broken")).await;
@@ -107,8 +103,7 @@ async fn failure_ahead_of_the_clock_is_an_error_until_a_reset() {
 
 #[tokio::test(start_paused = true)]
 async fn failure_after_the_window_is_told() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let job = once(&a).at(now(&server));
     let ran = job.run(async |_job| {
         server.advance(secs(3_700)).await;
@@ -124,8 +119,7 @@ async fn failure_after_the_window_is_told() {
 /// All machines sleep by the clock as it was. They look at it again.
 #[tokio::test(start_paused = true)]
 async fn clock_that_is_set_forward_makes_nobody_miss_it() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let runs = Cell::new(0);
     let midnight = FireTime::from_millis(now(&server).as_millis() + 8 * 3_600_000);
     let job = once(&a).at(midnight).start_before(secs(10));
@@ -140,8 +134,7 @@ async fn clock_that_is_set_forward_makes_nobody_miss_it() {
 /// The service answers again when the window is over, but the lock is still good.
 #[tokio::test(start_paused = true)]
 async fn body_does_not_begin_after_its_window() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     for _ in 0..15 {
         network.inject_into(Call::Note, Fault::LoseReply);
     }
@@ -152,23 +145,10 @@ async fn body_does_not_begin_after_its_window() {
     assert_eq!(runs.get(), 0);
 }
 
-/// As a loop over `upcoming` of a cron crate does.
-#[tokio::test(start_paused = true)]
-async fn nightly_job_is_waited_for() {
-    let server = server();
-    let (a, _) = client(&server, "a");
-    let runs = Cell::new(0);
-    let midnight = FireTime::from_millis(now(&server).as_millis() + 8 * 3_600_000);
-    let ran = count(&once(&a).at(midnight), &runs).await;
-    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
-    assert!(now(&server) >= midnight && runs.get() == 1);
-}
-
 /// Machines may differ in the window, for example while a new release is rolled out.
 #[tokio::test(start_paused = true)]
 async fn longer_window_of_another_machine_finds_it_done() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let (fire, runs) = (now(&server), Cell::new(0));
     let first = once(&a).at(fire).start_before(secs(10));
     let done = count(&first, &runs).await.expect("answered");

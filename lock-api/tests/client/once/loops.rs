@@ -7,12 +7,11 @@ use leasehold_api::{Error, JobOutcome, LockClient};
 use leasehold_sim::Data;
 
 use super::{HOUR, once};
-use crate::support::{assert_error, client, clients, secs, server};
+use crate::support::{assert_error, clients, secs};
 
 #[tokio::test(start_paused = true)]
 async fn every_runs_at_the_multiples_of_its_period() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let starts = RefCell::new(Vec::new());
     let job = async |locks: &LockClient| {
         let each = once(locks).every(secs(60));
@@ -43,8 +42,7 @@ async fn every_runs_at_the_multiples_of_its_period() {
 
 #[tokio::test(start_paused = true)]
 async fn loop_says_that_the_clock_was_stepped_back() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mut each = once(&a).every(secs(60));
     let ran = each.run_next(async |_job| Ok::<_, &str>(())).await;
     assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
@@ -59,8 +57,7 @@ async fn loop_says_that_the_clock_was_stepped_back() {
 /// The pause before the second attempt is longer than the period.
 #[tokio::test(start_paused = true)]
 async fn failure_costs_a_short_period_no_other_occurrence() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (_, [a]) = clients();
     let fires = RefCell::new(Vec::new());
     let mut each = once(&a).every(secs(10));
     for _ in 0..4 {
@@ -81,8 +78,7 @@ async fn failure_costs_a_short_period_no_other_occurrence() {
 /// The loop waits until the clock has come to the record.
 #[tokio::test(start_paused = true)]
 async fn loop_goes_on_after_the_clock_was_stepped_back() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let runs = Cell::new(0);
     let each = once(&a).every(secs(60)).run(async |_job| {
         runs.set(runs.get() + 1);
@@ -107,8 +103,7 @@ async fn loop_goes_on_after_the_clock_was_stepped_back() {
 /// The loop waits for another attempt when the clock is set back by hours, and somebody has reset the job.
 #[tokio::test(start_paused = true)]
 async fn loop_does_not_wait_for_an_occurrence_that_is_no_longer_due() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let runs = Cell::new(0);
     let each = once(&a).every(secs(60)).run(async |_job| {
         runs.set(runs.get() + 1);
@@ -132,8 +127,7 @@ async fn loop_does_not_wait_for_an_occurrence_that_is_no_longer_due() {
 /// One lost connection ends no loop of a program that returns the errors of `run_next`.
 #[tokio::test(start_paused = true)]
 async fn next_of_a_loop_waits_through_an_outage() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let mut each = once(&a).every(secs(60));
     server.stop();
     let start = async {
@@ -148,8 +142,7 @@ async fn next_of_a_loop_waits_through_an_outage() {
 /// The same between two occurrences of a loop.
 #[tokio::test(start_paused = true)]
 async fn clock_that_is_set_forward_delays_no_loop() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let day = 24 * HOUR;
     let mut each = once(&a).every(day);
     let first = each.run_next(async |_job| Ok::<_, &str>(())).await;

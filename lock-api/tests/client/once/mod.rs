@@ -12,7 +12,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
-use crate::support::{assert_error, client, clients, ms, secs, server};
+use crate::support::{assert_error, client, clients, connected, ms, secs, server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -36,30 +36,10 @@ async fn count(occurrence: &Occurrence, runs: &Cell<u32>) -> Ran {
         .await
 }
 
-#[tokio::test(start_paused = true)]
-async fn late_timer_finds_the_occurrence_done() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let (fire, runs) = (now(&server), Cell::new(0));
-    let first = count(&once(&a).at(fire), &runs).await.expect("answered");
-    assert_eq!(first, JobOutcome::Done(()));
-    server.advance(secs(3_000)).await;
-    let late = count(&once(&b).at(fire), &runs).await.expect("answered");
-    assert_eq!(late, JobOutcome::AlreadyDone { fire });
-    let earlier = FireTime::from_millis(fire.as_millis() - 1);
-    let late = count(&once(&b).at(earlier), &runs).await.expect("answered");
-    assert!(late.is_done());
-    assert_eq!(runs.get(), 1);
-    let next = FireTime::from_millis(fire.as_millis() + 1);
-    let next = count(&once(&b).at(next), &runs).await.expect("answered");
-    assert_eq!((next, runs.get()), (JobOutcome::Done(()), 2));
-}
-
 /// A body that hangs ends with the lock, and the next attempt follows.
 #[tokio::test(start_paused = true)]
 async fn body_runs_no_longer_than_max_hold() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (fire, runs) = (now(&server), Cell::new(0));
     let begun = server.elapsed();
     let job = once(&a).max_hold(secs(100)).at(fire);
@@ -115,8 +95,7 @@ async fn many_machines_give_a_failing_job_up() {
 
 #[tokio::test(start_paused = true)]
 async fn another_machine_runs_it_if_the_winner_dies() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let fire = now(&server);
     let first = once(&a).at(fire);
     let dying = first.run(async |_job| std::future::pending::<Result<(), Error>>().await);
@@ -148,8 +127,7 @@ async fn another_machine_runs_it_if_the_winner_dies() {
 
 #[tokio::test(start_paused = true)]
 async fn failed_attempts_are_repeated_with_pauses_and_then_given_up() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let fire = now(&server);
     let starts = RefCell::new(Vec::new());
     let job = once(&a).at(fire);
@@ -206,55 +184,10 @@ async fn job_that_kills_its_machine_does_not_kill_them_all() {
     assert_eq!(killed, 3);
 }
 
-#[tokio::test(start_paused = true)]
-async fn try_run_says_why_not() {
-    let server = server();
-    let [a, b] = clients(&server);
-    let fire = now(&server);
-    let first = once(&a).at(fire);
-    let running = first.try_run(async |_job| {
-        server.advance(secs(5)).await;
-        Err::<(), _>("broken")
-    });
-    let second = once(&b).at(fire);
-    let meanwhile = async {
-        server.advance(secs(1)).await;
-        second.try_run(async |_job| Ok::<_, &str>(())).await
-    };
-    let (first, second) = tokio::join!(running, meanwhile);
-    assert!(
-        matches!(&second, Ok(JobOutcome::Running { by: Some(label) }) if label.as_str() == "a"),
-        "{second:?}"
-    );
-    let JobOutcome::Failed { error, retry_after } = first.expect("answered") else {
-        panic!("it failed");
-    };
-    assert_eq!(error, Some("broken"));
-    assert!(
-        retry_after > secs(29) && retry_after <= secs(30),
-        "{retry_after:?}"
-    );
-    let early = once(&b)
-        .at(fire)
-        .try_run(async |_job| Ok::<_, &str>(()))
-        .await;
-    assert!(
-        matches!(early, Ok(JobOutcome::Failed { error: None, .. })),
-        "{early:?}"
-    );
-    server.advance(secs(31)).await;
-    let later = once(&b)
-        .at(fire)
-        .try_run(async |_job| Ok::<_, &str>(()))
-        .await;
-    assert_eq!(later.expect("answered"), JobOutcome::Done(()));
-}
-
 /// A job whose body takes longer than its window, and fails or kills its machine.
 #[tokio::test(start_paused = true)]
 async fn call_begins_no_second_occurrence() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let window = secs(600);
     let runs = Cell::new(0);
     let fails = async |_job| {
@@ -301,8 +234,7 @@ async fn call_begins_no_second_occurrence() {
 /// The body failed here, so the call says that, whoever goes on.
 #[tokio::test(start_paused = true)]
 async fn try_run_tells_its_failure_although_another_machine_waits() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let fire = now(&server);
     let first = once(&a).at(fire);
     let failing = first.try_run(async |_job| {
@@ -328,8 +260,7 @@ async fn try_run_tells_its_failure_although_another_machine_waits() {
 
 #[tokio::test(start_paused = true)]
 async fn running_job_is_not_reset_and_its_status_is_shown() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let fire = now(&server);
     let job = once(&a).at(fire);
     let ran = job.run(async |_job| {
@@ -353,8 +284,7 @@ async fn running_job_is_not_reset_and_its_status_is_shown() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_is_refused_before_any_io() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     network.isolate();
     let runs = Cell::new(0);
     for window in [Duration::ZERO, secs(9), HOUR * 48] {
@@ -377,8 +307,7 @@ async fn bad_input_is_refused_before_any_io() {
 
 #[tokio::test(start_paused = true)]
 async fn note_of_something_else_is_foreign() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let election = a.election("job").expect("valid").info(b"here".to_vec());
     let term = election.expect("short").campaign().await.expect("free");
     let runs = Cell::new(0);
@@ -390,8 +319,7 @@ async fn note_of_something_else_is_foreign() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_ends_a_waiting_run() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let fire = FireTime::from_millis(now(&server).as_millis() + 1_000_000);
     let (job, runs) = (once(&a).at(fire), Cell::new(0));
     let shuts = async {
@@ -404,8 +332,7 @@ async fn shutdown_ends_a_waiting_run() {
 
 #[tokio::test(start_paused = true)]
 async fn last_attempt_that_runs_is_not_given_up_yet() {
-    let server = server();
-    let [a, b] = clients(&server);
+    let (server, [a, b]) = clients();
     let fire = now(&server);
     let first = once(&a).attempts(1).at(fire);
     let runs = first.run(async |_job| {

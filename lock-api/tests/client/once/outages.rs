@@ -5,8 +5,7 @@ use super::*;
 /// If the service goes away when the lock was granted, `try_run` doesn't wait for the end of the lease.
 #[tokio::test(start_paused = true)]
 async fn try_run_ends_soon_if_the_attempt_cannot_be_noted() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     let (fire, runs) = (now(&server), Cell::new(0));
     for _ in 0..100 {
         network.inject_into(Call::Note, Fault::LoseRequest);
@@ -26,8 +25,7 @@ async fn try_run_ends_soon_if_the_attempt_cannot_be_noted() {
 /// A loop asks for the next night as soon as one is over.
 #[tokio::test(start_paused = true)]
 async fn outage_before_the_fire_time_ends_no_call() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let runs = Cell::new(0);
     drop(count(&once(&a).at(now(&server)), &runs).await);
     let next = FireTime::from_millis(now(&server).as_millis() + 24 * 3_600_000);
@@ -45,8 +43,7 @@ async fn outage_before_the_fire_time_ends_no_call() {
 /// The service goes away after a failure, and stays away until it is too late.
 #[tokio::test(start_paused = true)]
 async fn outage_does_not_hide_a_failure_of_the_body() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let job = once(&a).at(now(&server)).start_before(secs(100));
     let begun = server.elapsed();
     let ran = job.run(async |_job| {
@@ -65,8 +62,7 @@ async fn outage_does_not_hide_a_failure_of_the_body() {
 /// The attempt is noted, but its hold is gone when the server says so.
 #[tokio::test(start_paused = true)]
 async fn body_does_not_begin_without_the_lock() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let fire = now(&server);
     network.inject_into(Call::Note, Fault::LoseReply);
     let attempts = RefCell::new(Vec::new());
@@ -94,8 +90,7 @@ async fn body_does_not_begin_without_the_lock() {
 /// Three attempts that never ran would give the job up.
 #[tokio::test(start_paused = true)]
 async fn run_repeats_the_note_of_an_attempt_while_it_has_the_lock() {
-    let server = server();
-    let (a, network) = client(&server, "a");
+    let (server, [(a, network)]) = connected();
     for _ in 0..5 {
         network.inject_into(Call::Note, Fault::LoseReply);
     }
@@ -111,8 +106,7 @@ async fn run_repeats_the_note_of_an_attempt_while_it_has_the_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn body_without_an_answer_to_done_is_told() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let fire = now(&server);
     let job = once(&a).at(fire);
     let outcome = job.run(async |_job| {
@@ -130,8 +124,7 @@ async fn body_without_an_answer_to_done_is_told() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_answers_to_the_notes_cost_nothing() {
-    let server = server();
-    let ((a, network), (b, _)) = (client(&server, "a"), client(&server, "b"));
+    let (server, [(a, network), (b, _)]) = connected();
     let fire = now(&server);
     network.inject_into(Call::Note, Fault::LoseReply);
     let runs = Cell::new(0);
@@ -149,8 +142,7 @@ async fn lost_answers_to_the_notes_cost_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn it_runs_again_after_the_data_is_lost() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (fire, runs) = (now(&server), Cell::new(0));
     drop(count(&once(&a).at(fire), &runs).await);
     server.restart(Data::Lost);
@@ -161,8 +153,7 @@ async fn it_runs_again_after_the_data_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn run_waits_through_an_outage() {
-    let server = server();
-    let (a, _) = client(&server, "a");
+    let (server, [a]) = clients();
     let (fire, runs) = (now(&server), Cell::new(0));
     server.stop();
     let job = once(&a).at(fire);
