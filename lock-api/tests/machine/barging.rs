@@ -9,8 +9,9 @@ use crate::support::{Ask, Key, WAITER_LEASE, id, ms, session};
 
 /// A mutex with the barging policy, its holder, and two waiters.
 fn two_waiters(first: fn(Operation) -> Ask) -> (Key, [Operation; 3]) {
-    let mut key = Key::mutex().policy(Policy::Barging);
-    let ops = ['a', 'b', 'c'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::mutex()
+        .policy(Policy::Barging)
+        .attempts(['a', 'b', 'c']);
     key.enter(Ask::write(ops[0]));
     key.queue(first(ops[1]));
     key.queue(Ask::write(ops[2]));
@@ -58,8 +59,9 @@ fn barging_wakes_nobody_while_the_key_is_held() {
 
 #[test]
 fn barging_wakes_the_head_when_a_holder_has_expired() {
-    let mut key = Key::semaphore(2).policy(Policy::Barging);
-    let ops = ['a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::semaphore(2)
+        .policy(Policy::Barging)
+        .attempts(['a', 'b', 'c', 'd']);
     key.enter(Ask::permits(ops[0], 1));
     key.enter(Ask::permits(ops[1], 1).lease(ms(10)));
     key.queue(Ask::permits(ops[2], 1));
@@ -94,8 +96,7 @@ fn barging_drops_an_expired_head() {
 fn barging_asks_a_bounded_number_of_sessions_who_listens() {
     let budget = usize::try_from(SETTLE_BUDGET).expect("small");
     for (unreachable, reached) in [(budget - 1, true), (budget, false)] {
-        let mut key = Key::mutex().policy(Policy::Barging);
-        let holder = key.next('a');
+        let (mut key, [holder]) = Key::mutex().policy(Policy::Barging).attempts(['a']);
         key.enter(Ask::write(holder));
         for _ in 0..unreachable {
             let waiter = key.next('u');

@@ -47,8 +47,7 @@ fn samples() -> Vec<Key> {
 
 /// A key with a holder that holds twice, and a waiter of the same owner.
 fn nested() -> Key {
-    let mut key = Key::rw();
-    let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (mut key, [outer, inner]) = Key::rw().nested();
     key.enter(Ask::write(outer));
     key.enter(Ask::read(inner));
     let (other, own) = (key.next('b'), key.next_of('b', 1));
@@ -66,8 +65,7 @@ fn with_note() -> Key {
 
 /// A mutex that is held under the longest label.
 fn full() -> State {
-    let mut key = Key::mutex();
-    let operation = key.next('a');
+    let (mut key, [operation]) = Key::mutex().attempts(['a']);
     let mut request = Ask::write(operation).request(&key);
     request.label = Label::new("a".repeat(32)).expect("the longest label");
     key.deliver(request);
@@ -99,8 +97,7 @@ fn held_mutex_is_short() {
 /// Another version must still read what this one wrote. If this fails, raise the format version.
 #[test]
 fn layout_is_stable() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b).floor(5));
     let hex: String = key

@@ -4,6 +4,7 @@ use leasehold_api::{ConvertReply, EndReason, FencingToken, Mode, Policy, Release
 
 use crate::support::{Ask, Key, ms};
 
+#[track_caller]
 fn converted(reply: ConvertReply) -> FencingToken {
     match reply {
         ConvertReply::Converted { token, .. } => token,
@@ -11,10 +12,14 @@ fn converted(reply: ConvertReply) -> FencingToken {
     }
 }
 
+#[track_caller]
+fn not_sole(reply: ConvertReply) {
+    assert_eq!(reply, ConvertReply::NotSoleHolder);
+}
+
 #[test]
 fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
-    let mut key = Key::rw();
-    let [a, r, s, w, late] = ['a', 'r', 's', 'w', 'l'].map(|letter| key.next(letter));
+    let (mut key, [a, r, s, w, late]) = Key::rw().attempts(['a', 'r', 's', 'w', 'l']);
     let token = key.enter(Ask::write(a)).token;
     for ask in [Ask::read(r), Ask::read(s), Ask::write(w), Ask::read(late)] {
         key.queue(ask);
@@ -36,8 +41,7 @@ fn downgrade_grants_readers_past_a_writer_only_with_reader_preference() {
         (Policy::Fair, &["a1"][..]),
         (Policy::ReaderPreference, &["a1", "r1"]),
     ] {
-        let mut key = Key::rw().policy(policy);
-        let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+        let (mut key, [a, w, r]) = Key::rw().policy(policy).attempts(['a', 'w', 'r']);
         let token = key.enter(Ask::write(a)).token;
         key.queue(Ask::write(w));
         key.queue(Ask::read(r));
@@ -48,16 +52,12 @@ fn downgrade_grants_readers_past_a_writer_only_with_reader_preference() {
 
 #[test]
 fn sole_reader_upgrades_once_while_others_wait() {
-    let mut key = Key::rw();
-    let (a, w) = (key.next('a'), key.next('w'));
+    let (mut key, [a, w]) = Key::rw().attempts(['a', 'w']);
     let token = key.enter(Ask::read(a)).token;
     key.queue(Ask::write(w));
     let token = converted(key.convert(a, token, Mode::Exclusive));
     let token = converted(key.convert(a, token, Mode::Shared));
-    assert_eq!(
-        key.convert(a, token, Mode::Exclusive),
-        ConvertReply::NotSoleHolder
-    );
+    not_sole(key.convert(a, token, Mode::Exclusive));
     key.release(w);
     let token = converted(key.convert(a, token, Mode::Exclusive));
     converted(key.convert(a, token, Mode::Shared));
@@ -65,8 +65,7 @@ fn sole_reader_upgrades_once_while_others_wait() {
 
 #[test]
 fn only_an_upgrade_while_others_wait_counts() {
-    let mut key = Key::rw();
-    let (a, w) = (key.next('a'), key.next('w'));
+    let (mut key, [a, w]) = Key::rw().attempts(['a', 'w']);
     let token = key.enter(Ask::read(a)).token;
     let token = converted(key.convert(a, token, Mode::Exclusive));
     key.queue(Ask::write(w));
@@ -76,37 +75,28 @@ fn only_an_upgrade_while_others_wait_counts() {
 
 #[test]
 fn upgrade_next_to_a_reader_is_refused() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     key.enter(Ask::read(a).lease(ms(10)));
     let token = key.enter(Ask::read(b)).token;
-    assert_eq!(
-        key.convert(b, token, Mode::Exclusive),
-        ConvertReply::NotSoleHolder
-    );
+    not_sole(key.convert(b, token, Mode::Exclusive));
     key.pass(ms(10));
     converted(key.convert(b, token, Mode::Exclusive));
 }
 
 #[test]
 fn offer_counts_as_a_holder() {
-    let mut key = Key::rw();
-    let (w, a, b) = (key.next('w'), key.next('a'), key.next('b'));
+    let (mut key, [w, a, b]) = Key::rw().attempts(['w', 'a', 'b']);
     key.enter(Ask::write(w));
     key.queue(Ask::read(a));
     key.queue(Ask::read(b));
     key.release(w);
     let token = key.inspect().token.expect("granted");
-    assert_eq!(
-        key.convert(a, token, Mode::Exclusive),
-        ConvertReply::NotSoleHolder
-    );
+    not_sole(key.convert(a, token, Mode::Exclusive));
 }
 
 #[test]
 fn duplicate_does_not_undo_a_later_conversion() {
-    let mut key = Key::rw();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::rw().attempts(['a']);
     let first = key.enter(Ask::write(a)).token;
     let second = converted(key.convert(a, first, Mode::Shared));
     let third = converted(key.convert(a, second, Mode::Exclusive));
@@ -118,16 +108,14 @@ fn duplicate_does_not_undo_a_later_conversion() {
 
 #[test]
 fn conversion_to_the_current_mode_changes_nothing() {
-    let mut key = Key::rw();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::rw().attempts(['a']);
     let token = key.enter(Ask::read(a)).token;
     assert_eq!(converted(key.convert(a, token, Mode::Shared)), token);
 }
 
 #[test]
 fn conversion_changes_one_hold() {
-    let mut key = Key::rw();
-    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (mut key, [one, two]) = Key::rw().nested();
     key.enter(Ask::write(one));
     let token = key.enter(Ask::write(two)).token;
     let next = converted(key.convert(one, token, Mode::Shared));
@@ -139,8 +127,8 @@ fn conversion_changes_one_hold() {
 
 #[test]
 fn release_of_the_write_hold_is_a_downgrade() {
-    let mut key = Key::rw();
-    let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    let (mut key, [write, read]) = Key::rw().nested();
+    let other = key.next('b');
     let token = key.enter(Ask::write(write)).token;
     key.enter(Ask::read(read));
     key.queue(Ask::read(other));
@@ -155,8 +143,7 @@ fn release_of_the_write_hold_is_a_downgrade() {
 
 #[test]
 fn expired_hold_or_mutex_is_not_converted() {
-    let mut key = Key::rw();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::rw().attempts(['a']);
     let token = key.enter(Ask::read(a).lease(ms(1))).token;
     key.pass(ms(1));
     assert_eq!(
@@ -165,8 +152,5 @@ fn expired_hold_or_mutex_is_not_converted() {
     );
     let mut key = Key::mutex();
     let token = key.enter(Ask::write(a)).token;
-    assert_eq!(
-        key.convert(a, token, Mode::Shared),
-        ConvertReply::NotSoleHolder
-    );
+    not_sole(key.convert(a, token, Mode::Shared));
 }

@@ -1,26 +1,22 @@
 //! Rules 12 and 13: duplicate, late and reordered commands.
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
-use leasehold_api::{
-    AcquireReply, EndReason, ForceMode, PollReply, Refused, ReleaseReply, RenewReply,
-};
+use leasehold_api::{AcquireReply, EndReason, ForceMode, PollReply, Refused, ReleaseReply};
 
-use crate::support::{Ask, Key, LEASE, ms, secs};
+use crate::support::{Ask, Key, ms, secs};
 
 #[test]
 fn acquire_after_its_release_is_stale() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).request(&key);
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
+    assert_eq!(key.not_held(a), EndReason::Unknown);
     assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
 #[test]
 fn contended_acquire_is_not_executed_again() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     let request = Ask::write(b).no_wait().request(&key);
     assert!(matches!(
@@ -33,10 +29,9 @@ fn contended_acquire_is_not_executed_again() {
 
 #[test]
 fn older_attempt_is_stale_and_changes_nothing() {
-    let mut key = Key::rw();
-    let (older, newer) = (key.next('a'), key.next('a'));
+    let (mut key, [older, newer]) = Key::rw().attempts(['a', 'a']);
     key.enter(Ask::read(newer));
-    assert_eq!(key.refused(Ask::read(older)), Refused::Stale);
+    key.refuses(Ask::read(older), Refused::Stale);
     assert_eq!(key.holding(), ["a2"]);
 }
 
@@ -46,12 +41,9 @@ fn release_of_a_later_sequence_makes_the_ones_before_it_stale() {
     let mut key = Key::mutex();
     let earlier = [(); 3].map(|()| key.next('a'));
     let later = key.next('a');
-    assert_eq!(
-        key.release(later),
-        ReleaseReply::NotHeld(EndReason::Unknown)
-    );
+    assert_eq!(key.not_held(later), EndReason::Unknown);
     for attempt in earlier {
-        assert_eq!(key.refused(Ask::write(attempt)), Refused::Stale);
+        key.refuses(Ask::write(attempt), Refused::Stale);
     }
     let next = key.next('a');
     key.enter(Ask::write(next));
@@ -59,8 +51,7 @@ fn release_of_a_later_sequence_makes_the_ones_before_it_stale() {
 
 #[test]
 fn retry_of_a_live_attempt_has_one_effect() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let (hold, wait) = (Ask::write(a).request(&key), Ask::write(b).request(&key));
     for _ in 0..3 {
         assert!(matches!(
@@ -74,13 +65,12 @@ fn retry_of_a_live_attempt_has_one_effect() {
         key.release(a),
         ReleaseReply::Released { holds_left: 0, .. }
     ));
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Released));
+    assert_eq!(key.not_held(a), EndReason::Released);
 }
 
 #[test]
 fn delivery_window_includes_its_bounds() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).deliver_in(secs(1)).request(&key);
     let beyond = Ask::write(a)
         .deliver_in(DELIVERY_WINDOW + ms(1))
@@ -104,8 +94,7 @@ fn delivery_window_includes_its_bounds() {
 
 #[test]
 fn watermark_outlives_every_copy() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     key.deliver(request.clone());
     key.release(a);
@@ -120,21 +109,19 @@ fn watermark_outlives_every_copy() {
 
 #[test]
 fn watermark_lasts_twice_the_delivery_window() {
-    let mut key = Key::mutex();
-    let (old, new, other) = (key.next('a'), key.next('a'), key.next('b'));
+    let (mut key, [old, new, other]) = Key::mutex().attempts(['a', 'a', 'b']);
     key.enter(Ask::write(new));
     key.release(new);
     key.enter(Ask::write(other).lease(secs(3_000)));
     key.pass(DELIVERY_WINDOW * 2 - ms(1));
-    assert_eq!(key.clone().refused(Ask::write(old)), Refused::Stale);
+    key.clone().refuses(Ask::write(old), Refused::Stale);
     key.pass(ms(1));
     key.held(Ask::write(old));
 }
 
 #[test]
 fn retry_that_only_reports_renews_the_watermark() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a).lease(secs(20)));
     key.pass(secs(15));
     let retry = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
@@ -148,8 +135,7 @@ fn retry_that_only_reports_renews_the_watermark() {
 
 #[test]
 fn copy_of_a_stale_acquire_stays_stale() {
-    let mut key = Key::mutex();
-    let (old, new) = (key.next('a'), key.next('a'));
+    let (mut key, [old, new]) = Key::mutex().attempts(['a', 'a']);
     key.release(new);
     key.pass(secs(15));
     let request = Ask::write(old).deliver_in(DELIVERY_WINDOW).request(&key);
@@ -164,10 +150,9 @@ fn copy_of_a_stale_acquire_stays_stale() {
 
 #[test]
 fn poll_and_renewal_of_an_unknown_operation_create_nothing() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.lost(a), EndReason::Unknown);
     assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
     key.enter(Ask::write(a));
 }
@@ -178,43 +163,34 @@ fn end_reason_is_reported_while_known() {
     assert_eq!(key.release(b), ReleaseReply::Left);
     assert_eq!(key.poll(b), PollReply::Gone(EndReason::Released));
     key.release(a);
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Released));
+    assert_eq!(key.lost(a), EndReason::Released);
     key.pass(DELIVERY_WINDOW * 2);
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
+    assert_eq!(key.not_held(a), EndReason::Unknown);
 }
 
 #[test]
 fn refusal_changes_no_holder() {
-    let mut key = Key::rw();
-    let [a, again, up] = [(); 3].map(|()| key.next_of('a', 1));
+    let (mut key, [a, again, up]) = Key::rw().nested();
     key.enter(Ask::read(a).lease(secs(1)));
     let before = key.inspect();
-    assert_eq!(
-        key.refused(Ask::read(again).limits(1, 10, 10)),
-        Refused::HoldLimit
-    );
-    assert_eq!(key.refused(Ask::write(up)), Refused::WouldDeadlock);
+    key.refuses(Ask::read(again).limits(1, 10, 10), Refused::HoldLimit);
+    key.refuses(Ask::write(up), Refused::WouldDeadlock);
     assert_eq!(key.inspect(), before);
 }
 
 #[test]
 fn watermark_keeps_the_reason_of_its_own_sequence() {
-    let mut key = Key::semaphore(2);
-    let (first, second) = (key.next('a'), key.next('a'));
+    let (mut key, [first, second]) = Key::semaphore(2).attempts(['a', 'a']);
     key.enter(Ask::permits(first, 1));
     let token = key.enter(Ask::permits(second, 1)).token;
     key.force(&[token], ForceMode::Now);
     key.release(first);
-    assert_eq!(
-        key.renew(second, LEASE),
-        RenewReply::Lost(EndReason::Forced)
-    );
+    assert_eq!(key.lost(second), EndReason::Forced);
 }
 
 #[test]
 fn expired_watermark_takes_no_space() {
-    let mut key = Key::semaphore(2);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(2).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1));
     key.pass(DELIVERY_WINDOW * 2);
     key.enter(Ask::permits(b, 1));

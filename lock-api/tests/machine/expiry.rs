@@ -1,13 +1,12 @@
 //! Rule 4, expiry per owner, and the spec of a key.
 
-use leasehold_api::{EndReason, LockSpec, Policy, Refused, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, LockSpec, Policy, Refused};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
 #[test]
 fn short_lease_does_not_shorten_another() {
-    let mut key = Key::rw();
-    let (long, short, writer) = (key.next('l'), key.next('s'), key.next('w'));
+    let (mut key, [long, short, writer]) = Key::rw().attempts(['l', 's', 'w']);
     key.enter(Ask::read(long).lease(secs(20)));
     key.enter(Ask::read(short).lease(secs(1)));
     key.pass(secs(1));
@@ -17,8 +16,7 @@ fn short_lease_does_not_shorten_another() {
 
 #[test]
 fn dead_reader_blocks_only_for_its_own_lease() {
-    let mut key = Key::rw();
-    let (dead, live, writer) = (key.next('d'), key.next('l'), key.next('w'));
+    let (mut key, [dead, live, writer]) = Key::rw().attempts(['d', 'l', 'w']);
     key.enter(Ask::read(dead).lease(secs(1)));
     key.enter(Ask::read(live).lease(secs(20)));
     key.queue(Ask::write(writer));
@@ -31,49 +29,43 @@ fn dead_reader_blocks_only_for_its_own_lease() {
 
 #[test]
 fn renewal_extends_only_its_owner() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     key.enter(Ask::read(a).lease(secs(2)));
     key.enter(Ask::read(b).lease(secs(2)));
     key.pass(secs(1));
     key.renew(a, LEASE);
     key.pass(secs(1));
     assert_eq!(key.holding(), ["a1"]);
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Expired));
+    assert_eq!(key.lost(b), EndReason::Expired);
 }
 
 #[test]
 fn renewal_never_shortens() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a).lease(secs(20)));
-    let RenewReply::Renewed { remaining, .. } = key.renew(a, secs(1)) else {
-        panic!("not renewed");
-    };
+    let (_, remaining) = key.renewed(a, secs(1));
     assert_eq!(remaining, secs(20));
 }
 
 #[test]
 fn renewal_never_creates_or_revives_a_holder() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
+    assert_eq!(key.lost(a), EndReason::Unknown);
     key.enter(Ask::write(b).lease(ms(10)));
     key.pass(ms(10));
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Expired));
-    assert_eq!(key.renew(b, LEASE), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.lost(b), EndReason::Expired);
+    assert_eq!(key.lost(b), EndReason::Unknown);
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
 #[test]
 fn late_release_spares_the_next_holder() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(1)));
     key.pass(secs(1));
     key.enter(Ask::write(b));
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Unknown));
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Released));
+    assert_eq!(key.not_held(a), EndReason::Unknown);
+    assert_eq!(key.not_held(a), EndReason::Released);
     assert_eq!(key.holding(), ["b1"]);
 }
 
@@ -84,26 +76,19 @@ fn release_by_another_owner_releases_nothing() {
     key.enter(Ask::write(a));
     let mut thief = a;
     thief.owner = leasehold_api::OwnerId::from_u64(8);
-    assert_eq!(
-        key.release(thief),
-        ReleaseReply::NotHeld(EndReason::Unknown)
-    );
+    assert_eq!(key.not_held(thief), EndReason::Unknown);
     thief = key.next_of('b', 7);
-    assert_eq!(
-        key.release(thief),
-        ReleaseReply::NotHeld(EndReason::Unknown)
-    );
+    assert_eq!(key.not_held(thief), EndReason::Unknown);
     assert_eq!(key.holding(), ["a1"]);
 }
 
 #[test]
 fn idle_key_takes_another_spec_and_a_busy_key_refuses_it() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a).lease(secs(1)));
     key.spec = LockSpec::rw_lock();
     let lives_with = LockSpec::mutex();
-    assert_eq!(key.refused(Ask::read(b)), Refused::Mismatch { lives_with });
+    key.refuses(Ask::read(b), Refused::Mismatch { lives_with });
     key.pass(secs(1));
     key.enter(Ask::read(c));
     assert_eq!(key.inspect().spec, Some(LockSpec::rw_lock()));
@@ -117,24 +102,19 @@ fn other_policy_capacity_or_waiter_lease_is_a_mismatch() {
         five.with_policy(Policy::Barging).expect("valid"),
         five.with_waiter_lease(secs(6)).expect("valid"),
     ];
-    let mut key = Key::of(five);
-    let a = key.next('a');
+    let (mut key, [a]) = Key::of(five).attempts(['a']);
     key.enter(Ask::permits(a, 1));
     for other in others {
         key.spec = other;
         let b = key.next('b');
         let lives_with = five;
-        assert_eq!(
-            key.refused(Ask::permits(b, 1)),
-            Refused::Mismatch { lives_with }
-        );
+        key.refuses(Ask::permits(b, 1), Refused::Mismatch { lives_with });
     }
 }
 
 #[test]
 fn waiter_alone_keeps_the_spec() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.set_reach('b', leasehold_api::machine::Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
@@ -142,5 +122,5 @@ fn waiter_alone_keeps_the_spec() {
     assert_eq!(key.waiting(), ["b1"], "an unreachable waiter and no holder");
     key.spec = LockSpec::rw_lock();
     let lives_with = LockSpec::mutex();
-    assert_eq!(key.refused(Ask::read(c)), Refused::Mismatch { lives_with });
+    key.refuses(Ask::read(c), Refused::Mismatch { lives_with });
 }

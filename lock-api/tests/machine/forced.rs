@@ -1,23 +1,19 @@
 //! Forced releases.
 
 use leasehold_api::machine::Payload;
-use leasehold_api::{EndReason, ForceMode, ForceReply, PollReply, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, ForceMode, ForceReply, PollReply, ReleaseReply};
 
 use crate::support::{Ask, Key, LEASE, id, secs};
 
 #[test]
 fn revoked_holder_keeps_its_lease_and_cannot_renew() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let token = key.enter(Ask::write(a).lease(secs(3))).token;
     key.queue(Ask::write(b));
-    assert_eq!(
-        key.force(&[token], ForceMode::Revoke),
-        ForceReply::Forced { holders: 1 }
-    );
+    assert_eq!(key.forced(token, ForceMode::Revoke), 1);
     assert_eq!(key.messages[0].to, a.session);
     assert_eq!(key.messages[0].payload, Payload::Revoked { sequence: 1 });
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Forced));
+    assert_eq!(key.lost(a), EndReason::Forced);
     assert!(
         matches!(key.poll(b), PollReply::Queued(_)),
         "exclusion holds"
@@ -28,8 +24,7 @@ fn revoked_holder_keeps_its_lease_and_cannot_renew() {
 
 #[test]
 fn revoked_holder_can_release() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
     key.force(&[token], ForceMode::Revoke);
@@ -39,8 +34,7 @@ fn revoked_holder_can_release() {
 
 #[test]
 fn nothing_extends_a_revoked_holder() {
-    let mut key = Key::rw();
-    let writer = key.next('w');
+    let (mut key, [writer]) = Key::rw().attempts(['w']);
     key.enter(Ask::write(writer));
     let (one, between, two) = (key.next_of('a', 1), key.next('v'), key.next_of('a', 1));
     let until = key.at().saturating_add(secs(2));
@@ -67,50 +61,38 @@ fn nothing_extends_a_revoked_holder() {
 
 #[test]
 fn now_removes_the_holder_and_grants_to_the_next() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
-    assert_eq!(
-        key.force(&[token], ForceMode::Now),
-        ForceReply::Forced { holders: 1 }
-    );
+    assert_eq!(key.forced(token, ForceMode::Now), 1);
     assert_eq!(key.granted(), [id(b)]);
     assert_eq!(key.poll(a), PollReply::Gone(EndReason::Forced));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Forced));
-    assert_eq!(key.release(a), ReleaseReply::NotHeld(EndReason::Forced));
+    assert_eq!(key.lost(a), EndReason::Forced);
+    assert_eq!(key.not_held(a), EndReason::Forced);
     assert_eq!(key.holding(), ["b1"]);
 }
 
 #[test]
 fn later_epoch_is_not_affected() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let seen = key.enter(Ask::write(a)).token;
     key.release(a);
     key.enter(Ask::write(b));
     for how in [ForceMode::Revoke, ForceMode::Now] {
         assert_eq!(key.force(&[seen], how), ForceReply::WrongEpoch);
     }
-    assert!(matches!(key.renew(b, LEASE), RenewReply::Renewed { .. }));
+    key.renewed(b, LEASE);
 }
 
 #[test]
 fn readers_of_the_epoch_and_named_permits_are_removed() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     key.enter(Ask::read(a));
     let token = key.enter(Ask::read(b)).token;
-    assert_eq!(
-        key.force(&[token], ForceMode::Now),
-        ForceReply::Forced { holders: 2 }
-    );
+    assert_eq!(key.forced(token, ForceMode::Now), 2);
     let mut key = Key::semaphore(3);
     let token = key.enter(Ask::permits(a, 1)).token;
     key.enter(Ask::permits(b, 1));
-    assert_eq!(
-        key.force(&[token], ForceMode::Now),
-        ForceReply::Forced { holders: 1 }
-    );
+    assert_eq!(key.forced(token, ForceMode::Now), 1);
     assert_eq!(key.holding(), ["b1"]);
 }

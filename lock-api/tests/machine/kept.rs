@@ -1,14 +1,13 @@
 //! Rule 14: how long a state is kept.
 
 use leasehold_api::bounds::TOKEN_RETENTION;
-use leasehold_api::{EndReason, InspectReply, PollReply, RenewReply};
+use leasehold_api::{EndReason, InspectReply, PollReply};
 
 use crate::support::{Ask, Key, LEASE, START, WAITER_LEASE, ms, secs};
 
 #[test]
 fn token_outlives_the_last_holder() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let token = key.enter(Ask::write(a).lease(secs(1))).token;
     key.release(a);
     key.pass(TOKEN_RETENTION);
@@ -23,8 +22,7 @@ fn token_outlives_the_last_holder() {
 
 #[test]
 fn renewals_and_polls_extend_the_stored_end() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(1)));
     key.renew(a, secs(3_000));
     assert!(key.state.stored_end() >= key.at().saturating_add(secs(3_000) + TOKEN_RETENTION));
@@ -40,21 +38,19 @@ fn renewals_and_polls_extend_the_stored_end() {
 
 #[test]
 fn state_past_its_stored_end_is_empty() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a).lease(secs(1)));
     key.now = key.state.stored_end().as_micros() - 1;
     assert!(key.inspect().token.is_some());
     key.now += 1;
     assert_eq!(key.inspect(), InspectReply::default());
-    assert_eq!(key.renew(a, secs(1)), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.lost(a), EndReason::Unknown);
     assert_eq!(key.poll(a), PollReply::Gone(EndReason::Unknown));
 }
 
 #[test]
 fn inspection_changes_nothing_and_omits_expired_entries() {
-    let mut key = Key::rw();
-    let (a, b, w) = (key.next('a'), key.next('b'), key.next('w'));
+    let (mut key, [a, b, w]) = Key::rw().attempts(['a', 'b', 'w']);
     key.enter(Ask::read(a).lease(secs(1)));
     key.enter(Ask::read(b).lease(secs(2)));
     key.queue(Ask::write(w));
@@ -73,8 +69,7 @@ fn inspection_changes_nothing_and_omits_expired_entries() {
 
 #[test]
 fn inspection_shows_no_spec_of_a_free_key() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a));
     assert_eq!(key.inspect().spec, Some(key.spec));
     key.release(a);
@@ -83,8 +78,7 @@ fn inspection_shows_no_spec_of_a_free_key() {
 
 #[test]
 fn inspection_lists_holders_by_time_left_and_waiters_in_order() {
-    let mut key = Key::rw();
-    let ops = ['a', 'b', 'w', 'x'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::rw().attempts(['a', 'b', 'w', 'x']);
     key.enter(Ask::read(ops[0]).lease(secs(9)));
     key.enter(Ask::read(ops[1]).lease(secs(4)));
     key.queue(Ask::write(ops[2]));

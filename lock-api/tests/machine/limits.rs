@@ -6,18 +6,14 @@ use crate::support::{Ask, Key, secs};
 
 #[test]
 fn full_queue_drops_expired_waiters_first() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a));
     let head = key.next('h');
     key.queue(Ask::write(head));
     let dead = key.next('d');
     key.queue(Ask::write(dead));
     let late = key.next('l');
-    assert_eq!(
-        key.refused(Ask::write(late).limits(32, 2, 10)),
-        Refused::QueueFull
-    );
+    key.refuses(Ask::write(late).limits(32, 2, 10), Refused::QueueFull);
     key.pass(secs(4));
     key.poll(head);
     key.pass(secs(1));
@@ -29,20 +25,15 @@ fn full_queue_drops_expired_waiters_first() {
 
 #[test]
 fn limits_bind_their_own_attempt() {
-    let mut key = Key::rw();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::rw().attempts(['a', 'b', 'c']);
     key.enter(Ask::read(a).limits(1, 0, 1));
-    assert_eq!(
-        key.refused(Ask::read(b).limits(1, 0, 1)),
-        Refused::HoldersFull
-    );
+    key.refuses(Ask::read(b).limits(1, 0, 1), Refused::HoldersFull);
     key.enter(Ask::read(c));
 }
 
 #[test]
 fn expired_holder_does_not_count() {
-    let mut key = Key::semaphore(5);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(5).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1).lease(secs(1)));
     key.pass(secs(1));
     key.enter(Ask::permits(b, 1).limits(1, 0, 1));
@@ -50,12 +41,8 @@ fn expired_holder_does_not_count() {
 
 #[test]
 fn waiter_limit_of_zero_refuses_waiters() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
-    assert_eq!(
-        key.refused(Ask::write(b).limits(1, 0, 1)),
-        Refused::QueueFull
-    );
+    key.refuses(Ask::write(b).limits(1, 0, 1), Refused::QueueFull);
     assert_eq!(key.waiting(), Vec::<String>::new());
 }

@@ -33,8 +33,7 @@ fn shown(key: &Key) -> Option<(FencingToken, u32, String)> {
 
 #[test]
 fn higher_version_replaces_and_a_copy_does_not() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let token = key.enter(Ask::write(a)).token;
     let first = noted(&mut key, a, 1, "one", secs(60));
     assert_eq!((first.token, first.kept_for), (token, secs(60)));
@@ -51,8 +50,7 @@ fn higher_version_replaces_and_a_copy_does_not() {
 
 #[test]
 fn only_a_live_hold_leaves_a_note() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     assert_eq!(lost(&mut key, a), (EndReason::Unknown, None));
     let end = key.enter(Ask::write(a).lease(secs(1))).remaining;
     key.queue(Ask::write(b));
@@ -76,8 +74,7 @@ fn only_a_live_hold_leaves_a_note() {
 
 #[test]
 fn note_of_a_later_epoch_wins_whatever_its_version() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     noted(&mut key, a, 9, "a", secs(3_600));
     key.release(a);
@@ -92,8 +89,7 @@ fn note_of_a_later_epoch_wins_whatever_its_version() {
 
 #[test]
 fn note_that_is_not_kept_ends_with_its_epoch() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(5)));
     noted(&mut key, a, 1, "a", NONE);
     key.pass(secs(3));
@@ -109,8 +105,7 @@ fn note_that_is_not_kept_ends_with_its_epoch() {
 
 #[test]
 fn kept_note_outlives_its_epoch_and_the_token() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let token = key.enter(Ask::write(a)).token;
     noted(&mut key, a, 1, "a", MAX_NOTE_KEEP);
     let written = key.now;
@@ -130,8 +125,7 @@ fn kept_note_outlives_its_epoch_and_the_token() {
 
 #[test]
 fn note_lives_as_long_as_its_token() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a).lease(secs(1)));
     noted(&mut key, a, 1, "a", NONE);
     key.now = key.state.stored_end().as_micros() - 1;
@@ -142,8 +136,7 @@ fn note_lives_as_long_as_its_token() {
 
 #[test]
 fn conversion_starts_an_epoch_for_notes_too() {
-    let mut key = Key::rw();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::rw().attempts(['a']);
     let token = key.enter(Ask::write(a)).token;
     noted(&mut key, a, 5, "wrote", NONE);
     key.convert(a, token, Mode::Shared);
@@ -153,8 +146,7 @@ fn conversion_starts_an_epoch_for_notes_too() {
 
 #[test]
 fn readers_share_the_versions_of_their_epoch() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     key.enter(Ask::read(a));
     key.enter(Ask::read(b));
     noted(&mut key, a, 2, "a", NONE);
@@ -164,8 +156,7 @@ fn readers_share_the_versions_of_their_epoch() {
 
 #[test]
 fn permits_note_under_their_own_tokens() {
-    let mut key = Key::semaphore(2);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(2).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1));
     key.enter(Ask::permits(b, 1));
     noted(&mut key, a, 7, "older", secs(5));
@@ -175,8 +166,7 @@ fn permits_note_under_their_own_tokens() {
 
 #[test]
 fn revoked_holder_leaves_notes_until_it_expires() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let token = key.enter(Ask::write(a)).token;
     key.force(&[token], ForceMode::Revoke);
     noted(&mut key, a, 1, "a", secs(5));
@@ -190,8 +180,7 @@ fn revoked_holder_leaves_notes_until_it_expires() {
 
 #[test]
 fn late_copy_after_the_state_has_ended_does_nothing() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a));
     noted(&mut key, a, 1, "a", secs(60));
     key.now = key.state.stored_end().as_micros();
@@ -201,8 +190,7 @@ fn late_copy_after_the_state_has_ended_does_nothing() {
 
 #[test]
 fn bounds_of_a_note() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let note = |bytes: usize, keep| Note::new(name(), a, 1, vec![7; bytes], keep);
     assert!(note(MAX_NOTE_BYTES, MAX_NOTE_KEEP).is_ok());
     let refused = note(MAX_NOTE_BYTES + 1, NONE).expect_err("too long");

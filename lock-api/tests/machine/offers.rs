@@ -19,15 +19,14 @@ fn first_remaining(key: &Key) -> Duration {
 
 #[test]
 fn offer_expires_with_its_waiter() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
     key.pass(secs(2));
     key.release(a);
     key.pass(secs(3));
     key.enter(Ask::write(c));
-    assert_eq!(key.renew(b, secs(30)), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.lost(b), EndReason::Unknown);
 }
 
 #[test]
@@ -35,16 +34,13 @@ fn renewal_confirms_an_offer() {
     let (mut key, a, b) = Key::awaited();
     key.release(a);
     key.pass(secs(4));
-    let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(30)) else {
-        panic!("not granted");
-    };
+    let (_, remaining) = key.renewed(b, secs(30));
     assert_eq!(remaining, secs(30));
 }
 
 #[test]
 fn offer_expires_at_the_wait_deadline() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     let until = key.at().saturating_add(secs(1));
     key.queue(Ask::write(b).until(until));
@@ -62,8 +58,7 @@ fn offer_lasts_for_the_lease_and_at_least_two_poll_intervals() {
         (secs(3_600), secs(59)), // the waiter arrived a second before
     ];
     for (lease, expected) in cases {
-        let mut key = patient();
-        let (a, b) = (key.next('a'), key.next('b'));
+        let (mut key, [a, b]) = patient().attempts(['a', 'b']);
         key.enter(Ask::write(a));
         key.queue(Ask::write(b).lease(lease));
         key.pass(secs(1));
@@ -75,8 +70,7 @@ fn offer_lasts_for_the_lease_and_at_least_two_poll_intervals() {
 #[test]
 fn offer_lasts_for_two_poll_intervals_of_a_short_waiter_lease() {
     let spec = LockSpec::mutex().with_waiter_lease(Duration::from_micros(10_001));
-    let mut key = Key::of(spec.expect("valid"));
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::of(spec.expect("valid")).attempts(['a', 'b']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b).lease(ms(1)));
     key.release(a);
@@ -85,8 +79,7 @@ fn offer_lasts_for_two_poll_intervals_of_a_short_waiter_lease() {
 
 #[test]
 fn own_poll_and_duplicates_keep_the_end_of_the_offer() {
-    let mut key = patient();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = patient().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(5)));
     let ask = Ask::write(b).lease(secs(3)).deliver_in(secs(10));
     key.queue(ask);
@@ -106,8 +99,7 @@ fn own_poll_and_duplicates_keep_the_end_of_the_offer() {
 /// time, and would never get its turn (L2).
 #[test]
 fn waiter_that_misses_its_notification_confirms_after_its_next_poll() {
-    let mut key = patient();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = patient().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     let queued = key.queue(Ask::write(b).lease(ms(100)));
     key.release(a);
@@ -123,22 +115,18 @@ fn waiter_that_misses_its_notification_confirms_after_its_next_poll() {
 /// offer, and the next holder gets in meanwhile (S2).
 #[test]
 fn confirmation_never_shortens_an_offer() {
-    let mut key = patient();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = patient().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b).lease(secs(1)));
     key.release(a);
     key.pass(ms(50));
-    let RenewReply::Renewed { remaining, .. } = key.renew(b, secs(1)) else {
-        panic!("not granted");
-    };
+    let (_, remaining) = key.renewed(b, secs(1));
     assert_eq!(remaining, ms(1_950));
 }
 
 #[test]
 fn waiters_that_die_after_their_grants_cost_two_poll_intervals_each() {
-    let mut key = patient();
-    let a = key.next('a');
+    let (mut key, [a]) = patient().attempts(['a']);
     key.enter(Ask::write(a));
     let mut queue: Vec<_> = (0..9).map(|_| key.next('w')).collect();
     for waiter in &queue {
@@ -148,10 +136,7 @@ fn waiters_that_die_after_their_grants_cost_two_poll_intervals_each() {
     let live = queue.pop().expect("the last one");
     let mut waited = Duration::ZERO;
     for dead in queue {
-        assert!(matches!(
-            key.renew(dead, secs(1)),
-            RenewReply::Renewed { .. }
-        ));
+        key.renewed(dead, secs(1));
         key.pass(ms(1_999));
         assert!(matches!(key.poll(live), PollReply::Queued(_)));
         key.pass(ms(1));
@@ -164,8 +149,7 @@ fn waiters_that_die_after_their_grants_cost_two_poll_intervals_each() {
 
 #[test]
 fn dead_waiters_cost_one_waiter_lease_together() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a));
     for _ in 0..100 {
         let dead = key.next('d');
@@ -184,8 +168,7 @@ fn dead_waiters_cost_one_waiter_lease_together() {
 
 #[test]
 fn released_offer_goes_to_the_next_waiter() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));
     key.queue(Ask::write(c));
@@ -199,8 +182,7 @@ fn released_offer_goes_to_the_next_waiter() {
 
 #[test]
 fn any_command_continues_a_large_grant() {
-    let mut key = Key::rw();
-    let writer = key.next('w');
+    let (mut key, [writer]) = Key::rw().attempts(['w']);
     key.enter(Ask::write(writer));
     let budget = SETTLE_BUDGET as usize;
     let readers: Vec<_> = (0..budget + 10).map(|_| key.next('r')).collect();

@@ -6,8 +6,7 @@ use crate::support::{Ask, Key, id};
 
 #[test]
 fn fair_mutex_grants_in_order_and_notifies_only_the_next() {
-    let mut key = Key::mutex();
-    let ops = [key.next('a'), key.next('b'), key.next('c')];
+    let (mut key, ops) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(ops[0]));
     assert_eq!(key.queue(Ask::write(ops[1])).ahead, 0);
     assert_eq!(key.queue(Ask::write(ops[2])).ahead, 1);
@@ -19,8 +18,7 @@ fn fair_mutex_grants_in_order_and_notifies_only_the_next() {
 
 #[test]
 fn newcomer_overtakes_no_waiter() {
-    let mut key = Key::semaphore(3);
-    let (a, big, small) = (key.next('a'), key.next('b'), key.next('s'));
+    let (mut key, [a, big, small]) = Key::semaphore(3).attempts(['a', 'b', 's']);
     key.enter(Ask::permits(a, 1));
     key.queue(Ask::permits(big, 3));
     key.held(Ask::permits(small, 1));
@@ -35,8 +33,7 @@ fn newcomer_overtakes_no_waiter() {
 
 #[test]
 fn adjacent_readers_are_granted_together() {
-    let mut key = Key::rw();
-    let ops = ['w', 'a', 'b', 'x', 'c'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::rw().attempts(['w', 'a', 'b', 'x', 'c']);
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::read(ops[1]));
     key.queue(Ask::read(ops[2]));
@@ -49,8 +46,7 @@ fn adjacent_readers_are_granted_together() {
 
 #[test]
 fn release_of_the_head_waiter_grants_to_the_next() {
-    let mut key = Key::rw();
-    let (r, w, s) = (key.next('r'), key.next('w'), key.next('s'));
+    let (mut key, [r, w, s]) = Key::rw().attempts(['r', 'w', 's']);
     key.enter(Ask::read(r));
     key.queue(Ask::write(w));
     key.queue(Ask::read(s));
@@ -60,8 +56,7 @@ fn release_of_the_head_waiter_grants_to_the_next() {
 
 #[test]
 fn any_command_settles_the_key() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a).lease(crate::support::secs(1)));
     key.queue(Ask::write(b));
     key.pass(crate::support::secs(1));
@@ -74,8 +69,7 @@ fn any_command_settles_the_key() {
 
 #[test]
 fn granted_poll_sends_no_notification() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(crate::support::secs(1)));
     key.queue(Ask::write(b));
     key.pass(crate::support::secs(1));
@@ -85,8 +79,9 @@ fn granted_poll_sends_no_notification() {
 
 #[test]
 fn reader_preference_lets_readers_overtake_writers() {
-    let mut key = Key::rw().policy(Policy::ReaderPreference);
-    let (a, w, r) = (key.next('a'), key.next('w'), key.next('r'));
+    let (mut key, [a, w, r]) = Key::rw()
+        .policy(Policy::ReaderPreference)
+        .attempts(['a', 'w', 'r']);
     key.enter(Ask::read(a));
     key.queue(Ask::write(w));
     key.enter(Ask::read(r));
@@ -98,8 +93,9 @@ fn reader_preference_lets_readers_overtake_writers() {
 
 #[test]
 fn reader_preference_grants_queued_readers_first() {
-    let mut key = Key::rw().policy(Policy::ReaderPreference);
-    let ops = ['a', 'w', 'r', 'v', 's'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::rw()
+        .policy(Policy::ReaderPreference)
+        .attempts(['a', 'w', 'r', 'v', 's']);
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::write(ops[1]));
     key.queue(Ask::read(ops[2]));
@@ -111,8 +107,9 @@ fn reader_preference_grants_queued_readers_first() {
 
 #[test]
 fn writer_preference_grants_queued_writers_first() {
-    let mut key = Key::rw().policy(Policy::WriterPreference);
-    let ops = ['a', 'r', 'w', 'v', 's'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::rw()
+        .policy(Policy::WriterPreference)
+        .attempts(['a', 'r', 'w', 'v', 's']);
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::read(ops[1]));
     key.queue(Ask::write(ops[2]));
@@ -128,8 +125,7 @@ fn writer_preference_grants_queued_writers_first() {
 
 #[test]
 fn waiter_is_overtaken_only_by_waiters_ahead() {
-    let mut key = Key::semaphore(2);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(2).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1));
     key.enter(Ask::permits(b, 1));
     let ahead = [key.next('c'), key.next('d')];

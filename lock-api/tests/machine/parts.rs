@@ -8,8 +8,7 @@ use crate::support::{Ask, Key, ms, session};
 
 /// A key with one holder and one waiter.
 fn one_waiter(spec: LockSpec, mode: fn(leasehold_api::Operation) -> Ask) -> StateParts {
-    let mut key = Key::of(spec);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::of(spec).attempts(['a', 'b']);
     key.enter(mode(a));
     key.queue(mode(b));
     key.state.to_parts()

@@ -1,13 +1,12 @@
 //! Rule 5: several holds of one owner.
 
-use leasehold_api::{EndReason, Mode, Refused, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, Mode, Refused, ReleaseReply};
 
-use crate::support::{Ask, Key, LEASE, ms, secs};
+use crate::support::{Ask, Key, ms, secs};
 
 #[test]
 fn holds_are_counted_and_released_in_any_order() {
-    let mut key = Key::mutex();
-    let ops = [(); 3].map(|()| key.next_of('a', 1));
+    let (mut key, ops) = Key::mutex().nested::<3>();
     for (n, op) in (1..).zip(ops) {
         assert_eq!(key.enter(Ask::write(op)).holds, n);
     }
@@ -19,7 +18,7 @@ fn holds_are_counted_and_released_in_any_order() {
             (holds_left, holder.expect("held").mode),
             (left, Mode::Exclusive)
         );
-        assert_eq!(key.release(op), ReleaseReply::NotHeld(EndReason::Unknown));
+        assert_eq!(key.not_held(op), EndReason::Unknown);
     }
     let other = key.next('b');
     key.held(Ask::write(other));
@@ -35,8 +34,7 @@ fn holds_are_counted_and_released_in_any_order() {
 
 #[test]
 fn nested_holds_share_a_token() {
-    let mut key = Key::mutex();
-    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (mut key, [one, two]) = Key::mutex().nested();
     assert_eq!(
         key.enter(Ask::write(one)).token,
         key.enter(Ask::write(two)).token
@@ -53,8 +51,7 @@ fn owner_is_read_with_its_session() {
 
 #[test]
 fn shorter_inner_lease_shortens_nothing() {
-    let mut key = Key::mutex();
-    let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (mut key, [outer, inner]) = Key::mutex().nested();
     key.enter(Ask::write(outer).lease(secs(20)));
     assert_eq!(
         key.enter(Ask::write(inner).lease(secs(1))).remaining,
@@ -67,34 +64,23 @@ fn shorter_inner_lease_shortens_nothing() {
 
 #[test]
 fn all_holds_of_an_owner_expire_together() {
-    let mut key = Key::mutex();
-    let (outer, inner) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (mut key, [outer, inner]) = Key::mutex().nested();
     key.enter(Ask::write(outer).lease(secs(1)));
     key.enter(Ask::write(inner).lease(secs(2)));
     key.pass(secs(2));
-    assert_eq!(
-        key.renew(outer, LEASE),
-        RenewReply::Lost(EndReason::Expired)
-    );
-    assert_eq!(
-        key.renew(inner, LEASE),
-        RenewReply::Lost(EndReason::Unknown)
-    );
+    assert_eq!(key.lost(outer), EndReason::Expired);
+    assert_eq!(key.lost(inner), EndReason::Unknown);
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
 #[test]
 fn hold_limit_binds_its_own_attempt() {
-    let mut key = Key::mutex();
-    let ops = [(); 3].map(|()| key.next_of('a', 1));
+    let (mut key, ops) = Key::mutex().nested::<3>();
     key.enter(Ask::write(ops[0]));
     key.enter(Ask::write(ops[1]).limits(2, 10, 10));
     let before = key.inspect();
     key.pass(ms(10));
-    assert_eq!(
-        key.refused(Ask::write(ops[2]).limits(2, 10, 10)),
-        Refused::HoldLimit
-    );
+    key.refuses(Ask::write(ops[2]).limits(2, 10, 10), Refused::HoldLimit);
     let after = key.inspect();
     assert_eq!(after.holders[0].holds, 2);
     assert_eq!(
@@ -121,8 +107,8 @@ fn reader_re_enters_past_a_waiting_writer() {
 
 #[test]
 fn writer_that_reads_stays_exclusive() {
-    let mut key = Key::rw();
-    let (write, read, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    let (mut key, [write, read]) = Key::rw().nested();
+    let other = key.next('b');
     key.enter(Ask::write(write));
     key.enter(Ask::read(read));
     key.held(Ask::read(other));
@@ -131,18 +117,17 @@ fn writer_that_reads_stays_exclusive() {
 
 #[test]
 fn write_by_a_reader_would_deadlock() {
-    let mut key = Key::rw();
-    let [read, write, more] = [(); 3].map(|()| key.next_of('a', 1));
+    let (mut key, [read, write, more]) = Key::rw().nested();
     key.enter(Ask::read(read));
-    assert_eq!(key.refused(Ask::write(write)), Refused::WouldDeadlock);
+    key.refuses(Ask::write(write), Refused::WouldDeadlock);
     assert_eq!(key.waiting(), Vec::<String>::new(), "never queued");
     key.enter(Ask::read(more));
 }
 
 #[test]
 fn owner_weighs_as_much_as_its_strongest_hold() {
-    let mut key = Key::rw();
-    let (one, two, other) = (key.next_of('a', 1), key.next_of('a', 1), key.next('b'));
+    let (mut key, [one, two]) = Key::rw().nested();
+    let other = key.next('b');
     key.enter(Ask::read(one));
     key.enter(Ask::read(two));
     key.enter(Ask::read(other));
@@ -153,8 +138,7 @@ fn owner_weighs_as_much_as_its_strongest_hold() {
 
 #[test]
 fn semaphores_ignore_the_owner() {
-    let mut key = Key::semaphore(3);
-    let ops = [(); 3].map(|()| key.next_of('a', 1));
+    let (mut key, ops) = Key::semaphore(3).nested::<3>();
     assert_eq!(key.enter(Ask::permits(ops[0], 2)).holds, 1);
     assert_eq!(key.enter(Ask::permits(ops[1], 1)).holds, 1);
     key.held(Ask::permits(ops[2], 1));
@@ -164,8 +148,7 @@ fn semaphores_ignore_the_owner() {
 
 #[test]
 fn two_queued_attempts_of_an_owner_become_two_holds() {
-    let mut key = Key::rw();
-    let writer = key.next('w');
+    let (mut key, [writer]) = Key::rw().attempts(['w']);
     key.enter(Ask::write(writer));
     let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
     key.queue(Ask::read(one));

@@ -83,8 +83,7 @@ fn inspection_never_shows_expired_holders() {
 
 #[test]
 fn grant_does_not_revive_an_expired_holder_of_the_owner() {
-    let mut key = Key::rw();
-    let writer = key.next('w');
+    let (mut key, [writer]) = Key::rw().attempts(['w']);
     key.enter(Ask::write(writer));
     let start = key.at();
     let (first, older) = (key.next('f'), key.next_of('o', 7));
@@ -103,10 +102,7 @@ fn grant_does_not_revive_an_expired_holder_of_the_owner() {
     key.pass(ms(1));
     key.release(between);
     assert_eq!(key.granted(), [crate::support::id(newer)]);
-    assert_eq!(
-        key.renew(older, LEASE),
-        RenewReply::Lost(EndReason::Unknown)
-    );
+    assert_eq!(key.lost(older), EndReason::Unknown);
     assert!(matches!(
         key.release(newer),
         ReleaseReply::Released { holds_left: 0, .. }
@@ -115,8 +111,7 @@ fn grant_does_not_revive_an_expired_holder_of_the_owner() {
 
 #[test]
 fn reader_does_not_join_the_epoch_of_expired_readers() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     let before = key.enter(Ask::read(a).lease(ms(10))).token;
     key.pass(ms(10));
     assert!(key.enter(Ask::read(b)).token > before);
@@ -124,8 +119,7 @@ fn reader_does_not_join_the_epoch_of_expired_readers() {
 
 #[test]
 fn acquire_that_fits_does_not_scan() {
-    let mut key = Key::semaphore(3);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(3).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1).lease(secs(1)));
     key.pass(secs(2));
     key.enter(Ask::permits(b, 1));
@@ -140,8 +134,7 @@ fn acquire_that_fits_does_not_scan() {
 
 #[test]
 fn expired_holder_does_not_keep_the_spec() {
-    let mut key = Key::semaphore(3);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(3).attempts(['a', 'b']);
     key.enter(Ask::permits(a, 1).lease(secs(1)));
     key.spec = LockSpec::semaphore(9).expect("valid");
     key.pass(secs(2));

@@ -8,10 +8,10 @@ use leasehold_api::machine::{
     self, Command, Env, Message, Payload, Reach, Reply, Settings, State, step,
 };
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, FencingToken, ForceMode,
-    ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode, Note,
-    NoteReply, Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release, ReleaseReply,
-    Renew, RenewReply, ServerTime, SessionId, Wait,
+    Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, EndReason, FencingToken,
+    ForceMode, ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode,
+    Note, NoteReply, Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release,
+    ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
 };
 
 /// The start of the virtual clock, in µs: far enough from 0 to step the clock back.
@@ -65,8 +65,7 @@ impl Key {
 
     /// A mutex that the session `a` holds and the session `b` waits for.
     pub(crate) fn awaited() -> (Self, Operation, Operation) {
-        let mut key = Self::mutex();
-        let (a, b) = (key.next('a'), key.next('b'));
+        let (mut key, [a, b]) = Self::mutex().attempts(['a', 'b']);
         key.enter(Ask::write(a));
         key.queue(Ask::write(b));
         (key, a, b)
@@ -113,6 +112,18 @@ impl Key {
             sequence: *sequence,
             owner: OwnerId::from_u64(owner),
         }
+    }
+
+    /// The key with new attempts of these sessions, each by a new owner.
+    pub(crate) fn attempts<const N: usize>(mut self, letters: [char; N]) -> (Self, [Operation; N]) {
+        let attempts = letters.map(|letter| self.next(letter));
+        (self, attempts)
+    }
+
+    /// The key with new attempts of the session `a`, all by one owner.
+    pub(crate) fn nested<const N: usize>(mut self) -> (Self, [Operation; N]) {
+        let attempts = [(); N].map(|()| self.next_of('a', 1));
+        (self, attempts)
     }
 
     pub(crate) fn step(&mut self, command: &Command) -> Reply {
@@ -194,12 +205,10 @@ impl Key {
         }
     }
 
-    /// Expects a refusal, or panics.
-    pub(crate) fn refused(&mut self, ask: Ask) -> Refused {
-        match self.ask(ask) {
-            AcquireReply::Refused(refused) => refused,
-            other => panic!("{other:?}, wanted Refused"),
-        }
+    /// Expects that this is refused, and why.
+    #[track_caller]
+    pub(crate) fn refuses(&mut self, ask: Ask, reason: Refused) {
+        assert_eq!(self.ask(ask), AcquireReply::Refused(reason));
     }
 
     pub(crate) fn poll(&mut self, operation: Operation) -> PollReply {
@@ -221,10 +230,40 @@ impl Key {
         }
     }
 
+    #[track_caller]
+    pub(crate) fn renewed(
+        &mut self,
+        operation: Operation,
+        lease: Duration,
+    ) -> (FencingToken, Duration) {
+        match self.renew(operation, lease) {
+            RenewReply::Renewed { token, remaining } => (token, remaining),
+            other => panic!("{other:?}, wanted Renewed"),
+        }
+    }
+
+    /// Renews what is lost, and returns why it is.
+    #[track_caller]
+    pub(crate) fn lost(&mut self, operation: Operation) -> EndReason {
+        match self.renew(operation, LEASE) {
+            RenewReply::Lost(reason) => reason,
+            other => panic!("{other:?}, wanted Lost"),
+        }
+    }
+
     pub(crate) fn release(&mut self, operation: Operation) -> ReleaseReply {
         match self.step(&Command::Release(Release::new(name(), operation))) {
             Reply::Release(reply) => reply,
             other => panic!("{other:?} for a release"),
+        }
+    }
+
+    /// Releases what is not held, and returns why it is not.
+    #[track_caller]
+    pub(crate) fn not_held(&mut self, operation: Operation) -> EndReason {
+        match self.release(operation) {
+            ReleaseReply::NotHeld(reason) => reason,
+            other => panic!("{other:?}, wanted NotHeld"),
         }
     }
 
@@ -249,6 +288,15 @@ impl Key {
         match self.step(&Command::ForceRelease(request)) {
             Reply::ForceRelease(reply) => reply,
             other => panic!("{other:?} for a forced release"),
+        }
+    }
+
+    /// Forces the holders with this token, and returns their number.
+    #[track_caller]
+    pub(crate) fn forced(&mut self, token: FencingToken, how: ForceMode) -> u32 {
+        match self.force(&[token], how) {
+            ForceReply::Forced { holders } => holders,
+            other @ ForceReply::WrongEpoch => panic!("{other:?}, wanted Forced"),
         }
     }
 

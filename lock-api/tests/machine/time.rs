@@ -3,33 +3,31 @@
 use std::time::Duration;
 
 use leasehold_api::machine::Reach;
-use leasehold_api::{AcquireReply, EndReason, PollReply, RenewReply};
+use leasehold_api::{AcquireReply, EndReason, PollReply};
 
 use crate::support::{Ask, Key, LEASE, WAITER_LEASE, ms, secs};
 
 #[test]
 fn holder_expires_exactly_at_its_end() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(1)));
     key.now += 999_999;
     key.held(Ask::write(b));
     key.now += 1;
     let c = key.next('c');
     key.enter(Ask::write(c));
-    assert_eq!(key.renew(a, LEASE), RenewReply::Lost(EndReason::Unknown));
+    assert_eq!(key.lost(a), EndReason::Unknown);
 }
 
 #[test]
 fn renewal_exactly_at_the_end_is_lost() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     key.enter(Ask::write(a).lease(secs(1)));
     let mut late = key.clone();
     key.now += 999_999;
-    assert!(matches!(key.renew(a, LEASE), RenewReply::Renewed { .. }));
+    key.renewed(a, LEASE);
     late.now += 1_000_000;
-    assert_eq!(late.renew(a, LEASE), RenewReply::Lost(EndReason::Expired));
+    assert_eq!(late.lost(a), EndReason::Expired);
 }
 
 #[test]
@@ -44,8 +42,7 @@ fn waiter_expires_exactly_at_its_end() {
 
 #[test]
 fn redelivered_acquire_reports_the_time_left_now() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).request(&key);
     key.deliver(request.clone());
     key.pass(secs(2));
@@ -58,8 +55,7 @@ fn redelivered_acquire_reports_the_time_left_now() {
 
 #[test]
 fn redelivered_acquire_does_not_refresh_its_waiter() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     let request = Ask::write(b).request(&key);
     key.deliver(request.clone());
@@ -73,8 +69,7 @@ fn redelivered_acquire_does_not_refresh_its_waiter() {
 
 #[test]
 fn first_waiters_poll_at_the_earliest_change_and_others_with_their_session() {
-    let mut key = Key::mutex();
-    let holder = key.next('h');
+    let (mut key, [holder]) = Key::mutex().attempts(['h']);
     key.enter(Ask::write(holder).lease(ms(300)));
     for _ in 0..4 {
         let waiter = key.next('h');
@@ -92,8 +87,7 @@ fn first_waiters_poll_at_the_earliest_change_and_others_with_their_session() {
 
 #[test]
 fn waiter_learns_how_many_are_ahead_after_others_have_left() {
-    let mut key = Key::mutex();
-    let ops = ['h', 'a', 'b', 'c', 'd'].map(|letter| key.next(letter));
+    let (mut key, ops) = Key::mutex().attempts(['h', 'a', 'b', 'c', 'd']);
     key.enter(Ask::write(ops[0]));
     for operation in &ops[1..] {
         key.queue(Ask::write(*operation));
@@ -108,8 +102,7 @@ fn waiter_learns_how_many_are_ahead_after_others_have_left() {
 
 #[test]
 fn poll_after_is_at_most_the_poll_interval() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a).lease(secs(600)));
     assert_eq!(key.queue(Ask::write(b)).poll_after, secs(1));
     let c = key.next('c');
@@ -118,8 +111,7 @@ fn poll_after_is_at_most_the_poll_interval() {
 
 #[test]
 fn contention_names_the_holder_that_expires_first() {
-    let mut key = Key::rw();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::rw().attempts(['a', 'b', 'c']);
     key.enter(Ask::read(a).lease(secs(9)));
     key.enter(Ask::read(b).lease(secs(4)));
     let held = key.held(Ask::write(c));
@@ -129,8 +121,7 @@ fn contention_names_the_holder_that_expires_first() {
 
 #[test]
 fn waiter_expires_at_its_wait_deadline() {
-    let mut key = Key::mutex();
-    let (a, b, c) = (key.next('a'), key.next('b'), key.next('c'));
+    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a));
     let until = key.at().saturating_add(secs(6));
     assert_eq!(
@@ -156,8 +147,7 @@ fn waiter_expires_at_its_wait_deadline() {
 
 #[test]
 fn granted_notification_has_the_waiters_remaining_time() {
-    let mut key = Key::mutex();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.set_reach('b', Reach::Unknown);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b));

@@ -1,7 +1,7 @@
 //! Rule 15: fencing tokens.
 
+use leasehold_api::Refused;
 use leasehold_api::bounds::{MAX_FLOOR, MAX_FLOOR_AHEAD};
-use leasehold_api::{Refused, RenewReply};
 
 use crate::support::{Ask, Key, START, ms};
 
@@ -20,8 +20,7 @@ fn each_exclusive_holder_has_a_higher_token() {
 
 #[test]
 fn token_is_at_least_the_time_in_microseconds() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     assert_eq!(key.enter(Ask::write(a)).token.get(), START);
     key.release(a);
     key.pass(ms(7));
@@ -31,8 +30,7 @@ fn token_is_at_least_the_time_in_microseconds() {
 
 #[test]
 fn overlapping_readers_share_an_epoch() {
-    let mut key = Key::rw();
-    let (a, b, c, w) = (key.next('a'), key.next('b'), key.next('c'), key.next('w'));
+    let (mut key, [a, b, c, w]) = Key::rw().attempts(['a', 'b', 'c', 'w']);
     let first = key.enter(Ask::read(a)).token;
     key.pass(ms(5));
     assert_eq!(key.enter(Ask::read(b)).token, first);
@@ -45,8 +43,7 @@ fn overlapping_readers_share_an_epoch() {
 
 #[test]
 fn token_is_above_the_floor() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     assert_eq!(
         key.enter(Ask::write(a).floor(START + 50)).token.get(),
         START + 51
@@ -55,21 +52,17 @@ fn token_is_above_the_floor() {
 
 #[test]
 fn higher_floor_starts_an_epoch_that_readers_adopt() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     let first = key.enter(Ask::read(a)).token.get();
     let second = key.enter(Ask::read(b).floor(first + 1)).token;
     assert_eq!(second.get(), first + 2);
-    let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
-        panic!("not renewed");
-    };
+    let (token, _) = key.renewed(a, ms(1));
     assert_eq!(token, second);
 }
 
 #[test]
 fn floor_equal_to_the_token_joins_the_epoch() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     let first = key.enter(Ask::read(a)).token;
     key.enter(Ask::read(b));
     key.release(a);
@@ -80,8 +73,7 @@ fn floor_equal_to_the_token_joins_the_epoch() {
 
 #[test]
 fn writer_gets_a_token_above_an_equal_floor() {
-    let mut key = Key::rw();
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::rw().attempts(['a', 'b']);
     let first = key.enter(Ask::read(a)).token;
     key.release(a);
     assert!(key.enter(Ask::write(b).floor(first.get())).token > first);
@@ -90,12 +82,8 @@ fn writer_gets_a_token_above_an_equal_floor() {
 #[test]
 fn floor_too_far_ahead_is_refused() {
     let day = u64::try_from(MAX_FLOOR_AHEAD.as_micros()).expect("a day");
-    let mut key = Key::mutex();
-    let a = key.next('a');
-    assert_eq!(
-        key.refused(Ask::write(a).floor(START + day + 1)),
-        Refused::FloorTooHigh
-    );
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
+    key.refuses(Ask::write(a).floor(START + day + 1), Refused::FloorTooHigh);
     assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
     let token = key.enter(Ask::write(a).floor(START + day)).token.get();
     assert_eq!(token, START + day + 1);
@@ -109,17 +97,13 @@ fn floor_above_the_maximum_is_refused() {
     let mut key = Key::mutex();
     key.now = MAX_FLOOR - 1;
     let a = key.next('a');
-    assert_eq!(
-        key.refused(Ask::write(a).floor(MAX_FLOOR + 1)),
-        Refused::FloorTooHigh
-    );
+    key.refuses(Ask::write(a).floor(MAX_FLOOR + 1), Refused::FloorTooHigh);
     key.enter(Ask::write(a).floor(MAX_FLOOR));
 }
 
 #[test]
 fn clock_or_floor_keeps_tokens_increasing_after_data_loss() {
-    let mut key = Key::mutex();
-    let a = key.next('a');
+    let (mut key, [a]) = Key::mutex().attempts(['a']);
     let seen = key.enter(Ask::write(a)).token;
     key.state = leasehold_api::machine::State::default();
     key.pass(ms(1));
@@ -136,13 +120,10 @@ fn clock_or_floor_keeps_tokens_increasing_after_data_loss() {
 
 #[test]
 fn each_permit_has_a_separate_token() {
-    let mut key = Key::semaphore(3);
-    let (a, b) = (key.next('a'), key.next('b'));
+    let (mut key, [a, b]) = Key::semaphore(3).attempts(['a', 'b']);
     let first = key.enter(Ask::permits(a, 1)).token;
     let second = key.enter(Ask::permits(b, 1)).token;
     assert!(second > first);
-    let RenewReply::Renewed { token, .. } = key.renew(a, ms(1)) else {
-        panic!("not renewed");
-    };
+    let (token, _) = key.renewed(a, ms(1));
     assert_eq!(token, first);
 }

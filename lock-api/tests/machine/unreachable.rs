@@ -7,8 +7,7 @@ use crate::support::{Ask, Key, id, secs};
 
 /// A free mutex with a waiter that was passed over.
 fn passed_over() -> (Key, Operation) {
-    let mut key = Key::mutex();
-    let (a, unreachable) = (key.next('a'), key.next('d'));
+    let (mut key, [a, unreachable]) = Key::mutex().attempts(['a', 'd']);
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(unreachable));
@@ -18,8 +17,7 @@ fn passed_over() -> (Key, Operation) {
 
 #[test]
 fn unreachable_waiter_is_passed_over_and_keeps_its_ticket() {
-    let mut key = Key::mutex();
-    let (a, unreachable, b) = (key.next('a'), key.next('d'), key.next('b'));
+    let (mut key, [a, unreachable, b]) = Key::mutex().attempts(['a', 'd', 'b']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(unreachable));
     key.queue(Ask::write(b));
@@ -41,8 +39,7 @@ fn unreachable_waiter_is_passed_over_and_keeps_its_ticket() {
 
 #[test]
 fn waiter_that_does_not_listen_is_never_unreachable() {
-    let mut key = Key::mutex();
-    let (a, polling) = (key.next('a'), key.next('q'));
+    let (mut key, [a, polling]) = Key::mutex().attempts(['a', 'q']);
     key.set_reach('q', Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(polling).not_listening());
@@ -57,8 +54,7 @@ fn waiter_that_does_not_listen_is_never_unreachable() {
 
 #[test]
 fn latest_poll_decides_whether_it_listens() {
-    let mut key = Key::mutex();
-    let (a, q) = (key.next('a'), key.next('q'));
+    let (mut key, [a, q]) = Key::mutex().attempts(['a', 'q']);
     key.set_reach('q', Reach::Nobody);
     key.enter(Ask::write(a));
     key.queue(Ask::write(q));
@@ -69,8 +65,7 @@ fn latest_poll_decides_whether_it_listens() {
 
 #[test]
 fn waiter_is_marked_unreachable_at_most_twice() {
-    let mut key = Key::mutex();
-    let (mut holder, unreachable) = (key.next('a'), key.next('d'));
+    let (mut key, [mut holder, unreachable]) = Key::mutex().attempts(['a', 'd']);
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(holder));
     key.queue(Ask::write(unreachable));
@@ -96,8 +91,7 @@ fn key_with_only_unreachable_waiters_counts_as_free() {
 
 #[test]
 fn reachable_waiter_behind_an_unreachable_one_is_granted() {
-    let mut key = Key::semaphore(2);
-    let (a, unreachable, big, b) = (key.next('a'), key.next('d'), key.next('g'), key.next('b'));
+    let (mut key, [a, unreachable, big, b]) = Key::semaphore(2).attempts(['a', 'd', 'g', 'b']);
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::permits(a, 2));
     key.queue(Ask::permits(unreachable, 1));
@@ -115,8 +109,7 @@ fn poll_of_an_unreachable_waiter_takes_a_free_key() {
 
 #[test]
 fn redelivered_acquire_does_not_clear_the_mark() {
-    let mut key = Key::mutex();
-    let (a, unreachable) = (key.next('a'), key.next('d'));
+    let (mut key, [a, unreachable]) = Key::mutex().attempts(['a', 'd']);
     key.set_reach('d', Reach::Nobody);
     key.enter(Ask::write(a));
     let request = Ask::write(unreachable).request(&key);
