@@ -8,11 +8,12 @@ use leasehold_api::bounds::{
     MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
 };
 use leasehold_api::{
-    Error, InvalidInput, Key, Limits, LockClient, LockSpec, Operation, OwnerId, Policy, Renew,
-    SessionId,
+    Error, Handoff, InvalidInput, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock, Mutex,
+    MutexGuard, Operation, OwnerId, Policy, ReadGuard, Renew, RwLock, Semaphore, SessionId,
+    WriteGuard, guard_kind,
 };
 
-use crate::support::{client, clients, invalid, mutex_of, secs, server};
+use crate::support::{clients, invalid, mutex_of, secs, server};
 
 #[tokio::test(start_paused = true)]
 async fn keys_have_1_to_256_bytes() {
@@ -141,62 +142,46 @@ async fn settings_are_checked_by_the_builder() {
     assert!(locks.rw_lock("r").is_ok());
 }
 
-#[tokio::test(start_paused = true)]
-async fn public_types_are_sync_and_futures_are_send() {
-    fn shared<T: Send + Sync + 'static>(_: &T) {}
+#[test]
+fn public_types_are_sync_and_futures_are_send() {
+    fn shared<T: Send + Sync + 'static>() {}
     fn sent<T: Send>(_: T) {}
-    let server = server();
-    let (locks, _) = client(&server, "a");
-    shared(&locks);
-    let mutex = locks.mutex("m").expect("valid");
-    let rw = locks
-        .rw_lock("r")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
-    let semaphore = locks.semaphore("s", 1).expect("valid");
-    shared(&mutex);
-    shared(&rw);
-    shared(&semaphore);
-    sent(mutex.lock());
-    sent(mutex.try_lock());
-    sent(mutex.try_lock_for(secs(1)));
-    sent(mutex.with(async |guard: &leasehold_api::MutexGuard| guard.is_valid()));
-    sent(rw.read());
-    sent(rw.try_write_for(secs(1)));
-    sent(semaphore.acquire());
-    let many = locks.multi().mutex("x").expect("valid");
-    shared(&many);
-    sent(many.lock());
-    sent(many.try_lock());
-    sent(many.with(async |guard: &leasehold_api::MultiGuard| guard.is_valid()));
-    sent(locks.lock_all(["x", "y"]));
-    let all = many.lock().await.expect("free");
-    shared(&all);
-    sent(all.lost());
-    sent(all.expiring(secs(1)));
-    sent(all.renew());
-    sent(all.release());
-    let single = locks.mutex("z").expect("valid").lock().await.expect("free");
-    let handoff = single.into_handoff().await.expect("answered");
-    shared(&handoff);
-    sent(locks.adopt::<leasehold_api::guard_kind::Exclusive>(handoff));
-    sent(locks.inspect("m"));
-    sent(locks.shutdown());
-    let guard = mutex.lock().await.expect("free");
-    shared(&guard);
-    sent(guard.lost());
-    sent(guard.expiring(secs(1)));
-    sent(guard.renew());
-    sent(guard.release());
-    let read = rw.read().await.expect("free");
-    sent(read.try_upgrade());
-    let write = locks
-        .rw_lock("w")
-        .expect("valid")
-        .write()
-        .await
-        .expect("free");
-    sent(write.downgrade());
-    shared(&Error::Closed);
+    shared::<(LockClient, Mutex, RwLock, Semaphore, MultiLock)>();
+    shared::<(MutexGuard, MultiGuard, Handoff, Error)>();
+
+    #[expect(dead_code, reason = "it is enough that it compiles")]
+    fn of_handles(mutex: &Mutex, rw: &RwLock, semaphore: &Semaphore, many: &MultiLock) {
+        sent(mutex.lock());
+        sent(mutex.try_lock());
+        sent(mutex.try_lock_for(secs(1)));
+        sent(mutex.with(async |guard: &MutexGuard| guard.is_valid()));
+        sent(rw.read());
+        sent(rw.try_write_for(secs(1)));
+        sent(semaphore.acquire());
+        sent(many.lock());
+        sent(many.try_lock());
+        sent(many.with(async |guard: &MultiGuard| guard.is_valid()));
+    }
+
+    #[expect(dead_code, reason = "it is enough that it compiles")]
+    fn of_guards(guard: &MutexGuard, all: &MultiGuard, read: ReadGuard, write: WriteGuard) {
+        sent(guard.lost());
+        sent(guard.expiring(secs(1)));
+        sent(guard.renew());
+        sent(guard.release());
+        sent(all.lost());
+        sent(all.expiring(secs(1)));
+        sent(all.renew());
+        sent(all.release());
+        sent(read.try_upgrade());
+        sent(write.downgrade());
+    }
+
+    #[expect(dead_code, reason = "it is enough that it compiles")]
+    fn of_a_client(locks: &LockClient, handoff: Handoff) {
+        sent(locks.lock_all(["x", "y"]));
+        sent(locks.adopt::<guard_kind::Exclusive>(handoff));
+        sent(locks.inspect("m"));
+        sent(locks.shutdown());
+    }
 }

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::{
-    FencingToken, ForceMode, Key, Label, LockClient, LockClientBuilder, Loss, LossEvent, Mode,
+    FencingToken, ForceMode, Key, Label, LockBackend, LockClient, LockClientBuilder, Loss,
+    LossEvent, Mode,
 };
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 
@@ -14,36 +15,42 @@ use crate::wrapped::Wrapped;
 /// The time and the event of each call of the hook.
 type Calls = Arc<Mutex<Vec<(Duration, LossEvent)>>>;
 
-fn builder(server: &SimServer, name: &str) -> (LockClientBuilder, SimBackend, Calls) {
-    let backend = server.client(name);
+/// A builder of a client on this backend, and the calls of its hook.
+fn on(server: &SimServer, backend: impl LockBackend) -> (LockClientBuilder, Calls) {
     let calls = Calls::default();
     let (seen, clock) = (Arc::clone(&calls), server.clone());
-    let builder = LockClient::builder(backend.clone()).on_loss(move |event| {
+    let builder = LockClient::builder(backend).on_loss(move |event| {
         let call = (clock.elapsed(), event.clone());
         seen.lock().expect("no panic").push(call);
     });
-    (builder, backend, calls)
+    (builder, calls)
 }
 
-fn client(server: &SimServer, name: &str) -> (LockClient, SimBackend, Calls) {
-    let (builder, backend, calls) = builder(server, name);
-    (builder.build().expect("valid"), backend, calls)
+/// A server, a client, its network, and the calls of its hook.
+fn connected() -> (SimServer, LockClient, SimBackend, Calls) {
+    let server = server();
+    let network = server.client("a");
+    let (builder, calls) = on(&server, network.clone());
+    (server, builder.build().expect("valid"), network, calls)
 }
 
 fn take_calls(calls: &Calls) -> Vec<(Duration, LossEvent)> {
     std::mem::take(&mut *calls.lock().expect("no panic"))
 }
 
-/// Returns the times and reasons, and clears the calls.
-fn reasons(calls: &Calls) -> Vec<(Duration, Loss)> {
-    let calls = take_calls(calls);
-    calls.iter().map(|(at, it)| (*at, it.reason)).collect()
+/// The only call since the last look.
+#[track_caller]
+fn only_call(calls: &Calls) -> (Duration, LossEvent) {
+    let mut calls = take_calls(calls);
+    assert_eq!(calls.len(), 1, "{calls:?}");
+    calls.remove(0)
 }
 
 #[tokio::test(start_paused = true)]
 async fn missed_deadline_calls_the_hook_in_time() {
     let server = server();
-    let (builder, network, calls) = builder(&server, "a");
+    let network = server.client("a");
+    let (builder, calls) = on(&server, network.clone());
     let label = Label::new("billing-7").expect("short");
     let a = builder.label(label.clone()).build().expect("valid");
     let mutex = mutex_of(&a).lease(secs(10));
@@ -55,10 +62,8 @@ async fn missed_deadline_calls_the_hook_in_time() {
     server.advance(valid - ms(1)).await;
     assert_eq!(take_calls(&calls), []);
     server.advance(ms(1)).await;
-    let [(at, event)] = &take_calls(&calls)[..] else {
-        panic!("expected one call")
-    };
-    assert_eq!(*at, granted + valid);
+    let (at, event) = only_call(&calls);
+    assert_eq!(at, granted + valid);
     assert_eq!(event.key, Key::new("k").expect("valid"));
     assert_eq!(event.mode, Mode::Exclusive);
     assert_eq!(event.token, token);
@@ -75,8 +80,7 @@ async fn missed_deadline_calls_the_hook_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn hook_is_called_once_for_each_reason() {
-    let server = server();
-    let (a, network, calls) = client(&server, "a");
+    let (server, a, network, calls) = connected();
     let operator = LockClient::new(server.client("operator"));
     let lock = |key: &str| a.mutex(key).expect("valid");
 
@@ -88,7 +92,7 @@ async fn hook_is_called_once_for_each_reason() {
         .await
         .expect("answered");
     server.advance(ms(100)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::Forced);
 
     // The server lost the key: the next renewal, manual or automatic, reports it.
     let manual = lock("manual").lock().await.expect("free");
@@ -96,26 +100,25 @@ async fn hook_is_called_once_for_each_reason() {
     let now = server.elapsed();
     assert!(manual.renew().await.is_err());
     server.advance(ms(1)).await;
-    let [(at, Loss::Unknown)] = reasons(&calls)[..] else {
-        panic!("expected one call")
-    };
+    let (at, event) = only_call(&calls);
+    assert_eq!(event.reason, Loss::Unknown);
     assert!(at <= now + ms(10), "{at:?}, renewed at {now:?}");
     let renewed = lock("renewed").lock().await.expect("free");
     server.remove_key(renewed.key());
     server.advance(secs(10)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::Unknown)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::Unknown);
 
     // The server's clock steps.
     let stepped = lock("stepped").lock().await.expect("free");
     server.step_clock_back(secs(60));
     server.advance(secs(10)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::ClockStepped)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::ClockStepped);
 
     // A restart without data.
     let restarted = lock("restarted").lock().await.expect("free");
     server.restart(Data::Lost);
     server.advance(secs(10)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::Unknown)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::Unknown);
 
     drop((forced, manual, renewed, stepped, restarted));
     server.advance(secs(60)).await;
@@ -125,8 +128,7 @@ async fn hook_is_called_once_for_each_reason() {
 
 #[tokio::test(start_paused = true)]
 async fn forced_release_before_the_subscription_is_noticed_with_it() {
-    let server = server();
-    let (a, network, calls) = client(&server, "a");
+    let (server, a, network, calls) = connected();
     let operator = LockClient::new(server.client("operator"));
     network.inject_into(Call::Listen, Fault::DelayRequest(ms(300)));
     let guard = lock(&a).await;
@@ -138,7 +140,7 @@ async fn forced_release_before_the_subscription_is_noticed_with_it() {
     server.advance(ms(100)).await;
     assert_eq!(take_calls(&calls), [], "nobody listens yet");
     server.advance(ms(300)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::Forced);
     guard.release().await.expect("answered");
 
     // The same after the subscription was lost.
@@ -146,13 +148,12 @@ async fn forced_release_before_the_subscription_is_noticed_with_it() {
     network.drop_connection();
     force(guard.fencing_token()).await;
     server.advance(ms(700)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::Forced)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::Forced);
 }
 
 #[tokio::test(start_paused = true)]
 async fn fixed_lease_and_max_hold_call_the_hook_in_time() {
-    let server = server();
-    let (a, _, calls) = client(&server, "a");
+    let (server, a, _, calls) = connected();
     let lock = |key: &str| a.mutex(key).expect("valid").lease(secs(30));
     let limited = lock("limited").max_hold(secs(45));
     let start = server.elapsed();
@@ -162,11 +163,11 @@ async fn fixed_lease_and_max_hold_call_the_hook_in_time() {
     server.advance(valid - ms(1)).await;
     assert_eq!(take_calls(&calls), []);
     server.advance(ms(1)).await;
-    assert_eq!(reasons(&calls), [(now + valid, Loss::Deadline)]);
+    let (at, event) = only_call(&calls);
+    assert_eq!((at, event.reason), (now + valid, Loss::Deadline));
     server.advance(secs(60)).await;
-    let [(at, Loss::MaxHold)] = reasons(&calls)[..] else {
-        panic!("expected one call")
-    };
+    let (at, event) = only_call(&calls);
+    assert_eq!(event.reason, Loss::MaxHold);
     assert!(
         at >= start + secs(45) && at <= start + secs(45) + ms(5),
         "{at:?}"
@@ -176,8 +177,7 @@ async fn fixed_lease_and_max_hold_call_the_hook_in_time() {
 
 #[tokio::test(start_paused = true)]
 async fn released_guard_is_not_lost() {
-    let server = server();
-    let (a, network, calls) = client(&server, "a");
+    let (server, a, network, calls) = connected();
     let lock = |key: &str| a.mutex(key).expect("valid").lease(secs(10));
     let (one, two) = (lock("one").lock().await, lock("two").lock().await);
     let three = held(lock("three").try_lock().await);
@@ -196,48 +196,34 @@ async fn released_guard_is_not_lost() {
 #[tokio::test(start_paused = true)]
 async fn guard_dropped_after_its_deadline_is_lost() {
     let server = server();
-    let backend = server.client("a");
-    let wrapped = Wrapped::new(backend);
+    let wrapped = Wrapped::new(server.client("a"));
     let suspended = Arc::clone(&wrapped.suspended);
-    let calls = Calls::default();
-    let (seen, clock) = (Arc::clone(&calls), server.clone());
-    let a = LockClient::builder(wrapped)
-        .on_loss(move |event| {
-            let call = (clock.elapsed(), event.clone());
-            seen.lock().expect("no panic").push(call);
-        })
-        .build()
-        .expect("valid");
+    let (builder, calls) = on(&server, wrapped);
+    let a = builder.build().expect("valid");
     let guard = lock(&a).await;
     // The machine was suspended, and no other code has run since.
     suspended.store(3_600, std::sync::atomic::Ordering::SeqCst);
     drop(guard);
     drop(a);
     server.advance(ms(1)).await;
-    let [(_, event)] = &take_calls(&calls)[..] else {
-        panic!("expected one call")
-    };
+    let (_, event) = only_call(&calls);
     assert_eq!(event.reason, Loss::Deadline);
     assert!(event.held >= secs(3_600));
 }
 
 #[tokio::test(start_paused = true)]
 async fn hook_is_called_for_each_nested_guard() {
-    let server = server();
-    let (a, network, calls) = client(&server, "a");
+    let (server, a, network, calls) = connected();
     let lock = reentrant_rw(&a).lease(secs(10));
     let writing = lock.write().await.expect("free");
     let reading = lock.read().await.expect("nested");
     let short = lock.clone().max_hold(secs(3)).read().await.expect("nested");
     drop(reading);
     server.advance(secs(4)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::MaxHold)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::MaxHold);
     network.isolate();
     server.advance(secs(60)).await;
-    let calls = take_calls(&calls);
-    let [(_, event)] = &calls[..] else {
-        panic!("expected one call, for the write guard: {calls:?}")
-    };
+    let (_, event) = only_call(&calls);
     assert_eq!(
         (event.mode, event.reason),
         (Mode::Exclusive, Loss::Deadline)
@@ -247,14 +233,13 @@ async fn hook_is_called_for_each_nested_guard() {
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_loses_live_guards() {
-    let server = server();
-    let (a, _, calls) = client(&server, "a");
+    let (server, a, _, calls) = connected();
     let guard = lock(&a).await;
     let other = a.mutex("other").expect("valid").lock().await.expect("free");
     other.release().await.expect("released");
     a.shutdown().await.expect("acknowledged");
     server.advance(ms(1)).await;
-    assert!(matches!(reasons(&calls)[..], [(_, Loss::ClientClosed)]));
+    assert_eq!(only_call(&calls).1.reason, Loss::ClientClosed);
     drop(guard);
     server.advance(secs(60)).await;
     assert_eq!(take_calls(&calls), []);
@@ -286,16 +271,13 @@ async fn loss_event_has_no_token_without_the_capability() {
     let server = server();
     let mut wrapped = Wrapped::new(server.client("a"));
     wrapped.capabilities.fencing_tokens = false;
-    let tokens: Arc<Mutex<Vec<FencingToken>>> = Arc::default();
-    let seen = Arc::clone(&tokens);
-    let a = LockClient::builder(wrapped)
-        .on_loss(move |event| seen.lock().expect("no panic").push(event.token))
-        .allow_missing_fencing_tokens()
-        .build()
-        .expect("valid");
+    let (builder, calls) = on(&server, wrapped);
+    let a = builder.allow_missing_fencing_tokens().build();
+    let a = a.expect("valid");
     let lock = mutex_of(&a).max_hold(secs(1));
     let guard = lock.lock().await.expect("free");
     server.advance(secs(2)).await;
-    assert_eq!(*tokens.lock().expect("no panic"), [FencingToken::NONE]);
+    let (_, event) = only_call(&calls);
+    assert_eq!(event.token, FencingToken::NONE);
     drop(guard);
 }

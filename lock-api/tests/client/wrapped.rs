@@ -30,6 +30,8 @@ pub(crate) struct Wrapped {
     pub(crate) acquires: Arc<Mutex<Vec<Acquire>>>,
     /// The size of each batch of acquires, including single ones.
     pub(crate) batches: Arc<Mutex<Vec<usize>>>,
+    /// The error of the next batch of acquires.
+    pub(crate) acquire_fails: Mutex<Option<BackendError>>,
     /// The size of each batch of releases, including single ones.
     pub(crate) releases: Arc<Mutex<Vec<usize>>>,
     /// A key for which each batch of releases fails after the given time.
@@ -54,6 +56,7 @@ impl Wrapped {
             refusals: Arc::default(),
             acquires: Arc::default(),
             batches: Arc::default(),
+            acquire_fails: Mutex::default(),
             releases: Arc::default(),
             stuck: None,
             silent: None,
@@ -114,6 +117,9 @@ impl LockBackend for Wrapped {
             .lock()
             .expect("no panic")
             .extend(batch.iter().cloned());
+        if let Some(error) = self.acquire_fails.lock().expect("no panic").take() {
+            return batch.iter().map(|_| Err(error.clone())).collect();
+        }
         let mut replies = self.inner.acquire(&batch).await;
         if let Some(poll_after) = self.poll_after {
             for reply in replies.iter_mut().flatten() {

@@ -24,13 +24,11 @@ mod wrapped;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::{Debug, Write as _};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, Once};
 
-use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Error, ForceMode, Handoff, Label, LockBackend, LockClient,
-    MutexGuard, Operation, Outcome, Stamped, forward_lock_backend,
+    Acquire, BackendError, Error, ForceMode, Handoff, Label, LockBackend, LockClient, MutexGuard,
+    Operation, Outcome,
 };
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 use tracing::field::{Field, Visit};
@@ -254,39 +252,14 @@ async fn retried_acquire_is_reported_until_it_recovers() {
     }
 }
 
-/// A backend whose first acquire fails with an error of a client library.
-#[derive(Debug)]
-struct FirstAcquireFails {
-    inner: SimBackend,
-    failed: AtomicBool,
-}
-
-#[async_trait]
-#[deny(clippy::missing_trait_methods)]
-impl LockBackend for FirstAcquireFails {
-    forward_lock_backend! {
-        |it| it.inner;
-        capabilities runtime hello clock read_clock listen poll renew release convert inspect force_release list write_note close
-    }
-
-    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        if self.failed.swap(true, Ordering::Relaxed) {
-            return self.inner.acquire(batch).await;
-        }
-        let library_error = std::io::Error::other("connection refused");
-        let error = BackendError::unavailable("no connection").with_source(library_error);
-        batch.iter().map(|_| Err(error.clone())).collect()
-    }
-}
-
 #[tokio::test(start_paused = true)]
 async fn retried_acquire_shows_the_error_of_the_library() {
     listen();
-    let server = server();
-    let locks = LockClient::new(FirstAcquireFails {
-        inner: server.client("a"),
-        failed: AtomicBool::new(false),
-    });
+    let backend = Wrapped::new(server().client("a"));
+    let library_error = std::io::Error::other("connection refused");
+    let error = BackendError::unavailable("no connection").with_source(library_error);
+    *backend.acquire_fails.lock().expect("no panic") = Some(error);
+    let locks = LockClient::new(backend);
     let guard = locks.mutex("k").expect("valid").lock().await.expect("free");
     guard.release().await.expect("released");
     let lines = lines();

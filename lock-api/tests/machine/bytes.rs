@@ -7,7 +7,7 @@ use leasehold_api::{
 };
 use proptest::prelude::*;
 
-use crate::support::{Ask, Key, id, ms, name, session};
+use crate::support::{Ask, Key, ms, name, session};
 
 /// The positions of fields in [`full`]: behind magic, version and spec of 14 bytes.
 const HOLDER: usize = 4 + 14 + 5 * 8 + 4;
@@ -328,16 +328,4 @@ proptest! {
         bytes.extend(tail);
         let _ = State::from_bytes(&bytes);
     }
-}
-
-#[test]
-fn operations_keep_their_owner() {
-    let mut key = nested();
-    key.state = State::from_bytes(&key.state.to_bytes()).expect("a state");
-    let parts = key.state.to_parts();
-    let own = parts.waiters[1].operation;
-    assert_eq!(
-        (own.owner, id(own)),
-        (OwnerId::from_u64(1), (session('b'), 2))
-    );
 }

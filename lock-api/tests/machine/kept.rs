@@ -68,15 +68,6 @@ fn inspection_changes_nothing_and_omits_expired_entries() {
 }
 
 #[test]
-fn inspection_shows_no_spec_of_a_free_key() {
-    let (mut key, [a]) = Key::mutex().attempts(['a']);
-    key.enter(Ask::write(a));
-    assert_eq!(key.inspect().spec, Some(key.spec));
-    key.release(a);
-    assert_eq!(key.inspect().spec, None);
-}
-
-#[test]
 fn inspection_lists_holders_by_time_left_and_waiters_in_order() {
     let (mut key, ops) = Key::rw().attempts(['a', 'b', 'w', 'x']);
     key.enter(Ask::read(ops[0]).lease(secs(9)));

@@ -38,11 +38,3 @@ fn expired_holder_does_not_count() {
     key.pass(secs(1));
     key.enter(Ask::permits(b, 1).limits(1, 0, 1));
 }
-
-#[test]
-fn waiter_limit_of_zero_refuses_waiters() {
-    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
-    key.enter(Ask::write(a));
-    key.refuses(Ask::write(b).limits(1, 0, 1), Refused::QueueFull);
-    assert_eq!(key.waiting(), Vec::<String>::new());
-}

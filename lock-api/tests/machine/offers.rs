@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::SETTLE_BUDGET;
-use leasehold_api::{EndReason, LockSpec, PollReply, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, LockSpec, PollReply, RenewReply};
 
-use crate::support::{Ask, Key, id, ms, secs};
+use crate::support::{Ask, Key, ms, secs};
 
 /// A mutex with the longest waiter lease. Its poll interval is 1 s.
 fn patient() -> Key {
@@ -36,16 +36,6 @@ fn renewal_confirms_an_offer() {
     key.pass(secs(4));
     let (_, remaining) = key.renewed(b, secs(30));
     assert_eq!(remaining, secs(30));
-}
-
-#[test]
-fn offer_expires_at_the_wait_deadline() {
-    let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
-    key.enter(Ask::write(a));
-    let until = key.at().saturating_add(secs(1));
-    key.queue(Ask::write(b).until(until));
-    key.release(a);
-    assert_eq!(key.inspect().holders[0].remaining, secs(1));
 }
 
 #[test]
@@ -164,20 +154,6 @@ fn dead_waiters_cost_one_waiter_lease_together() {
         waited += secs(1);
         assert!(waited <= secs(6), "one waiter lease and one poll");
     }
-}
-
-#[test]
-fn released_offer_goes_to_the_next_waiter() {
-    let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
-    key.enter(Ask::write(a));
-    key.queue(Ask::write(b));
-    key.queue(Ask::write(c));
-    key.release(a);
-    assert!(matches!(
-        key.release(b),
-        ReleaseReply::Released { holds_left: 0, .. }
-    ));
-    assert_eq!(key.granted(), [id(c)]);
 }
 
 #[test]

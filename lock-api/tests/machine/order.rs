@@ -122,25 +122,3 @@ fn writer_preference_grants_queued_writers_first() {
     key.release(ops[3]);
     assert_eq!(key.granted(), [id(ops[1]), id(ops[4])]);
 }
-
-#[test]
-fn waiter_is_overtaken_only_by_waiters_ahead() {
-    let (mut key, [a, b]) = Key::semaphore(2).attempts(['a', 'b']);
-    key.enter(Ask::permits(a, 1));
-    key.enter(Ask::permits(b, 1));
-    let ahead = [key.next('c'), key.next('d')];
-    for op in ahead {
-        key.queue(Ask::permits(op, 1));
-    }
-    let waiter = key.next('w');
-    assert_eq!(key.queue(Ask::permits(waiter, 2)).ahead, 2);
-    for op in [a, b] {
-        key.release(op);
-        let newcomer = key.next('n');
-        key.held(Ask::permits(newcomer, 1));
-    }
-    assert_eq!(key.holding(), ["c1", "d1"]);
-    key.release(ahead[0]);
-    key.release(ahead[1]);
-    assert_eq!(key.holding(), ["w1"]);
-}

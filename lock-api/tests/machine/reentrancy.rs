@@ -33,15 +33,6 @@ fn holds_are_counted_and_released_in_any_order() {
 }
 
 #[test]
-fn nested_holds_share_a_token() {
-    let (mut key, [one, two]) = Key::mutex().nested();
-    assert_eq!(
-        key.enter(Ask::write(one)).token,
-        key.enter(Ask::write(two)).token
-    );
-}
-
-#[test]
 fn owner_is_read_with_its_session() {
     let mut key = Key::mutex();
     let (a, b) = (key.next_of('a', 1), key.next_of('b', 1));

@@ -109,11 +109,7 @@ async fn failure_after_the_window_is_told() {
         server.advance(secs(3_700)).await;
         Err::<(), _>("disk full")
     });
-    let missed = JobOutcome::Missed {
-        last_done: None,
-        error: Some("disk full"),
-    };
-    assert_eq!(ran.await.expect("answered"), missed);
+    assert_eq!(ran.await.expect("answered"), missed(Some("disk full")));
 }
 
 /// All machines sleep by the clock as it was. They look at it again.
