@@ -1,9 +1,8 @@
-//! Snapshots of error messages and of a formatted inspection.
+//! Snapshots of error messages.
 
 use std::time::Duration;
 
-use leasehold::sim::SimServer;
-use leasehold::{BackendError, InvalidInput, Label, LockClient, Policy};
+use leasehold::{BackendError, InvalidInput, Policy};
 use leasehold_api::{Kind, Mode, bounds};
 
 fn lines<T: ToString>(errors: &[T]) -> String {
@@ -60,60 +59,4 @@ fn backend_errors() {
         BackendError::Closed,
     ];
     insta::assert_snapshot!(lines(&errors));
-}
-
-fn client(server: &SimServer, name: &str) -> LockClient {
-    let label = Label::new(name).expect("short");
-    let builder = LockClient::builder(server.client(name)).label(label);
-    builder.build().expect("valid settings")
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_inspection() {
-    let server = SimServer::new(1);
-    let (ann, bob) = (client(&server, "ann"), client(&server, "bob"));
-    let mut seen = Vec::new();
-
-    let mutex = bob.mutex("invoice:42").expect("a key");
-    seen.push(ann.inspect("invoice:42").await.expect("idle"));
-    let held = ann
-        .mutex("invoice:42")
-        .expect("a key")
-        .lock()
-        .await
-        .expect("free");
-    let waiting = tokio::spawn(async move { mutex.lock().await });
-    server.advance(Duration::from_millis(500)).await;
-    seen.push(ann.inspect("invoice:42").await.expect("held"));
-    held.release().await.expect("held");
-    drop(waiting.await.expect("no panic").expect("granted"));
-
-    let tree = ann
-        .rw_lock("tree")
-        .expect("a key")
-        .reentrant()
-        .expect("supported");
-    let nested = [
-        tree.read().await.expect("free"),
-        tree.read().await.expect("nested"),
-    ];
-    let reading = bob
-        .rw_lock("tree")
-        .expect("a key")
-        .read()
-        .await
-        .expect("shared");
-    seen.push(ann.inspect("tree").await.expect("held"));
-    drop((nested, reading));
-
-    let slots = ann.semaphore("slots", 8).expect("a key");
-    let slots = slots.lease(Duration::from_secs(10)).policy(Policy::Barging);
-    let permits = [
-        slots.acquire().await.expect("free"),
-        slots.clone().permits(3).acquire().await.expect("free"),
-    ];
-    seen.push(ann.inspect("slots").await.expect("held"));
-    drop(permits);
-
-    insta::assert_snapshot!(lines(&seen));
 }
