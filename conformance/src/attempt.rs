@@ -102,34 +102,20 @@ impl Attempt {
         rule: &'static str,
     ) -> Result<Stamped<Acquired>, Failure> {
         let Stamped { stamp, reply } = self.poll().await?;
-        let reply = want!(
-            reply,
-            PollReply::Acquired(acquired) => acquired,
-            rule,
-            "a waiter gets the key when it is its turn"
-        );
+        let reply = want!(reply, PollReply::Acquired(acquired) => acquired)
+            .promised(format!("{rule}: a waiter gets the key when it is its turn"))?;
         Ok(Stamped { stamp, reply })
     }
 
     /// Polls and expects that the attempt still waits.
     pub(crate) async fn poll_queued(&self, rule: &'static str) -> Result<Queued, Failure> {
-        Ok(want!(
-            self.poll().await?.reply,
-            PollReply::Queued(queued) => queued,
-            rule,
-            "a waiter waits until its turn"
-        ))
+        want!(self.poll().await?.reply, PollReply::Queued(queued) => queued)
+            .promised(format!("{rule}: a waiter waits until its turn"))
     }
 
     /// Polls and expects that the attempt neither waits nor holds.
-    pub(crate) async fn poll_gone(&self, rule: &'static str, promise: &str) -> Verdict {
-        want!(
-            self.poll().await?.reply,
-            PollReply::Gone(_),
-            rule,
-            "{promise}"
-        );
-        Ok(())
+    pub(crate) async fn poll_gone(&self, promise: &str) -> Verdict {
+        want!(self.poll().await?.reply, PollReply::Gone(_)).promised(promise)
     }
 
     pub(crate) fn renew_request(&self, lease: Duration) -> Result<Renew, Failure> {
@@ -147,15 +133,9 @@ impl Attempt {
     }
 
     /// Renews and expects that the lock is lost.
-    pub(crate) async fn renewal_lost(
-        &self,
-        lease: Duration,
-        rule: &'static str,
-        promise: &str,
-    ) -> Verdict {
+    pub(crate) async fn renewal_lost(&self, lease: Duration, promise: &str) -> Verdict {
         let reply = self.renew(lease).await?.reply;
-        want!(reply, RenewReply::Lost(_), rule, "{promise}");
-        Ok(())
+        want!(reply, RenewReply::Lost(_)).promised(promise)
     }
 
     /// Renews and expects that the lock is still held.
@@ -165,12 +145,11 @@ impl Attempt {
         rule: &'static str,
     ) -> Result<(FencingToken, ServerTime), Failure> {
         let Stamped { stamp, reply } = self.renew(lease).await?;
-        Ok(want!(
+        want!(
             reply,
-            RenewReply::Renewed { token, remaining } => (token, stamp.at.saturating_add(remaining)),
-            rule,
-            "a valid lease is renewed"
-        ))
+            RenewReply::Renewed { token, remaining } => (token, stamp.at.saturating_add(remaining))
+        )
+        .promised(format!("{rule}: a valid lease is renewed"))
     }
 
     pub(crate) fn release_request(&self) -> Release {
@@ -189,69 +168,48 @@ impl Attempt {
             ReleaseReply::Released {
                 holds_left: 0,
                 holder: None
-            },
-            rule,
-            "a release of the only hold frees the key"
-        );
-        Ok(())
+            }
+        )
+        .promised(format!("{rule}: a release of the only hold frees the key"))
     }
 
     /// Releases and expects that `left` holds of the owner remain.
-    pub(crate) async fn release_leaves(
-        &self,
-        left: u32,
-        rule: &'static str,
-        promise: &str,
-    ) -> Verdict {
+    pub(crate) async fn release_leaves(&self, left: u32, promise: &str) -> Verdict {
         want!(
             self.release().await?,
-            ReleaseReply::Released { holds_left, .. } if holds_left == left,
-            rule,
-            "{promise}"
-        );
-        Ok(())
+            ReleaseReply::Released { holds_left, .. } if holds_left == left
+        )
+        .promised(promise)
     }
 
     /// Releases and expects that the attempt waits, and so leaves the queue.
     pub(crate) async fn leaves(&self, rule: &'static str) -> Verdict {
-        want!(
-            self.release().await?,
-            ReleaseReply::Left,
-            rule,
-            "a release of a waiting attempt removes it from the queue"
-        );
-        Ok(())
+        want!(self.release().await?, ReleaseReply::Left).promised(format!(
+            "{rule}: a release of a waiting attempt removes it from the queue"
+        ))
     }
 
     /// Releases and expects that the attempt holds nothing.
-    pub(crate) async fn not_held(&self, rule: &'static str, promise: &str) -> Verdict {
-        want!(
-            self.release().await?,
-            ReleaseReply::NotHeld(_),
-            rule,
-            "{promise}"
-        );
-        Ok(())
+    pub(crate) async fn not_held(&self, promise: &str) -> Verdict {
+        want!(self.release().await?, ReleaseReply::NotHeld(_)).promised(promise)
     }
 
     /// Downgrades, and returns the new token: a downgrade starts an epoch.
     pub(crate) async fn downgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
-        Ok(want!(
+        want!(
             self.downgrade(expected).await?.reply,
-            ConvertReply::Converted { token, .. } => token,
-            "rule 6",
-            "a writer can downgrade at any time"
-        ))
+            ConvertReply::Converted { token, .. } => token
+        )
+        .promised("rule 6: a writer can downgrade at any time")
     }
 
     /// Upgrades, and returns the token of the new epoch.
     pub(crate) async fn upgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
-        Ok(want!(
+        want!(
             self.upgrade(expected).await?.reply,
-            ConvertReply::Converted { token, .. } => token,
-            "rule 6",
-            "the only reader can upgrade"
-        ))
+            ConvertReply::Converted { token, .. } => token
+        )
+        .promised("rule 6: the only reader can upgrade")
     }
 
     pub(crate) async fn downgrade(
@@ -293,13 +251,9 @@ impl Attempt {
 
 /// Expects that `token` belongs to an epoch after that of `last`.
 pub(crate) fn next_epoch(token: FencingToken, last: FencingToken) -> Verdict {
-    ensure!(
-        token > last,
-        "S4",
-        token,
-        "the token of an epoch after {last:?} is higher"
-    );
-    Ok(())
+    ensure!(token > last, token).promised(format!(
+        "S4: the token of an epoch after {last:?} is higher"
+    ))
 }
 
 /// The only reply to a batch of one.
@@ -307,11 +261,6 @@ pub(crate) fn one<T: std::fmt::Debug>(
     mut answers: Vec<Result<Stamped<T>, leasehold_api::BackendError>>,
 ) -> Result<Stamped<T>, Failure> {
     let count = answers.len();
-    ensure!(
-        count == 1,
-        "trait contract",
-        count,
-        "a batch has one reply per request"
-    );
+    ensure!(count == 1, count).promised("trait contract: a batch has one reply per request")?;
     Ok(answers.remove(0)?)
 }

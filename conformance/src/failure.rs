@@ -9,7 +9,7 @@ use crate::harness::SetupError;
 /// Why a case failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Failure {
-    rule: &'static str,
+    /// The broken rule, a colon, and what the rule promises in this case.
     promise: String,
     expected: String,
     actual: String,
@@ -19,58 +19,45 @@ pub struct Failure {
 pub(crate) type Verdict = Result<(), Failure>;
 
 impl Failure {
-    /// A broken rule.
+    /// A broken promise, which begins with its rule: `S1: one holder at a time`.
     pub(crate) fn new(
-        rule: &'static str,
         promise: impl Into<String>,
         expected: impl Into<String>,
         actual: impl fmt::Debug,
     ) -> Self {
+        Self::said(promise, expected, format!("{actual:?}"))
+    }
+
+    fn said(promise: impl Into<String>, expected: impl Into<String>, actual: String) -> Self {
         Self {
-            rule,
             promise: promise.into(),
             expected: expected.into(),
-            actual: format!("{actual:?}"),
+            actual,
         }
     }
 
     /// The broken rule of the semantics, such as `rule 4` or `S1`; `set-up` if the case could not
     /// start.
     pub fn rule(&self) -> &str {
-        self.rule
-    }
-
-    pub(crate) fn setup(error: &SetupError) -> Self {
-        Self {
-            rule: "set-up",
-            promise: "the harness provides an environment and clients for every case".into(),
-            expected: "no error".into(),
-            actual: error.to_string(),
-        }
+        let (rule, _) = self.promise.split_once(':').unwrap_or_default();
+        rule
     }
 
     pub(crate) fn hung(limit: std::time::Duration) -> Self {
-        Self {
-            rule: "L4",
-            promise: "every call ends by its deadline".into(),
-            expected: format!("the case to end within {limit:?} of real time"),
-            actual: "it was still running".into(),
-        }
+        let expected = format!("the case to end within {limit:?} of real time");
+        let promise = "L4: every call ends by its deadline";
+        Self::said(promise, expected, "it was still running".into())
     }
 
     pub(crate) fn panicked(message: &str) -> Self {
-        Self {
-            rule: "L4",
-            promise: "nothing panics".into(),
-            expected: "the case to end".into(),
-            actual: format!("a panic: {message}"),
-        }
+        let actual = format!("a panic: {message}");
+        Self::said("L4: nothing panics", "the case to end", actual)
     }
 }
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        writeln!(f, "{}: {}", self.rule, self.promise)?;
+        writeln!(f, "{}", self.promise)?;
         writeln!(f, "  expected: {}", self.expected)?;
         write!(f, "  actual:   {}", self.actual)
     }
@@ -78,87 +65,100 @@ impl fmt::Display for Failure {
 
 impl std::error::Error for Failure {}
 
+impl From<SetupError> for Failure {
+    fn from(error: SetupError) -> Self {
+        let promise = "set-up: the harness provides an environment and clients for every case";
+        Self::said(promise, "no error", error.to_string())
+    }
+}
+
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
-        Self {
-            rule: "L4",
-            promise: "a healthy backend answers every command that it supports".into(),
-            expected: "a reply".into(),
-            actual: format!("error: {error}"),
-        }
+        let promise = "L4: a healthy backend answers every command that it supports";
+        Self::said(promise, "a reply", format!("error: {error}"))
     }
 }
 
 impl From<InvalidInput> for Failure {
     fn from(error: InvalidInput) -> Self {
-        Self {
-            rule: "set-up",
-            promise: "the input of the case is valid".into(),
-            expected: "no error".into(),
-            actual: error.to_string(),
-        }
+        let promise = "set-up: the input of the case is valid";
+        Self::said(promise, "no error", error.to_string())
     }
 }
 
-/// Expects that a value is at most `limit`.
-pub(crate) fn at_most<T: Copy + fmt::Debug + PartialOrd>(
-    actual: T,
-    limit: T,
-    rule: &'static str,
-    promise: &str,
-) -> Verdict {
-    if actual <= limit {
-        return Ok(());
-    }
-    let expected = format!("at most {limit:?}");
-    Err(Failure::new(rule, promise, expected, actual))
+/// The result of a check, which becomes a failure by saying what was [promised](Self::promised).
+#[derive(Debug)]
+#[must_use = "a check fails no case before it says what was promised"]
+pub(crate) struct Checked<T>(Result<T, Unexpected>);
+
+#[derive(Debug)]
+struct Unexpected {
+    expected: String,
+    actual: String,
 }
 
-/// Matches a value, or fails the case: `want!(value, pattern => result, rule, promise)`.
+impl<T> Checked<T> {
+    pub(crate) const fn passed(value: T) -> Self {
+        Self(Ok(value))
+    }
+
+    pub(crate) fn failed(expected: impl Into<String>, actual: impl fmt::Debug) -> Self {
+        Self(Err(Unexpected {
+            expected: expected.into(),
+            actual: format!("{actual:?}"),
+        }))
+    }
+
+    /// The value, or the failure of the case. The promise begins with its rule: `S1: one holder at a time`.
+    pub(crate) fn promised(self, promise: impl Into<String>) -> Result<T, Failure> {
+        self.0
+            .map_err(|it| Failure::said(promise, it.expected, it.actual))
+    }
+}
+
+/// Checks that a value is at most `limit`.
+pub(crate) fn at_most<T: Copy + fmt::Debug + PartialOrd>(actual: T, limit: T) -> Checked<()> {
+    match actual <= limit {
+        true => Checked::passed(()),
+        false => Checked::failed(format!("at most {limit:?}"), actual),
+    }
+}
+
+/// Matches a value: `want!(value, pattern => result)`.
 macro_rules! want {
-    ($value:expr, $pattern:pat $(if $guard:expr)? => $result:expr, $rule:expr, $($promise:tt)+) => {
+    ($value:expr, $pattern:pat $(if $guard:expr)? => $result:expr) => {
         match $value {
-            $pattern $(if $guard)? => $result,
-            other => {
-                return Err($crate::failure::Failure::new(
-                    $rule,
-                    format!($($promise)+),
-                    concat!(stringify!($pattern) $(, " if ", stringify!($guard))?),
-                    other,
-                ));
-            }
+            $pattern $(if $guard)? => $crate::failure::Checked::passed($result),
+            other => $crate::failure::Checked::failed(
+                concat!(stringify!($pattern) $(, " if ", stringify!($guard))?),
+                other,
+            ),
         }
     };
-    ($value:expr, $pattern:pat $(if $guard:expr)?, $rule:expr, $($promise:tt)+) => {
-        want!($value, $pattern $(if $guard)? => (), $rule, $($promise)+)
+    ($value:expr, $pattern:pat $(if $guard:expr)?) => {
+        want!($value, $pattern $(if $guard)? => ())
     };
 }
 
-/// Fails the case unless two values are equal: `want_eq!(actual, expected, rule, promise)`.
+/// Checks that two values are equal: `want_eq!(actual, expected)`.
 macro_rules! want_eq {
-    ($actual:expr, $expected:expr, $rule:expr, $($promise:tt)+) => {{
-        let (actual, expected) = (&$actual, &$expected);
-        if actual != expected {
-            return Err($crate::failure::Failure::new(
-                $rule,
-                format!($($promise)+),
+    ($actual:expr, $expected:expr) => {
+        match (&$actual, &$expected) {
+            (actual, expected) if actual == expected => $crate::failure::Checked::passed(()),
+            (actual, expected) => $crate::failure::Checked::failed(
                 format!("{} = {expected:?}", stringify!($actual)),
                 actual,
-            ));
+            ),
         }
-    }};
+    };
 }
 
-/// Fails the case unless a condition holds: `ensure!(condition, rule, actual, promise)`.
+/// Checks that a condition holds: `ensure!(condition, actual)`.
 macro_rules! ensure {
-    ($condition:expr, $rule:expr, $actual:expr, $($promise:tt)+) => {
-        if !$condition {
-            return Err($crate::failure::Failure::new(
-                $rule,
-                format!($($promise)+),
-                stringify!($condition),
-                $actual,
-            ));
+    ($condition:expr, $actual:expr) => {
+        match $condition {
+            true => $crate::failure::Checked::passed(()),
+            false => $crate::failure::Checked::failed(stringify!($condition), &$actual),
         }
     };
 }

@@ -10,13 +10,12 @@ use futures_util::future::{Either, select};
 use leasehold_api::{Contention, Error, Guard, LockClient, MultiReleaseError, Outcome};
 
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::World;
+use crate::world::{World, several};
 
 impl From<Error> for Failure {
     fn from(error: Error) -> Self {
         Self::new(
-            "L4",
-            "every call succeeds on a healthy server",
+            "L4: every call succeeds on a healthy server",
             "no error",
             error,
         )
@@ -34,6 +33,11 @@ impl World {
     pub(crate) async fn client(&self) -> Result<LockClient, Failure> {
         let builder = LockClient::builder(self.backend().await?);
         Ok(builder.allow_missing_fencing_tokens().build()?)
+    }
+
+    /// Connects several clients.
+    pub(crate) async fn clients<const N: usize>(&self) -> Result<[LockClient; N], Failure> {
+        several(|| self.client()).await
     }
 
     /// Returns the output of `future`, or `None` if it takes longer than `units` units.
@@ -77,12 +81,8 @@ pub(crate) fn got<G: Debug>(
     outcome: Result<Outcome<G>, Error>,
     rule: &'static str,
 ) -> Result<G, Failure> {
-    Ok(want!(
-        outcome?,
-        Outcome::Acquired(guard) => guard,
-        rule,
-        "a free lock is acquired"
-    ))
+    want!(outcome?, Outcome::Acquired(guard) => guard)
+        .promised(format!("{rule}: a free lock is acquired"))
 }
 
 /// Expects that somebody else holds the lock.
@@ -90,45 +90,29 @@ pub(crate) fn busy<G: Debug>(
     outcome: Result<Outcome<G>, Error>,
     rule: &'static str,
 ) -> Result<Contention, Failure> {
-    Ok(want!(
-        outcome?,
-        Outcome::Contended(held) if !held.timed_out => held,
-        rule,
-        "contention is a value that says when to try again"
+    want!(outcome?, Outcome::Contended(held) if !held.timed_out => held).promised(format!(
+        "{rule}: contention is a value that says when to try again"
     ))
 }
 
 /// Releases and expects that the lock was held.
 pub(crate) async fn released<K>(guard: &Guard<K>, rule: &'static str) -> Verdict {
-    want!(
-        guard.release().await?,
-        0,
-        rule,
-        "a release reports that the lock was held"
-    );
-    Ok(())
+    want!(guard.release().await?, 0)
+        .promised(format!("{rule}: a release reports that the lock was held"))
 }
 
 /// Expects that the guard is valid.
-pub(crate) fn valid<K>(guard: &Guard<K>, rule: &'static str, promise: &str) -> Verdict {
-    ensure!(guard.is_valid(), rule, guard, "{promise}");
-    Ok(())
+pub(crate) fn valid<K>(guard: &Guard<K>, promise: &str) -> Verdict {
+    ensure!(guard.is_valid(), guard).promised(promise)
 }
 
 /// Expects that the guard is not valid.
-pub(crate) fn not_valid<K>(guard: &Guard<K>, rule: &'static str, promise: &str) -> Verdict {
-    ensure!(!guard.is_valid(), rule, guard, "{promise}");
-    Ok(())
+pub(crate) fn not_valid<K>(guard: &Guard<K>, promise: &str) -> Verdict {
+    ensure!(!guard.is_valid(), guard).promised(promise)
 }
 
 /// Expects that the client gets the mutex `k` within `limit`.
-pub(crate) async fn free_within(
-    client: &LockClient,
-    limit: Duration,
-    rule: &'static str,
-    promise: &str,
-) -> Verdict {
+pub(crate) async fn free_within(client: &LockClient, limit: Duration, promise: &str) -> Verdict {
     let outcome = client.mutex("k")?.try_lock_for(limit).await?;
-    want!(outcome, Outcome::Acquired(_), rule, "{promise}");
-    Ok(())
+    want!(outcome, Outcome::Acquired(_)).promised(promise)
 }

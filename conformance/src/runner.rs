@@ -12,7 +12,7 @@ use leasehold_api::BoxFuture;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 use crate::case::Case;
-use crate::failure::{Failure, Verdict};
+use crate::failure::Failure;
 use crate::families;
 use crate::harness::Harness;
 use crate::world::{Lock, World};
@@ -87,32 +87,21 @@ pub fn run(harness: impl Harness, cannot_run: &[&str]) -> ExitCode {
 /// The failure of the case. A case that runs for longer than the harness's watchdog fails, and its
 /// thread keeps running.
 pub fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> Result<(), Failure> {
-    let (result, ended) = mpsc::channel();
-    let limit = harness.timing().watchdog;
-    let (harness, case) = (Arc::clone(harness), *case);
-    thread::spawn(move || {
-        let verdict = on_this_thread(&harness, case);
-        // Fails if the watchdog was faster.
-        let _ = result.send(verdict);
-    });
-    ended
-        .recv_timeout(limit)
-        .unwrap_or_else(|_| Err(Failure::hung(limit)))
+    let case = *case;
+    watched(harness, move |harness| {
+        Box::pin(async move {
+            let world = World::new(harness, case).await?;
+            let verdict = (case.run)(&world).await;
+            world.close().await;
+            verdict
+        })
+    })
 }
 
 /// Says that commands take too long for the unit, if they do. Cases may then fail on any backend.
 fn too_slow(harness: &Arc<dyn Harness>) -> Option<String> {
-    let (unit, limit) = (harness.timing().unit, harness.timing().watchdog);
-    let (result, took) = mpsc::channel();
-    let harness = Arc::clone(harness);
-    thread::spawn(move || {
-        let inner = Arc::clone(&harness);
-        harness.block_on(Box::pin(async move {
-            // Fails if the watchdog was faster.
-            let _ = result.send(command_takes(&*inner).await);
-        }));
-    });
-    let took = took.recv_timeout(limit).ok()?.ok()?;
+    let unit = harness.timing().unit;
+    let took = watched(harness, |harness| Box::pin(command_takes(harness))).ok()?;
     (took > unit / 10).then(|| {
         format!(
             "an acquire takes {took:?}, which is more than a tenth of the unit ({unit:?}). Cases may fail \
@@ -147,27 +136,32 @@ fn trial(harness: Arc<dyn Harness>, case: Case) -> Trial {
     })
 }
 
-fn on_this_thread(harness: &Arc<dyn Harness>, case: Case) -> Verdict {
-    let (result, verdict) = mpsc::channel();
-    let inner = Arc::clone(harness);
-    let body: BoxFuture<'static, ()> = Box::pin(async move {
-        let verdict = in_environment(&*inner, case).await;
-        let _ = result.send(verdict);
+/// Runs `body` on a thread of its own, in the harness's runtime and under its watchdog.
+fn watched<T, F>(harness: &Arc<dyn Harness>, body: F) -> Result<T, Failure>
+where
+    T: Send + 'static,
+    F: for<'a> FnOnce(&'a dyn Harness) -> BoxFuture<'a, Result<T, Failure>> + Send + 'static,
+{
+    let (result, ended) = mpsc::channel();
+    let limit = harness.timing().watchdog;
+    let harness = Arc::clone(harness);
+    thread::spawn(move || {
+        let (output, ran) = mpsc::channel();
+        let inner = Arc::clone(&harness);
+        let body: BoxFuture<'static, ()> = Box::pin(async move {
+            let _ = output.send(body(&*inner).await);
+        });
+        let panicked = catch_unwind(AssertUnwindSafe(|| harness.block_on(body)));
+        let early = |_| Err(Failure::panicked("block_on returned before the case ended"));
+        // Fails if the watchdog was faster.
+        let _ = result.send(match panicked {
+            Err(panic) => Err(Failure::panicked(&message(&*panic))),
+            Ok(()) => ran.try_recv().unwrap_or_else(early),
+        });
     });
-    let ran = catch_unwind(AssertUnwindSafe(|| harness.block_on(body)));
-    match ran {
-        Err(panic) => Err(Failure::panicked(&message(&*panic))),
-        Ok(()) => verdict
-            .try_recv()
-            .unwrap_or_else(|_| Err(Failure::panicked("block_on returned before the case ended"))),
-    }
-}
-
-async fn in_environment(harness: &dyn Harness, case: Case) -> Verdict {
-    let world = World::new(harness, case).await?;
-    let verdict = (case.run)(&world).await;
-    world.close().await;
-    verdict
+    ended
+        .recv_timeout(limit)
+        .unwrap_or_else(|_| Err(Failure::hung(limit)))
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {
@@ -184,6 +178,11 @@ fn compare_ignored(harness: &dyn Harness, expected: &[&str]) -> Trial {
     })
 }
 
+fn ignored_by(harness: &dyn Harness) -> BTreeSet<String> {
+    let ignored = families::all().filter(|case| case.ignored_because(harness).is_some());
+    ignored.map(Case::name).collect()
+}
+
 fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), String> {
     let mut listed = BTreeSet::new();
     let mut twice = Vec::new();
@@ -192,10 +191,7 @@ fn ignored_as_listed(harness: &dyn Harness, expected: &[&str]) -> Result<(), Str
             twice.push(name);
         }
     }
-    let ignored: BTreeSet<String> = families::all()
-        .filter(|case| case.ignored_because(harness).is_some())
-        .map(Case::name)
-        .collect();
+    let ignored = ignored_by(harness);
     if ignored == listed && twice.is_empty() {
         return Ok(());
     }
@@ -295,12 +291,6 @@ mod tests {
         }
     }
 
-    fn first_case_message(harness: BrokenHarness) -> String {
-        let case = families::all().next().expect("at least one case");
-        let failure = run_case(&(Arc::new(harness) as Arc<dyn Harness>), case);
-        failure.expect_err("a broken harness").to_string()
-    }
-
     #[test]
     fn several_filters_select_what_matches_any() {
         let selected = |arguments: &[&str]| {
@@ -321,42 +311,24 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_server_is_a_failure() {
-        let message = first_case_message(BrokenHarness::NoServer);
-        assert!(message.contains("connection refused"), "{message}");
-    }
-
-    #[test]
-    fn a_case_that_hangs_is_a_failure() {
-        let message = first_case_message(BrokenHarness::Hangs);
-        assert!(message.contains("still running"), "{message}");
-    }
-
-    #[test]
-    fn a_panic_is_a_failure() {
-        let message = first_case_message(BrokenHarness::Panics);
-        assert!(message.contains("a broken harness"), "{message}");
-    }
-
-    #[test]
-    fn broken_harness_gets_no_note_about_its_speed() {
-        for harness in [
-            BrokenHarness::NoServer,
-            BrokenHarness::Hangs,
-            BrokenHarness::Panics,
+    fn broken_harness_is_a_failure_without_a_note_about_its_speed() {
+        let case = families::all().next().expect("at least one case");
+        for (broken, expected) in [
+            (BrokenHarness::NoServer, "connection refused"),
+            (BrokenHarness::Hangs, "still running"),
+            (BrokenHarness::Panics, "a broken harness"),
         ] {
-            let note = too_slow(&(Arc::new(harness) as Arc<dyn Harness>));
-            assert_eq!(note, None, "{harness:?}");
+            let harness: Arc<dyn Harness> = Arc::new(broken);
+            let message = run_case(&harness, case).expect_err(expected).to_string();
+            assert!(message.contains(expected), "{broken:?}: {message}");
+            assert_eq!(too_slow(&harness), None, "{broken:?}");
         }
     }
 
     #[test]
     fn ignored_cases_must_match_the_list() {
         let harness = BrokenHarness::NoServer;
-        let ignored: Vec<String> = families::all()
-            .filter(|case| case.ignored_because(&harness).is_some())
-            .map(Case::name)
-            .collect();
+        let ignored = ignored_by(&harness);
         let mut list: Vec<&str> = ignored.iter().map(String::as_str).collect();
         assert_eq!(ignored_as_listed(&harness, &list), Ok(()));
 
@@ -372,10 +344,7 @@ mod tests {
     #[test]
     fn one_entry_stands_for_an_ignored_family() {
         let harness = BrokenHarness::NoServer;
-        let ignored: BTreeSet<String> = families::all()
-            .filter(|case| case.ignored_because(&harness).is_some())
-            .map(Case::name)
-            .collect();
+        let ignored = ignored_by(&harness);
         let short = shortened(ignored.clone());
         assert!(short.len() < ignored.len(), "{short:?}");
         let mut list: Vec<&str> = short.iter().map(String::as_str).collect();

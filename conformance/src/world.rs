@@ -14,7 +14,7 @@ use leasehold_api::{
 
 pub(crate) use crate::attempt::{Attempt, next_epoch, one};
 use crate::case::Case;
-use crate::failure::{Failure, Verdict, ensure, want};
+use crate::failure::{Checked, Failure, Verdict, ensure, want};
 use crate::harness::{Abilities, Environment, Harness, NAMESPACE_BYTES, Timing};
 
 /// How long an acquire may be delivered, within the delivery window of 10 s.
@@ -60,12 +60,8 @@ fn namespace(case: Case) -> String {
 
 impl World {
     pub(crate) async fn new(harness: &dyn Harness, case: Case) -> Result<Self, Failure> {
-        let environment = harness
-            .environment(&namespace(case))
-            .await
-            .map_err(|error| Failure::setup(&error))?;
         Ok(Self {
-            environment,
+            environment: harness.environment(&namespace(case)).await?,
             timing: harness.timing(),
             capabilities: harness.capabilities(),
             abilities: harness.abilities(),
@@ -79,35 +75,26 @@ impl World {
 
     /// Cuts all connections of the clients.
     pub(crate) async fn cut(&self) -> Result<(), Failure> {
-        let cut = self.environment.cut().await;
-        cut.map_err(|error| Failure::setup(&error))
+        Ok(self.environment.cut().await?)
     }
 
     /// Stops all messages between the clients and the server, or lets them pass again.
     pub(crate) async fn freeze(&self, frozen: bool) -> Result<(), Failure> {
-        let done = self.environment.freeze(frozen).await;
-        done.map_err(|error| Failure::setup(&error))
+        Ok(self.environment.freeze(frozen).await?)
     }
 
     /// Stores a foreign value under the key. A client has connected before, so the tables that it
     /// creates are there.
     pub(crate) async fn plant_foreign(&self, key: &Key) -> Verdict {
         self.backend().await?.hello().await?;
-        let planted = self.environment.plant_foreign(key).await;
-        planted.map_err(|error| Failure::setup(&error))
+        Ok(self.environment.plant_foreign(key).await?)
     }
 
     /// Fails the case if the foreign value under the key has changed.
     pub(crate) async fn foreign_is_untouched(&self, key: &Key) -> Verdict {
-        let intact = self.environment.foreign_is_untouched(key).await;
-        let intact = intact.map_err(|error| Failure::setup(&error))?;
-        ensure!(
-            intact,
-            "rule 14",
-            "the value was changed",
-            "a foreign value stays unchanged"
-        );
-        Ok(())
+        let intact = self.environment.foreign_is_untouched(key).await?;
+        ensure!(intact, "the value was changed")
+            .promised("rule 14: a foreign value stays unchanged")
     }
 
     /// The capabilities that the harness declares.
@@ -130,8 +117,7 @@ impl World {
 
     /// Connects a new client.
     pub(crate) async fn backend(&self) -> Result<Arc<dyn LockBackend>, Failure> {
-        let backend = self.environment.backend().await;
-        backend.map_err(|error| Failure::setup(&error))
+        Ok(self.environment.backend().await?)
     }
 
     /// Creates a session on a new client.
@@ -143,11 +129,7 @@ impl World {
 
     /// Creates several sessions, each on a new client.
     pub(crate) async fn sessions<const N: usize>(&self) -> Result<[Session; N], Failure> {
-        let mut sessions = Vec::with_capacity(N);
-        for _ in 0..N {
-            sessions.push(self.session().await?);
-        }
-        Ok(<[Session; N]>::try_from(sessions).expect("there are N sessions"))
+        several(|| self.session()).await
     }
 
     /// Creates two sessions, and lets the first one hold the lock, with a long lease.
@@ -209,24 +191,35 @@ impl World {
         tolerance.max(self.slowest.get() + Timing::real().tolerance)
     }
 
-    /// Fails the case unless the lease expires at `expiry`, within the tolerance.
+    /// Checks that the lease expires at `expiry`, within the tolerance.
     pub(crate) fn ends_at(
         &self,
         (stamp, remaining): (Stamp, Duration),
         expiry: ServerTime,
-        rule: &'static str,
-        promise: &str,
-    ) -> Verdict {
+    ) -> Checked<()> {
         let actual = stamp.at.saturating_add(remaining).as_micros();
         let difference = Duration::from_micros(actual.abs_diff(expiry.as_micros()));
         let tolerance = self.tolerance();
         if difference <= tolerance {
-            return Ok(());
+            return Checked::passed(());
         }
         let left = expiry.saturating_since(stamp.at);
         let expected = format!("{left:?} left, plus or minus {tolerance:?}");
-        Err(Failure::new(rule, promise, expected, remaining))
+        Checked::failed(expected, remaining)
     }
+}
+
+/// Makes several of a kind, one after the other.
+pub(crate) async fn several<T, F, const N: usize>(make: impl Fn() -> F) -> Result<[T; N], Failure>
+where
+    F: Future<Output = Result<T, Failure>>,
+{
+    let mut all = Vec::with_capacity(N);
+    for _ in 0..N {
+        all.push(make().await?);
+    }
+    let array = <[T; N]>::try_from(all);
+    Ok(array.unwrap_or_else(|_| unreachable!("there are {N}")))
 }
 
 /// A key and the kind of lock that a case uses it as.
@@ -342,17 +335,14 @@ impl Session {
         &self,
         lock: &Lock,
         operation: Operation,
-        rule: &'static str,
         promise: &str,
     ) -> Verdict {
         let batch = [Release::new(lock.key.clone(), operation)];
         want!(
             one(self.backend.release(&batch).await)?.reply,
-            ReleaseReply::NotHeld(_),
-            rule,
-            "{promise}"
-        );
-        Ok(())
+            ReleaseReply::NotHeld(_)
+        )
+        .promised(promise)
     }
 
     pub(crate) async fn inspect(&self, lock: &Lock) -> Result<Stamped<InspectReply>, Failure> {
@@ -463,24 +453,17 @@ impl Ask {
     /// Sends the attempt and expects that it is granted.
     pub(crate) async fn acquired(self, rule: &'static str) -> Result<Attempt, Failure> {
         let (attempt, reply) = self.send().await?;
-        want!(
-            reply,
-            AcquireReply::Acquired(_),
-            rule,
-            "an attempt on a free key is granted"
-        );
+        want!(reply, AcquireReply::Acquired(_))
+            .promised(format!("{rule}: an attempt on a free key is granted"))?;
         Ok(attempt)
     }
 
     /// Sends the attempt and expects that it waits.
     pub(crate) async fn queued(self, rule: &'static str) -> Result<(Attempt, Queued), Failure> {
         let (attempt, reply) = self.send().await?;
-        let queued = want!(
-            reply,
-            AcquireReply::Queued(queued) => queued,
-            rule,
-            "an attempt that may wait joins the queue while the key is held"
-        );
+        let queued = want!(reply, AcquireReply::Queued(queued) => queued).promised(format!(
+            "{rule}: an attempt that may wait joins the queue while the key is held"
+        ))?;
         Ok((attempt, queued))
     }
 
@@ -497,24 +480,17 @@ impl Ask {
     /// Like [`held`](Self::held). Returns what the attempt is told.
     pub(crate) async fn contended(self, rule: &'static str) -> Result<Contended, Failure> {
         let (_, reply) = self.send().await?;
-        let held = want!(
-            reply,
-            AcquireReply::Contended(held) => held,
-            rule,
-            "an attempt that doesn't wait learns that the key is held"
-        );
+        let held = want!(reply, AcquireReply::Contended(held) => held).promised(format!(
+            "{rule}: an attempt that doesn't wait learns that the key is held"
+        ))?;
         Ok(held)
     }
 
     /// Sends the attempt and expects that it is refused.
     pub(crate) async fn refused(self, rule: &'static str) -> Result<Refused, Failure> {
         let (_, reply) = self.send().await?;
-        let refused = want!(
-            reply,
-            AcquireReply::Refused(refused) => refused,
-            rule,
-            "the attempt is refused"
-        );
+        let refused = want!(reply, AcquireReply::Refused(refused) => refused)
+            .promised(format!("{rule}: the attempt is refused"))?;
         Ok(refused)
     }
 }

@@ -6,13 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::Reference;
+use crate::variants::passes;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, Contended, EndReason,
     FencingToken, Key, LockBackend, Operation, Refused, Release, ReleaseReply, Renew, RenewReply,
     Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
-use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases, run_case};
+use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases};
 
 /// The state of a key: the holder and its expiry, and the highest sequence of each session.
 #[derive(Debug, Default)]
@@ -205,17 +206,9 @@ impl Environment for SmallEnvironment {
 
 #[test]
 fn minimal_backend_passes_its_cases() {
-    let harness: Arc<dyn Harness> = Arc::new(SmallHarness {
+    let ignored = passes(SmallHarness {
         reference: Reference::plain(),
     });
-    let mut failed = Vec::new();
-    let mut passed = 0;
-    for case in cases().filter(|case| case.ignored_because(&*harness).is_none()) {
-        match run_case(&harness, case) {
-            Ok(()) => passed += 1,
-            Err(failure) => failed.push(format!("{}: {failure}", case.name())),
-        }
-    }
-    assert!(failed.is_empty(), "{}", failed.join("\n"));
+    let passed = cases().count() - ignored.len();
     assert!(passed >= 80, "only {passed} cases ran");
 }

@@ -20,7 +20,7 @@ use leasehold_conformance::{Case, Harness, cases, run_case};
 const THREADS: usize = 4;
 
 /// Runs every case that the harness can run. Returns the names of the ignored cases.
-fn passes(harness: Reference) -> Vec<String> {
+pub(crate) fn passes(harness: impl Harness) -> Vec<String> {
     let harness: Arc<dyn Harness> = Arc::new(harness);
     let (run, ignored): (Vec<&Case>, Vec<&Case>) =
         cases().partition(|case| case.ignored_because(&*harness).is_none());

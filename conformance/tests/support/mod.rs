@@ -254,11 +254,11 @@ struct Client {
 /// How often a call looks whether the server is frozen.
 const LOOK: Duration = Duration::from_millis(10);
 
-/// Converts the reply of one command to its own type.
+/// Executes one command, whose reply has its own type.
 macro_rules! ask {
-    ($self:ident, $key:expr, $command:ident($request:expr)) => {{
-        let command = Command::$command($request);
-        let Stamped { stamp, reply } = $self.server.step($key, &command)?;
+    ($self:ident, $request:ident, $command:ident) => {{
+        let command = Command::$command($request.clone());
+        let Stamped { stamp, reply } = $self.server.step(&$request.key, &command)?;
         match reply {
             Reply::$command(reply) => Ok(Stamped { stamp, reply }),
             other => unreachable!("unexpected reply to {command:?}: {other:?}"),
@@ -285,29 +285,16 @@ impl Client {
         }
         Ok(())
     }
-
-    fn acquire_one(&self, request: &Acquire) -> Result<Stamped<AcquireReply>, BackendError> {
-        ask!(self, &request.key, Acquire(request.clone()))
-    }
-
-    fn poll_one(&self, request: &Poll) -> Result<Stamped<PollReply>, BackendError> {
-        ask!(self, &request.key, Poll(request.clone()))
-    }
-
-    fn renew_one(&self, request: &Renew) -> Result<Stamped<RenewReply>, BackendError> {
-        ask!(self, &request.key, Renew(request.clone()))
-    }
-
-    fn release_one(&self, request: &Release) -> Result<Stamped<ReleaseReply>, BackendError> {
-        ask!(self, &request.key, Release(request.clone()))
-    }
 }
 
 /// Executes a batch if it reaches the server.
 macro_rules! batch {
-    ($self:ident, $batch:ident, $one:ident) => {{
+    ($self:ident, $batch:ident, $command:ident) => {{
         let reached = $self.reach_server().await;
-        let one = |request| reached.clone().and_then(|()| $self.$one(request));
+        let one = |request: &$command| {
+            reached.clone()?;
+            ask!($self, request, $command)
+        };
         $batch.iter().map(one).collect()
     }};
 }
@@ -345,24 +332,24 @@ impl LockBackend for Client {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        batch!(self, batch, acquire_one)
+        batch!(self, batch, Acquire)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        batch!(self, batch, poll_one)
+        batch!(self, batch, Poll)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        batch!(self, batch, renew_one)
+        batch!(self, batch, Renew)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        batch!(self, batch, release_one)
+        batch!(self, batch, Release)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
         self.reach_server().await?;
-        ask!(self, &request.key, Convert(request.clone()))
+        ask!(self, request, Convert)
     }
 
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
@@ -395,12 +382,12 @@ impl LockBackend for Client {
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
         self.reach_server().await?;
-        ask!(self, &request.key, ForceRelease(request.clone()))
+        ask!(self, request, ForceRelease)
     }
 
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
         self.reach_server().await?;
-        ask!(self, &request.key, Note(request.clone()))
+        ask!(self, request, Note)
     }
 
     async fn close(&self) -> Result<(), BackendError> {

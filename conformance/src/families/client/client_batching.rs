@@ -36,13 +36,13 @@ async fn lock_all(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>, F
 /// Releases all guards concurrently. Expects that each was held.
 async fn release_all(guards: &[MutexGuard]) -> Verdict {
     for release in join_all(guards.iter().map(MutexGuard::release)).await {
-        want!(release?, 0, "S3", "each release reports its own result");
+        want!(release?, 0).promised("S3: each release reports its own result")?;
     }
     Ok(())
 }
 
 async fn each_gets_its_own_outcome(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     // Another client holds every fifth key.
     let is_taken = |number: usize| number % 5 == 3;
     let mut others = Vec::new();
@@ -55,12 +55,10 @@ async fn each_gets_its_own_outcome(world: &World) -> Verdict {
     for (number, outcome) in outcomes.into_iter().enumerate() {
         match outcome? {
             Outcome::Acquired(guard) if !is_taken(number) => guards.push(guard),
-            other => want!(
-                other,
-                Outcome::Contended(_) if is_taken(number),
-                "S1",
-                "the outcome of {} is that of its own key", name(number)
-            ),
+            other => want!(other, Outcome::Contended(_) if is_taken(number)).promised(format!(
+                "S1: the outcome of {} is that of its own key",
+                name(number)
+            ))?,
         }
     }
     release_all(&guards).await?;
@@ -82,12 +80,8 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
             for _ in 0..3 {
                 world.pass_for(Duration::ZERO).await;
             }
-            ensure!(
-                inside.swap(0, Ordering::Relaxed) == 1,
-                "S1",
-                task,
-                "one task at a time holds a key"
-            );
+            ensure!(inside.swap(0, Ordering::Relaxed) == 1, task)
+                .promised("S1: one task at a time holds a key")?;
             guard.release().await?;
         }
         Ok::<_, Failure>(())
@@ -97,7 +91,7 @@ async fn tasks_on_few_keys_exclude_each_other(world: &World) -> Verdict {
 }
 
 async fn failed_call_harms_no_other(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let foreign = leasehold_api::Key::new(name(7)).expect("short enough");
     world.plant_foreign(&foreign).await?;
     let lock = async |number| a.mutex(name(number))?.lock().await;
@@ -106,28 +100,19 @@ async fn failed_call_harms_no_other(world: &World) -> Verdict {
     for (number, outcome) in outcomes.into_iter().enumerate() {
         match outcome {
             Ok(guard) if number != 7 => guards.push(guard),
-            other => want!(
-                other,
-                Err(Error::ForeignValue { .. }) if number == 7,
-                "rule 14",
-                "a foreign value under one key is an error of that key only"
-            ),
+            other => want!(other, Err(Error::ForeignValue { .. }) if number == 7)
+                .promised("rule 14: a foreign value under one key is an error of that key only")?,
         }
     }
     for number in (0..20).filter(|number| *number != 7) {
         let other = b.mutex(name(number))?.try_lock().await?;
-        want!(
-            other,
-            Outcome::Contended(_),
-            "S1",
-            "the other keys are held"
-        );
+        want!(other, Outcome::Contended(_)).promised("S1: the other keys are held")?;
     }
     release_all(&guards).await
 }
 
 async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for polls in 1..4 {
         let lock = async |number: usize| {
             let mutex = a.mutex(name(number))?;
@@ -143,17 +128,16 @@ async fn dropped_calls_harm_no_other(world: &World) -> Verdict {
             guards.extend(taken?);
         }
         for (number, guard) in &guards {
-            valid(guard, "S2", "a call that is not dropped acquires its lock")?;
+            valid(guard, "S2: a call that is not dropped acquires its lock")?;
             let view = b.inspect(name(*number)).await?;
-            want_eq!(view.holder_count(), 1, "S1", "each lock has one holder");
+            want_eq!(view.holder_count(), 1).promised("S1: each lock has one holder")?;
         }
         let (numbers, guards): (Vec<_>, Vec<_>) = guards.into_iter().unzip();
         ensure!(
             (0..TASKS).all(|number| number % 3 == 1 || numbers.contains(&number)),
-            "L4",
-            numbers.len(),
-            "every call that is not dropped succeeds"
-        );
+            numbers.len()
+        )
+        .promised("L4: every call that is not dropped succeeds")?;
         release_all(&guards).await?;
         for number in 0..TASKS {
             let within = b.mutex(name(number))?.try_lock_for(world.units(40)).await;

@@ -37,17 +37,13 @@ async fn left(world: &World, locks: &LockClient, holders: u32, when: &str) -> Ve
         }
         world.pass_for(world.units(1) / 4).await;
     }
-    want_eq!(
-        counts,
-        (holders, 0),
-        "rule 11",
-        "a dropped operation is released in the background: {when}"
-    );
-    Ok(())
+    want_eq!(counts, (holders, 0)).promised(format!(
+        "rule 11: a dropped operation is released in the background: {when}"
+    ))
 }
 
 async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let _held = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
@@ -60,7 +56,7 @@ async fn dropped_wait_leaves_nothing(world: &World) -> Verdict {
 }
 
 async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
         let held = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
@@ -77,7 +73,7 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
 }
 
 async fn dropped_try_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for polls in 0..POLLS {
         let mutex = b.mutex("k")?;
         dropped_after(polls, mutex.try_lock()).await;
@@ -87,7 +83,7 @@ async fn dropped_try_leaves_nothing(world: &World) -> Verdict {
 }
 
 async fn dropped_release_goes_on(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
         dropped_after(polls, guard.release()).await;
@@ -108,14 +104,14 @@ async fn dropped_without_an_answer_leaves_nothing(world: &World) -> Verdict {
     proxy.hold_replies(true);
     for units in 1..4 {
         let waited = world.within(units, mutex.lock()).await;
-        want_eq!(waited.is_none(), true, "rule 11", "no reply arrived");
+        want_eq!(waited.is_none(), true).promised("rule 11: no reply arrived")?;
         left(world, &a, 0, "an attempt without an answer").await?;
     }
     Ok(())
 }
 
 async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for polls in 0..POLLS {
         let guard = b.rw_lock("k")?.write().await?;
         dropped_after(polls, guard.downgrade()).await;
@@ -128,7 +124,7 @@ async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
 }
 
 async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for polls in 0..POLLS {
         let guard = b.mutex("k")?.lock().await?;
         if dropped_after(polls, guard.into_handoff()).await {

@@ -32,7 +32,7 @@ pub(super) const CASES: &[Case] = cases!("client_care";
 );
 
 async fn shutdown_releases_everything(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mut guards = Vec::new();
     for key in ["k1", "k2", "k3"] {
         guards.push(a.mutex(key)?.lock().await?);
@@ -48,27 +48,23 @@ async fn shutdown_releases_everything(world: &World) -> Verdict {
 }
 
 async fn shutdown_leaves_nothing_behind(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let held = b.mutex("k1")?.lock().await?;
     let mine = a.mutex("k2")?.lock().await?;
     let mutex = a.mutex("k1")?;
     let waited = world.within(3, mutex.lock()).await;
-    ensure!(waited.is_none(), "S1", waited, "the key is held");
+    ensure!(waited.is_none(), waited).promised("S1: the key is held")?;
     a.shutdown().await?;
     let views = [b.inspect("k1").await?, b.inspect("k2").await?];
     let left = views.map(|view| (view.holder_count(), view.waiter_count()));
-    want_eq!(
-        left,
-        [(1, 0), (0, 0)],
-        "S3",
-        "after a shutdown, nothing of the client is left"
-    );
+    want_eq!(left, [(1, 0), (0, 0)])
+        .promised("S3: after a shutdown, nothing of the client is left")?;
     drop((held, mine));
     Ok(())
 }
 
 async fn shutdown_ends_waits(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let _held = b.mutex("k")?.lock().await?;
     let mutex = a.mutex("k")?;
     let shuts_down = async {
@@ -77,13 +73,7 @@ async fn shutdown_ends_waits(world: &World) -> Verdict {
     };
     let (waited, down) = futures_util::future::join(mutex.lock(), shuts_down).await;
     down?;
-    want!(
-        waited,
-        Err(Error::Closed),
-        "L4",
-        "a wait ends when the client shuts down"
-    );
-    Ok(())
+    want!(waited, Err(Error::Closed)).promised("L4: a wait ends when the client shuts down")
 }
 
 async fn shutdown_loses_guards(world: &World) -> Verdict {
@@ -93,60 +83,38 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
     a.shutdown().await?;
     not_valid(
         &guard,
-        "S2",
-        "a guard is not valid after its client's shutdown",
+        "S2: a guard is not valid after its client's shutdown",
     )?;
     let reason = world.within(10, lost).await;
-    want_eq!(
-        reason,
-        Some(Loss::ClientClosed),
-        "S2",
-        "`lost` completes with the reason"
-    );
-    Ok(())
+    want_eq!(reason, Some(Loss::ClientClosed)).promised("S2: `lost` completes with the reason")
 }
 
 async fn closed_client_returns_closed(world: &World) -> Verdict {
     let a = world.client().await?;
     let mutex = a.mutex("k")?;
     a.shutdown().await?;
-    want!(
-        mutex.lock().await,
-        Err(Error::Closed),
-        "L4",
-        "a lock after a shutdown is refused"
-    );
-    want!(
-        mutex.try_lock().await,
-        Err(Error::Closed),
-        "L4",
-        "a lock after a shutdown is refused"
-    );
-    want!(
-        a.mutex("k").map(|_| ()),
-        Err(Error::Closed),
-        "L4",
-        "a handle after a shutdown is refused"
-    );
-    Ok(())
+    want!(mutex.lock().await, Err(Error::Closed))
+        .promised("L4: a lock after a shutdown is refused")?;
+    want!(mutex.try_lock().await, Err(Error::Closed))
+        .promised("L4: a lock after a shutdown is refused")?;
+    want!(a.mutex("k").map(|_| ()), Err(Error::Closed))
+        .promised("L4: a handle after a shutdown is refused")
 }
 
 async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     drop(a);
     world.pass(20).await;
     valid(
         &guard,
-        "rule 2",
-        "a guard keeps the tasks that renew it alive",
+        "rule 2: a guard keeps the tasks that renew it alive",
     )?;
     drop(guard);
     free_within(
         &b,
         world.units(50),
-        "S3",
-        "a guard keeps the tasks that release it alive",
+        "S3: a guard keeps the tasks that release it alive",
     )
     .await
 }
@@ -207,13 +175,8 @@ async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockCl
 }
 
 fn invalid<T: std::fmt::Debug>(result: Result<T, Error>, input: &str) -> Verdict {
-    want!(
-        result,
-        Err(Error::InvalidInput { .. }),
-        "trait contract",
-        "{input} is refused before any I/O"
-    );
-    Ok(())
+    want!(result, Err(Error::InvalidInput { .. }))
+        .promised(format!("trait contract: {input} is refused before any I/O"))
 }
 
 async fn making_handles_does_no_io(world: &World) -> Verdict {
@@ -356,12 +319,9 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
         .map(drop),
     ];
     for result in results {
-        want!(
-            result,
-            Err(Error::Unsupported { .. }),
-            "trait contract",
-            "a lock that the backend can't support is refused before any I/O"
-        );
+        want!(result, Err(Error::Unsupported { .. })).promised(
+            "trait contract: a lock that the backend can't support is refused before any I/O",
+        )?;
     }
     Ok(())
 }

@@ -46,36 +46,23 @@ fn adopted(result: Result<MutexGuard, HandoffFailed<Handoff>>) -> Result<MutexGu
     Ok(result.map_err(Error::from)?)
 }
 
-fn spent<G: std::fmt::Debug>(
-    result: Result<G, HandoffFailed<Handoff>>,
-    rule: &'static str,
-    when: &str,
-) -> Verdict {
-    want!(
-        result.map_err(Error::from),
-        Err(Error::HandoffSpent { .. }),
-        rule,
-        "a hand-off is refused {when}"
-    );
-    Ok(())
+fn spent<G: std::fmt::Debug>(result: Result<G, HandoffFailed<Handoff>>, when: &str) -> Verdict {
+    want!(result.map_err(Error::from), Err(Error::HandoffSpent { .. }))
+        .promised(format!("S1: a hand-off is refused {when}"))
 }
 
 async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
     let token = guard.fencing_token();
     let handoff = guard.into_handoff().await.map_err(Error::from)?;
     world.pass(3).await;
     busy(b.mutex("k")?.try_lock().await, "S1")?;
     let guard = adopted(adopt(&b, copy(&handoff)?).await)?;
-    want_eq!(
-        guard.fencing_token(),
-        token,
-        "rule 15",
-        "the sender and the adopter are in one epoch"
-    );
+    want_eq!(guard.fencing_token(), token)
+        .promised("rule 15: the sender and the adopter are in one epoch")?;
     world.pass(25).await;
-    valid(&guard, "L4", "the adopter renews the lock")?;
+    valid(&guard, "L4: the adopter renews the lock")?;
     busy(a.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "S3")?);
@@ -83,11 +70,7 @@ async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
 }
 
 async fn sender_releases_nothing(world: &World) -> Verdict {
-    let (a, b, c) = (
-        world.client().await?,
-        world.client().await?,
-        world.client().await?,
-    );
+    let [a, b, c] = world.clients().await?;
     let handoff = send(world, &a).await?;
     // The sender uses other locks, then shuts down.
     drop(a.mutex("other")?.lock().await?);
@@ -97,28 +80,25 @@ async fn sender_releases_nothing(world: &World) -> Verdict {
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     let guard = adopted(adopt(&b, handoff).await)?;
     world.pass(3).await;
-    valid(&guard, "S3", "the adopted lock stays valid")?;
+    valid(&guard, "S3: the adopted lock stays valid")?;
     busy(c.mutex("k")?.try_lock().await, "S3")?;
     released(&guard, "S3").await
 }
 
 async fn sender_renews_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
     let handoff = guard.into_handoff().await.map_err(Error::from)?;
     let next = b.mutex("k")?.try_lock_for(world.units(60)).await;
     let next = got(next, "L1")?;
-    spent(adopt(&a, handoff).await, "S1", "after its lease")?;
-    valid(&next, "S3", "the next holder is not affected")?;
+    spent(adopt(&a, handoff).await, "after its lease")?;
+    valid(&next, "S3: the next holder is not affected")?;
     released(&next, "S3").await
 }
 
 async fn copied_text_is_adopted_once(world: &World) -> Verdict {
     let a = world.client().await?;
-    let mut clients = Vec::new();
-    for _ in 0..4 {
-        clients.push(world.client().await?);
-    }
+    let clients = world.clients::<4>().await?;
     for _ in 0..5 {
         let handoff = send(world, &a).await?;
         let mut attempts = Vec::new();
@@ -129,52 +109,47 @@ async fn copied_text_is_adopted_once(world: &World) -> Verdict {
         for result in join_all(attempts).await {
             match result {
                 Ok(guard) => guards.push(guard),
-                other => spent(other, "S1", "for all copies but one")?,
+                other => spent(other, "for all copies but one")?,
             }
         }
-        want_eq!(
-            guards.len(),
-            1,
-            "S1",
-            "exactly one of many copies is adopted"
-        );
-        spent(adopt(&a, copy(&handoff)?).await, "S1", "after an adoption")?;
-        valid(&guards[0], "S3", "the other copies change nothing")?;
+        want_eq!(guards.len(), 1).promised("S1: exactly one of many copies is adopted")?;
+        spent(adopt(&a, copy(&handoff)?).await, "after an adoption")?;
+        valid(&guards[0], "S3: the other copies change nothing")?;
         released(&guards[0], "S3").await?;
     }
     Ok(())
 }
 
 async fn spent_handoff_is_refused(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let handoff = send(world, &a).await?;
     let text = copy(&handoff)?;
     released(&adopted(adopt(&b, handoff).await)?, "S3").await?;
-    spent(adopt(&b, text).await, "S1", "after the release")?;
+    spent(adopt(&b, text).await, "after the release")?;
     drop(got(a.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
 
 async fn late_copy_spares_the_next_holder(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let handoff = send(world, &a).await?;
     released(&adopted(adopt(&b, copy(&handoff)?).await)?, "S3").await?;
     // The client that handed it off acquires the key again.
     let next = a.mutex("k")?.lock().await?;
-    spent(adopt(&b, handoff).await, "S1", "under a later holder")?;
+    spent(adopt(&b, handoff).await, "under a later holder")?;
     world.pass(2).await;
     busy(b.mutex("k")?.try_lock().await, "S3")?;
     released(&next, "S3").await
 }
 
 async fn revoked_handoff_is_refused(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     for how in [ForceMode::Revoke, ForceMode::Now] {
         let guard = a.mutex("k")?.lease(world.units(10)).lock().await?;
         let handoff = guard.into_handoff().await.map_err(Error::from)?;
         let tokens = b.inspect("k").await?.held_tokens();
         b.force_release("k", tokens, how).await?;
-        spent(adopt(&b, handoff).await, "S1", "after a forced release")?;
+        spent(adopt(&b, handoff).await, "after a forced release")?;
         drop(got(
             b.mutex("k")?.try_lock_for(world.units(60)).await,
             "L1",
@@ -185,7 +160,7 @@ async fn revoked_handoff_is_refused(world: &World) -> Verdict {
 }
 
 async fn readers_and_writers_are_handed_off(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let (mine, other) = (a.rw_lock("k")?, b.rw_lock("k")?);
     let beside = other.read().await?;
     let reader = mine.read().await?;
@@ -211,21 +186,19 @@ async fn other_kind_is_refused_before_any_io(world: &World) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = world.client_on_proxy().await?;
     let handoff = send(world, &a).await?;
-    let Err(refused) = b.adopt::<guard_kind::Read>(handoff).await else {
-        let promise = "a mutex can't be adopted as a read guard";
-        return Err(Failure::new("trait contract", promise, "an error", "none"));
-    };
+    let promise = "trait contract: a mutex can't be adopted as a read guard";
+    let adopted_as_other = b.adopt::<guard_kind::Read>(handoff).await;
+    let refused = want!(adopted_as_other, Err(refused) => refused).promised(promise)?;
     let (error, handoff) = refused.into_parts();
     want!(
         error,
         Error::InvalidInput {
             problem: InvalidInput::HandoffKind { .. },
             ..
-        },
-        "trait contract",
-        "a mutex can't be adopted as a read guard"
-    );
-    want_eq!(proxy.calls(), 0, "trait contract", "nothing was sent");
+        }
+    )
+    .promised(promise)?;
+    want_eq!(proxy.calls(), 0).promised("trait contract: nothing was sent")?;
     released(&adopted(adopt(&b, handoff).await)?, "S3").await
 }
 
@@ -245,19 +218,10 @@ async fn secret_is_not_shown(world: &World) -> Verdict {
     // The token isn't a secret, but it is as long as one.
     let fields = text.split(':').skip(1).filter(|field| *field != token);
     let secrets: Vec<&str> = fields.filter(|field| field.len() > 15).collect();
-    ensure!(
-        secrets.len() > 1,
-        "set-up",
-        secrets,
-        "a hand-off contains secrets"
-    );
+    ensure!(secrets.len() > 1, secrets).promised("set-up: a hand-off contains secrets")?;
     for secret in secrets {
-        ensure!(
-            !shown.contains(secret),
-            "S3",
-            shown,
-            "`Debug` doesn't print the secrets"
-        );
+        ensure!(!shown.contains(secret), shown)
+            .promised("S3: `Debug` doesn't print the secrets")?;
     }
     Ok(())
 }
@@ -270,11 +234,9 @@ async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
         a.mutex("k")?.lock().await?
     };
     let before = proxy.calls();
-    let Err(refused) = guard.into_handoff().await else {
-        let promise = "a guard that can't be handed off is refused";
-        return Err(Failure::new("trait contract", promise, "an error", "none"));
-    };
-    want_eq!(proxy.calls(), before, "trait contract", "nothing was sent");
+    let refused = want!(guard.into_handoff().await, Err(refused) => refused)
+        .promised("trait contract: a guard that can't be handed off is refused")?;
+    want_eq!(proxy.calls(), before).promised("trait contract: nothing was sent")?;
     let (error, guard) = refused.into_parts();
     let names_the_reason = match error {
         Error::InvalidInput {
@@ -284,12 +246,8 @@ async fn guard_that_cannot_be_handed_off_is_returned(world: &World) -> Verdict {
         Error::Unsupported { .. } => !world.capabilities().reentrancy,
         _ => false,
     };
-    ensure!(
-        names_the_reason,
-        "trait contract",
-        error,
-        "the error says why the guard can't be handed off"
-    );
-    valid(&guard, "S3", "the returned guard is still valid")?;
+    ensure!(names_the_reason, error)
+        .promised("trait contract: the error says why the guard can't be handed off")?;
+    valid(&guard, "S3: the returned guard is still valid")?;
     released(&guard, "S3").await
 }

@@ -34,16 +34,9 @@ fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<MultiLock, Failure> {
     Ok(locks.multi().mutexes(keys)?)
 }
 
-fn all(
-    outcome: Result<Outcome<MultiGuard>, Error>,
-    rule: &'static str,
-) -> Result<MultiGuard, Failure> {
-    Ok(want!(
-        outcome?,
-        Outcome::Acquired(guard) => guard,
-        rule,
-        "free keys are acquired together"
-    ))
+fn all(outcome: Result<Outcome<MultiGuard>, Error>) -> Result<MultiGuard, Failure> {
+    want!(outcome?, Outcome::Acquired(guard) => guard)
+        .promised("L2: free keys are acquired together")
 }
 
 /// Expects that every key becomes free soon; keys are released in the background.
@@ -57,13 +50,7 @@ async fn free_soon(world: &World, locks: &LockClient, keys: &[&str]) -> Verdict 
 
 async fn released_all(guard: &MultiGuard) -> Verdict {
     let released = guard.release().await;
-    ensure!(
-        released.is_ok(),
-        "S3",
-        released,
-        "a release reports that all keys were held"
-    );
-    Ok(())
+    ensure!(released.is_ok(), released).promised("S3: a release reports that all keys were held")
 }
 
 async fn keys_are_taken_in_order(world: &World) -> Verdict {
@@ -71,19 +58,15 @@ async fn keys_are_taken_in_order(world: &World) -> Verdict {
     let guard = mutexes(&a, &["c", "a", "ü", "B", "aa"])?.lock().await?;
     let order = ["B", "a", "aa", "c", "ü"];
     let sent: Vec<String> = proxy.acquired().iter().map(ToString::to_string).collect();
-    want_eq!(
-        sent,
-        order,
-        "L4",
-        "keys are acquired one at a time, in the order of their bytes"
-    );
+    want_eq!(sent, order)
+        .promised("L4: keys are acquired one at a time, in the order of their bytes")?;
     let held: Vec<String> = guard.keys().map(ToString::to_string).collect();
-    want_eq!(held, order, "L4", "the guard lists its keys in that order");
+    want_eq!(held, order).promised("L4: the guard lists its keys in that order")?;
     released_all(&guard).await
 }
 
 async fn all_are_held_until_released(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let keys = ["k1", "k2", "k3"];
     let guard = a.lock_all(keys).await?;
     for key in keys {
@@ -92,30 +75,21 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
     for key in keys {
         let token = guard.fencing_token(key)?;
         let expected = world.capabilities().fencing_tokens;
-        ensure!(
-            (token > FencingToken::NONE) == expected,
-            "rule 15",
-            token,
-            "each key has a token, if the backend has tokens"
-        );
+        ensure!((token > FencingToken::NONE) == expected, token)
+            .promised("rule 15: each key has a token, if the backend has tokens")?;
     }
     want!(
         guard.fencing_token("k4"),
         Err(Error::InvalidInput {
             problem: InvalidInput::OtherKey { .. },
             ..
-        }),
-        "rule 15",
-        "other keys have no token"
-    );
-    ensure!(guard.is_valid(), "S2", guard, "all are held");
+        })
+    )
+    .promised("rule 15: other keys have no token")?;
+    ensure!(guard.is_valid(), guard).promised("S2: all are held")?;
     released_all(&guard).await?;
-    want!(
-        guard.renew().await,
-        Err(Error::Released { .. }),
-        "S3",
-        "a released guard can't be renewed"
-    );
+    want!(guard.renew().await, Err(Error::Released { .. }))
+        .promised("S3: a released guard can't be renewed")?;
     for key in keys {
         drop(got(b.mutex(key)?.try_lock().await, "S3")?);
     }
@@ -123,7 +97,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
 }
 
 async fn kinds_may_be_mixed(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let many = a.multi().write("w")?.read("r")?.permits("s", 3, 2)?;
     let guard = many.mutex("m")?.lock().await?;
     busy(b.mutex("m")?.try_lock().await, "S1")?;
@@ -143,55 +117,42 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
         Err(Error::InvalidInput {
             problem: InvalidInput::KeyCount { asked: 0 },
             ..
-        }),
-        "trait contract",
-        "an empty set of keys is refused"
-    );
+        })
+    )
+    .promised("trait contract: an empty set of keys is refused")?;
     want!(
         mutexes(&a, &["k", "j"])?.mutex("k").map(|_| ()),
         Err(Error::InvalidInput {
             problem: InvalidInput::RepeatedKey { .. },
             ..
-        }),
-        "trait contract",
-        "a duplicate key is refused"
-    );
+        })
+    )
+    .promised("trait contract: a duplicate key is refused")?;
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
         a.multi().mutexes(&names).map(|_| ()),
         Err(Error::InvalidInput {
             problem: InvalidInput::KeyCount { asked: 65 },
             ..
-        }),
-        "trait contract",
-        "too many keys are refused"
-    );
-    want_eq!(
-        proxy.calls(),
-        0,
-        "trait contract",
-        "invalid input is refused before any I/O"
-    );
-    Ok(())
+        })
+    )
+    .promised("trait contract: too many keys are refused")?;
+    want_eq!(proxy.calls(), 0).promised("trait contract: invalid input is refused before any I/O")
 }
 
 async fn held_key_is_named_and_the_rest_given_back(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = b.mutex("k2")?.lock().await?;
     let tried = mutexes(&a, &["k1", "k2", "k3"])?.try_lock().await?;
-    want!(
-        tried,
-        Outcome::Contended(held) if held.key.as_str() == "k2",
-        "S1",
-        "a try names the key that is held"
-    );
+    want!(tried, Outcome::Contended(held) if held.key.as_str() == "k2")
+        .promised("S1: a try names the key that is held")?;
     free_soon(world, &b, &["k1", "k3"]).await?;
     drop(guard);
     Ok(())
 }
 
 async fn one_budget_for_all(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k2")?.lock().await?);
     let many = mutexes(&a, &["k1", "k2"])?;
     let releases = async {
@@ -200,25 +161,17 @@ async fn one_budget_for_all(world: &World) -> Verdict {
     };
     let (outcome, release) = join(many.try_lock_for(world.units(8)), releases).await;
     release?;
-    let timed_out = want!(
-        outcome?,
-        Outcome::Contended(timed_out) => timed_out,
-        "L4",
-        "one time limit applies to all keys together"
-    );
-    ensure!(
-        timed_out.waited < world.units(12),
-        "L4",
-        timed_out,
-        "one time limit applies to all keys together"
-    );
+    let timed_out = want!(outcome?, Outcome::Contended(timed_out) => timed_out)
+        .promised("L4: one time limit applies to all keys together")?;
+    ensure!(timed_out.waited < world.units(12), timed_out)
+        .promised("L4: one time limit applies to all keys together")?;
     free_soon(world, &b, &["k1"]).await?;
     drop(second);
     free_soon(world, &b, &["k2"]).await
 }
 
 async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k3")?.lock().await?);
     let many = mutexes(&a, &["k1", "k2", "k3"])?;
     let releases = async {
@@ -229,7 +182,7 @@ async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
     };
     let (outcome, release) = join(many.try_lock_for(world.units(60)), releases).await;
     release?;
-    let guard = all(outcome, "L2")?;
+    let guard = all(outcome)?;
     for key in ["k1", "k2", "k3"] {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
     }
@@ -237,11 +190,11 @@ async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
 }
 
 async fn dropped_midway_gives_back(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let held = b.mutex("k3")?.lock().await?;
     let many = mutexes(&a, &["k1", "k2", "k3"])?;
     let waited = world.within(4, many.lock()).await;
-    ensure!(waited.is_none(), "S1", waited, "one of the keys is held");
+    ensure!(waited.is_none(), waited).promised("S1: one of the keys is held")?;
     free_soon(world, &b, &["k1", "k2"]).await?;
     held.release().await?;
     free_soon(world, &b, &["k3"]).await
@@ -259,7 +212,7 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
             for _ in 0..4 {
                 let guard = many.lock().await?;
                 let others = inside.fetch_add(1, Ordering::SeqCst);
-                want_eq!(others, 0, "S1", "one client at a time holds all keys");
+                want_eq!(others, 0).promised("S1: one client at a time holds all keys")?;
                 world.pass_for(world.units(1) / 20).await;
                 inside.fetch_sub(1, Ordering::SeqCst);
                 released_all(&guard).await?;
@@ -269,14 +222,9 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
     }
     // Each hand-over may take a poll.
     let limit = world.units(250) + bounds::MAX_POLL_INTERVAL * 36;
-    let Some(ended) = world.within_time(limit, join_all(workers)).await else {
-        return Err(Failure::new(
-            "L4",
-            "clients that name the same keys in opposite order never deadlock",
-            "all clients to finish",
-            "not all clients finished",
-        ));
-    };
+    let ended = world.within_time(limit, join_all(workers)).await;
+    let ended = want!(ended, Some(ended) => ended)
+        .promised("L4: clients that name the same keys in opposite order never deadlock")?;
     ended.into_iter().collect()
 }
 
@@ -287,7 +235,7 @@ async fn force(locks: &LockClient, key: &str) -> Verdict {
 }
 
 async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
     let guard = many.lock().await?;
     let body = guard.protect(std::future::pending::<()>());
@@ -296,40 +244,21 @@ async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
         force(&b, "k2").await
     };
     let ended = world.within(30, join(join(body, guard.lost()), forces));
-    let Some(((stopped, (key, loss)), forced)) = ended.await else {
-        return Err(Failure::new(
-            "S2",
-            "`lost` completes when one key is lost",
-            "`lost` to complete",
-            "nothing",
-        ));
-    };
+    let ((stopped, (key, loss)), forced) = want!(ended.await, Some(ended) => ended)
+        .promised("S2: `lost` completes when one key is lost")?;
     forced?;
-    want_eq!(key.as_str(), "k2", "S2", "the lost key is named");
-    ensure!(
-        matches!(loss, Loss::Forced | Loss::Unknown),
-        "S2",
-        loss,
-        "the loss has a reason"
-    );
-    want!(
-        stopped,
-        Err(Error::Lost { key, .. }) if key.as_str() == "k2",
-        "S2",
-        "`with` stops the body"
-    );
-    ensure!(
-        !guard.is_valid(),
-        "S2",
-        guard,
-        "the loss of one key ends the whole guard"
-    );
+    want_eq!(key.as_str(), "k2").promised("S2: the lost key is named")?;
+    ensure!(matches!(loss, Loss::Forced | Loss::Unknown), loss)
+        .promised("S2: the loss has a reason")?;
+    want!(stopped, Err(Error::Lost { key, .. }) if key.as_str() == "k2")
+        .promised("S2: `with` stops the body")?;
+    ensure!(!guard.is_valid(), guard).promised("S2: the loss of one key ends the whole guard")?;
     drop(guard);
     free_soon(world, &b, &["k1", "k2"]).await
 }
 
 async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let last = b.mutex("k2")?.lock().await?;
     let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
     let interference = async {
@@ -349,21 +278,17 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         // If the loss were not noticed, all keys would count as held now.
         world.pass(3).await;
         let view = b.inspect("k2").await?;
-        want_eq!(
-            view.holder_count(),
-            0,
-            "S2",
-            "a client that loses one key while it waits for another starts over"
-        );
+        want_eq!(view.holder_count(), 0)
+            .promised("S2: a client that loses one key while it waits for another starts over")?;
         thief.release().await?;
         Ok::<_, Failure>(thief.fencing_token())
     };
     let (outcome, stolen) = join(many.try_lock_for(world.units(150)), interference).await;
-    let guard = all(outcome, "L2")?;
+    let guard = all(outcome)?;
     let stolen = stolen?;
     if world.capabilities().fencing_tokens {
         let token = guard.fencing_token("k1")?;
-        ensure!(token > stolen, "S4", token, "the key was acquired again");
+        ensure!(token > stolen, token).promised("S4: the key was acquired again")?;
     }
     for key in ["k1", "k2"] {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
@@ -388,8 +313,8 @@ async fn removed_key_is_not_in_the_guard(world: &World) -> Verdict {
     let limit = world.units_and_a_poll(60);
     let (outcome, forced) = join(many.try_lock_for(limit), interference).await;
     forced?;
-    let guard = all(outcome, "L2")?;
-    ensure!(guard.is_valid(), "S2", guard, "all keys are held");
+    let guard = all(outcome)?;
+    ensure!(guard.is_valid(), guard).promised("S2: all keys are held")?;
     for key in ["k1", "k2"] {
         busy(b.mutex(key)?.try_lock().await, "S1")?;
     }
@@ -397,12 +322,12 @@ async fn removed_key_is_not_in_the_guard(world: &World) -> Verdict {
 }
 
 async fn drop_gives_all_back(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     drop(a.lock_all(["k1", "k2", "k3"]).await?);
     free_soon(world, &b, &["k3", "k2", "k1"]).await?;
     let many = mutexes(&a, &["k1", "k2"])?;
     let keys = many.with(async |guard| guard.keys().len()).await?;
-    want_eq!(keys, 2, "S3", "the body runs while all keys are held");
+    want_eq!(keys, 2).promised("S3: the body runs while all keys are held")?;
     for key in ["k1", "k2"] {
         drop(got(b.mutex(key)?.try_lock().await, "S3")?);
     }

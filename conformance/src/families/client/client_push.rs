@@ -53,12 +53,8 @@ async fn listening(world: &World) -> Result<(LockClient, ProxyBackend), Failure>
         Ok::<_, Failure>(ready)
     })
     .await;
-    ensure!(
-        ready?,
-        "rule 11",
-        proxy,
-        "a client that has subscribed reports it with a poll"
-    );
+    ensure!(ready?, proxy)
+        .promised("rule 11: a client that has subscribed reports it with a poll")?;
     released(&guard?, "S3").await?;
     Ok((locks, proxy))
 }
@@ -101,13 +97,7 @@ async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
     for guard in guards.await? {
         released(&guard?, "S3").await?;
     }
-    want_eq!(
-        proxy.listens(),
-        1,
-        "rule 8",
-        "one subscription serves all waiters of a client"
-    );
-    Ok(())
+    want_eq!(proxy.listens(), 1).promised("rule 8: one subscription serves all waiters of a client")
 }
 
 async fn grant_comes_without_another_call(world: &World) -> Verdict {
@@ -129,13 +119,8 @@ async fn grant_comes_without_another_call(world: &World) -> Verdict {
         without += u32::from(before == after);
         released(&guard?, "S3").await?;
     }
-    ensure!(
-        without > 0,
-        "rule 8",
-        without,
-        "a pushed grant hands the lock over without another call"
-    );
-    Ok(())
+    ensure!(without > 0, without)
+        .promised("rule 8: a pushed grant hands the lock over without another call")
 }
 
 async fn push_may_come_before_the_reply(world: &World) -> Verdict {
@@ -159,16 +144,11 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
         .await?;
         without += u32::from(before == after);
         let guard = guard?;
-        valid(&guard, "S2", "the guard is valid")?;
+        valid(&guard, "S2: the guard is valid")?;
         released(&guard, "rule 11").await?;
     }
-    ensure!(
-        without > 0,
-        "rule 11",
-        without,
-        "a push that arrives before the reply is used when the reply arrives"
-    );
-    Ok(())
+    ensure!(without > 0, without)
+        .promised("rule 11: a push that arrives before the reply is used when the reply arrives")
 }
 
 async fn push_may_come_after_a_poll(world: &World) -> Verdict {
@@ -200,9 +180,9 @@ async fn doubled_push_changes_nothing(world: &World) -> Verdict {
 /// Expects that a late or duplicate push doesn't change the hold.
 async fn stays_held(world: &World, others: &LockClient, guard: &MutexGuard) -> Verdict {
     world.pass(3).await;
-    valid(guard, "rule 11", "a duplicate push changes nothing")?;
+    valid(guard, "rule 11: a duplicate push changes nothing")?;
     let tried = others.mutex("k")?.try_lock().await?;
-    ensure!(!tried.is_acquired(), "S1", tried, "the lock has one hold");
+    ensure!(!tried.is_acquired(), tried).promised("S1: the lock has one hold")?;
     released(guard, "rule 11").await?;
     drop(taken(world, others, "k").await?);
     Ok(())
@@ -218,12 +198,9 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
             let before = proxy.polled();
             proxy.push(Notification::Missed { listening });
             let polled = until(world, 4, || proxy.polled() >= before + 2).await;
-            ensure!(
-                polled,
-                "rule 11",
-                proxy,
-                "every waiter polls at once when the subscription is lost or restored"
-            );
+            ensure!(polled, proxy).promised(
+                "rule 11: every waiter polls at once when the subscription is lost or restored",
+            )?;
         }
         released(&one, "S3").await?;
         released(&two, "S3").await
@@ -234,7 +211,7 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
 }
 
 async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
-    let (a, c) = (world.client().await?, world.client().await?);
+    let [a, c] = world.clients().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
     let first = async {
@@ -258,12 +235,8 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
     let (first, second) = tokens.await?;
     let (first, second) = (first?, second?);
     if world.capabilities().fencing_tokens {
-        ensure!(
-            first < second,
-            "rule 7",
-            (first, second),
-            "no waiter loses its turn by a lost subscription"
-        );
+        ensure!(first < second, (first, second))
+            .promised("rule 7: no waiter loses its turn by a lost subscription")?;
     }
     Ok(())
 }
@@ -281,12 +254,12 @@ async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
     let reachable = async {
         // It queues behind the other waiter, which has reported by then that it listens.
         let polled = until(world, 30, || proxy.polled() > 1).await;
-        ensure!(polled, "rule 3", proxy, "a waiter polls");
+        ensure!(polled, proxy).promised("rule 3: a waiter polls")?;
         let behind = taken(world, &c, "k");
         let guard = meanwhile(world, behind, async || released(&held, "S3").await);
         let guard = guard.await??;
         let before = b.mutex("k")?.try_lock().await?;
-        ensure!(!before.is_acquired(), "S1", before, "the key is held");
+        ensure!(!before.is_acquired(), before).promised("S1: the key is held")?;
         released(&guard, "S3").await
     };
     let (unreachable, reachable) = join(unreachable, reachable).await;

@@ -30,24 +30,18 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
 );
 
 async fn renewal_keeps_a_lock(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(20)).lock().await?;
     let token = guard.fencing_token();
     for _ in 0..4 {
         world.pass(15).await;
         valid(
             &guard,
-            "rule 2",
-            "renewal keeps the lock for longer than its lease",
+            "rule 2: renewal keeps the lock for longer than its lease",
         )?;
         busy(b.mutex("k")?.try_lock().await, "S1")?;
     }
-    want_eq!(
-        guard.fencing_token(),
-        token,
-        "S4",
-        "renewals don't start an epoch"
-    );
+    want_eq!(guard.fencing_token(), token).promised("S4: renewals don't start an epoch")?;
     released(&guard, "S3").await
 }
 
@@ -62,33 +56,26 @@ async fn fixed(world: &World, client: &LockClient, units: u32) -> Result<MutexGu
 }
 
 async fn fixed_lease_ends(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = fixed(world, &a, 8).await?;
     world.pass(9).await;
-    not_valid(&guard, "S2", "a fixed lease is not renewed")?;
-    want_eq!(
-        guard.valid_for().as_micros(),
-        0,
-        "S2",
-        "an expired guard is valid for no time"
-    );
+    not_valid(&guard, "S2: a fixed lease is not renewed")?;
+    want_eq!(guard.valid_for().as_micros(), 0)
+        .promised("S2: an expired guard is valid for no time")?;
     drop(got(b.mutex("k")?.try_lock().await, "L1")?);
     Ok(())
 }
 
 async fn renewing_by_hand_keeps_a_fixed_lease(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = fixed(world, &a, 20).await?;
     for _ in 0..3 {
         world.pass(12).await;
         let left = guard.valid_for();
         let renewed = guard.renew().await?;
-        ensure!(
-            renewed > left && renewed < world.units(20),
-            "rule 2",
-            (left, renewed),
-            "a renewal extends the validity to a full lease, less the drift allowance"
-        );
+        ensure!(renewed > left && renewed < world.units(20), (left, renewed)).promised(
+            "rule 2: a renewal extends the validity to a full lease, less the drift allowance",
+        )?;
     }
     busy(b.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await
@@ -108,17 +95,13 @@ async fn release_stops_renewal(world: &World) -> Verdict {
 }
 
 async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let late = fixed(world, &a, 5).await?;
     world.pass(6).await;
     let next = got(b.mutex("k")?.try_lock().await, "L1")?;
-    want!(
-        late.release().await,
-        Err(Error::Lost { .. }),
-        "S3",
-        "a late release reports that the lock was no longer held"
-    );
-    valid(&next, "S3", "the next holder is not affected")?;
+    want!(late.release().await, Err(Error::Lost { .. }))
+        .promised("S3: a late release reports that the lock was no longer held")?;
+    valid(&next, "S3: the next holder is not affected")?;
     busy(a.mutex("k")?.try_lock().await, "S3")?;
     released(&next, "S3").await
 }
@@ -127,33 +110,19 @@ async fn lost_guard_cannot_be_renewed(world: &World) -> Verdict {
     let a = world.client().await?;
     let guard = fixed(world, &a, 5).await?;
     world.pass(6).await;
-    want!(
-        guard.renew().await,
-        Err(Error::Lost { .. }),
-        "S2",
-        "a deadline in the past never moves again"
-    );
-    not_valid(&guard, "S2", "a lost guard never becomes valid again")
+    want!(guard.renew().await, Err(Error::Lost { .. }))
+        .promised("S2: a deadline in the past never moves again")?;
+    not_valid(&guard, "S2: a lost guard never becomes valid again")
 }
 
 async fn lost_tells_of_the_deadline(world: &World) -> Verdict {
     let a = world.client().await?;
     let guard = fixed(world, &a, 5).await?;
     let early = world.within(2, guard.lost()).await;
-    want_eq!(
-        early,
-        None,
-        "S2",
-        "`lost` doesn't complete while the guard is valid"
-    );
+    want_eq!(early, None).promised("S2: `lost` doesn't complete while the guard is valid")?;
     let late = world.within(20, guard.lost()).await;
-    want!(
-        late,
-        Some(Loss::Deadline | Loss::Expired),
-        "S2",
-        "a guard is lost at its deadline, without a reply from the server"
-    );
-    Ok(())
+    want!(late, Some(Loss::Deadline | Loss::Expired))
+        .promised("S2: a guard is lost at its deadline, without a reply from the server")
 }
 
 async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
@@ -162,52 +131,37 @@ async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
     let lost = guard.lost();
     released(&guard, "S3").await?;
     let reason = world.within(10, lost).await;
-    want_eq!(
-        reason,
-        None,
-        "S3",
-        "`lost` doesn't complete after a release"
-    );
-    Ok(())
+    want_eq!(reason, None).promised("S3: `lost` doesn't complete after a release")
 }
 
 async fn longest_hold_ends(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = a
         .mutex("k")?
         .lease(world.units(10))
         .max_hold(world.units(15));
     let guard = mutex.lock().await?;
     world.pass(8).await;
-    valid(&guard, "S2", "the lock is valid until the maximum hold")?;
+    valid(&guard, "S2: the lock is valid until the maximum hold")?;
     let lost = world.within(20, guard.lost()).await;
-    want_eq!(
-        lost,
-        Some(Loss::MaxHold),
-        "S2",
-        "a holder loses the lock after the maximum hold"
-    );
+    want_eq!(lost, Some(Loss::MaxHold))
+        .promised("S2: a holder loses the lock after the maximum hold")?;
     free_within(
         &b,
         world.units(30),
-        "L1",
-        "the key is free when the lease ends",
+        "L1: the key is free when the lease ends",
     )
     .await
 }
 
 async fn left_to_expire_stays_taken(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(30)).lock().await?;
     world.pass(2).await;
     let valid_for = guard.valid_for();
     let left = guard.let_expire().await?;
-    at_most(
-        left,
-        valid_for,
-        "S2",
-        "the lease is not renewed when the guard is left to expire",
-    )?;
+    at_most(left, valid_for)
+        .promised("S2: the lease is not renewed when the guard is left to expire")?;
     a.shutdown().await?;
     world.pass(12).await;
     busy(b.mutex("k")?.try_lock().await, "S3")?;
@@ -217,7 +171,7 @@ async fn left_to_expire_stays_taken(world: &World) -> Verdict {
 }
 
 async fn with_runs_and_releases(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = a.mutex("k")?;
     let other = b.mutex("k")?;
     let inside = mutex.with(async |_| other.try_lock().await).await?;
@@ -236,15 +190,10 @@ async fn with_stops_its_body(world: &World) -> Verdict {
             ended.store(true, Ordering::SeqCst);
         })
         .await;
-    want!(
-        result,
-        Err(Error::Lost { .. }),
-        "S2",
-        "`with` stops its body when the lock is lost"
-    );
+    want!(result, Err(Error::Lost { .. }))
+        .promised("S2: `with` stops its body when the lock is lost")?;
     let ended = ended.load(Ordering::SeqCst);
-    ensure!(!ended, "S2", ended, "the body doesn't complete");
-    Ok(())
+    ensure!(!ended, ended).promised("S2: the body doesn't complete")
 }
 
 /// Forces the release of `guard` by another client. Returns the reason of the loss.
@@ -252,7 +201,7 @@ async fn forced(
     world: &World,
     how: ForceMode,
 ) -> Result<(MutexGuard, Option<Loss>, LockClient), Failure> {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     b.force_release("k", vec![guard.fencing_token()], how)
         .await?;
@@ -263,31 +212,21 @@ async fn forced(
 
 async fn forced_now_is_noticed(world: &World) -> Verdict {
     let (guard, lost, b) = forced(world, ForceMode::Now).await?;
-    want!(
-        lost,
-        Some(Loss::Forced | Loss::Unknown),
-        "S3",
-        "a holder learns of a forced release"
-    );
-    not_valid(&guard, "S3", "the guard is not valid")?;
+    want!(lost, Some(Loss::Forced | Loss::Unknown))
+        .promised("S3: a holder learns of a forced release")?;
+    not_valid(&guard, "S3: the guard is not valid")?;
     drop(got(b.mutex("k")?.try_lock().await, "S3")?);
     Ok(())
 }
 
 async fn revoked_guard_is_lost(world: &World) -> Verdict {
     let (guard, lost, b) = forced(world, ForceMode::Revoke).await?;
-    want_eq!(
-        lost,
-        Some(Loss::Forced),
-        "S3",
-        "a revoked holder learns the reason"
-    );
-    not_valid(&guard, "S3", "the guard is not valid")?;
+    want_eq!(lost, Some(Loss::Forced)).promised("S3: a revoked holder learns the reason")?;
+    not_valid(&guard, "S3: the guard is not valid")?;
     free_within(
         &b,
         world.units(40),
-        "L1",
-        "the key is free when the lease ends",
+        "L1: the key is free when the lease ends",
     )
     .await
 }
@@ -295,40 +234,34 @@ async fn revoked_guard_is_lost(world: &World) -> Verdict {
 /// The subscription of a client begins with its first lock, so the notification of a forced release
 /// at that moment may have no listener.
 async fn revoked_before_the_subscription_is_noticed(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     b.inspect("k").await?;
     // The first renewal that is due by itself comes after 30 units.
     let guard = a.mutex("k")?.lease(world.units(90)).lock().await?;
     let seen = b.inspect("k").await?.held_tokens();
     b.force_release("k", seen, ForceMode::Revoke).await?;
     let lost = world.within(20, guard.lost()).await;
-    want_eq!(
-        lost,
-        Some(Loss::Forced),
-        "rule 11",
-        "a client asks once, after it has subscribed, what it missed"
-    );
-    Ok(())
+    want_eq!(lost, Some(Loss::Forced))
+        .promised("rule 11: a client asks once, after it has subscribed, what it missed")
 }
 
 async fn force_spares_later_holders(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let seen = a.mutex("k")?.lock().await?;
     let tokens = b.inspect("k").await?.held_tokens();
     released(&seen, "S3").await?;
     let guard = a.mutex("k")?.lock().await?;
     want!(
         b.force_release("k", tokens, ForceMode::Now).await?,
-        leasehold_api::ForceReply::WrongEpoch,
-        "S3",
-        "a forced release of a past token doesn't affect a later holder"
-    );
+        leasehold_api::ForceReply::WrongEpoch
+    )
+    .promised("S3: a forced release of a past token doesn't affect a later holder")?;
     guard.renew().await?;
     released(&guard, "S3").await
 }
 
 async fn forced_release_stops_a_body(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = a.mutex("k")?.lease(world.units(15));
     let result = mutex
         .with(async |guard| {
@@ -338,11 +271,6 @@ async fn forced_release_stops_a_body(world: &World) -> Verdict {
             forced.is_ok()
         })
         .await;
-    want!(
-        result,
-        Err(Error::Lost { .. }),
-        "S3",
-        "`with` stops its body when the lock is lost"
-    );
-    Ok(())
+    want!(result, Err(Error::Lost { .. }))
+        .promised("S3: `with` stops its body when the lock is lost")
 }

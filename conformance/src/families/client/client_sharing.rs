@@ -24,16 +24,12 @@ pub(super) const CASES: &[Case] = cases!("client_sharing";
 );
 
 async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let (of_a, of_b) = (a.rw_lock("k")?, b.rw_lock("k")?);
     let first = of_a.read().await?;
     let second = got(of_b.try_read().await, "S1")?;
-    want_eq!(
-        second.fencing_token(),
-        first.fencing_token(),
-        "rule 15",
-        "overlapping readers share one epoch"
-    );
+    want_eq!(second.fencing_token(), first.fencing_token())
+        .promised("rule 15: overlapping readers share one epoch")?;
     busy(of_a.try_write().await, "S1")?;
     released(&first, "S3").await?;
     busy(of_a.try_write().await, "S1")?;
@@ -45,16 +41,13 @@ async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
 }
 
 async fn downgrade_never_lets_go(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let writer = a.rw_lock("k")?.write().await?;
     let before = writer.fencing_token();
     let reader = writer.downgrade().await?;
-    ensure!(
-        reader.fencing_token() > before,
-        "rule 6",
-        reader.fencing_token(),
-        "a downgrade starts the epoch after {before:?}"
-    );
+    ensure!(reader.fencing_token() > before, reader.fencing_token()).promised(format!(
+        "rule 6: a downgrade starts the epoch after {before:?}"
+    ))?;
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
     let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
     released(&other, "S3").await?;
@@ -62,55 +55,39 @@ async fn downgrade_never_lets_go(world: &World) -> Verdict {
 }
 
 async fn upgrade_of_the_sole_reader(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let reader = a.rw_lock("k")?.read().await?;
     let before = reader.fencing_token();
-    let writer = want!(
-        reader.try_upgrade().await?,
-        Upgrade::Upgraded(writer) => writer,
-        "rule 6",
-        "the only reader can upgrade"
-    );
-    ensure!(
-        writer.fencing_token() > before,
-        "S4",
-        writer.fencing_token(),
-        "an upgrade starts the epoch after {before:?}"
-    );
+    let writer = want!(reader.try_upgrade().await?, Upgrade::Upgraded(writer) => writer)
+        .promised("rule 6: the only reader can upgrade")?;
+    ensure!(writer.fencing_token() > before, writer.fencing_token())
+        .promised(format!("S4: an upgrade starts the epoch after {before:?}"))?;
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
     released(&writer, "S3").await
 }
 
 async fn refused_upgrade_keeps_reading(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let reader = a.rw_lock("k")?.read().await?;
     let other = b.rw_lock("k")?.read().await?;
-    let reader = want!(
-        reader.try_upgrade().await?,
-        Upgrade::NotSoleHolder(reader) => reader,
-        "rule 6",
-        "a reader can't upgrade while another one reads"
-    );
-    valid(&reader, "rule 6", "the read guard is still valid")?;
+    let reader = want!(reader.try_upgrade().await?, Upgrade::NotSoleHolder(reader) => reader)
+        .promised("rule 6: a reader can't upgrade while another one reads")?;
+    valid(&reader, "rule 6: the read guard is still valid")?;
     released(&other, "S3").await?;
     busy(b.rw_lock("k")?.try_write().await, "S1")?;
     released(&reader, "S3").await
 }
 
 async fn reentrant_guards_are_counted(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = a.mutex("k")?.reentrant()?;
     let outer = mutex.lock().await?;
     let inner = got(mutex.try_lock().await, "rule 5")?;
     let third = mutex.clone().lock().await?;
     for (guard, left) in [(&outer, 2), (&third, 1), (&inner, 0)] {
         busy(b.mutex("k")?.try_lock().await, "rule 5")?;
-        want_eq!(
-            guard.release().await?,
-            left,
-            "rule 5",
-            "guards of one owner can be released in any order"
-        );
+        want_eq!(guard.release().await?, left)
+            .promised("rule 5: guards of one owner can be released in any order")?;
     }
     let next = got(b.mutex("k")?.try_lock().await, "rule 5")?;
     released(&next, "S3").await
@@ -122,22 +99,14 @@ async fn nested_guards_share_token_and_deadline(world: &World) -> Verdict {
     let outer = mutex.lock().await?;
     world.pass(3).await;
     let inner = mutex.lock().await?;
-    want_eq!(
-        inner.fencing_token(),
-        outer.fencing_token(),
-        "rule 5",
-        "nested guards share one token"
-    );
+    want_eq!(inner.fencing_token(), outer.fencing_token())
+        .promised("rule 5: nested guards share one token")?;
     inner.renew().await?;
     let (one, other) = (outer.valid_for(), inner.valid_for());
-    ensure!(
-        one.abs_diff(other) <= world.units(1),
-        "rule 6",
-        (one, other),
-        "nested guards share one deadline"
-    );
-    want!(inner.release().await?, 1, "rule 5", "inner");
-    valid(&outer, "rule 5", "the outer guard is still valid")?;
+    ensure!(one.abs_diff(other) <= world.units(1), (one, other))
+        .promised("rule 6: nested guards share one deadline")?;
+    want!(inner.release().await?, 1).promised("rule 5: inner")?;
+    valid(&outer, "rule 5: the outer guard is still valid")?;
     released(&outer, "S3").await
 }
 
@@ -163,50 +132,41 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
             Err(Error::Refused {
                 reason: Refused::WouldDeadlock,
                 ..
-            }),
-            "rule 5",
-            "a write by an owner that reads would wait for itself"
-        );
+            })
+        )
+        .promised("rule 5: a write by an owner that reads would wait for itself")?;
     }
     want!(
         lock.write().await,
         Err(Error::Refused {
             reason: Refused::WouldDeadlock,
             ..
-        }),
-        "rule 5",
-        "a write by an owner that reads is refused, whatever its time limit"
-    );
+        })
+    )
+    .promised("rule 5: a write by an owner that reads is refused, whatever its time limit")?;
     released(&reader, "S3").await
 }
 
 async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let lock = a.rw_lock("k")?.reentrant()?;
     let writer = lock.write().await?;
     let before = writer.fencing_token();
     let reader = lock.read().await?;
     busy(b.rw_lock("k")?.try_read().await, "S1")?;
-    want!(writer.release().await?, 1, "rule 5", "a read hold");
-    ensure!(
-        reader.is_valid() && reader.fencing_token() > before,
-        "rule 6",
-        reader,
-        "the read guard stays valid, with the token of the epoch after {before:?}"
-    );
+    want!(writer.release().await?, 1).promised("rule 5: a read hold")?;
+    ensure!(reader.is_valid() && reader.fencing_token() > before, reader).promised(format!(
+        "rule 6: the read guard stays valid, with the token of the epoch after {before:?}"
+    ))?;
     let other = got(b.rw_lock("k")?.try_read().await, "rule 6")?;
-    want_eq!(
-        other.fencing_token(),
-        reader.fencing_token(),
-        "rule 15",
-        "other readers can acquire the lock"
-    );
+    want_eq!(other.fencing_token(), reader.fencing_token())
+        .promised("rule 15: other readers can acquire the lock")?;
     released(&other, "S3").await?;
     released(&reader, "S3").await
 }
 
 async fn permits_are_shared(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let (of_a, of_b) = (a.semaphore("k", 3)?, b.semaphore("k", 3)?);
     let two = of_a.clone().permits(2).acquire().await?;
     busy(of_b.clone().permits(2).try_acquire().await, "S1")?;
@@ -218,32 +178,31 @@ async fn permits_are_shared(world: &World) -> Verdict {
         .permits(2)
         .try_acquire_for(world.units(50))
         .await?;
-    let again = want!(again, Outcome::Acquired(guard) => guard, "S1", "two permits were returned");
+    let again = want!(again, Outcome::Acquired(guard) => guard)
+        .promised("S1: two permits were returned")?;
     released(&one, "S3").await?;
     released(&again, "S3").await
 }
 
 async fn other_terms_are_refused(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let permit = a.semaphore("k", 3)?.acquire().await?;
     want!(
         b.mutex("k")?.try_lock().await,
         Err(Error::Refused {
             reason: Refused::Mismatch { .. },
             ..
-        }),
-        "rule 13",
-        "the error says what the key is in use as"
-    );
+        })
+    )
+    .promised("rule 13: the error says what the key is in use as")?;
     want!(
         b.semaphore("k", 4)?.acquire().await,
         Err(Error::Refused {
             reason: Refused::Mismatch { .. },
             ..
-        }),
-        "rule 13",
-        "a waiting attempt is refused too"
-    );
+        })
+    )
+    .promised("rule 13: a waiting attempt is refused too")?;
     released(&permit, "S3").await?;
     let guard = got(b.mutex("k")?.try_lock().await, "rule 13")?;
     released(&guard, "S3").await
@@ -263,7 +222,7 @@ async fn other_kind_follows_a_drop(world: &World) -> Verdict {
 }
 
 async fn store_fences_a_sleeper(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mut highest = None;
     let mut write = |token| {
         let accepted = Some(token) >= highest;
@@ -274,26 +233,13 @@ async fn store_fences_a_sleeper(world: &World) -> Verdict {
     };
     let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
     let sleeper = mutex.lock().await?;
-    ensure!(
-        write(sleeper.fencing_token()),
-        "S5",
-        sleeper,
-        "a valid holder is not refused"
-    );
+    ensure!(write(sleeper.fencing_token()), sleeper)
+        .promised("S5: a valid holder is not refused")?;
     world.pass(6).await;
     let next = b.mutex("k")?.lock().await?;
-    ensure!(
-        write(next.fencing_token()),
-        "S5",
-        next,
-        "the next holder is not refused"
-    );
+    ensure!(write(next.fencing_token()), next).promised("S5: the next holder is not refused")?;
     let late = write(sleeper.fencing_token());
-    ensure!(
-        !late,
-        "S5",
-        sleeper,
-        "the write of a holder that slept longer than its lease is refused"
-    );
-    not_valid(&sleeper, "S2", "its guard was not valid")
+    ensure!(!late, sleeper)
+        .promised("S5: the write of a holder that slept longer than its lease is refused")?;
+    not_valid(&sleeper, "S2: its guard was not valid")
 }

@@ -30,18 +30,14 @@ pub(super) const CASES: &[Case] = cases!("client_waiting";
 );
 
 async fn lock_waits_for_the_release(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let (mutex, order) = (b.mutex("k")?, AtomicU32::new(0));
     let waits = async {
         let guard = mutex.lock().await?;
         let turn = order.fetch_add(1, Ordering::SeqCst);
-        want_eq!(
-            turn,
-            1,
-            "S1",
-            "the waiter acquires the lock after the release has started"
-        );
+        want_eq!(turn, 1)
+            .promised("S1: the waiter acquires the lock after the release has started")?;
         released(&guard, "S3").await
     };
     let releases = async {
@@ -62,44 +58,28 @@ async fn timed<T>(client: &LockClient, call: impl Future<Output = T>) -> (Durati
 }
 
 async fn budget_bounds_the_wait(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let _guard = a.mutex("k")?.lock().await?;
     let (mutex, budget) = (b.mutex("k")?, world.units(6));
     let (took, outcome) = timed(&b, mutex.try_lock_for(budget)).await;
-    let timed_out = want!(
-        outcome?,
-        Outcome::Contended(late) if late.timed_out => late,
-        "L4",
-        "a wait that reaches its time limit is a value, not an error"
-    );
-    ensure!(
-        took >= budget && took <= budget + world.call_limit(),
-        "L4",
-        took,
-        "a wait ends at its time limit of {budget:?}, or at most one call later"
-    );
-    ensure!(
-        timed_out.waited >= budget,
-        "L4",
-        timed_out,
-        "the outcome reports how long it waited"
-    );
-    Ok(())
+    let timed_out = want!(outcome?, Outcome::Contended(late) if late.timed_out => late)
+        .promised("L4: a wait that reaches its time limit is a value, not an error")?;
+    ensure!(took >= budget && took <= budget + world.call_limit(), took).promised(format!(
+        "L4: a wait ends at its time limit of {budget:?}, or at most one call later"
+    ))?;
+    ensure!(timed_out.waited >= budget, timed_out)
+        .promised("L4: the outcome reports how long it waited")
 }
 
 async fn budget_below_a_round_trip_is_a_timeout(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     // The client knows nothing of the server in the first of these waits.
     for micros in [1, 200, 1_000] {
         let outcome = mutex.try_lock_for(Duration::from_micros(micros)).await?;
-        want!(
-            outcome,
-            Outcome::Contended(_),
-            "L4",
-            "a wait that is too short for an answer is a timeout, not an error"
-        );
+        want!(outcome, Outcome::Contended(_))
+            .promised("L4: a wait that is too short for an answer is a timeout, not an error")?;
     }
     nobody_waits(world, &a, "S3").await?;
     released(&guard, "S3").await?;
@@ -108,37 +88,27 @@ async fn budget_below_a_round_trip_is_a_timeout(world: &World) -> Verdict {
 }
 
 async fn no_budget_is_a_try(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = b.mutex("k")?;
     let free = got(mutex.try_lock_for(Duration::ZERO).await, "L4")?;
     released(&free, "S3").await?;
     let _guard = a.mutex("k")?.lock().await?;
     let (took, outcome) = timed(&b, mutex.try_lock_for(Duration::ZERO)).await;
-    ensure!(
-        !outcome?.is_acquired(),
-        "S1",
-        "Acquired",
-        "another client holds the lock"
-    );
-    at_most(
-        took,
-        world.call_limit(),
-        "L4",
-        "a time limit of zero makes one call",
-    )
+    ensure!(!outcome?.is_acquired(), "Acquired").promised("S1: another client holds the lock")?;
+    at_most(took, world.call_limit()).promised("L4: a time limit of zero makes one call")
 }
 
 async fn try_ends_in_one_call(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let _guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     let (took, outcome) = timed(&b, mutex.try_lock()).await;
     busy(outcome, "S1")?;
-    at_most(took, world.call_limit(), "L4", "a try makes one call")
+    at_most(took, world.call_limit()).promised("L4: a try makes one call")
 }
 
 async fn turn_comes_within_the_budget(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     let waits = mutex.try_lock_for(world.units(100));
@@ -151,12 +121,9 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
     let (took, outcome) = outcome;
     drop(got(outcome, "L4")?);
     let most = world.units_and_a_poll(5) + world.call_limit();
-    at_most(
-        took,
-        most,
-        "rule 8",
-        &format!("a release wakes the waiter within {most:?}"),
-    )
+    at_most(took, most).promised(format!(
+        "rule 8: a release wakes the waiter within {most:?}"
+    ))
 }
 
 async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
@@ -168,30 +135,17 @@ async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let (took, outcome) = timed(&b, mutex.try_lock_for(world.units(200))).await;
     drop(got(outcome, "L1")?);
     let most = world.units_and_a_poll(10) + world.call_limit();
-    at_most(
-        took,
-        most,
-        "L1",
-        "a crashed holder's key is free within its lease",
-    )
+    at_most(took, most).promised("L1: a crashed holder's key is free within its lease")
 }
 
 async fn counter_under_contention(world: &World) -> Verdict {
     let (inside, count) = (AtomicU32::new(0), AtomicU32::new(0));
-    let mut clients = Vec::new();
-    for _ in 0..5 {
-        clients.push(world.client().await?);
-    }
+    let clients = world.clients::<5>().await?;
     let works = clients.iter().map(|client| async {
         for _ in 0..4 {
             let guard = client.mutex("k")?.lock().await?;
             let others = inside.fetch_add(1, Ordering::SeqCst);
-            ensure!(
-                others == 0,
-                "S1",
-                others,
-                "one client at a time holds the lock"
-            );
+            ensure!(others == 0, others).promised("S1: one client at a time holds the lock")?;
             let seen = count.load(Ordering::SeqCst);
             world.pass_for(Duration::from_millis(2)).await;
             count.store(seen + 1, Ordering::SeqCst);
@@ -203,17 +157,13 @@ async fn counter_under_contention(world: &World) -> Verdict {
     for worked in join_all(works).await {
         worked?;
     }
-    want_eq!(count.load(Ordering::SeqCst), 20, "S1", "no update was lost");
-    Ok(())
+    want_eq!(count.load(Ordering::SeqCst), 20).promised("S1: no update was lost")
 }
 
 async fn waiters_are_served_in_order(world: &World) -> Verdict {
     let holder = world.client().await?;
     let guard = holder.mutex("k")?.lock().await?;
-    let mut clients = Vec::new();
-    for _ in 0..4 {
-        clients.push(world.client().await?);
-    }
+    let clients = world.clients::<4>().await?;
     let served = AtomicU32::new(0);
     let waits = clients.iter().enumerate().map(|(n, client)| {
         let (served, n) = (&served, u32::try_from(n).expect("few"));
@@ -221,7 +171,7 @@ async fn waiters_are_served_in_order(world: &World) -> Verdict {
             all_wait(world, client, n).await?;
             let guard = client.mutex("k")?.lock().await?;
             let turn = served.fetch_add(1, Ordering::SeqCst);
-            want_eq!(turn, n, "rule 7", "first come, first served");
+            want_eq!(turn, n).promised("rule 7: first come, first served")?;
             released(&guard, "S3").await
         }
     });
@@ -243,44 +193,34 @@ async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
     let mut waiting = client.inspect("k").await?.waiter_count();
     for _ in 0..60 {
         if waiting >= count {
-            return Ok(());
+            break;
         }
         world.pass(1).await;
         waiting = client.inspect("k").await?.waiter_count();
     }
-    let promise = "an attempt on a held key waits";
-    let expected = format!("{count} or more");
-    Err(Failure::new("rule 7", promise, expected, waiting))
+    ensure!(waiting >= count, waiting).promised("rule 7: an attempt on a held key waits")
 }
 
 /// Expects that the queue is empty within a second.
 async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
-    let mut waiting = 0;
+    let mut waiting = client.inspect("k").await?.waiter_count();
     for _ in 0..20 {
-        waiting = client.inspect("k").await?.waiter_count();
         if waiting == 0 {
-            return Ok(());
+            break;
         }
         world.pass(1).await;
+        waiting = client.inspect("k").await?.waiter_count();
     }
-    Err(Failure::new(
-        rule,
-        "a finished wait leaves no waiter in the queue",
-        "no waiters",
-        waiting,
-    ))
+    let promise = format!("{rule}: a finished wait leaves no waiter in the queue");
+    want_eq!(waiting, 0).promised(promise)
 }
 
 async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let outcome = b.mutex("k")?.try_lock_for(world.units(4)).await?;
-    want!(
-        outcome,
-        Outcome::Contended(late) if late.waited >= world.units(4),
-        "L4",
-        "the time limit is over"
-    );
+    want!(outcome, Outcome::Contended(late) if late.waited >= world.units(4))
+        .promised("L4: the time limit is over")?;
     nobody_waits(world, &a, "rule 10").await?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "rule 10")?);
@@ -288,11 +228,11 @@ async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
 }
 
 async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
     let waited = world.within(4, mutex.lock()).await;
-    ensure!(waited.is_none(), "S1", waited, "the key is held");
+    ensure!(waited.is_none(), waited).promised("S1: the key is held")?;
     nobody_waits(world, &a, "rule 11").await?;
     released(&guard, "S3").await?;
     drop(got(a.mutex("k")?.try_lock().await, "rule 11")?);
@@ -301,7 +241,7 @@ async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
 
 /// Drops a wait after 0, 1, 2, … ms, before and after the release that it waits for.
 async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
-    let (a, b) = (world.client().await?, world.client().await?);
+    let [a, b] = world.clients().await?;
     let mutex = b.mutex("k")?;
     for n in 0..12 {
         let guard = a.mutex("k")?.try_lock_for(world.units(100)).await;
@@ -324,19 +264,13 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
     released(&got(last, "rule 11")?, "S3").await?;
     let view = a.inspect("k").await?;
     let left = (view.holder_count(), view.waiter_count());
-    want_eq!(
-        left,
-        (0, 0),
-        "rule 11",
-        "dropped attempts leave nothing behind"
-    );
-    Ok(())
+    want_eq!(left, (0, 0)).promised("rule 11: dropped attempts leave nothing behind")
 }
 
 /// Runs overlapping holds of one class while an attempt of the other class waits. Returns the
 /// number of holds that started before the waiter's turn.
 async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
-    let clients = [world.client().await?, world.client().await?];
+    let clients: [LockClient; 2] = world.clients().await?;
     let waiter = world.client().await?;
     let stop = AtomicU32::new(0);
     let begun = AtomicU32::new(0);
@@ -357,12 +291,7 @@ async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
                     guard.release().await?;
                 }
                 let before = begun.fetch_add(1, Ordering::SeqCst);
-                ensure!(
-                    before < 60,
-                    "rule 7",
-                    before,
-                    "the other class gets its turn"
-                );
+                ensure!(before < 60, before).promised("rule 7: the other class gets its turn")?;
             }
             Ok::<_, Failure>(())
         }
@@ -387,12 +316,12 @@ async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
 async fn writer_is_not_starved_by_readers(world: &World) -> Verdict {
     let ended = overtaken_by(world, true).await?;
     // The readers that hold when the writer arrives finish. One of them may acquire once more.
-    at_most(ended, 4, "rule 7", "later readers wait behind the writer")
+    at_most(ended, 4).promised("rule 7: later readers wait behind the writer")
 }
 
 async fn reader_is_not_starved_by_writers(world: &World) -> Verdict {
     let ended = overtaken_by(world, false).await?;
-    at_most(ended, 4, "rule 7", "later writers wait behind the reader")
+    at_most(ended, 4).promised("rule 7: later writers wait behind the reader")
 }
 
 /// Tasks of one client that take the same key again and again, as the workers of a server do. No task may be
@@ -421,11 +350,6 @@ async fn tasks_of_one_client_share_a_key(world: &World) -> Verdict {
         Ok::<_, Failure>(own)
     });
     let shares: Vec<u32> = try_join_all(tasks).await?;
-    ensure!(
-        shares.iter().all(|own| *own >= SHARE / 4),
-        "rule 7",
-        shares,
-        "each task gets at least a quarter of its share"
-    );
-    Ok(())
+    ensure!(shares.iter().all(|own| *own >= SHARE / 4), shares)
+        .promised("rule 7: each task gets at least a quarter of its share")
 }

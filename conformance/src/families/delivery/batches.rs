@@ -31,24 +31,12 @@ async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
         backend.renew(&[]).await.len(),
         backend.release(&[]).await.len(),
     );
-    want_eq!(
-        sizes,
-        (0, 0),
-        "trait contract",
-        "an empty batch has an empty reply"
-    );
-    Ok(())
+    want_eq!(sizes, (0, 0)).promised("trait contract: an empty batch has an empty reply")
 }
 
 /// Expects a reply for each request.
 fn one_each<T>(answers: &[T], requests: usize) -> Verdict {
-    want_eq!(
-        answers.len(),
-        requests,
-        "trait contract",
-        "a batch has one reply per request"
-    );
-    Ok(())
+    want_eq!(answers.len(), requests).promised("trait contract: a batch has one reply per request")
 }
 
 /// The replies to a batch, of which none is an error.
@@ -80,20 +68,13 @@ async fn each_renewal_by_itself(world: &World) -> Verdict {
     for (n, answer) in answers.into_iter().enumerate() {
         match answer?.reply {
             RenewReply::Renewed { token, .. } if n != 1 => {
-                want_eq!(
-                    token,
-                    held[n].token(),
-                    "trait contract",
-                    "the replies are in the order of the requests"
-                );
+                want_eq!(token, held[n].token())
+                    .promised("trait contract: the replies are in the order of the requests")?;
             }
             RenewReply::Lost(_) if n == 1 => {}
-            other => want!(
-                other,
-                RenewReply::Renewed { .. },
-                "trait contract",
-                "reply {n} answers request {n}; only request 1 had been released"
-            ),
+            other => want!(other, RenewReply::Renewed { .. }).promised(format!(
+                "trait contract: reply {n} answers request {n}; only request 1 had been released"
+            ))?,
         }
     }
     Ok(())
@@ -112,12 +93,8 @@ async fn each_release_by_itself(world: &World) -> Verdict {
             ReleaseReply::NotHeld(_) => n == 2,
             _ => false,
         };
-        ensure!(
-            right,
-            "trait contract",
-            (n, reply),
-            "only request 2 had been released before; the batch releases all others"
-        );
+        ensure!(right, (n, reply))
+            .promised("trait contract: the batch releases all but 2, which was released before")?;
     }
     for hold in &held {
         let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
@@ -135,11 +112,11 @@ async fn same_attempt_twice_in_a_batch(world: &World) -> Verdict {
         [
             ReleaseReply::Released { holds_left: 0, .. },
             ReleaseReply::NotHeld(_)
-        ],
-        "rule 12",
-        "a batch is executed in order: the second release sees the effect of the first"
-    );
-    Ok(())
+        ]
+    )
+    .promised(
+        "rule 12: a batch is executed in order: the second release sees the effect of the first",
+    )
 }
 
 async fn each_poll_by_itself(world: &World) -> Verdict {
@@ -160,11 +137,9 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
             PollReply::Acquired(_),
             PollReply::Queued(_),
             PollReply::Gone(_)
-        ],
-        "trait contract",
-        "each poll is answered for its own key and attempt, in order"
-    );
-    Ok(())
+        ]
+    )
+    .promised("trait contract: each poll is answered for its own key and attempt, in order")
 }
 
 /// A backend may serve the polls of one key together.
@@ -199,12 +174,8 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
     for (number, answer) in b.backend.poll(&batch).await.into_iter().enumerate() {
         let Stamped { stamp, reply } = answer?;
         if number == EXPIRED {
-            want!(
-                reply,
-                PollReply::Gone(_),
-                "rule 10",
-                "a poll never revives an expired waiter"
-            );
+            want!(reply, PollReply::Gone(_))
+                .promised("rule 10: a poll never revives an expired waiter")?;
             continue;
         }
         ends = stamp.at.saturating_add(waiter_lease);
@@ -212,18 +183,15 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
         want!(
             reply,
             PollReply::Queued(queued) if queued.ahead >= before
-                && stamp.at.saturating_add(queued.waiter_remaining) == expected,
-            "rule 10",
-            "a poll refreshes its waiter up to its deadline, and all {before} before it are ahead"
-        );
+                && stamp.at.saturating_add(queued.waiter_remaining) == expected
+        )
+        .promised(format!(
+            "rule 10: a poll refreshes its waiter up to its deadline, and {before} are ahead of it"
+        ))?;
         before += 1;
     }
-    want_eq!(
-        before as usize,
-        WAITERS,
-        "trait contract",
-        "a batch has one reply per request"
-    );
+    want_eq!(before as usize, WAITERS)
+        .promised("trait contract: a batch has one reply per request")?;
     for (waiter, end, promise) in [
         (
             &waiters[WAITERS - 1],
@@ -237,25 +205,19 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
             "polls refresh no other client's waiter",
         ),
     ] {
-        want_eq!(end_of(waiter).await?, end, "rule 10", "{promise}");
+        want_eq!(end_of(waiter).await?, end).promised(format!("rule 10: {promise}"))?;
     }
     silent.leaves("rule 12").await?;
     held.released("S3").await?;
     waiters[0].poll_granted("rule 7").await?;
-    waiters[EXPIRED]
-        .poll_gone("rule 10", "it has expired")
-        .await
+    waiters[EXPIRED].poll_gone("rule 10: it has expired").await
 }
 
 /// When a waiter expires, as a repeated acquire reports it.
 async fn end_of(waiter: &Attempt) -> Result<ServerTime, Failure> {
     let Stamped { stamp, reply } = waiter.again_in_time().await?;
-    let queued = want!(
-        reply,
-        AcquireReply::Queued(queued) => queued,
-        "rule 12",
-        "a repeated acquire reports the waiter"
-    );
+    let queued = want!(reply, AcquireReply::Queued(queued) => queued)
+        .promised("rule 12: a repeated acquire reports the waiter")?;
     Ok(stamp.at.saturating_add(queued.waiter_remaining))
 }
 
@@ -268,12 +230,8 @@ async fn releases_of_one_key_in_order(world: &World) -> Verdict {
     // The second request finds the offer that the first one made.
     let batch = [held[0].release_request(), first.release_request()];
     for answer in session.backend.release(&batch).await {
-        want!(
-            answer?.reply,
-            ReleaseReply::Released { .. },
-            "rule 8",
-            "each request is executed by itself, in the order of the batch"
-        );
+        want!(answer?.reply, ReleaseReply::Released { .. })
+            .promised("rule 8: each request is executed by itself, in the order of the batch")?;
     }
     second.poll_granted("rule 8").await
 }
@@ -284,12 +242,8 @@ async fn largest_batch(world: &World) -> Verdict {
     let answers = held[0].session.backend.release(&batch).await;
     one_each(&answers, batch.len())?;
     for answer in answers {
-        want!(
-            answer?.reply,
-            ReleaseReply::Released { .. },
-            "trait contract",
-            "each key was held"
-        );
+        want!(answer?.reply, ReleaseReply::Released { .. })
+            .promised("trait contract: each key was held")?;
     }
     Ok(())
 }
@@ -308,18 +262,12 @@ async fn one_error_touches_no_other(world: &World) -> Verdict {
     let mut answers = held[0].session.backend.release(&batch).await.into_iter();
     for expected_error in [false, true, false] {
         match answers.next() {
-            Some(Ok(stamped)) if !expected_error => want!(
-                stamped.reply,
-                ReleaseReply::Released { .. },
-                "trait contract",
-                "an error on one key doesn't affect the others"
-            ),
-            other => want!(
-                other,
-                Some(Err(BackendError::ForeignValue { .. })) if expected_error,
-                "rule 14",
-                "an error belongs to one request only"
-            ),
+            Some(Ok(stamped)) if !expected_error => {
+                want!(stamped.reply, ReleaseReply::Released { .. })
+                    .promised("trait contract: an error on one key doesn't affect the others")?;
+            }
+            other => want!(other, Some(Err(BackendError::ForeignValue { .. })) if expected_error)
+                .promised("rule 14: an error belongs to one request only")?,
         }
     }
     Ok(())
@@ -357,20 +305,19 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_)),
             Ok(AcquireReply::Refused(Refused::TooLate)),
             Ok(AcquireReply::Acquired(_))
-        ],
-        "trait contract",
-        "each acquire is answered for its own key, in order"
-    );
+        ]
+    )
+    .promised("trait contract: each acquire is answered for its own key, in order")?;
     // A second delivery only reports the holds.
     let again = acquire_all(&session, &batch).await?;
     for (first, second) in answers.iter().zip(&again) {
         if let Ok(AcquireReply::Acquired(first)) = first {
             want!(
                 second,
-                Ok(AcquireReply::Acquired(second)) if (second.token, second.holds) == (first.token, 1),
-                "rule 12",
-                "an acquire that is delivered twice has one hold"
-            );
+                Ok(AcquireReply::Acquired(second))
+                    if (second.token, second.holds) == (first.token, 1)
+            )
+            .promised("rule 12: an acquire that is delivered twice has one hold")?;
         }
     }
     held.released("S3").await?;
@@ -398,11 +345,9 @@ async fn acquires_of_one_key_in_order(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_)),
             Ok(AcquireReply::Queued(first)),
             Ok(AcquireReply::Queued(second))
-        ] if (first.ahead, second.ahead) == (0, 1),
-        "rule 7",
-        "a batch is executed in order: the first request acquires the key, the others queue"
-    );
-    Ok(())
+        ] if (first.ahead, second.ahead) == (0, 1)
+    )
+    .promised("rule 7: in a batch, the first request acquires the key and the others queue")
 }
 
 async fn largest_batch_of_acquires(world: &World) -> Verdict {
@@ -417,12 +362,8 @@ async fn largest_batch_of_acquires(world: &World) -> Verdict {
         batch.push(session.ask(&lock).build_until(until)?);
     }
     for answer in acquire_all(&session, &batch).await? {
-        want!(
-            answer,
-            Ok(AcquireReply::Acquired(_)),
-            "trait contract",
-            "each key was free"
-        );
+        want!(answer, Ok(AcquireReply::Acquired(_)))
+            .promised("trait contract: each key was free")?;
     }
     let last = Lock::mutex(&format!("k{}", bounds::MAX_BATCH - 1));
     world.session().await?.ask(&last).held("S1").await
@@ -443,9 +384,7 @@ async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_)),
             Err(BackendError::ForeignValue { .. }),
             Ok(AcquireReply::Acquired(_))
-        ],
-        "rule 14",
-        "an error belongs to one request only"
-    );
-    Ok(())
+        ]
+    )
+    .promised("rule 14: an error belongs to one request only")
 }

@@ -43,12 +43,8 @@ async fn answered(
         }
         world.pass(1).await;
     }
-    Err(Failure::new(
-        "L4",
-        "a backend connects again by itself",
-        "a reply",
-        last,
-    ))
+    let promise = "L4: a backend connects again by itself";
+    Err(Failure::new(promise, "a reply", last))
 }
 
 /// The only element of the reply to a batch of one.
@@ -65,10 +61,9 @@ async fn calls_work_again_after_a_cut(world: &World) -> Verdict {
     // The first try may have been executed although its reply was lost.
     want!(
         answered(world, &held.release_request(), &session).await?,
-        ReleaseReply::Released { .. } | ReleaseReply::NotHeld(_),
-        "L4",
-        "a release is answered after a cut"
-    );
+        ReleaseReply::Released { .. } | ReleaseReply::NotHeld(_)
+    )
+    .promised("L4: a release is answered after a cut")?;
     let other = world.session().await?;
     other.ask(&lock).granted("S3").await
 }
@@ -80,14 +75,10 @@ async fn missed(world: &World, notifications: &mut Notifications, expected: bool
         Either::Left((next, _)) => next,
         Either::Right(((), _)) => None,
     };
-    want!(
-        next,
-        Some(Notification::Missed { listening }) if listening == expected,
-        "rule 11",
-        "a subscription whose connection is cut yields `Missed` when it is lost and when it works again; \
-         expected `listening: {expected}`"
-    );
-    Ok(())
+    want!(next, Some(Notification::Missed { listening }) if listening == expected).promised(format!(
+        "rule 11: a subscription whose connection is cut yields `Missed` when it is lost and when it works \
+         again; expected `listening: {expected}`"
+    ))
 }
 
 async fn cut_subscription_reports_the_gap(world: &World) -> Verdict {
@@ -115,11 +106,9 @@ async fn pushes_arrive_again_after_a_cut(world: &World) -> Verdict {
     let next = next_notification(world, &mut notifications).await;
     want!(
         next,
-        Some(Notification::Granted { sequence, .. }) if sequence == waiter.operation().sequence,
-        "rule 8",
-        "grants are pushed after the subscription works again"
-    );
-    Ok(())
+        Some(Notification::Granted { sequence, .. }) if sequence == waiter.operation().sequence
+    )
+    .promised("rule 8: grants are pushed after the subscription works again")
 }
 
 /// A busy machine may be late to end a call.
@@ -140,22 +129,19 @@ async fn call_to_a_silent_server_ends(world: &World) -> Verdict {
     };
     let took = clock.now().saturating_since(began);
     world.freeze(false).await?;
-    ensure!(
-        took <= latest(world),
-        "L4",
-        took,
-        "a call ends within {:?}, whatever the server does",
+    ensure!(took <= latest(world), took).promised(format!(
+        "L4: a call ends within {:?}, whatever the server does",
         bounds::CALL_TIMEOUT
-    );
+    ))?;
     want!(
         answer,
         Some(Err(
             BackendError::Unavailable { .. } | BackendError::OutcomeUnknown { .. }
-        )),
-        "L4",
-        "a call without an answer is an error that says whether it may have been executed"
-    );
-    Ok(())
+        ))
+    )
+    .promised(
+        "L4: a call without an answer is an error that says whether it may have been executed",
+    )
 }
 
 async fn calls_work_again_after_a_silence(world: &World) -> Verdict {
@@ -171,11 +157,6 @@ async fn calls_work_again_after_a_silence(world: &World) -> Verdict {
     // A command that arrives after its release has no effect (rule 12).
     let other = world.session().await?;
     world.pass(3).await;
-    want!(
-        other.ask(&lock).send().await?.1,
-        AcquireReply::Acquired(_),
-        "rule 12",
-        "an acquire that was released after a silence holds nothing"
-    );
-    Ok(())
+    want!(other.ask(&lock).send().await?.1, AcquireReply::Acquired(_))
+        .promised("rule 12: an acquire that was released after a silence holds nothing")
 }

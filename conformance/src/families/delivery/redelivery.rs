@@ -28,12 +28,8 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
 
 async fn reported(attempt: &Attempt) -> Result<(leasehold_api::Acquired, Stamped<()>), Failure> {
     let Stamped { stamp, reply } = attempt.again().await?;
-    let acquired = want!(
-        reply,
-        AcquireReply::Acquired(acquired) => acquired,
-        "rule 12",
-        "a second delivery of a granted acquire reports the hold"
-    );
+    let acquired = want!(reply, AcquireReply::Acquired(acquired) => acquired)
+        .promised("rule 12: a second delivery of a granted acquire reports the hold")?;
     Ok((acquired, Stamped { stamp, reply: () }))
 }
 
@@ -41,24 +37,17 @@ async fn reported(attempt: &Attempt) -> Result<(leasehold_api::Acquired, Stamped
 pub(super) async fn stale(attempt: &Attempt) -> Verdict {
     want!(
         attempt.again().await?.reply,
-        AcquireReply::Refused(Refused::Stale),
-        "rule 12",
-        "an acquire at or below the highest sequence seen that is not live is stale"
-    );
-    Ok(())
+        AcquireReply::Refused(Refused::Stale)
+    )
+    .promised("rule 12: an acquire at or below the highest sequence seen that is not live is stale")
 }
 
 async fn acquire_twice_holds_once(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     for _ in 0..3 {
         let (acquired, _) = reported(&held).await?;
-        want_eq!(acquired.holds, 1, "rule 12", "deliveries are not counted");
-        want_eq!(
-            acquired.token,
-            held.token(),
-            "rule 12",
-            "a redelivery starts no epoch"
-        );
+        want_eq!(acquired.holds, 1).promised("rule 12: deliveries are not counted")?;
+        want_eq!(acquired.token, held.token()).promised("rule 12: a redelivery starts no epoch")?;
     }
     held.released("rule 12").await?;
     b.ask(&lock).granted("rule 12").await
@@ -72,13 +61,11 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
     for _ in 0..3 {
         world.pass(3).await;
         let (acquired, Stamped { stamp, .. }) = reported(&held).await?;
-        let promise = "a redelivery reports the time that is left now, not that of the first reply";
-        world.ends_at(
-            (stamp, acquired.remaining),
-            held.end_time(),
-            "rule 2",
-            promise,
-        )?;
+        world
+            .ends_at((stamp, acquired.remaining), held.end_time())
+            .promised(
+                "rule 2: a redelivery reports the time that is left now, not what was left",
+            )?;
     }
     Ok(())
 }
@@ -103,16 +90,12 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
     let request = ask.build().await?;
-    let promise = "a release that overtakes its acquire finds nothing";
-    a.releases_nothing(&lock, request.operation, "rule 12", promise)
+    let promise = "rule 12: a release that overtakes its acquire finds nothing";
+    a.releases_nothing(&lock, request.operation, promise)
         .await?;
     let (_, reply) = Attempt::send(a, request).await?;
-    want!(
-        reply,
-        AcquireReply::Refused(Refused::Stale),
-        "rule 12",
-        "an acquire that arrives after its release is stale"
-    );
+    want!(reply, AcquireReply::Refused(Refused::Stale))
+        .promised("rule 12: an acquire that arrives after its release is stale")?;
     b.ask(&lock).granted("rule 12").await
 }
 
@@ -122,12 +105,8 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
     let delayed = a.ask(&lock).build().await?;
     a.ask(&lock).acquired("S1").await?.released("S3").await?;
     let (_, reply) = Attempt::send(a, delayed).await?;
-    want!(
-        reply,
-        AcquireReply::Refused(Refused::Stale),
-        "rule 12",
-        "an attempt is stale if the session has already sent a later one"
-    );
+    want!(reply, AcquireReply::Refused(Refused::Stale))
+        .promised("rule 12: an attempt is stale if the session has already sent a later one")?;
     b.ask(&lock).granted("rule 12").await
 }
 
@@ -172,10 +151,11 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
         world.pass_for(Duration::from_millis(1)).await;
         want!(
             sent_for(world, &lock, Duration::ZERO, behind).await?,
-            AcquireReply::Refused(Refused::TooLate),
-            "rule 12",
-            "an acquire is not executed after its deliver-before ({behind:?} ago)"
-        );
+            AcquireReply::Refused(Refused::TooLate)
+        )
+        .promised(format!(
+            "rule 12: an acquire is not executed after its deliver-before ({behind:?} ago)"
+        ))?;
     }
     let a = world.session().await?;
     a.ask(&lock).granted("rule 12").await
@@ -184,12 +164,10 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
 async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     for ahead in [Duration::from_secs(12), Duration::from_secs(3_600)] {
-        want!(
-            sent_for(world, &lock, ahead, Duration::ZERO).await?,
-            AcquireReply::Refused(Refused::TooLate),
-            "rule 12",
-            "an acquire may be deliverable for at most 10 s, not for {ahead:?}, because watermarks expire"
-        );
+        let reply = sent_for(world, &lock, ahead, Duration::ZERO).await?;
+        want!(reply, AcquireReply::Refused(Refused::TooLate)).promised(format!(
+            "rule 12: watermarks expire, so an acquire is deliverable for 10 s, not for {ahead:?}"
+        ))?;
     }
     let a = world.session().await?;
     a.ask(&lock).granted("rule 12").await
@@ -201,12 +179,8 @@ async fn too_late_changes_nothing(world: &World) -> Verdict {
     let ask = a.ask(&lock);
     let request = ask.build_until(leasehold_api::ServerTime::from_micros(1))?;
     let (_, reply) = Attempt::send(a.clone(), request).await?;
-    want!(
-        reply,
-        AcquireReply::Refused(Refused::TooLate),
-        "rule 12",
-        "an acquire is not executed after its deliver-before"
-    );
+    want!(reply, AcquireReply::Refused(Refused::TooLate))
+        .promised("rule 12: an acquire is not executed after its deliver-before")?;
     // The client corrects its clock by the stamp and retries: the attempt is still usable.
     ask.granted("rule 13").await
 }
@@ -217,19 +191,13 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
     let lease = world.units(400);
     for _ in 0..3 {
         let Stamped { stamp, reply } = held.renew(lease).await?;
-        let remaining = want!(
-            reply,
-            RenewReply::Renewed { remaining, .. } => remaining,
-            "rule 12",
-            "a duplicate renewal has the same result as the first"
-        );
-        let promise = "each delivery of a renewal extends the lease from its own execution";
-        world.ends_at(
-            (stamp, remaining),
-            stamp.at.saturating_add(lease),
-            "rule 2",
-            promise,
-        )?;
+        let remaining = want!(reply, RenewReply::Renewed { remaining, .. } => remaining)
+            .promised("rule 12: a duplicate renewal has the same result as the first")?;
+        world
+            .ends_at((stamp, remaining), stamp.at.saturating_add(lease))
+            .promised(
+                "rule 2: each delivery of a renewal extends the lease from its own execution",
+            )?;
         world.pass(1).await;
     }
     Ok(())
@@ -240,8 +208,7 @@ async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
     held.released("S3").await?;
     held.renewal_lost(
         world.units(500),
-        "S3",
-        "a renewal that arrives after the release revives nothing",
+        "S3: a renewal that arrives after the release revives nothing",
     )
     .await?;
     b.ask(&lock).granted("S3").await
@@ -256,22 +223,17 @@ async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
     first.released("S3").await?;
     let second = a.ask(&lock).acquired("S1").await?;
     first
-        .not_held("S3", "the release of one attempt doesn't release the next")
+        .not_held("S3: the release of one attempt doesn't release the next")
         .await?;
     let (acquired, _) = reported(&second).await?;
-    want_eq!(
-        acquired.holds,
-        1,
-        "rule 12",
-        "the later attempt still holds the key"
-    );
+    want_eq!(acquired.holds, 1).promised("rule 12: the later attempt still holds the key")?;
     b.ask(&lock).held("S3").await
 }
 
 async fn try_again_after_held_is_stale(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (tried, reply) = b.ask(&lock).send().await?;
-    want!(reply, AcquireReply::Contended(_), "S1", "the key is held");
+    want!(reply, AcquireReply::Contended(_)).promised("S1: the key is held")?;
     held.released("S3").await?;
     // A delayed copy of the attempt must not acquire the key, because the caller has given up.
     stale(&tried).await?;

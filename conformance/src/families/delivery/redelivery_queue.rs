@@ -30,16 +30,13 @@ async fn queued_acquire_again_only_reports(world: &World) -> Verdict {
     let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
     world.pass(2).await;
     let Stamped { stamp, reply } = waiter.again().await?;
-    let again = want!(
-        reply,
-        AcquireReply::Queued(queued) => queued,
-        "rule 12",
-        "a second delivery of a waiting acquire reports the waiter"
-    );
-    let promise = "a redelivered acquire doesn't refresh its waiter";
-    world.ends_at((stamp, again.waiter_remaining), end, "rule 12", promise)?;
+    let again = want!(reply, AcquireReply::Queued(queued) => queued)
+        .promised("rule 12: a second delivery of a waiting acquire reports the waiter")?;
+    world
+        .ends_at((stamp, again.waiter_remaining), end)
+        .promised("rule 12: a redelivered acquire doesn't refresh its waiter")?;
     let (next, queued) = a.ask(&lock).wait().queued("rule 7").await?;
-    want_eq!(queued.ahead, 1, "rule 12", "one attempt has one waiter");
+    want_eq!(queued.ahead, 1).promised("rule 12: one attempt has one waiter")?;
     held.released("S3").await?;
     waiter.released("rule 8").await?;
     next.poll_granted("rule 12").await
@@ -53,15 +50,12 @@ async fn granted_acquire_again_reports_the_offer(world: &World) -> Verdict {
     held.released("S3").await?;
     world.pass(1).await;
     let Stamped { stamp, reply } = waiter.again().await?;
-    let acquired = want!(
-        reply,
-        AcquireReply::Acquired(acquired) => acquired,
-        "rule 12",
-        "a redelivered acquire reports a grant that came in the meantime"
-    );
-    want_eq!(acquired.holds, 1, "rule 12", "a redelivery adds no hold");
-    let promise = "an offer expires when its waiter would have";
-    world.ends_at((stamp, acquired.remaining), end, "rule 10", promise)
+    let acquired = want!(reply, AcquireReply::Acquired(acquired) => acquired)
+        .promised("rule 12: a redelivered acquire reports a grant that came in the meantime")?;
+    want_eq!(acquired.holds, 1).promised("rule 12: a redelivery adds no hold")?;
+    world
+        .ends_at((stamp, acquired.remaining), end)
+        .promised("rule 10: an offer expires when its waiter would have")
 }
 
 async fn acquire_after_leaving_is_stale(world: &World) -> Verdict {
@@ -79,11 +73,11 @@ async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     waiter.leaves("S3").await?;
     waiter
-        .poll_gone("rule 12", "a poll after the release finds nothing")
+        .poll_gone("rule 12: a poll after the release finds nothing")
         .await?;
     held.released("S3").await?;
     waiter
-        .poll_gone("rule 12", "a poll never creates a waiter or a hold")
+        .poll_gone("rule 12: a poll never creates a waiter or a hold")
         .await?;
     a.ask(&lock).granted("rule 12").await
 }
@@ -91,7 +85,7 @@ async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
 async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
-    held.poll_gone("rule 12", "a poll of a released attempt finds nothing")
+    held.poll_gone("rule 12: a poll of a released attempt finds nothing")
         .await?;
     b.ask(&lock).granted("rule 12").await
 }
@@ -102,13 +96,9 @@ async fn poll_twice_is_granted_once(world: &World) -> Verdict {
     held.released("S3").await?;
     let first = waiter.poll_granted_at("rule 8").await?.reply;
     let second = waiter.poll_granted_at("rule 8").await?.reply;
-    want_eq!(
-        second.token,
-        first.token,
-        "rule 12",
-        "a duplicate poll reports the same epoch"
-    );
-    want_eq!(second.holds, 1, "rule 12", "a duplicate poll adds no hold");
+    want_eq!(second.token, first.token)
+        .promised("rule 12: a duplicate poll reports the same epoch")?;
+    want_eq!(second.holds, 1).promised("rule 12: a duplicate poll adds no hold")?;
     waiter.released("rule 12").await?;
     a.ask(&lock).granted("rule 12").await
 }
@@ -127,17 +117,12 @@ async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
-    want!(
-        inner.again().await?.reply,
-        AcquireReply::Acquired(acquired) if acquired.holds == 2,
-        "rule 12",
-        "two attempts are two holds, however often each is delivered"
-    );
+    want!(inner.again().await?.reply, AcquireReply::Acquired(acquired) if acquired.holds == 2)
+        .promised("rule 12: two attempts are two holds, however often each is delivered")?;
     inner
         .release_leaves(
             1,
-            "rule 12",
-            "one release undoes all deliveries of its attempt",
+            "rule 12: one release undoes all deliveries of its attempt",
         )
         .await?;
     outer.released("rule 12").await?;
@@ -150,13 +135,10 @@ async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
     let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
     inner
-        .release_leaves(1, "rule 5", "a release of one of two holds leaves one")
+        .release_leaves(1, "rule 5: a release of one of two holds leaves one")
         .await?;
     inner
-        .not_held(
-            "rule 12",
-            "a duplicate release doesn't release the other hold",
-        )
+        .not_held("rule 12: a duplicate release doesn't release the other hold")
         .await?;
     b.ask(&lock).held("S3").await?;
     outer.released("S3").await
@@ -168,10 +150,9 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
     let writing = held.upgraded(reading).await?;
     want!(
         held.downgrade(held.token()).await?.reply,
-        ConvertReply::WrongEpoch(view) if view.token == writing,
-        "rule 6",
-        "a late copy of the downgrade names a past epoch and changes nothing"
-    );
+        ConvertReply::WrongEpoch(view) if view.token == writing
+    )
+    .promised("rule 6: a late copy of the downgrade names a past epoch and changes nothing")?;
     b.ask(&lock).shared().held("S1").await
 }
 
@@ -181,10 +162,9 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
     held.downgraded(writing).await?;
     want!(
         held.upgrade(held.token()).await?.reply,
-        ConvertReply::WrongEpoch(_),
-        "rule 6",
-        "a late copy of the upgrade names a past epoch and changes nothing"
-    );
+        ConvertReply::WrongEpoch(_)
+    )
+    .promised("rule 6: a late copy of the upgrade names a past epoch and changes nothing")?;
     b.ask(&lock).shared().granted("rule 6").await
 }
 
@@ -193,12 +173,8 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
     held.released("S3").await?;
     let next = b.ask(&lock).acquired("S1").await?;
     for token in [held.token(), next.token()] {
-        want!(
-            held.downgrade(token).await?.reply,
-            ConvertReply::Lost(_),
-            "S3",
-            "a conversion touches only the hold that it names"
-        );
+        want!(held.downgrade(token).await?.reply, ConvertReply::Lost(_))
+            .promised("S3: a conversion touches only the hold that it names")?;
     }
     a.ask(&lock).shared().held("S3").await
 }
@@ -206,19 +182,11 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
 async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceMode::Now);
-    want!(
-        b.force(&request).await?,
-        ForceReply::Forced { holders: 1 },
-        "S3",
-        "the forced release removes the holder that was seen"
-    );
+    want!(b.force(&request).await?, ForceReply::Forced { holders: 1 })
+        .promised("S3: the forced release removes the holder that was seen")?;
     let next = b.ask(&lock).acquired("S1").await?;
-    want!(
-        b.force(&request).await?,
-        ForceReply::WrongEpoch,
-        "S3",
-        "a duplicate forced release never affects a later epoch"
-    );
+    want!(b.force(&request).await?, ForceReply::WrongEpoch)
+        .promised("S3: a duplicate forced release never affects a later epoch")?;
     a.ask(&lock).held("S3").await?;
     next.released("S3").await
 }

@@ -23,23 +23,13 @@ async fn unreachable_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate
 }
 
 async fn still_queued(waiter: &Attempt, listens: bool) -> Verdict {
-    want!(
-        waiter.poll_as(listens).await?.reply,
-        PollReply::Queued(_),
-        "rule 9",
-        "an unreachable waiter stays in the queue"
-    );
-    Ok(())
+    want!(waiter.poll_as(listens).await?.reply, PollReply::Queued(_))
+        .promised("rule 9: an unreachable waiter stays in the queue")
 }
 
 async fn granted(waiter: &Attempt, listens: bool) -> Verdict {
-    want!(
-        waiter.poll_as(listens).await?.reply,
-        PollReply::Acquired(_),
-        "rule 9",
-        "the first reachable waiter is granted"
-    );
-    Ok(())
+    want!(waiter.poll_as(listens).await?.reply, PollReply::Acquired(_))
+        .promised("rule 9: the first reachable waiter is granted")
 }
 
 async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
@@ -148,11 +138,7 @@ async fn unreachable_is_shown(world: &World) -> Verdict {
             .collect()
     };
     let view = unreachable.session.inspect(&lock).await?.reply;
-    crate::failure::want_eq!(
-        marks(&view),
-        [true],
-        "rule 9",
-        "an inspection shows that a waiter is unreachable"
-    );
+    crate::failure::want_eq!(marks(&view), [true])
+        .promised("rule 9: an inspection shows that a waiter is unreachable")?;
     granted(&unreachable, true).await
 }

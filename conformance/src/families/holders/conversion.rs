@@ -28,11 +28,9 @@ pub(super) const CASES: &[Case] = cases!("conversion";
 async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
     want!(
         held.upgrade(expected).await?.reply,
-        ConvertReply::NotSoleHolder,
-        "rule 6",
-        "only the only unexpired holder can upgrade, and an offer counts as a holder"
-    );
-    Ok(())
+        ConvertReply::NotSoleHolder
+    )
+    .promised("rule 6: only the only unexpired holder can upgrade, and an offer counts as a holder")
 }
 
 async fn downgrade_lets_readers_in(world: &World) -> Verdict {
@@ -119,8 +117,7 @@ async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
     held.upgraded(held.token()).await?;
     dead.renewal_lost(
         world.units(5),
-        "rule 4",
-        "a reader whose lease is over is not a holder",
+        "rule 4: a reader whose lease is over is not a holder",
     )
     .await?;
     Ok(())
@@ -145,14 +142,11 @@ async fn conversion_keeps_the_lease(world: &World) -> Verdict {
     let held = ask.acquired("S1").await?;
     world.pass(2).await;
     let Stamped { stamp, reply } = held.downgrade(held.token()).await?;
-    let remaining = want!(
-        reply,
-        ConvertReply::Converted { remaining, .. } => remaining,
-        "rule 6",
-        "a writer can downgrade at any time"
-    );
-    let promise = "a conversion neither extends nor shortens the lease";
-    world.ends_at((stamp, remaining), held.end_time(), "rule 2", promise)
+    let remaining = want!(reply, ConvertReply::Converted { remaining, .. } => remaining)
+        .promised("rule 6: a writer can downgrade at any time")?;
+    world
+        .ends_at((stamp, remaining), held.end_time())
+        .promised("rule 2: a conversion neither extends nor shortens the lease")
 }
 
 async fn conversion_starts_an_epoch(world: &World) -> Verdict {
@@ -165,7 +159,7 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
         last = held.upgraded(reading).await?;
         next_epoch(last, reading)?;
         let (token, _) = held.renewed(world.units(300), "rule 6").await?;
-        want_eq!(token, last, "rule 6", "a renewal reports the current token");
+        want_eq!(token, last).promised("rule 6: a renewal reports the current token")?;
     }
     Ok(())
 }
@@ -178,22 +172,13 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
     ] {
         let view = want!(
             held.downgrade(wrong).await?.reply,
-            ConvertReply::WrongEpoch(view) => view,
-            "rule 6",
-            "a conversion of another epoch ({wrong:?}) changes nothing"
-        );
-        want_eq!(
-            view.token,
-            held.token(),
-            "rule 6",
-            "the reply has the current token"
-        );
-        want_eq!(
-            view.mode,
-            Mode::Exclusive,
-            "rule 6",
-            "the reply has the current mode"
-        );
+            ConvertReply::WrongEpoch(view) => view
+        )
+        .promised(format!(
+            "rule 6: a conversion of another epoch ({wrong:?}) changes nothing"
+        ))?;
+        want_eq!(view.token, held.token()).promised("rule 6: the reply has the current token")?;
+        want_eq!(view.mode, Mode::Exclusive).promised("rule 6: the reply has the current mode")?;
     }
     b.ask(&lock).shared().held("S1").await
 }
@@ -206,10 +191,9 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         held.upgrade(held.token()).await?.reply,
-        ConvertReply::Lost(_),
-        "rule 6",
-        "an expired hold can't be converted"
-    );
+        ConvertReply::Lost(_)
+    )
+    .promised("rule 6: an expired hold can't be converted")?;
     b.ask(&lock).granted("L1").await
 }
 
@@ -218,21 +202,18 @@ async fn conversion_to_the_current_mode(world: &World) -> Verdict {
     b.ask(&lock).shared().acquired("S1").await?;
     want!(
         held.downgrade(held.token()).await?.reply,
-        ConvertReply::Converted { token, .. } if token == held.token(),
-        "rule 6",
-        "a conversion to the current mode succeeds and starts no epoch"
-    );
-    Ok(())
+        ConvertReply::Converted { token, .. } if token == held.token()
+    )
+    .promised("rule 6: a conversion to the current mode succeeds and starts no epoch")
 }
 
 async fn mutex_does_not_convert(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     want!(
         held.downgrade(held.token()).await?.reply,
-        ConvertReply::NotSoleHolder,
-        "rule 6",
-        "only a reader/writer lock has readers"
-    );
+        ConvertReply::NotSoleHolder
+    )
+    .promised("rule 6: only a reader/writer lock has readers")?;
     b.ask(&lock).held("S1").await?;
     held.released("S3").await
 }
@@ -247,23 +228,12 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
     // The other hold still reads. The mode of a holder is that of its strongest hold.
     let view = want!(
         inner.release().await?,
-        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view,
-        "rule 5",
-        "the outer hold remains"
-    );
+        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view
+    )
+    .promised("rule 5: the outer hold remains")?;
     let HolderStatus { mode, token, .. } = view;
-    want_eq!(
-        mode,
-        Mode::Shared,
-        "rule 6",
-        "a conversion only changes one hold"
-    );
-    ensure!(
-        token > writing,
-        "rule 6",
-        token,
-        "the remaining hold is in a new epoch"
-    );
+    want_eq!(mode, Mode::Shared).promised("rule 6: a conversion only changes one hold")?;
+    ensure!(token > writing, token).promised("rule 6: the remaining hold is in a new epoch")?;
     b.ask(&lock).shared().acquired("rule 6").await?;
     outer.released("S3").await
 }

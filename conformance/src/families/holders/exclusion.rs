@@ -5,7 +5,7 @@ use leasehold_api::{AcquireReply, LockSpec, Policy, ServerTime, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::world::{Attempt, Lock, Session, World, one};
+use crate::world::{Attempt, Lock, World, one};
 
 pub(super) const CASES: &[Case] = cases!("exclusion";
     free_key_is_granted: ["S1", "rule 2"], [];
@@ -26,13 +26,13 @@ async fn free_key_is_granted(world: &World) -> Verdict {
     let a = world.session().await?;
     let lease = world.units(20);
     let held = a.ask(&Lock::mutex("k")).lease(lease).acquired("S1").await?;
-    want_eq!(held.holds(), 1, "rule 5", "the first acquire has one hold");
-    world.ends_at(
-        (held.stamp, held.end_time().saturating_since(held.stamp.at)),
-        held.stamp.at.saturating_add(lease),
-        "rule 2",
-        "a grant reports the remaining time, which is the lease",
-    )
+    want_eq!(held.holds(), 1).promised("rule 5: the first acquire has one hold")?;
+    world
+        .ends_at(
+            (held.stamp, held.end_time().saturating_since(held.stamp.at)),
+            held.stamp.at.saturating_add(lease),
+        )
+        .promised("rule 2: a grant reports the remaining time, which is the lease")
 }
 
 async fn held_key_is_refused_to_others(world: &World) -> Verdict {
@@ -53,7 +53,7 @@ async fn held_key_is_refused_to_the_same_session(world: &World) -> Verdict {
 }
 
 async fn release_frees_the_key(world: &World) -> Verdict {
-    let sessions = [world.session().await?, world.session().await?];
+    let sessions = world.sessions::<2>().await?;
     let lock = Lock::mutex("k");
     for turn in 0..6 {
         let held = sessions[turn % 2].ask(&lock).acquired("S1").await?;
@@ -73,10 +73,7 @@ async fn keys_are_independent(world: &World) -> Verdict {
 }
 
 async fn one_of_many_at_once_wins(world: &World) -> Verdict {
-    let mut sessions: Vec<Session> = Vec::new();
-    for _ in 0..8 {
-        sessions.push(world.session().await?);
-    }
+    let sessions = world.sessions::<8>().await?;
     for round in 0..5 {
         let lock = Lock::mutex(&format!("k{round}"));
         let sent = sessions.iter().map(|session| session.ask(&lock).send());
@@ -84,21 +81,13 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
         for answer in futures_util::future::join_all(sent).await {
             match answer?.1 {
                 AcquireReply::Acquired(_) => won += 1,
-                other => want!(
-                    other,
-                    AcquireReply::Contended(_),
-                    "S1",
-                    "all other attempts learn that the key is held"
-                ),
+                other => want!(other, AcquireReply::Contended(_))
+                    .promised("S1: all other attempts learn that the key is held")?,
             }
         }
         // The votes of several servers may be split.
-        ensure!(
-            won == 1 || (won == 0 && world.several_servers()),
-            "S1",
-            won,
-            "exactly one of eight concurrent attempts is granted"
-        );
+        ensure!(won == 1 || (won == 0 && world.several_servers()), won)
+            .promised("S1: exactly one of eight concurrent attempts is granted")?;
     }
     Ok(())
 }
@@ -108,13 +97,9 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
     let (lock, lease) = (Lock::mutex("k"), world.units(20));
     a.ask(&lock).lease(lease).acquired("S1").await?;
     let retry_after = b.ask(&lock).contended("S1").await?.retry_after;
-    ensure!(
-        !retry_after.is_zero() && retry_after <= lease,
-        "rule 3",
-        retry_after,
-        "`Contended` has the time to the earliest change, here the end of the lease"
-    );
-    Ok(())
+    ensure!(!retry_after.is_zero() && retry_after <= lease, retry_after).promised(
+        "rule 3: `Contended` has the time to the earliest change, here the end of the lease",
+    )
 }
 
 async fn barging_excludes_too(world: &World) -> Verdict {
@@ -130,12 +115,8 @@ async fn barging_excludes_too(world: &World) -> Verdict {
 async fn capabilities_are_as_declared(world: &World) -> Verdict {
     let declared = world.capabilities();
     for _ in 0..2 {
-        want_eq!(
-            world.backend().await?.capabilities(),
-            declared,
-            "trait contract",
-            "a backend has the capabilities that its harness declares, at every call"
-        );
+        want_eq!(world.backend().await?.capabilities(), declared)
+            .promised("trait contract: a backend always has the capabilities that it declares")?;
     }
     Ok(())
 }
@@ -145,20 +126,10 @@ async fn stamps_advance_on_one_clock(world: &World) -> Verdict {
     let before = a.backend.hello().await?;
     world.pass(2).await;
     let after = b.backend.hello().await?;
-    want_eq!(
-        after.clock,
-        before.clock,
-        "rule 1",
-        "all clients of one server read the same clock"
-    );
+    want_eq!(after.clock, before.clock)
+        .promised("rule 1: all clients of one server read the same clock")?;
     let elapsed = after.at.saturating_since(before.at);
-    ensure!(
-        elapsed >= world.units(2),
-        "rule 1",
-        elapsed,
-        "the server's clock advances"
-    );
-    Ok(())
+    ensure!(elapsed >= world.units(2), elapsed).promised("rule 1: the server's clock advances")
 }
 
 async fn calls_end_in_time(world: &World) -> Verdict {
@@ -173,13 +144,8 @@ async fn calls_end_in_time(world: &World) -> Verdict {
         held.released("S3").await?;
         // Six calls, including those that read the time.
         let took = clock.now().saturating_since(began);
-        ensure!(
-            took <= bounds::CALL_TIMEOUT * 6,
-            "L4",
-            took,
-            "a call ends within {:?}",
-            bounds::CALL_TIMEOUT
-        );
+        ensure!(took <= bounds::CALL_TIMEOUT * 6, took)
+            .promised(format!("L4: a call ends within {:?}", bounds::CALL_TIMEOUT))?;
         began = clock.now();
     }
     Ok(())
@@ -218,16 +184,10 @@ async fn holds_follow_each_other_on_the_servers_clock(world: &World) -> Verdict 
         let ((_, released), (acquired, _)) = (pair[0], pair[1]);
         ensure!(
             acquired.saturating_add(world.skew()) >= released,
-            "rule 1",
-            (acquired, released),
-            "the clock is read in the step: no hold begins before the previous one has ended"
-        );
+            (acquired, released)
+        )
+        .promised("rule 1: no hold begins, by the clock in its step, before the last has ended")?;
     }
-    ensure!(
-        all.len() > 5,
-        "S1",
-        all.len(),
-        "clients that compete for a key acquire it one after the other"
-    );
-    Ok(())
+    ensure!(all.len() > 5, all.len())
+        .promised("S1: clients that compete for a key acquire it one after the other")
 }

@@ -41,11 +41,9 @@ async fn forced(
 ) -> Verdict {
     want_eq!(
         force(session, lock, token, how).await?,
-        ForceReply::Forced { holders },
-        "S3",
-        "the holders with the named token are released"
-    );
-    Ok(())
+        ForceReply::Forced { holders }
+    )
+    .promised("S3: the holders with the named token are released")
 }
 
 async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
@@ -53,10 +51,9 @@ async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(EndReason::Forced),
-        "S3",
-        "a revoked holder can't renew, and the reply has the reason"
-    );
+        RenewReply::Lost(EndReason::Forced)
+    )
+    .promised("S3: a revoked holder can't renew, and the reply has the reason")?;
     world.pass(6).await;
     b.ask(&lock).granted("L1").await
 }
@@ -66,13 +63,8 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
     // The holder may rely on its deadline, so nobody else is granted before.
     b.ask(&lock).held("S1").await?;
-    want!(
-        held.again().await?.reply,
-        AcquireReply::Acquired(_),
-        "S1",
-        "a revoked holder keeps the key until its lease ends"
-    );
-    Ok(())
+    want!(held.again().await?.reply, AcquireReply::Acquired(_))
+        .promised("S1: a revoked holder keeps the key until its lease ends")
 }
 
 async fn revoked_holder_may_release(world: &World) -> Verdict {
@@ -113,11 +105,10 @@ async fn now_tells_its_holder(world: &World) -> Verdict {
     forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(EndReason::Forced | EndReason::Unknown),
-        "S3",
-        "a holder that was released by force has lost the key"
-    );
-    held.not_held("S3", "a holder that was released by force can't release")
+        RenewReply::Lost(EndReason::Forced | EndReason::Unknown)
+    )
+    .promised("S3: a holder that was released by force has lost the key")?;
+    held.not_held("S3: a holder that was released by force can't release")
         .await?;
     b.ask(&lock).granted("S3").await
 }
@@ -139,10 +130,9 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
     for how in [ForceMode::Revoke, ForceMode::Now] {
         want_eq!(
             force(&b, &lock, seen.token(), how).await?,
-            ForceReply::WrongEpoch,
-            "S3",
-            "a forced release of a past token doesn't affect a later holder"
-        );
+            ForceReply::WrongEpoch
+        )
+        .promised("S3: a forced release of a past token doesn't affect a later holder")?;
     }
     held.renewed(world.units(300), "S3").await?;
     b.ask(&lock).held("S3").await
@@ -153,21 +143,15 @@ async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let seen = FencingToken::new(5);
     let how = ForceMode::Now;
-    want_eq!(
-        force(&b, &lock, seen, how).await?,
-        ForceReply::WrongEpoch,
-        "S3",
-        "never used"
-    );
+    want_eq!(force(&b, &lock, seen, how).await?, ForceReply::WrongEpoch)
+        .promised("S3: never used")?;
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
     want_eq!(
         force(&b, &lock, held.token(), how).await?,
-        ForceReply::WrongEpoch,
-        "S3",
-        "an expired holder can't be released by force"
-    );
-    Ok(())
+        ForceReply::WrongEpoch
+    )
+    .promised("S3: an expired holder can't be released by force")
 }
 
 async fn all_readers_of_the_epoch(world: &World) -> Verdict {
@@ -180,8 +164,7 @@ async fn all_readers_of_the_epoch(world: &World) -> Verdict {
         reader
             .renewal_lost(
                 world.units(5),
-                "S3",
-                "overlapping readers share the epoch that was released by force",
+                "S3: overlapping readers share the epoch that was released by force",
             )
             .await?;
     }

@@ -28,8 +28,8 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
         session: thief.id,
         ..held.operation()
     };
-    let promise = "the same sequence and owner in another session are another owner";
-    thief.releases_nothing(&lock, stolen, "S3", promise).await?;
+    let promise = "S3: the same sequence and owner in another session are another owner";
+    thief.releases_nothing(&lock, stolen, promise).await?;
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
 }
@@ -40,10 +40,9 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
     renewal.operation.session = b.id;
     want!(
         one(b.backend.renew(&[renewal]).await)?.reply,
-        RenewReply::Lost(_),
-        "S3",
-        "the same sequence and owner in another session are another owner"
-    );
+        RenewReply::Lost(_)
+    )
+    .promised("S3: the same sequence and owner in another session are another owner")?;
     world.pass(5).await;
     b.ask(&lock).granted("S3").await
 }
@@ -51,8 +50,8 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
 async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let other = a.operation(held.operation().owner);
-    let promise = "an attempt that holds nothing releases nothing, even for the same owner";
-    a.releases_nothing(&lock, other, "S3", promise).await?;
+    let promise = "S3: an attempt that holds nothing releases nothing, even for the same owner";
+    a.releases_nothing(&lock, other, promise).await?;
     b.ask(&lock).held("S3").await?;
     held.released("S3").await
 }
@@ -62,8 +61,8 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     let (lock, other) = (Lock::mutex("k1"), Lock::mutex("k2"));
     let held = a.ask(&lock).acquired("S1").await?;
     let others = b.ask(&other).acquired("S1").await?;
-    let promise = "an attempt holds only the key that it acquired";
-    a.releases_nothing(&other, held.operation(), "S3", promise)
+    let promise = "S3: an attempt holds only the key that it acquired";
+    a.releases_nothing(&other, held.operation(), promise)
         .await?;
     a.ask(&other).held("S3").await?;
     b.ask(&lock).held("S3").await?;
@@ -77,10 +76,9 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
     let held = b.ask(&lock).acquired("L1").await?;
     want!(
         late.release().await?,
-        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown),
-        "S3",
-        "a release after the end of the lease releases nothing"
-    );
+        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown)
+    )
+    .promised("S3: a release after the end of the lease releases nothing")?;
     a.ask(&lock).held("S3").await?;
     held.renewed(world.units(10), "S3").await?;
     held.released("S3").await
@@ -92,16 +90,14 @@ async fn late_renewal_after_another_holder(world: &World) -> Verdict {
     let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
     late.renewal_lost(
         world.units(500),
-        "S3",
-        "a renewal after the end of the lease renews nothing",
+        "S3: a renewal after the end of the lease renews nothing",
     )
     .await?;
     world.pass(7).await;
     a.ask(&lock).acquired("S3").await?;
     held.renewal_lost(
         world.units(5),
-        "S3",
-        "a late renewal doesn't renew the next holder's lease",
+        "S3: a late renewal doesn't renew the next holder's lease",
     )
     .await?;
     Ok(())
@@ -114,10 +110,9 @@ async fn second_release_reports_not_held(world: &World) -> Verdict {
     for _ in 0..2 {
         want!(
             held.release().await?,
-            ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown),
-            "rule 12",
-            "a second release reports that the attempt was already released"
-        );
+            ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown)
+        )
+        .promised("rule 12: a second release reports that the attempt was already released")?;
     }
     Ok(())
 }
@@ -127,20 +122,14 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
     first
-        .not_held(
-            "S3",
-            "a duplicate release only affects the holder that it was sent for",
-        )
+        .not_held("S3: a duplicate release only affects the holder that it was sent for")
         .await?;
     // The same holds within one session, because its next attempt has another sequence.
     a.ask(&lock).held("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
     first
-        .not_held(
-            "S3",
-            "a duplicate release spares a later hold of the same session",
-        )
+        .not_held("S3: a duplicate release spares a later hold of the same session")
         .await?;
     b.ask(&lock).held("S3").await?;
     third.released("S3").await
@@ -152,10 +141,9 @@ async fn release_of_a_free_key(world: &World) -> Verdict {
     let batch = [Release::new(lock.key.clone(), a.operation(a.owner()))];
     want!(
         one(a.backend.release(&batch).await)?.reply,
-        ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Released),
-        "S3",
-        "a release of an unknown attempt reports that it holds nothing"
-    );
+        ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Released)
+    )
+    .promised("S3: a release of an unknown attempt reports that it holds nothing")?;
     b.ask(&lock).granted("S1").await
 }
 
@@ -174,7 +162,7 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
     first.leaves("S3").await?;
     first
-        .not_held("rule 12", "a duplicate release finds nothing to remove")
+        .not_held("rule 12: a duplicate release finds nothing to remove")
         .await?;
     held.released("S3").await?;
     second.poll_granted("S3").await

@@ -29,12 +29,7 @@ async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Fai
 async fn readers_share(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     for reader in readers(world, &lock, 5).await? {
-        want_eq!(
-            reader.holds(),
-            1,
-            "rule 5",
-            "each reader is a separate holder"
-        );
+        want_eq!(reader.holds(), 1).promised("rule 5: each reader is a separate holder")?;
         reader.renewed(world.units(300), "rule 4").await?;
     }
     Ok(())
@@ -164,8 +159,8 @@ async fn readers_release_in_any_order(world: &World) -> Verdict {
     for n in [2, 0, 3, 1] {
         writer.ask(&lock).held("S1").await?;
         all[n].released("S3").await?;
-        let promise = "a duplicate release doesn't release another reader";
-        all[n].not_held("S3", promise).await?;
+        let promise = "S3: a duplicate release doesn't release another reader";
+        all[n].not_held(promise).await?;
     }
     writer.ask(&lock).granted("S1").await
 }

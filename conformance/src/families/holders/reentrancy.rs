@@ -44,12 +44,7 @@ async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>
     let mut holds = Vec::new();
     for n in 1..=depth {
         let hold = session.ask(lock).owner(owner).acquired("rule 5").await?;
-        want_eq!(
-            hold.holds(),
-            n,
-            "rule 5",
-            "each nested acquire adds one hold"
-        );
+        want_eq!(hold.holds(), n).promised("rule 5: each nested acquire adds one hold")?;
         holds.push(hold);
     }
     Ok(holds)
@@ -64,11 +59,12 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
         let left = u32::try_from(holds.len()).expect("few");
         want!(
             inner.release().await?,
-            ReleaseReply::Released { holds_left, holder } if holds_left == left
-                && holder.is_some() == (left > 0),
-            "rule 5",
-            "the release of one hold leaves the other {left}"
-        );
+            ReleaseReply::Released { holds_left, holder }
+                if holds_left == left && holder.is_some() == (left > 0)
+        )
+        .promised(format!(
+            "rule 5: the release of one hold leaves the other {left}"
+        ))?;
     }
     b.ask(&lock).granted("rule 5").await
 }
@@ -78,8 +74,8 @@ async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
     for (n, left) in [(0, 2), (2, 1)] {
-        let promise = "holds can be released in any order, even the outermost first";
-        holds[n].release_leaves(left, "rule 5", promise).await?;
+        let promise = "rule 5: holds can be released in any order, even the outermost first";
+        holds[n].release_leaves(left, promise).await?;
         b.ask(&lock).held("rule 5").await?;
         holds[1].renewed(world.units(300), "rule 5").await?;
     }
@@ -97,18 +93,13 @@ async fn hold_limit(world: &World) -> Verdict {
         ..Limits::default()
     };
     let ask = a.ask(&lock).owner(owner).limits(limits);
-    want_eq!(
-        ask.refused("rule 5").await?,
-        Refused::HoldLimit,
-        "rule 5",
-        "an owner has no more holds than the attempt allows"
-    );
+    want_eq!(ask.refused("rule 5").await?, Refused::HoldLimit)
+        .promised("rule 5: an owner has no more holds than the attempt allows")?;
     want!(
         holds[0].again().await?.reply,
-        AcquireReply::Acquired(Acquired { holds: 3, .. }),
-        "rule 13",
-        "a refused command changes nothing"
-    );
+        AcquireReply::Acquired(Acquired { holds: 3, .. })
+    )
+    .promised("rule 13: a refused command changes nothing")?;
     // A limit only applies to the attempt that carries it.
     a.ask(&lock).owner(owner).granted("rule 5").await
 }
@@ -121,17 +112,15 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
     let inner = a.ask(&lock).owner(owner).lease(world.units(2));
     let inner = inner.acquired("rule 5").await?;
     let remaining = inner.end_time().saturating_since(inner.stamp.at);
-    let promise = "an inner hold with a shorter lease doesn't shorten the holder's lease";
-    world.ends_at(
-        (inner.stamp, remaining),
-        outer.end_time(),
-        "rule 5",
-        promise,
-    )?;
+    world
+        .ends_at((inner.stamp, remaining), outer.end_time())
+        .promised(
+            "rule 5: an inner hold with a shorter lease doesn't shorten the holder's lease",
+        )?;
     world.pass(3).await;
     b.ask(&lock).held("rule 5").await?;
     inner
-        .release_leaves(1, "rule 5", "an inner hold lives as long as its holder")
+        .release_leaves(1, "rule 5: an inner hold lives as long as its holder")
         .await?;
     outer.released("rule 5").await
 }
@@ -143,8 +132,8 @@ async fn inner_lease_may_lengthen(world: &World) -> Verdict {
     outer.acquired("S1").await?;
     let inner = a.ask(&lock).owner(owner).lease(world.units(300));
     let inner = inner.acquired("rule 5").await?;
-    let promise = "the release of an inner hold leaves the outer one";
-    inner.release_leaves(1, "rule 5", promise).await?;
+    let promise = "rule 5: the release of an inner hold leaves the outer one";
+    inner.release_leaves(1, promise).await?;
     world.pass(4).await;
     b.ask(&lock).held("rule 5").await
 }
@@ -161,8 +150,8 @@ async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
         hold.renewed(lease, "rule 4").await?;
     }
     b.ask(&lock).held("rule 4").await?;
-    let promise = "a holder has one lease, whichever hold is renewed";
-    outer.release_leaves(1, "rule 4", promise).await
+    let promise = "rule 4: a holder has one lease, whichever hold is renewed";
+    outer.release_leaves(1, promise).await
 }
 
 async fn all_holds_expire_at_once(world: &World) -> Verdict {
@@ -175,10 +164,10 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
     }
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
-    let promise = "all holds of an owner expire together";
+    let promise = "rule 4: all holds of an owner expire together";
     for hold in &holds {
-        hold.renewal_lost(world.units(5), "rule 4", promise).await?;
-        hold.not_held("rule 4", promise).await?;
+        hold.renewal_lost(world.units(5), promise).await?;
+        hold.not_held(promise).await?;
     }
     let again = a.ask(&lock).owner(owner);
     again.held("S1").await
@@ -205,7 +194,7 @@ async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let inner = a.ask(&lock).owner(owner).wait().acquired("rule 5").await?;
     outer
-        .release_leaves(1, "rule 5", "the outer hold can be released first")
+        .release_leaves(1, "rule 5: the outer hold can be released first")
         .await?;
     waiter.poll_queued("rule 5").await?;
     inner.released("rule 5").await?;
@@ -216,12 +205,8 @@ async fn nested_hold_stays_in_the_epoch(world: &World) -> Verdict {
     let a = world.session().await?;
     let holds = nest(&a, &Lock::mutex("k"), 3).await?;
     for hold in &holds {
-        want_eq!(
-            hold.token(),
-            holds[0].token(),
-            "rule 15",
-            "all holds of a holder are in one epoch and share its token"
-        );
+        want_eq!(hold.token(), holds[0].token())
+            .promised("rule 15: all holds of a holder are in one epoch and share its token")?;
     }
     Ok(())
 }
@@ -234,8 +219,8 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
     // A new reader waits behind the writer, but an owner that already reads doesn't.
     c.ask(&lock).shared().held("rule 7").await?;
     let inner = nested_read(&a, &lock, owner).await?;
-    let promise = "the release of an inner hold leaves the outer one";
-    inner.release_leaves(1, "rule 5", promise).await?;
+    let promise = "rule 5: the release of an inner hold leaves the outer one";
+    inner.release_leaves(1, promise).await?;
     writer.poll_queued("S1").await?;
     outer.released("S3").await?;
     writer.poll_granted("rule 7").await
@@ -246,12 +231,7 @@ async fn writer_may_read(world: &World) -> Verdict {
     let (lock, owner) = (Lock::rw("k"), a.owner());
     a.ask(&lock).owner(owner).acquired("S1").await?;
     let reading = nested_read(&a, &lock, owner).await?;
-    want_eq!(
-        reading.holds(),
-        2,
-        "rule 5",
-        "a read hold of a writer adds one hold"
-    );
+    want_eq!(reading.holds(), 2).promised("rule 5: a read hold of a writer adds one hold")?;
     b.ask(&lock).shared().held("S1").await?;
     want!(
         reading.release().await?,
@@ -261,10 +241,9 @@ async fn writer_may_read(world: &World) -> Verdict {
                 mode: Mode::Exclusive,
                 ..
             })
-        },
-        "rule 5",
-        "without its read hold, the owner is still a writer"
-    );
+        }
+    )
+    .promised("rule 5: without its read hold, the owner is still a writer")?;
     b.ask(&lock).shared().held("S1").await
 }
 
@@ -275,31 +254,15 @@ async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
     let reading = nested_read(&a, &lock, owner).await?;
     let view = want!(
         writing.release().await?,
-        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view,
-        "rule 5",
-        "the read hold remains"
-    );
-    want_eq!(
-        view.mode,
-        Mode::Shared,
-        "rule 5",
-        "the remaining hold is a reader"
-    );
-    ensure!(
-        view.token > writing.token(),
-        "rule 6",
-        view.token,
-        "a downgrade starts an epoch"
-    );
+        ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view
+    )
+    .promised("rule 5: the read hold remains")?;
+    want_eq!(view.mode, Mode::Shared).promised("rule 5: the remaining hold is a reader")?;
+    ensure!(view.token > writing.token(), view.token)
+        .promised("rule 6: a downgrade starts an epoch")?;
     b.ask(&lock).shared().acquired("rule 5").await?;
     let (token, _) = reading.renewed(world.units(300), "rule 5").await?;
-    want_eq!(
-        token,
-        view.token,
-        "rule 6",
-        "the read hold has the new token from then on"
-    );
-    Ok(())
+    want_eq!(token, view.token).promised("rule 6: the read hold has the new token from then on")
 }
 
 async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
@@ -307,19 +270,14 @@ async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
     let (lock, owner) = (Lock::rw("k"), a.owner());
     let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     for ask in [a.ask(&lock).owner(owner), a.ask(&lock).owner(owner).wait()] {
-        want_eq!(
-            ask.refused("rule 5").await?,
-            Refused::WouldDeadlock,
-            "rule 5",
-            "a write by an owner that reads would wait for itself"
-        );
+        want_eq!(ask.refused("rule 5").await?, Refused::WouldDeadlock)
+            .promised("rule 5: a write by an owner that reads would wait for itself")?;
     }
     want!(
         reading.again().await?.reply,
-        AcquireReply::Acquired(Acquired { holds: 1, .. }),
-        "rule 13",
-        "a refused command changes nothing"
-    );
+        AcquireReply::Acquired(Acquired { holds: 1, .. })
+    )
+    .promised("rule 13: a refused command changes nothing")?;
     reading.released("S3").await
 }
 
@@ -334,12 +292,8 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
     let other = b.ask(&lock).shared().acquired("rule 5").await?;
     for hold in holds {
         b.ask(&lock).held("S1").await?;
-        want!(
-            hold.release().await?,
-            ReleaseReply::Released { .. },
-            "S3",
-            "a read hold can be released"
-        );
+        want!(hold.release().await?, ReleaseReply::Released { .. })
+            .promised("S3: a read hold can be released")?;
     }
     other.released("S3").await?;
     b.ask(&lock).granted("rule 5").await
@@ -351,12 +305,8 @@ async fn permits_do_not_nest(world: &World) -> Verdict {
     let first = a.ask(&lock).owner(owner).acquired("S1").await?;
     let second = a.ask(&lock).owner(owner).acquired("rule 5").await?;
     for hold in [&first, &second] {
-        want_eq!(
-            hold.holds(),
-            1,
-            "rule 5",
-            "each acquire of a semaphore is a separate holder"
-        );
+        want_eq!(hold.holds(), 1)
+            .promised("rule 5: each acquire of a semaphore is a separate holder")?;
     }
     a.ask(&lock).owner(owner).held("rule 5").await?;
     first.released("rule 5").await?;

@@ -55,11 +55,8 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 4);
     let (one, three) = (take(world, &lock, 1).await?, take(world, &lock, 3).await?);
     one.released("S3").await?;
-    one.not_held(
-        "S3",
-        "permits are returned once, however often they are released",
-    )
-    .await?;
+    one.not_held("S3: permits are returned once, however often they are released")
+        .await?;
     let session = world.session().await?;
     session.ask(&lock).permits(2).held("S1").await?;
     session.ask(&lock).permits(1).acquired("S1").await?;
@@ -74,13 +71,7 @@ async fn one_permit_excludes(world: &World) -> Verdict {
     world.session().await?.ask(&lock).held("S1").await?;
     held.released("S3").await?;
     let next = take(world, &lock, 1).await?;
-    ensure!(
-        next.token() >= held.token(),
-        "S4",
-        next.token(),
-        "tokens never decrease"
-    );
-    Ok(())
+    ensure!(next.token() >= held.token(), next.token()).promised("S4: tokens never decrease")
 }
 
 async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
@@ -135,7 +126,7 @@ async fn poll_revives_no_waiter_of_a_permit(world: &World) -> Verdict {
     }
     world.pass(5).await;
     waiters[2].poll_queued("rule 7").await?;
-    waiters[1].poll_gone("rule 10", "it has expired").await
+    waiters[1].poll_gone("rule 10: it has expired").await
 }
 
 async fn tokens_are_unique(world: &World) -> Verdict {
@@ -147,11 +138,6 @@ async fn tokens_are_unique(world: &World) -> Verdict {
     let given = tokens.len();
     tokens.sort_unstable();
     tokens.dedup();
-    want_eq!(
-        tokens.len(),
-        given,
-        "rule 15",
-        "each acquire of a semaphore has a different token"
-    );
-    Ok(())
+    want_eq!(tokens.len(), given)
+        .promised("rule 15: each acquire of a semaphore has a different token")
 }

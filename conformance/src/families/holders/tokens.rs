@@ -42,29 +42,21 @@ impl Store {
 
     fn accepts(&mut self, token: FencingToken, who: &str) -> Verdict {
         let highest = self.highest;
-        ensure!(
-            self.write(token),
-            "S5",
-            (token, highest),
-            "a valid holder is never refused: the write of {who} is accepted"
-        );
-        Ok(())
+        ensure!(self.write(token), (token, highest)).promised(format!(
+            "S5: a valid holder is never refused: the write of {who} is accepted"
+        ))
     }
 
     fn refuses(&mut self, token: FencingToken, who: &str) -> Verdict {
         let highest = self.highest;
-        ensure!(
-            !self.write(token),
-            "S5",
-            (token, highest),
-            "no write of an epoch takes effect after one of a later epoch: {who} is refused"
-        );
-        Ok(())
+        ensure!(!self.write(token), (token, highest)).promised(format!(
+            "S5: no write of an epoch takes effect after one of a later epoch: {who} is refused"
+        ))
     }
 }
 
 async fn tokens_increase_over_epochs(world: &World) -> Verdict {
-    let sessions = [world.session().await?, world.session().await?];
+    let sessions = world.sessions::<2>().await?;
     let lock = Lock::mutex("k");
     let mut last = FencingToken::new(0);
     for turn in 0..20 {
@@ -106,10 +98,11 @@ async fn token_is_at_least_the_servers_time(world: &World) -> Verdict {
         let held = a.ask(&Lock::mutex("k")).acquired("S1").await?;
         ensure!(
             held.token().get() >= at && held.token().get() < 1 << 53,
-            "rule 15",
-            held.token(),
-            "a token is at least the server's time in microseconds ({at}), and below 2^53"
-        );
+            held.token()
+        )
+        .promised(format!(
+            "rule 15: a token is at least the server's time in microseconds ({at}), and below 2^53"
+        ))?;
         held.released("S3").await?;
     }
     Ok(())
@@ -121,18 +114,12 @@ async fn token_stays_with_its_epoch(world: &World) -> Verdict {
     for _ in 0..3 {
         world.pass(1).await;
         let (token, _) = held.renewed(world.units(300), "rule 15").await?;
-        want_eq!(
-            token,
-            held.token(),
-            "rule 15",
-            "a renewal doesn't start an epoch"
-        );
+        want_eq!(token, held.token()).promised("rule 15: a renewal doesn't start an epoch")?;
         want!(
             held.again().await?.reply,
-            AcquireReply::Acquired(acquired) if acquired.token == held.token(),
-            "rule 15",
-            "a redelivered acquire doesn't start an epoch"
-        );
+            AcquireReply::Acquired(acquired) if acquired.token == held.token()
+        )
+        .promised("rule 15: a redelivered acquire doesn't start an epoch")?;
     }
     Ok(())
 }
@@ -156,12 +143,8 @@ async fn overlapping_readers_share_one(world: &World) -> Verdict {
     // epoch.
     let later = readers(world, &lock, 2).await?;
     for reader in [&first[1], &later[0], &later[1]] {
-        want_eq!(
-            reader.token(),
-            first[0].token(),
-            "rule 15",
-            "overlapping readers are in one epoch and share its token"
-        );
+        want_eq!(reader.token(), first[0].token())
+            .promised("rule 15: overlapping readers are in one epoch and share its token")?;
     }
     Ok(())
 }
@@ -185,12 +168,8 @@ async fn floor_lifts_the_token(world: &World) -> Verdict {
     // One hour ahead: a client has seen a token that the server has lost.
     let seen = FencingToken::new(a.now().await?.as_micros() + 3_600_000_000);
     let held = a.ask(&lock).floor(seen).acquired("S1").await?;
-    ensure!(
-        held.token() > seen,
-        "rule 15",
-        held.token(),
-        "a token is above the floor {seen:?}"
-    );
+    ensure!(held.token() > seen, held.token())
+        .promised(format!("rule 15: a token is above the floor {seen:?}"))?;
     held.released("S3").await?;
     let next = b.ask(&lock).acquired("S1").await?;
     next_epoch(next.token(), held.token())
@@ -205,13 +184,7 @@ async fn low_floor_changes_nothing(world: &World) -> Verdict {
     let held = a.ask(&lock).floor(low).acquired("S1").await?;
     next_epoch(held.token(), first.token())?;
     let day = FencingToken::new(first.token().get() + 24 * 3_600_000_000);
-    ensure!(
-        held.token() < day,
-        "rule 15",
-        held.token(),
-        "a low floor doesn't raise a token"
-    );
-    Ok(())
+    ensure!(held.token() < day, held.token()).promised("rule 15: a low floor doesn't raise a token")
 }
 
 async fn implausible_floor_is_refused(world: &World) -> Verdict {
@@ -223,19 +196,15 @@ async fn implausible_floor_is_refused(world: &World) -> Verdict {
     for floor in [days, FencingToken::new(bounds::MAX_FLOOR)] {
         want_eq!(
             a.ask(&lock).floor(floor).refused("rule 15").await?,
-            Refused::FloorTooHigh,
-            "rule 15",
-            "a floor more than a day ahead of the server's time and the token is refused"
-        );
+            Refused::FloorTooHigh
+        )
+        .promised(
+            "rule 15: a floor more than a day ahead of the server's time and the token is refused",
+        )?;
     }
     let held = b.ask(&lock).acquired("rule 13").await?;
-    ensure!(
-        held.token() < days,
-        "rule 13",
-        held.token(),
-        "a refused command changes nothing"
-    );
-    Ok(())
+    ensure!(held.token() < days, held.token())
+        .promised("rule 13: a refused command changes nothing")
 }
 
 async fn reader_that_saw_more_starts_an_epoch(world: &World) -> Verdict {
@@ -244,20 +213,12 @@ async fn reader_that_saw_more_starts_an_epoch(world: &World) -> Verdict {
     let seen = FencingToken::new(reading[0].token().get() + 60_000_000);
     let b = world.session().await?;
     let other = b.ask(&lock).shared().floor(seen).acquired("S1").await?;
-    ensure!(
-        other.token() > seen,
-        "rule 15",
-        other.token(),
-        "a reader that saw {seen:?} proves a loss, and starts an epoch above it"
-    );
+    ensure!(other.token() > seen, other.token()).promised(format!(
+        "rule 15: a reader that saw {seen:?} proves a loss, and starts an epoch above it"
+    ))?;
     let (adopted, _) = reading[0].renewed(world.units(300), "rule 15").await?;
-    want_eq!(
-        adopted,
-        other.token(),
-        "rule 15",
-        "earlier readers adopt the new token at their next renewal"
-    );
-    Ok(())
+    want_eq!(adopted, other.token())
+        .promised("rule 15: earlier readers adopt the new token at their next renewal")
 }
 
 async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
@@ -266,13 +227,9 @@ async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
     let b = world.session().await?;
     let floor = reading[0].token();
     let other = b.ask(&lock).shared().floor(floor).acquired("S1").await?;
-    want_eq!(
-        other.token(),
-        floor,
-        "rule 15",
-        "a floor equal to the current token proves no loss: the reader joins the epoch"
-    );
-    Ok(())
+    want_eq!(other.token(), floor).promised(
+        "rule 15: a floor equal to the current token proves no loss: the reader joins the epoch",
+    )
 }
 
 async fn store_refuses_the_late_writer(world: &World) -> Verdict {
@@ -334,10 +291,9 @@ async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
     store.accepts(writing.token(), "the writer")?;
     let view = want!(
         writing.release().await?,
-        ReleaseReply::Released { holder: Some(view), .. } => view,
-        "rule 5",
-        "the read hold remains, and the reply reports its mode and token"
-    );
+        ReleaseReply::Released { holder: Some(view), .. } => view
+    )
+    .promised("rule 5: the read hold remains, and the reply reports its mode and token")?;
     let other = b.ask(&lock).shared().acquired("rule 5").await?;
     store.accepts(other.token(), "a later reader")?;
     store.accepts(view.token, "the read guard, with the token of that reply")

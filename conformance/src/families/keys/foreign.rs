@@ -18,13 +18,8 @@ pub(super) const CASES: &[Case] = cases!("foreign";
 );
 
 fn is_foreign<T: std::fmt::Debug>(answer: Result<T, BackendError>) -> Verdict {
-    want!(
-        answer,
-        Err(BackendError::ForeignValue { .. }),
-        "rule 14",
-        "every command reports a foreign value with a typed error"
-    );
-    Ok(())
+    want!(answer, Err(BackendError::ForeignValue { .. }))
+        .promised("rule 14: every command reports a foreign value with a typed error")
 }
 
 /// Creates an attempt that was never granted, on a key with a foreign value.

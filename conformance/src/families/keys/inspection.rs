@@ -24,21 +24,10 @@ pub(super) const CASES: &[Case] = cases!("inspection";
 async fn unused_key_is_empty(world: &World) -> Verdict {
     let a = world.session().await?;
     let view = a.inspect(&Lock::mutex("k")).await?.reply;
-    want_eq!(
-        view,
-        InspectReply::default(),
-        "rule 4",
-        "an unused key is empty"
-    );
+    want_eq!(view, InspectReply::default()).promised("rule 4: an unused key is empty")?;
     // The first inspection must not create anything that the second one sees.
     let view = a.inspect(&Lock::mutex("k")).await?.reply;
-    want_eq!(
-        view,
-        InspectReply::default(),
-        "rule 4",
-        "an inspection creates nothing"
-    );
-    Ok(())
+    want_eq!(view, InspectReply::default()).promised("rule 4: an inspection creates nothing")
 }
 
 async fn holder_is_shown(world: &World) -> Verdict {
@@ -46,56 +35,18 @@ async fn holder_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).label("alice").acquired("S1").await?;
     let view = b.inspect(&lock).await?.reply;
-    want_eq!(
-        view.spec,
-        Some(lock.spec),
-        "rule 13",
-        "an inspection shows what the key is in use as"
-    );
-    want_eq!(
-        view.token,
-        Some(held.token()),
-        "rule 15",
-        "an inspection shows the last token"
-    );
-    want_eq!(
-        (view.holder_count, view.waiter_count),
-        (1, 0),
-        "rule 4",
-        "one holder"
-    );
-    let holder = want!(
-        &view.holders[..],
-        [holder] => holder,
-        "rule 4",
-        "an inspection lists the holder"
-    );
-    want_eq!(holder.label.as_str(), "alice", "rule 4", "by its label");
-    want_eq!(
-        holder.mode,
-        Mode::Exclusive,
-        "rule 4",
-        "a holder is shown with its mode"
-    );
-    want_eq!(
-        holder.holds,
-        1,
-        "rule 5",
-        "a holder is shown with its holds"
-    );
-    want_eq!(
-        holder.token,
-        held.token(),
-        "rule 15",
-        "a holder is shown with its token"
-    );
-    ensure!(
-        !holder.revoked,
-        "rule 4",
-        holder,
-        "the holder is not revoked"
-    );
-    Ok(())
+    want_eq!(view.spec, Some(lock.spec))
+        .promised("rule 13: an inspection shows what the key is in use as")?;
+    want_eq!(view.token, Some(held.token()))
+        .promised("rule 15: an inspection shows the last token")?;
+    want_eq!((view.holder_count, view.waiter_count), (1, 0)).promised("rule 4: one holder")?;
+    let holder = want!(&view.holders[..], [holder] => holder)
+        .promised("rule 4: an inspection lists the holder")?;
+    want_eq!(holder.label.as_str(), "alice").promised("rule 4: by its label")?;
+    want_eq!(holder.mode, Mode::Exclusive).promised("rule 4: a holder is shown with its mode")?;
+    want_eq!(holder.holds, 1).promised("rule 5: a holder is shown with its holds")?;
+    want_eq!(holder.token, held.token()).promised("rule 15: a holder is shown with its token")?;
+    ensure!(!holder.revoked, holder).promised("rule 4: the holder is not revoked")
 }
 
 async fn released_key_keeps_only_its_token(world: &World) -> Verdict {
@@ -108,13 +59,7 @@ async fn released_key_keeps_only_its_token(world: &World) -> Verdict {
         token: Some(held.token()),
         ..InspectReply::default()
     };
-    want_eq!(
-        view,
-        expected,
-        "rule 15",
-        "a free key shows only the last token"
-    );
-    Ok(())
+    want_eq!(view, expected).promised("rule 15: a free key shows only the last token")
 }
 
 async fn waiters_are_shown_in_order(world: &World) -> Verdict {
@@ -132,32 +77,16 @@ async fn waiters_are_shown_in_order(world: &World) -> Verdict {
     }
     let view = a.inspect(&lock).await?.reply;
     let labels: Vec<_> = view.waiters.iter().map(|w| w.label.as_str()).collect();
-    want_eq!(
-        labels,
-        ["first", "second", "third"],
-        "rule 7",
-        "waiters are listed in the order of the queue"
-    );
-    want_eq!(
-        (view.holder_count, view.waiter_count),
-        (1, 3),
-        "rule 7",
-        "all entries are counted"
-    );
+    want_eq!(labels, ["first", "second", "third"])
+        .promised("rule 7: waiters are listed in the order of the queue")?;
+    want_eq!((view.holder_count, view.waiter_count), (1, 3))
+        .promised("rule 7: all entries are counted")?;
     for waiter in &view.waiters {
-        ensure!(
-            !waiter.unreachable,
-            "rule 9",
-            waiter,
-            "a waiter that doesn't listen is never unreachable"
-        );
+        ensure!(!waiter.unreachable, waiter)
+            .promised("rule 9: a waiter that doesn't listen is never unreachable")?;
         let left = waiter.waiter_remaining;
-        ensure!(
-            !left.is_zero() && left <= lock.spec.waiter_lease(),
-            "rule 10",
-            left,
-            "a waiter lasts at most one waiter lease"
-        );
+        ensure!(!left.is_zero() && left <= lock.spec.waiter_lease(), left)
+            .promised("rule 10: a waiter lasts at most one waiter lease")?;
     }
     Ok(())
 }
@@ -171,20 +100,12 @@ async fn readers_are_counted(world: &World) -> Verdict {
     }
     let view = a.inspect(&lock).await?.reply;
     let labels: Vec<_> = view.holders.iter().map(|h| h.label.as_str()).collect();
-    want_eq!(
-        labels,
-        ["soon", "between", "late"],
-        "rule 4",
-        "holders are listed by remaining time"
-    );
-    want_eq!(
-        (view.holder_count, view.weight),
-        (3, 3),
-        "rule 4",
-        "all entries are counted"
-    );
+    want_eq!(labels, ["soon", "between", "late"])
+        .promised("rule 4: holders are listed by remaining time")?;
+    want_eq!((view.holder_count, view.weight), (3, 3))
+        .promised("rule 4: all entries are counted")?;
     for holder in &view.holders {
-        want_eq!(holder.mode, Mode::Shared, "rule 4", "each reads");
+        want_eq!(holder.mode, Mode::Shared).promised("rule 4: each reads")?;
     }
     Ok(())
 }
@@ -199,28 +120,14 @@ async fn permits_are_shown(world: &World) -> Verdict {
         .acquired("S1")
         .await?;
     let all = a.inspect(&lock).await?.reply;
-    want_eq!(
-        (all.holder_count, all.weight),
-        (2, 4),
-        "rule 4",
-        "the weight is the sum of the permits that are held"
-    );
+    want_eq!((all.holder_count, all.weight), (2, 4))
+        .promised("rule 4: the weight is the sum of the permits that are held")?;
     world.pass(4).await;
     let view = a.inspect(&lock).await?.reply;
     let modes: Vec<_> = view.holders.iter().map(|h| h.mode).collect();
-    want_eq!(
-        modes,
-        [Mode::Permits(3)],
-        "rule 4",
-        "a holder is shown with its permits"
-    );
-    want_eq!(
-        view.weight,
-        3,
-        "rule 1",
-        "an expired holder has no weight, even before another command removes it"
-    );
-    Ok(())
+    want_eq!(modes, [Mode::Permits(3)]).promised("rule 4: a holder is shown with its permits")?;
+    want_eq!(view.weight, 3)
+        .promised("rule 1: an expired holder has no weight, even before another command removes it")
 }
 
 async fn nested_holds_are_shown(world: &World) -> Verdict {
@@ -230,15 +137,13 @@ async fn nested_holds_are_shown(world: &World) -> Verdict {
         a.ask(&lock).owner(owner).acquired("rule 5").await?;
         let view = a.inspect(&lock).await?.reply;
         let holds: Vec<_> = view.holders.iter().map(|h| h.holds).collect();
-        want_eq!(holds, [n], "rule 5", "there is one holder with {n} holds");
+        want_eq!(holds, [n]).promised(format!("rule 5: there is one holder with {n} holds"))?;
     }
     Ok(())
 }
 
 async fn looking_extends_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (_, b, lock, _) = world.held_for(4).await?;
     for _ in 0..5 {
         world.pass(1).await;
         b.inspect(&lock).await?;
@@ -254,12 +159,8 @@ async fn looking_settles_nothing(world: &World) -> Verdict {
     world.pass(4).await;
     let view = a.inspect(&lock).await?.reply;
     // The holder has expired, but the inspection must not grant to the waiter.
-    want_eq!(
-        (view.holder_count, view.waiter_count),
-        (0, 1),
-        "rule 4",
-        "an inspection grants nothing"
-    );
+    want_eq!((view.holder_count, view.waiter_count), (0, 1))
+        .promised("rule 4: an inspection grants nothing")?;
     waiter.poll_granted("L1").await
 }
 
@@ -273,13 +174,8 @@ async fn expired_is_not_shown(world: &World) -> Verdict {
         token: Some(held.token()),
         ..InspectReply::default()
     };
-    want_eq!(
-        view,
-        expected,
-        "rule 1",
-        "an expired holder is not listed, even before another command removes it"
-    );
-    Ok(())
+    want_eq!(view, expected)
+        .promised("rule 1: an expired holder is not listed, even before another command removes it")
 }
 
 async fn time_left_is_shown(world: &World) -> Verdict {
@@ -288,14 +184,11 @@ async fn time_left_is_shown(world: &World) -> Verdict {
     let held = a.ask(&lock).lease(world.units(50)).acquired("S1").await?;
     world.pass(2).await;
     let view = a.inspect(&lock).await?;
-    let left = want!(
-        &view.reply.holders[..],
-        [holder] => holder.remaining,
-        "rule 4",
-        "an inspection lists the holder"
-    );
-    let promise = "the remaining time is computed when the inspection is executed";
-    world.ends_at((view.stamp, left), held.end_time(), "rule 2", promise)
+    let left = want!(&view.reply.holders[..], [holder] => holder.remaining)
+        .promised("rule 4: an inspection lists the holder")?;
+    world
+        .ends_at((view.stamp, left), held.end_time())
+        .promised("rule 2: the remaining time is computed when the inspection is executed")
 }
 
 async fn nothing_is_left_behind(world: &World) -> Verdict {
@@ -314,9 +207,7 @@ async fn nothing_is_left_behind(world: &World) -> Verdict {
     let view = a.inspect(&lock).await?.reply;
     want_eq!(
         (view.spec, view.holder_count, view.waiter_count),
-        (None, 0, 0),
-        "S3",
-        "after all releases, the key has no holders and no waiters"
-    );
-    Ok(())
+        (None, 0, 0)
+    )
+    .promised("S3: after all releases, the key has no holders and no waiters")
 }

@@ -29,19 +29,14 @@ fn waiters(n: u32) -> Limits {
 }
 
 async fn queue_full(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    world.session().await?.ask(&lock).acquired("S1").await?;
-    let b = world.session().await?;
+    let (_, b, lock, _) = world.held(Lock::mutex("k")).await?;
     let ask = |limit| b.ask(&lock).wait().limits(waiters(limit));
     let (first, _) = ask(2).queued("rule 7").await?;
     ask(2).queued("rule 7").await?;
     for limit in [2, 1, 0] {
-        want_eq!(
-            ask(limit).refused("rule 10").await?,
-            Refused::QueueFull,
-            "rule 10",
-            "a limit of {limit} allows two waiters and no more"
-        );
+        want_eq!(ask(limit).refused("rule 10").await?, Refused::QueueFull).promised(format!(
+            "rule 10: a limit of {limit} allows two waiters and no more"
+        ))?;
     }
     // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
@@ -51,9 +46,9 @@ async fn queue_full(world: &World) -> Verdict {
 }
 
 async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").waiter_lease(world.units(8));
-    world.session().await?.ask(&lock).acquired("S1").await?;
-    let b = world.session().await?;
+    let (_, b, lock, _) = world
+        .held(Lock::mutex("k").waiter_lease(world.units(8)))
+        .await?;
     // The first waiter polls, the others are dead.
     let (alive, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..3 {
@@ -68,9 +63,7 @@ async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> 
 }
 
 async fn limits_bind_their_own_attempt_only(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    world.session().await?.ask(&lock).acquired("S1").await?;
-    let b = world.session().await?;
+    let (_, b, lock, _) = world.held(Lock::mutex("k")).await?;
     let ask = b.ask(&lock).wait().limits(waiters(1));
     ask.queued("rule 7").await?;
     b.ask(&lock).wait().queued("rule 10").await?;
@@ -90,12 +83,8 @@ async fn holders_full(world: &World) -> Verdict {
     let first = a.ask(&lock).shared().acquired("S1").await?;
     a.ask(&lock).shared().acquired("S1").await?;
     let limited = || a.ask(&lock).shared().limits(holders(2));
-    want_eq!(
-        limited().refused("rule 13").await?,
-        Refused::HoldersFull,
-        "rule 13",
-        "the attempt allows two readers and no more"
-    );
+    want_eq!(limited().refused("rule 13").await?, Refused::HoldersFull)
+        .promised("rule 13: the attempt allows two readers and no more")?;
     first.released("S3").await?;
     limited().granted("rule 13").await
 }
@@ -121,10 +110,9 @@ async fn mismatch(world: &World, lock: &Lock, other: LockSpec) -> Verdict {
             ask.refused("rule 13").await?,
             Refused::Mismatch {
                 lives_with: lock.spec
-            },
-            "rule 13",
-            "the refusal reports what the key is in use as"
-        );
+            }
+        )
+        .promised("rule 13: the refusal reports what the key is in use as")?;
     }
     Ok(())
 }
@@ -183,12 +171,9 @@ async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
         let lock = Lock::new("k", spec);
         let held = a.ask(&lock).acquired("rule 13").await?;
         let token = Some(held.token());
-        want_eq!(
-            token > last,
-            true,
-            "S4",
-            "tokens increase over the epochs of a key, whatever kind of lock it is"
-        );
+        want_eq!(token > last, true).promised(
+            "S4: tokens increase over the epochs of a key, whatever kind of lock it is",
+        )?;
         last = token;
         held.released("S3").await?;
     }
@@ -210,34 +195,17 @@ async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
     let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
     let before = b.inspect(&lock).await?;
     let (_, reply) = b.ask(&Lock::mutex("k")).send().await?;
-    want!(
-        reply,
-        AcquireReply::Refused(Refused::Mismatch { .. }),
-        "rule 13",
-        "another kind"
-    );
+    want!(reply, AcquireReply::Refused(Refused::Mismatch { .. }))
+        .promised("rule 13: another kind")?;
     let ask = b.ask(&lock).shared().limits(holders(1));
-    want_eq!(
-        ask.refused("rule 13").await?,
-        Refused::HoldersFull,
-        "rule 13",
-        "too many"
-    );
+    want_eq!(ask.refused("rule 13").await?, Refused::HoldersFull).promised("rule 13: too many")?;
     world.pass(1).await;
     let Stamped { stamp, reply } = b.inspect(&lock).await?;
     let left = reply.holders.first().map(|holder| holder.remaining);
-    world.ends_at(
-        (stamp, left.unwrap_or_default()),
-        reading.end_time(),
-        "rule 13",
-        "refused attempts don't change the holder's lease",
-    )?;
+    world
+        .ends_at((stamp, left.unwrap_or_default()), reading.end_time())
+        .promised("rule 13: refused attempts don't change the holder's lease")?;
     let counts = |it: &InspectReply| (it.holder_count, it.waiter_count, it.token, it.spec);
-    want_eq!(
-        counts(&reply),
-        counts(&before.reply),
-        "rule 13",
-        "refused attempts leave nothing behind"
-    );
-    Ok(())
+    want_eq!(counts(&reply), counts(&before.reply))
+        .promised("rule 13: refused attempts leave nothing behind")
 }

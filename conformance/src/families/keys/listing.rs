@@ -34,7 +34,7 @@ async fn listed(
             return Ok(found);
         }
     }
-    ensure!(false, "trait contract", found.len(), "a listing ends");
+    ensure!(false, found.len()).promised("trait contract: a listing ends")?;
     Ok(found)
 }
 
@@ -63,8 +63,8 @@ async fn keys_in_use_are_listed(world: &World) -> Verdict {
     }
     let backend = world.backend().await?;
     let found = listed(&*backend, "", 500).await?;
-    let promise = "each key that is held is listed, by its own name";
-    want_eq!(found, set(&names), "trait contract", "{promise}");
+    want_eq!(found, set(&names))
+        .promised("trait contract: each key that is held is listed, by its own name")?;
     // A listing changes nothing.
     for name in names {
         b.ask(&Lock::mutex(name)).held("S1").await?;
@@ -90,8 +90,9 @@ async fn only_the_prefix_is_listed(world: &World) -> Verdict {
         ("c", &[]),
     ] {
         let found = listed(&*backend, prefix, 500).await?;
-        let promise = format!("only keys that begin with {prefix:?} are listed");
-        want_eq!(found, set(expected), "trait contract", "{promise}");
+        want_eq!(found, set(expected)).promised(format!(
+            "trait contract: only keys that begin with {prefix:?} are listed"
+        ))?;
     }
     Ok(())
 }
@@ -105,8 +106,8 @@ async fn pages_cover_all_keys(world: &World) -> Verdict {
     let backend = world.backend().await?;
     for limit in [1, 7, 50] {
         let found = listed(&*backend, "key:", limit).await?;
-        let promise = format!("pages of {limit} keys cover all");
-        want_eq!(found.len(), names.len(), "trait contract", "{promise}");
+        want_eq!(found.len(), names.len())
+            .promised(format!("trait contract: pages of {limit} keys cover all"))?;
     }
     Ok(())
 }
@@ -119,20 +120,9 @@ async fn client_lists_all_pages(world: &World) -> Verdict {
     }
     let (mut listing, mut found) = (client.list("key:1")?, BTreeSet::new());
     while let Some(keys) = listing.next_page().await? {
-        ensure!(
-            !keys.is_empty(),
-            "trait contract",
-            keys,
-            "no page of a client is empty"
-        );
+        ensure!(!keys.is_empty(), keys).promised("trait contract: no page of a client is empty")?;
         found.extend(keys);
     }
     // key:1, and key:10 to key:19.
-    want_eq!(
-        found.len(),
-        11,
-        "trait contract",
-        "the client goes through all pages"
-    );
-    Ok(())
+    want_eq!(found.len(), 11).promised("trait contract: the client goes through all pages")
 }

@@ -29,13 +29,8 @@ async fn noted(held: &Attempt, version: u32, text: &str, keep: Duration) -> Verd
         note.version,
         String::from_utf8_lossy(&note.bytes).into_owned(),
     );
-    want_eq!(
-        written,
-        (version, text.to_owned()),
-        "rule 16",
-        "a newer note replaces the one before"
-    );
-    Ok(())
+    want_eq!(written, (version, text.to_owned()))
+        .promised("rule 16: a newer note replaces the one before")
 }
 
 /// Leaves a note and returns the one that stands.
@@ -45,33 +40,22 @@ async fn stands(
     text: &str,
     keep: Duration,
 ) -> Result<NoteView, Failure> {
-    Ok(want!(
-        held.note(version, text.as_bytes(), keep).await?,
-        NoteReply::Noted(note) => note,
-        "rule 16",
-        "a holder may leave a note"
-    ))
+    want!(held.note(version, text.as_bytes(), keep).await?, NoteReply::Noted(note) => note)
+        .promised("rule 16: a holder may leave a note")
 }
 
 async fn lost(held: &Attempt) -> Result<Option<NoteView>, Failure> {
-    Ok(want!(
+    want!(
         held.note(1_000, b"late", Duration::from_secs(60)).await?,
-        NoteReply::Lost { note, .. } => note,
-        "S3",
-        "only a live hold leaves a note"
-    ))
+        NoteReply::Lost { note, .. } => note
+    )
+    .promised("S3: only a live hold leaves a note")
 }
 
 async fn shows(session: &Session, lock: &Lock, text: Option<&str>) -> Verdict {
     let note = session.inspect(lock).await?.reply.note;
     let shown = note.map(|note| String::from_utf8_lossy(&note.bytes).into_owned());
-    want_eq!(
-        shown.as_deref(),
-        text,
-        "rule 16",
-        "an inspection shows the note that stands"
-    );
-    Ok(())
+    want_eq!(shown.as_deref(), text).promised("rule 16: an inspection shows the note that stands")
 }
 
 async fn note_stands_after_the_release(world: &World) -> Verdict {
@@ -85,13 +69,7 @@ async fn note_stands_after_the_release(world: &World) -> Verdict {
     let note = b.inspect(&lock).await?.reply.note;
     let note = note.map(|note| (note.token, note.version, note.bytes));
     let expected = Some((held.token(), 3, b"done".to_vec()));
-    want_eq!(
-        note,
-        expected,
-        "rule 16",
-        "a note stands while its token is the last one"
-    );
-    Ok(())
+    want_eq!(note, expected).promised("rule 16: a note stands while its token is the last one")
 }
 
 async fn newer_note_replaces_an_older_one(world: &World) -> Verdict {
@@ -101,18 +79,10 @@ async fn newer_note_replaces_an_older_one(world: &World) -> Verdict {
     noted(&held, 3, "three", world.units(50)).await?;
     for version in [0, 1, 2, 3] {
         let note = stands(&held, version, "older", world.units(900)).await?;
-        want_eq!(
-            (note.version, note.bytes),
-            (3, b"three".to_vec()),
-            "rule 16",
-            "an older note, or a copy, reverts nothing"
-        );
-        at_most(
-            note.kept_for,
-            world.units(50),
-            "rule 16",
-            "a copy doesn't keep the note longer",
-        )?;
+        want_eq!((note.version, note.bytes), (3, b"three".to_vec()))
+            .promised("rule 16: an older note, or a copy, reverts nothing")?;
+        at_most(note.kept_for, world.units(50))
+            .promised("rule 16: a copy doesn't keep the note longer")?;
     }
     noted(&held, 4, "four", world.units(0)).await
 }
@@ -121,22 +91,12 @@ async fn only_a_holder_leaves_a_note(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_for(2).await?;
     let mut other = b.ask(&Lock::mutex("other")).acquired("S1").await?;
     other.request.key = lock.key.clone();
-    want_eq!(
-        lost(&other).await?,
-        None,
-        "S3",
-        "another session leaves no note"
-    );
+    want_eq!(lost(&other).await?, None).promised("S3: another session leaves no note")?;
     noted(&held, 1, "in time", world.units(60)).await?;
     world.pass(3).await;
     let note = lost(&held).await?.map(|note| note.bytes);
-    want_eq!(
-        note,
-        Some(b"in time".to_vec()),
-        "rule 16",
-        "the reply has the note that stands"
-    );
-    Ok(())
+    want_eq!(note, Some(b"in time".to_vec()))
+        .promised("rule 16: the reply has the note that stands")
 }
 
 async fn late_note_reverts_nothing(world: &World) -> Verdict {
@@ -145,21 +105,10 @@ async fn late_note_reverts_nothing(world: &World) -> Verdict {
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
     let note = lost(&first).await?.map(|note| note.bytes);
-    want_eq!(
-        note,
-        Some(b"first".to_vec()),
-        "rule 16",
-        "a kept note outlives its epoch"
-    );
+    want_eq!(note, Some(b"first".to_vec())).promised("rule 16: a kept note outlives its epoch")?;
     noted(&second, 1, "second", world.units(60)).await?;
     let note = lost(&first).await?.map(|note| note.bytes);
-    want_eq!(
-        note,
-        Some(b"second".to_vec()),
-        "rule 16",
-        "the note of the later epoch stands"
-    );
-    Ok(())
+    want_eq!(note, Some(b"second".to_vec())).promised("rule 16: the note of the later epoch stands")
 }
 
 async fn note_ends_with_its_epoch(world: &World) -> Verdict {
@@ -197,12 +146,8 @@ async fn note_of_any_bytes(world: &World) -> Verdict {
     for (version, text) in (1..).zip(texts) {
         held.note(version, text, world.units(3)).await?;
         let note = a.inspect(&lock).await?.reply.note.map(|note| note.bytes);
-        want_eq!(
-            note.as_deref(),
-            Some(text),
-            "rule 16",
-            "a note comes back as it was written"
-        );
+        want_eq!(note.as_deref(), Some(text))
+            .promised("rule 16: a note comes back as it was written")?;
     }
     Ok(())
 }
@@ -224,10 +169,9 @@ async fn lock_with_a_note_is_a_lock(world: &World) -> Verdict {
     let fourth = b.ask(&lock).acquired("L1").await?;
     ensure!(
         fourth.token() > third.token() && third.token() > first.token(),
-        "S4",
-        fourth.token(),
-        "tokens increase whether a note stands or not"
-    );
+        fourth.token()
+    )
+    .promised("S4: tokens increase whether a note stands or not")?;
     shows(&a, &lock, Some("note")).await
 }
 
@@ -257,22 +201,11 @@ async fn readers_and_permits_leave_notes(world: &World) -> Verdict {
     let other = b.ask(&lock).shared().acquired("S1").await?;
     noted(&one, 2, "reader", world.units(0)).await?;
     let note = stands(&other, 1, "older", world.units(0)).await?;
-    want_eq!(
-        note.version,
-        2,
-        "rule 16",
-        "readers of one epoch share its versions"
-    );
+    want_eq!(note.version, 2).promised("rule 16: readers of one epoch share its versions")?;
     let lock = Lock::semaphore("permits", 2);
     let older = a.ask(&lock).permits(1).acquired("S1").await?;
     let newer = b.ask(&lock).permits(1).acquired("S1").await?;
     noted(&newer, 1, "newer", world.units(0)).await?;
     let note = stands(&older, 9, "older", world.units(60)).await?;
-    want_eq!(
-        note.version,
-        1,
-        "rule 16",
-        "the note of the higher token stands"
-    );
-    Ok(())
+    want_eq!(note.version, 1).promised("rule 16: the note of the higher token stands")
 }

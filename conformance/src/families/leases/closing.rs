@@ -19,13 +19,9 @@ pub(super) const CASES: &[Case] = cases!("closing";
 );
 
 fn closed<T: Debug>(result: Result<T, BackendError>, method: &str) -> Verdict {
-    want!(
-        result,
-        Err(BackendError::Closed),
-        "trait contract",
-        "after `close`, `{method}` returns `Closed`"
-    );
-    Ok(())
+    want!(result, Err(BackendError::Closed)).promised(format!(
+        "trait contract: after `close`, `{method}` returns `Closed`"
+    ))
 }
 
 async fn calls_after_close_return_closed(world: &World) -> Verdict {
@@ -71,20 +67,14 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
         closed(backend.listen(session.id).await.map(drop), "listen")?;
         let ends = stream.for_each(|_| ready(()));
         let ended = matches!(select(ends, pin!(world.pass(10))).await, Either::Left(_));
-        ensure!(
-            ended,
-            "trait contract",
-            "it goes on",
-            "`close` ends the streams of `listen`"
-        );
+        ensure!(ended, "it goes on")
+            .promised("trait contract: `close` ends the streams of `listen`")?;
     }
     Ok(())
 }
 
 async fn closing_harms_no_other_client(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, _) = world.held(Lock::mutex("k")).await?;
     a.backend.close().await?;
     b.ask(&lock).held("S1").await?;
     b.ask(&Lock::mutex("other")).granted("S1").await

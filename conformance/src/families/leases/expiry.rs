@@ -27,9 +27,7 @@ pub(super) const CASES: &[Case] = cases!("expiry";
 );
 
 async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (_, b, lock, _) = world.held_for(3).await?;
     world.pass(4).await;
     b.ask(&lock).granted("L1").await
 }
@@ -50,13 +48,8 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             AcquireReply::Acquired(_) if over || near => return Ok(()),
             other => {
                 let expected = if over { "Acquired" } else { "Held" };
-                let promise = format!("expired means now >= expiry; the expiry is {end:?}");
-                return Err(Failure::new(
-                    "rule 1",
-                    promise,
-                    expected,
-                    (attempt.stamp, other),
-                ));
+                let promise = format!("rule 1: expired means now >= expiry, which is {end:?}");
+                return Err(Failure::new(promise, expected, (at, other)));
             }
         }
         let left = end.saturating_since(attempt.stamp.at);
@@ -64,12 +57,8 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             .pass_for((left / 2).max(Duration::from_millis(1)))
             .await;
     }
-    Err(Failure::new(
-        "L1",
-        "the key is free when the lease is over",
-        "Acquired",
-        "Held",
-    ))
+    let promise = "L1: the key is free when the lease is over";
+    Err(Failure::new(promise, "Acquired", "Held"))
 }
 
 /// Sends attempts every millisecond across the end of the lease. The first one executed at or after
@@ -114,7 +103,7 @@ async fn free_at_the_end_of(world: &World, lock: &Lock) -> Verdict {
         .filter(|(at, _)| at.saturating_add(skew) < end);
     for (at, reply) in early {
         let held = matches!(reply, AcquireReply::Contended(_));
-        ensure!(held, "S1", (at, reply), "nobody is granted before {end:?}");
+        ensure!(held, (at, reply)).promised(format!("S1: nobody is granted before {end:?}"))?;
     }
     let is_late = |(at, _): &&(ServerTime, _)| at.saturating_add(skew) >= end;
     let late: Vec<_> = answers.iter().filter(is_late).collect();
@@ -126,13 +115,9 @@ async fn free_at_the_end_of(world: &World, lock: &Lock) -> Verdict {
     let won = late.iter().filter(granted).count();
     // Several servers may split their votes.
     let split = won == 0 && world.several_servers();
-    ensure!(
-        late.is_empty() || won == 1 || split,
-        "rule 1",
-        (first, &late),
-        "expired means now >= expiry: the first attempt at or after {end:?} is granted"
-    );
-    Ok(())
+    ensure!(late.is_empty() || won == 1 || split, (first, &late)).promised(format!(
+        "rule 1: expired means now >= expiry: the first attempt at or after {end:?} is granted"
+    ))
 }
 
 async fn expired_holder_cannot_renew(world: &World) -> Verdict {
@@ -140,10 +125,9 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(EndReason::Expired | EndReason::Unknown),
-        "rule 4",
-        "a renewal never revives an expired lease"
-    );
+        RenewReply::Lost(EndReason::Expired | EndReason::Unknown)
+    )
+    .promised("rule 4: a renewal never revives an expired lease")?;
     b.ask(&lock).granted("L1").await
 }
 
@@ -157,30 +141,20 @@ async fn expired_holder_cannot_release(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         held.release().await?,
-        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown),
-        "S3",
-        "an expired hold can't be released"
-    );
-    Ok(())
+        ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown)
+    )
+    .promised("S3: an expired hold can't be released")
 }
 
 async fn renewal_moves_the_end(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_for(10).await?;
     world.pass(5).await;
     let (token, end) = held.renewed(world.units(10), "rule 2").await?;
-    want_eq!(
-        token,
-        held.token(),
-        "S4",
-        "a renewal doesn't start an epoch"
-    );
+    want_eq!(token, held.token()).promised("S4: a renewal doesn't start an epoch")?;
     let moved = end.saturating_since(held.end_time());
-    ensure!(
-        moved >= world.units(5),
-        "rule 2",
-        moved,
-        "a renewal extends the lease to its full length from the renewal's execution"
-    );
+    ensure!(moved >= world.units(5), moved).promised(
+        "rule 2: a renewal extends the lease to its full length from the renewal's execution",
+    )?;
     world.pass(7).await;
     b.ask(&lock).held("S1").await?;
     world.pass(5).await;
@@ -190,19 +164,11 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
 async fn renewal_never_shortens(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_for(30).await?;
     let renewed = held.renew(world.units(1)).await?;
-    let remaining = want!(
-        renewed.reply,
-        RenewReply::Renewed { remaining, .. } => remaining,
-        "rule 2",
-        "a valid lease is renewed"
-    );
-    let promise = "a renewal with a shorter lease doesn't move the end";
-    world.ends_at(
-        (renewed.stamp, remaining),
-        held.end_time(),
-        "rule 5",
-        promise,
-    )?;
+    let remaining = want!(renewed.reply, RenewReply::Renewed { remaining, .. } => remaining)
+        .promised("rule 2: a valid lease is renewed")?;
+    world
+        .ends_at((renewed.stamp, remaining), held.end_time())
+        .promised("rule 5: a renewal with a shorter lease doesn't move the end")?;
     world.pass(3).await;
     b.ask(&lock).held("S1").await
 }
@@ -217,57 +183,38 @@ async fn short_lease_after_a_long_one(world: &World) -> Verdict {
 }
 
 async fn holder_expires_while_another_waits(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (_, b, lock, _) = world.held_for(4).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    want_eq!(
-        queued.ahead,
-        0,
-        "rule 7",
-        "the first waiter has nobody ahead"
-    );
+    want_eq!(queued.ahead, 0).promised("rule 7: the first waiter has nobody ahead")?;
     waiter.poll_queued("S1").await?;
     world.pass(5).await;
     waiter.poll_granted("L1").await
 }
 
 async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    a.ask(&lock).lease(world.units(5)).acquired("S1").await?;
+    let (_, b, lock, _) = world.held_for(5).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     let mut poll_after = queued.poll_after;
     // A store may have a shorter interval than the rule. A client polls at most every 10 ms.
     let polls = 8 + world.units(5).as_millis() / 10;
     for _ in 0..polls {
         let interval = lock.spec.poll_interval();
-        ensure!(
-            !poll_after.is_zero() && poll_after <= interval,
-            "rule 3",
-            poll_after,
-            "`poll_after` is at most the poll interval of {interval:?}"
-        );
+        ensure!(!poll_after.is_zero() && poll_after <= interval, poll_after).promised(format!(
+            "rule 3: `poll_after` is at most the poll interval of {interval:?}"
+        ))?;
         world.pass_for(poll_after).await;
         match waiter.poll().await?.reply {
             PollReply::Queued(queued) => poll_after = queued.poll_after,
             other => {
-                want!(
-                    other,
-                    PollReply::Acquired(_),
-                    "rule 3",
-                    "the first waiter gets the expired key if it polls after `poll_after`"
-                );
+                want!(other, PollReply::Acquired(_)).promised(
+                    "rule 3: the first waiter gets the expired key if it polls after `poll_after`",
+                )?;
                 return Ok(());
             }
         }
     }
-    Err(Failure::new(
-        "rule 3",
-        "`poll_after` is the time to the earliest change",
-        "Acquired",
-        "Queued",
-    ))
+    let promise = "rule 3: `poll_after` is the time to the earliest change";
+    Err(Failure::new(promise, "Acquired", "Queued"))
 }
 
 async fn readers(world: &World, lock: &Lock, units: &[u32]) -> Result<Vec<Attempt>, Failure> {
@@ -287,10 +234,9 @@ async fn one_reader_of_several(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         all[1].renew(world.units(300)).await?.reply,
-        RenewReply::Lost(_),
-        "rule 4",
-        "a reader whose lease is over is gone"
-    );
+        RenewReply::Lost(_)
+    )
+    .promised("rule 4: a reader whose lease is over is gone")?;
     for long in [&all[0], &all[2]] {
         long.renewed(world.units(300), "rule 4").await?;
         writer.ask(&lock).held("S1").await?;
@@ -317,10 +263,9 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         all[1].renew(world.units(300)).await?.reply,
-        RenewReply::Lost(_),
-        "rule 4",
-        "a reader that didn't renew is gone, even if others did"
-    );
+        RenewReply::Lost(_)
+    )
+    .promised("rule 4: a reader that didn't renew is gone, even if others did")?;
     all[0].released("S3").await?;
     world.session().await?.ask(&lock).granted("L1").await
 }

@@ -36,14 +36,10 @@ async fn token_is_remembered(world: &World) -> Verdict {
     world.pass_for(REMEMBERED).await;
     let next = a.ask(&lock).acquired("S1").await?;
     let last = held.token();
-    ensure!(
-        next.token() > last,
-        "S4",
-        next.token(),
-        "the last token, {last:?}, is remembered for {:?} after its release",
+    ensure!(next.token() > last, next.token()).promised(format!(
+        "S4: the last token, {last:?}, is remembered for {:?} after its release",
         bounds::TOKEN_RETENTION
-    );
-    Ok(())
+    ))
 }
 
 async fn token_outlives_an_expired_holder(world: &World) -> Verdict {
@@ -54,14 +50,10 @@ async fn token_outlives_an_expired_holder(world: &World) -> Verdict {
     world.pass_for(lease + REMEMBERED).await;
     let next = a.ask(&lock).acquired("L1").await?;
     let last = dead.token();
-    ensure!(
-        next.token() > last,
-        "S4",
-        next.token(),
-        "the last token, {last:?}, is remembered for {:?} after the lease's end",
+    ensure!(next.token() > last, next.token()).promised(format!(
+        "S4: the last token, {last:?}, is remembered for {:?} after the lease's end",
         bounds::TOKEN_RETENTION
-    );
-    Ok(())
+    ))
 }
 
 async fn longest_lease(world: &World) -> Verdict {
@@ -84,10 +76,9 @@ async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
         world.pass_for(bounds::DELIVERY_WINDOW / 10).await;
         want!(
             held.again().await?.reply,
-            AcquireReply::Refused(Refused::Stale | Refused::TooLate),
-            "rule 12",
-            "watermarks outlive the delivery window of every acquire"
-        );
+            AcquireReply::Refused(Refused::Stale | Refused::TooLate)
+        )
+        .promised("rule 12: watermarks outlive the delivery window of every acquire")?;
     }
     b.ask(&lock).granted("rule 12").await
 }
@@ -100,22 +91,11 @@ async fn note_is_kept_for_two_days(world: &World) -> Verdict {
         world.pass_for(Duration::from_secs(23 * 60 * 60)).await;
         let note = b.inspect(&lock).await?.reply.note.map(|note| note.bytes);
         let kept = Some(b"kept".to_vec());
-        want_eq!(
-            note,
-            kept,
-            "rule 16",
-            "a note is kept for as long as was asked"
-        );
+        want_eq!(note, kept).promised("rule 16: a note is kept for as long as was asked")?;
         let next = b.ask(&lock).acquired("S1").await?;
         next.released("S3").await?;
     }
     world.pass_for(Duration::from_secs(2 * 60 * 60)).await;
     let note = b.inspect(&lock).await?.reply.note;
-    want_eq!(
-        note,
-        None,
-        "rule 16",
-        "a note that is kept no longer ends with its epoch"
-    );
-    Ok(())
+    want_eq!(note, None).promised("rule 16: a note that is kept no longer ends with its epoch")
 }

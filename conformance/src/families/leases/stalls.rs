@@ -60,12 +60,9 @@ async fn crash_in_an_acquire_costs_one_lease(world: &World) -> Verdict {
     let b = world.session().await?;
     for step in 1..=STEPS {
         let (_, reply) = b.ask(&key(Lock::mutex, step)).send().await?;
-        want!(
-            reply,
-            AcquireReply::Acquired(_),
-            "L1",
-            "a client that crashes in step {step} of an acquire holds the key for one lease at most"
-        );
+        want!(reply, AcquireReply::Acquired(_)).promised(format!(
+            "L1: a crash in step {step} of an acquire costs one lease at most"
+        ))?;
     }
     Ok(())
 }
@@ -116,13 +113,10 @@ async fn excludes(world: &World, kind: fn(&str) -> Lock, rival: fn(Ask) -> Ask) 
         };
         // An error is no grant.
         let granted = one(replies).is_ok_and(|it| matches!(it.reply, AcquireReply::Acquired(_)));
-        ensure!(
-            !(granted && race.granted.is_some()),
-            "S1",
-            "both were granted",
-            "an acquire that stalls after step {} takes no key that is held by then",
+        ensure!(!(granted && race.granted.is_some()), "both were granted").promised(format!(
+            "S1: an acquire that stalls after step {} takes no key that is held by then",
             race.step
-        );
+        ))?;
     }
     Ok(())
 }
@@ -166,12 +160,9 @@ async fn stalled_acquire_takes_nothing_after_its_window(world: &World) -> Verdic
     world.pass(2).await;
     for key in steps {
         let (_, reply) = b.ask(&key).send().await?;
-        want!(
-            reply,
-            AcquireReply::Acquired(_),
-            "rule 12",
-            "an acquire that stalls and goes on after its window takes nothing"
-        );
+        want!(reply, AcquireReply::Acquired(_)).promised(
+            "rule 12: an acquire that stalls and goes on after its window takes nothing",
+        )?;
     }
     Ok(())
 }
@@ -179,10 +170,7 @@ async fn stalled_acquire_takes_nothing_after_its_window(world: &World) -> Verdic
 /// Takes a key for each step, with a lease of four units, each by a new client.
 async fn held_keys(world: &World) -> Result<Vec<Attempt>, Failure> {
     // Connecting takes time, so that comes first.
-    let mut sessions = Vec::new();
-    for _ in 1..=STEPS {
-        sessions.push(world.session().await?);
-    }
+    let sessions = world.sessions::<STEPS>().await?;
     let mut all = Vec::new();
     for (step, session) in (1..).zip(sessions) {
         let ask = session.ask(&key(Lock::mutex, step));
@@ -210,12 +198,9 @@ async fn stalled_release_spares_the_next_holder(world: &World) -> Verdict {
     futures_util::future::join_all(calls).await;
     for step in 1..=STEPS {
         let (_, reply) = c.ask(&key(Lock::mutex, step)).send().await?;
-        want!(
-            reply,
-            AcquireReply::Contended(_),
-            "S3",
-            "a release that stalls after step {step} doesn't release the next holder's lock"
-        );
+        want!(reply, AcquireReply::Contended(_)).promised(format!(
+            "S3: a release that stalls after step {step} doesn't release the next holder's lock"
+        ))?;
     }
     Ok(())
 }
@@ -247,12 +232,9 @@ async fn stalled_renewal_spares_the_next_holder(world: &World) -> Verdict {
     world.pass(7).await;
     for step in next {
         let (_, reply) = c.ask(&key(Lock::mutex, step)).send().await?;
-        want!(
-            reply,
-            AcquireReply::Acquired(_),
-            "S3",
-            "a renewal that stalls after step {step} doesn't renew the next holder's lease"
-        );
+        want!(reply, AcquireReply::Acquired(_)).promised(format!(
+            "S3: a renewal that stalls after step {step} doesn't renew the next holder's lease"
+        ))?;
     }
     Ok(())
 }
@@ -262,11 +244,6 @@ async fn stalled_renewal_spares_the_next_holder(world: &World) -> Verdict {
 async fn backend_finds_no_fault_of_its_own(world: &World) -> Verdict {
     let key = Key::new("k").expect("scenario keys are valid");
     let checked = world.backend().await?.self_check(&key).await;
-    want!(
-        checked,
-        Ok(()),
-        "rule 12",
-        "the backend's own check finds nothing, such as a write that its store applies too late"
-    );
-    Ok(())
+    want!(checked, Ok(()))
+        .promised("rule 12: the backend finds no fault, such as a write that is applied too late")
 }

@@ -57,8 +57,7 @@ pub(super) async fn expect_silence(
     reason: &str,
 ) -> Verdict {
     let notification = next_notification(world, notifications).await;
-    ensure!(notification.is_none(), "rule 8", notification, "{reason}");
-    Ok(())
+    ensure!(notification.is_none(), notification).promised(format!("rule 8: {reason}"))
 }
 
 /// Expects a pushed grant of this attempt.
@@ -68,12 +67,13 @@ async fn granted(
     waiter: &Attempt,
 ) -> Result<(FencingToken, (Stamp, std::time::Duration)), Failure> {
     let expected = waiter.operation().sequence;
-    Ok(want!(
+    want!(
         next_notification(world, notifications).await,
         Some(Notification::Granted { sequence, token, remaining, stamp }) if sequence == expected
-            => (token, (stamp, remaining)),
-        "rule 8",
-        "a grant from the queue is pushed to a waiter that listens (attempt {expected})"
+            => (token, (stamp, remaining))
+    )
+    .promised(format!(
+        "rule 8: a grant is pushed to a waiter that listens (attempt {expected})"
     ))
 }
 
@@ -92,20 +92,13 @@ async fn grant_is_pushed(world: &World) -> Verdict {
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let (token, _) = granted(world, &mut notifications, &waiter).await?;
-    ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
+    ensure!(token > held.token(), token).promised("S4: a grant starts an epoch")?;
     let polled = want!(
         waiter.poll_as(true).await?.reply,
-        PollReply::Acquired(acquired) => acquired,
-        "rule 8",
-        "a poll reports the grant that was pushed"
-    );
-    want_eq!(
-        polled.token,
-        token,
-        "rule 8",
-        "the push and the poll report the same token"
-    );
-    Ok(())
+        PollReply::Acquired(acquired) => acquired
+    )
+    .promised("rule 8: a poll reports the grant that was pushed")?;
+    want_eq!(polled.token, token).promised("rule 8: the push and the poll report the same token")
 }
 
 async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
@@ -130,12 +123,9 @@ async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
     world.pass(2).await;
     held.released("S3").await?;
     let (_, left) = granted(world, &mut notifications, &waiter).await?;
-    world.ends_at(
-        left,
-        end,
-        "rule 10",
-        "a pushed offer expires when its waiter would have",
-    )
+    world
+        .ends_at(left, end)
+        .promised("rule 10: a pushed offer expires when its waiter would have")
 }
 
 async fn only_the_head_wakes(world: &World) -> Verdict {
@@ -178,21 +168,16 @@ async fn group_is_notified_together(world: &World) -> Verdict {
     for _ in 0..2 {
         want!(
             next_notification(world, &mut of_b).await,
-            Some(Notification::Granted { sequence, token, .. }) => received_by_b.push((sequence, token)),
-            "rule 8",
-            "each of the adjacent readers is notified of its grant"
-        );
+            Some(Notification::Granted { sequence, token, .. })
+                => received_by_b.push((sequence, token))
+        )
+        .promised("rule 8: each of the adjacent readers is notified of its grant")?;
     }
     received_by_b.sort_unstable();
     let (token, _) = granted(world, &mut of_c, &waiters[2]).await?;
     let expected = [&waiters[0], &waiters[1]].map(|w| (w.operation().sequence, token));
-    want_eq!(
-        received_by_b,
-        expected,
-        "rule 15",
-        "readers that are granted together share the token"
-    );
-    Ok(())
+    want_eq!(received_by_b, expected)
+        .promised("rule 15: readers that are granted together share the token")
 }
 
 async fn last_reader_notifies_the_writer(world: &World) -> Verdict {
@@ -250,7 +235,7 @@ async fn permits_change_hands_in_order(world: &World) -> Verdict {
         holder.released("S3").await?;
         granted(world, &mut notifications, &waiter).await?;
         holder
-            .not_held("S3", "its permit is another attempt's")
+            .not_held("S3: its permit is another attempt's")
             .await?;
         held.push(waiter);
     }
@@ -311,19 +296,9 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
     held.released("S3").await?;
     let (token, _) = granted(world, &mut first, &waiter).await?;
     let (same, _) = granted(world, &mut second, &waiter).await?;
-    want_eq!(
-        same,
-        token,
-        "rule 11",
-        "both subscriptions receive the same grant"
-    );
+    want_eq!(same, token).promised("rule 11: both subscriptions receive the same grant")?;
     let acquired = waiter.poll_granted_at("rule 8").await?.reply;
-    want_eq!(
-        acquired.holds,
-        1,
-        "rule 11",
-        "two notifications of one grant are one hold"
-    );
+    want_eq!(acquired.holds, 1).promised("rule 11: two notifications of one grant are one hold")?;
     waiter.released("rule 11").await
 }
 
@@ -367,26 +342,16 @@ async fn barging_sends_wake_ups(world: &World) -> Verdict {
     let expected = waiter.operation().sequence;
     want!(
         next_notification(world, &mut notifications).await,
-        Some(Notification::WakeUp { sequence, .. }) if sequence == expected,
-        "rule 7",
-        "under barging, the head of the queue is woken up to try"
-    );
+        Some(Notification::WakeUp { sequence, .. }) if sequence == expected
+    )
+    .promised("rule 7: under barging, the head of the queue is woken up to try")?;
     // A wake-up is not a grant: the first attempt gets the key.
     let overtaker = a.ask(&lock).acquired("rule 7").await?;
-    want!(
-        waiter.poll_as(true).await?.reply,
-        PollReply::Queued(_),
-        "rule 7",
-        "the head of the queue was overtaken, and waits"
-    );
+    want!(waiter.poll_as(true).await?.reply, PollReply::Queued(_))
+        .promised("rule 7: the head of the queue was overtaken, and waits")?;
     overtaker.released("S3").await?;
-    want!(
-        waiter.poll_as(true).await?.reply,
-        PollReply::Acquired(_),
-        "rule 7",
-        "the waiter's own poll acquires the free key"
-    );
-    Ok(())
+    want!(waiter.poll_as(true).await?.reply, PollReply::Acquired(_))
+        .promised("rule 7: the waiter's own poll acquires the free key")
 }
 
 async fn revocation_is_pushed(world: &World) -> Verdict {
@@ -400,10 +365,11 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
         let expected = held.operation().sequence;
         want!(
             next_notification(world, &mut notifications).await,
-            Some(Notification::Revoked { sequence, .. }) if sequence == expected,
-            "S3",
-            "a holder that listens is notified of a forced release ({how:?})"
-        );
+            Some(Notification::Revoked { sequence, .. }) if sequence == expected
+        )
+        .promised(format!(
+            "S3: a holder that listens is notified of a forced release ({how:?})"
+        ))?;
     }
     Ok(())
 }

@@ -6,7 +6,7 @@ use leasehold_api::bounds::OFFER_POLLS;
 use leasehold_api::{PollReply, Stamped};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
+use crate::failure::{Checked, Failure, Verdict, at_most, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("offers";
@@ -39,27 +39,22 @@ async fn granted(
     Ok((waiter, end))
 }
 
-/// Polls, and expects an offer that expires at `end`.
+/// Polls, and checks that the offer expires at `end`.
 async fn offer_ends_at(
     world: &World,
     waiter: &Attempt,
     end: leasehold_api::ServerTime,
-    promise: &str,
-) -> Verdict {
+) -> Result<Checked<()>, Failure> {
     let Stamped { stamp, reply } = waiter.poll_granted_at("rule 8").await?;
-    world.ends_at((stamp, reply.remaining), end, "rule 10", promise)
+    Ok(world.ends_at((stamp, reply.remaining), end))
 }
 
 async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
     let (waiter, end) = granted(world, &lock).await?;
-    offer_ends_at(
-        world,
-        &waiter,
-        end,
-        "an offer expires when its waiter would have, because it has no lease yet",
-    )
-    .await?;
+    offer_ends_at(world, &waiter, end)
+        .await?
+        .promised("rule 10: an offer has no lease yet, and expires when its waiter would have")?;
     world.pass(6).await;
     let c = world.session().await?;
     c.ask(&lock).granted("rule 10").await
@@ -71,9 +66,7 @@ const MINUTE: Duration = Duration::from_secs(60);
 /// Queues a waiter with this lease and a long waiter lease, and grants to it. Fails unless the offer
 /// lasts for `expected`.
 async fn offer_lasts(world: &World, lease: Duration, expected: Duration, name: &str) -> Verdict {
-    let lock = Lock::mutex(name).waiter_lease(MINUTE);
-    let [a, b] = world.sessions().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex(name).waiter_lease(MINUTE)).await?;
     let (waiter, _) = b.ask(&lock).lease(lease).wait().queued("rule 7").await?;
     let before = a.now().await?;
     held.released("S3").await?;
@@ -84,13 +77,9 @@ async fn offer_lasts(world: &World, lease: Duration, expected: Duration, name: &
         before.saturating_add(expected),
         after.saturating_add(expected),
     );
-    ensure!(
-        first <= end && end <= last,
-        "rule 10",
-        reply.remaining,
-        "an offer to a waiter with a lease of {lease:?} lasts for {expected:?}"
-    );
-    Ok(())
+    ensure!(first <= end && end <= last, reply.remaining).promised(format!(
+        "rule 10: an offer to a waiter with a lease of {lease:?} lasts for {expected:?}"
+    ))
 }
 
 async fn short_lease_shortens_the_offer(world: &World) -> Verdict {
@@ -103,9 +92,9 @@ async fn short_lease_shortens_the_offer(world: &World) -> Verdict {
 async fn short_offer_outlasts_two_polls(world: &World) -> Verdict {
     // A waiter that misses its notification has one poll to learn of the offer, and time to confirm
     // it before another poll would be due.
-    let lock = Lock::mutex("k").waiter_lease(world.units(9));
-    let [a, b] = world.sessions().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world
+        .held(Lock::mutex("k").waiter_lease(world.units(9)))
+        .await?;
     let ask = b.ask(&lock).lease(Duration::from_millis(1));
     let (waiter, _) = ask.wait().queued("rule 7").await?;
     held.released("S3").await?;
@@ -124,15 +113,18 @@ async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
     world.pass(4).await;
     let Stamped { stamp, reply } = waiter.poll_granted_at("L1").await?;
     let end = stamp.at.saturating_add(world.units(8));
-    let promise = "a grant by the waiter's own poll is an offer, which lasts for one waiter lease from the poll";
-    world.ends_at((stamp, reply.remaining), end, "rule 10", promise)
+    world
+        .ends_at((stamp, reply.remaining), end)
+        .promised("rule 10: a grant by the waiter's own poll is an offer of one waiter lease")
 }
 
 async fn poll_never_extends_an_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (waiter, end) = granted(world, &lock).await?;
     for _ in 0..3 {
-        offer_ends_at(world, &waiter, end, "a poll never extends an offer").await?;
+        offer_ends_at(world, &waiter, end)
+            .await?
+            .promised("rule 10: a poll never extends an offer")?;
         world.pass(2).await;
     }
     Ok(())
@@ -143,18 +135,10 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let (waiter, end) = granted(world, &lock).await?;
     let offer = waiter.poll_granted_at("rule 8").await?.reply;
     let (token, confirmed) = waiter.renewed(world.units(50), "rule 10").await?;
-    want_eq!(
-        token,
-        offer.token,
-        "rule 10",
-        "a confirmation doesn't start an epoch"
-    );
-    ensure!(
-        confirmed > end,
-        "rule 10",
-        confirmed,
-        "the first renewal turns the offer, which expires at {end:?}, into a hold with its full lease"
-    );
+    want_eq!(token, offer.token).promised("rule 10: a confirmation doesn't start an epoch")?;
+    ensure!(confirmed > end, confirmed).promised(format!(
+        "rule 10: the first renewal makes a hold of the offer, which expires at {end:?}"
+    ))?;
     world.pass(6).await;
     let c = world.session().await?;
     c.ask(&lock).held("S1").await?;
@@ -165,13 +149,9 @@ async fn confirmation_never_shortens(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(20));
     let (waiter, end) = granted(world, &lock).await?;
     let (_, confirmed) = waiter.renewed(world.units(1), "rule 10").await?;
-    ensure!(
-        confirmed >= end,
-        "rule 10",
-        confirmed,
-        "a guard may count on the offer until {end:?}: the reply to its confirmation may be lost"
-    );
-    Ok(())
+    ensure!(confirmed >= end, confirmed).promised(format!(
+        "rule 10: a guard that gets no reply to its confirmation counts on the offer until {end:?}"
+    ))
 }
 
 async fn offer_excludes_others(world: &World) -> Verdict {
@@ -193,8 +173,7 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     waiter
         .renewal_lost(
             world.units(50),
-            "rule 10",
-            "an expired offer can't be confirmed",
+            "rule 10: an expired offer can't be confirmed",
         )
         .await?;
     held.released("S3").await
@@ -203,9 +182,9 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
 /// Queues a live waiter behind `dead` waiters that never poll. Returns the time until its turn, on
 /// the server's clock.
 async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
-    let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let [a, b] = world.sessions().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world
+        .held(Lock::mutex("k").waiter_lease(world.units(6)))
+        .await?;
     for _ in 0..dead {
         let session = world.session().await?;
         session.ask(&lock).wait().queued("rule 7").await?;
@@ -219,36 +198,22 @@ async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock
             return Ok((stamp.at.saturating_since(waiter.stamp.at), lock));
         }
     }
-    let promise = format!("a live waiter behind {dead} dead ones gets its turn");
-    Err(Failure::new(
-        "rule 10",
-        promise,
-        "Acquired",
-        "Queued for 40 units",
-    ))
+    let promise = format!("rule 10: a live waiter behind {dead} dead ones gets its turn");
+    Err(Failure::new(promise, "Acquired", "Queued for 40 units"))
 }
 
 async fn dead_waiter_costs_at_most_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 1).await?;
     // One waiter lease, one poll interval, and one unit for the commands themselves.
     let most = lock.spec.waiter_lease() + world.units(2);
-    at_most(
-        took,
-        most,
-        "rule 10",
-        "a dead waiter costs one waiter lease and one poll",
-    )
+    at_most(took, most).promised("rule 10: a dead waiter costs one waiter lease and one poll")
 }
 
 async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
     let (took, lock) = takeover(world, 12).await?;
     let most = lock.spec.waiter_lease() + world.units(3);
-    at_most(
-        took,
-        most,
-        "rule 10",
-        "any number of dead waiters cost one waiter lease together",
-    )
+    at_most(took, most)
+        .promised("rule 10: any number of dead waiters cost one waiter lease together")
 }
 
 async fn dead_granted_waiter_costs_its_own_lease(world: &World) -> Verdict {
@@ -266,17 +231,8 @@ async fn dead_granted_waiter_costs_its_own_lease(world: &World) -> Verdict {
     let longest = lock.spec.poll_interval() * OFFER_POLLS + world.units(1);
     world.pass_for(longest).await;
     let Stamped { stamp, reply } = waiter.poll().await?;
-    want!(
-        reply,
-        PollReply::Acquired(_),
-        "L1",
-        "a waiter that dies after its grant blocks the key for its own lease, not for {MINUTE:?}"
-    );
-    ensure!(
-        stamp.at >= end,
-        "S1",
-        stamp.at,
-        "the dead waiter held until {end:?}"
-    );
-    Ok(())
+    want!(reply, PollReply::Acquired(_)).promised(format!(
+        "L1: a waiter that dies after its grant blocks the key for its lease, not for {MINUTE:?}"
+    ))?;
+    ensure!(stamp.at >= end, stamp.at).promised(format!("S1: the dead waiter held until {end:?}"))
 }

@@ -24,27 +24,20 @@ async fn still_waits(waiter: &Attempt) -> Result<bool, Failure> {
     match waiter.poll().await?.reply {
         PollReply::Queued(_) => Ok(true),
         PollReply::Acquired(_) => Ok(false),
-        gone => Err(Failure::new(
-            "rule 7",
-            "a waiter that polls stays in the queue",
-            "Queued or Acquired",
-            gone,
-        )),
+        gone => {
+            let promise = "rule 7: a waiter that polls stays in the queue";
+            Err(Failure::new(promise, "Queued or Acquired", gone))
+        }
     }
 }
 
 async fn writer_against_endless_readers(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    let sessions = [world.session().await?, world.session().await?];
+    let sessions = world.sessions::<2>().await?;
     let mut reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
     let b = world.session().await?;
     let (writer, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    ensure!(
-        queued.ahead == 0,
-        "rule 7",
-        queued,
-        "the writer is first in the queue"
-    );
+    ensure!(queued.ahead == 0, queued).promised("rule 7: the writer is first in the queue")?;
     let mut overtaken = 0;
     for round in 1..=ROUNDS {
         // The next reader arrives before the last one releases, as in a busy program.
@@ -57,13 +50,8 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
         overtaken += 1;
         reading = next;
     }
-    ensure!(
-        overtaken == 0,
-        "rule 7",
-        overtaken,
-        "no later reader is granted before a waiting writer"
-    );
-    Ok(())
+    ensure!(overtaken == 0, overtaken)
+        .promised("rule 7: no later reader is granted before a waiting writer")
 }
 
 async fn readers_against_endless_writers(world: &World) -> Verdict {
@@ -81,13 +69,8 @@ async fn readers_against_endless_writers(world: &World) -> Verdict {
         overtaken += 1;
         writing = next;
     }
-    ensure!(
-        overtaken == 0,
-        "rule 7",
-        overtaken,
-        "no later writer is granted before a waiting reader"
-    );
-    Ok(())
+    ensure!(overtaken == 0, overtaken)
+        .promised("rule 7: no later writer is granted before a waiting reader")
 }
 
 /// Runs contenders that try again right after each release, and one that tries once.
@@ -111,14 +94,10 @@ async fn fair_bound_of_overtaking(world: &World) -> Verdict {
         }
         granted += 1;
     }
-    ensure!(
-        granted <= queued.ahead,
-        "rule 7",
-        granted,
-        "at most as many waiters are served before it as were waiting when it arrived ({})",
+    ensure!(granted <= queued.ahead, granted).promised(format!(
+        "rule 7: at most as many waiters are served before it as were waiting when it arrived ({})",
         queued.ahead
-    );
-    Ok(())
+    ))
 }
 
 /// Keeps the key busy with overlapping attempts while `waiter` waits. Returns whether it waited
@@ -143,36 +122,30 @@ async fn kept_waiting(
 
 async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::ReaderPreference);
-    let sessions = [world.session().await?, world.session().await?];
+    let sessions = world.sessions::<2>().await?;
     let reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
     let b = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (starved, last) =
         kept_waiting(&writer, &sessions, &lock, reading, |ask| ask.shared()).await?;
-    ensure!(
-        starved,
-        "rule 7",
-        starved,
-        "under reader preference, readers overtake a waiting writer without bound"
-    );
+    ensure!(starved, starved).promised(
+        "rule 7: under reader preference, readers overtake a waiting writer without bound",
+    )?;
     last.released("S3").await?;
     writer.poll_granted("rule 7").await
 }
 
 async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::WriterPreference);
-    let sessions = [world.session().await?, world.session().await?];
+    let sessions = world.sessions::<2>().await?;
     let writing = sessions[0].ask(&lock).acquired("S1").await?;
     let b = world.session().await?;
     let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
     let (starved, last) =
         kept_waiting(&reader, &sessions, &lock, writing, |ask| ask.wait()).await?;
-    ensure!(
-        starved,
-        "rule 7",
-        starved,
-        "under writer preference, writers overtake a waiting reader without bound"
-    );
+    ensure!(starved, starved).promised(
+        "rule 7: under writer preference, writers overtake a waiting reader without bound",
+    )?;
     last.released("S3").await?;
     reader.poll_granted("rule 7").await
 }

@@ -39,28 +39,19 @@ async fn waiters_know_their_position(world: &World) -> Verdict {
     for ahead in 0..5 {
         let session = world.session().await?;
         let (_, queued) = session.ask(&lock).wait().queued("rule 7").await?;
-        want_eq!(
-            queued.ahead,
-            ahead,
-            "rule 7",
-            "each new waiter joins the end of the queue"
-        );
+        want_eq!(queued.ahead, ahead)
+            .promised("rule 7: each new waiter joins the end of the queue")?;
     }
     Ok(())
 }
 
 async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k").waiter_lease(world.units(20));
-    a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, _) = world
+        .held(Lock::mutex("k").waiter_lease(world.units(20)))
+        .await?;
     let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    want_eq!(
-        queued.waiter_remaining,
-        world.units(20),
-        "rule 10",
-        "a waiter lasts for one waiter lease from its acquire"
-    );
-    Ok(())
+    want_eq!(queued.waiter_remaining, world.units(20))
+        .promised("rule 10: a waiter lasts for one waiter lease from its acquire")
 }
 
 /// More waiters than a backend may store inline with the key.
@@ -75,7 +66,7 @@ async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
         let session = if n % 2 == 0 { &a } else { &b };
         let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
         let ahead = usize::try_from(queued.ahead).unwrap_or(usize::MAX);
-        want_eq!(ahead, n, "rule 7", "every earlier waiter is ahead");
+        want_eq!(ahead, n).promised("rule 7: every earlier waiter is ahead")?;
         waiters.push(waiter);
     }
     for waiter in waiters {
@@ -118,7 +109,7 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
     c.ask(&lock).held("rule 7").await?;
     a.ask(&lock).held("rule 7").await?;
-    held.not_held("S3", "the lease is over").await?;
+    held.not_held("S3: the lease is over").await?;
     waiter.poll_granted("rule 7").await
 }
 
@@ -128,7 +119,7 @@ async fn release_grants_in_the_same_step(world: &World) -> Verdict {
     held.released("S3").await?;
     // The waiter hasn't sent anything since. A renewal would not create a hold.
     let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
-    ensure!(token > held.token(), "S4", token, "a grant starts an epoch");
+    ensure!(token > held.token(), token).promised("S4: a grant starts an epoch")?;
     a.ask(&lock).held("S1").await
 }
 
@@ -144,12 +135,8 @@ async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
         match waiter.poll().await?.reply {
             PollReply::Queued(_) if round < 3 => {}
             PollReply::Acquired(_) if round >= 3 => return Ok(()),
-            other => want!(
-                other,
-                PollReply::Acquired(_),
-                "L2",
-                "a waiter that only polls stays in the queue and gets its turn"
-            ),
+            other => want!(other, PollReply::Acquired(_))
+                .promised("L2: a waiter that only polls stays in the queue and gets its turn")?,
         }
     }
     Ok(())
@@ -160,31 +147,24 @@ async fn try_does_not_queue(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let held = a.ask(&lock).acquired("S1").await?;
     let (tried, reply) = b.ask(&lock).send().await?;
-    want!(reply, AcquireReply::Contended(_), "S1", "the key is held");
+    want!(reply, AcquireReply::Contended(_)).promised("S1: the key is held")?;
     tried
-        .poll_gone(
-            "rule 7",
-            "an attempt that doesn't wait has no waiter in the queue",
-        )
+        .poll_gone("rule 7: an attempt that doesn't wait has no waiter in the queue")
         .await?;
     held.released("S3").await?;
     c.ask(&lock).granted("rule 7").await
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, _) = world
+        .held(Lock::mutex("k").waiter_lease(world.units(6)))
+        .await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..4 {
         world.pass(3).await;
         let queued = waiter.poll_queued("rule 10").await?;
-        want_eq!(
-            queued.waiter_remaining,
-            world.units(6),
-            "rule 10",
-            "a poll refreshes the waiter for one waiter lease"
-        );
+        want_eq!(queued.waiter_remaining, world.units(6))
+            .promised("rule 10: a poll refreshes the waiter for one waiter lease")?;
     }
     Ok(())
 }
@@ -197,10 +177,9 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
     world.pass(4).await;
     want!(
         waiter.poll().await?.reply,
-        PollReply::Gone(EndReason::Expired | EndReason::Unknown),
-        "rule 10",
-        "a waiter without polls expires with its waiter lease"
-    );
+        PollReply::Gone(EndReason::Expired | EndReason::Unknown)
+    )
+    .promised("rule 10: a waiter without polls expires with its waiter lease")?;
     held.released("S3").await?;
     c.ask(&lock).granted("L1").await
 }
@@ -212,27 +191,17 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
     let until = b.now().await?.saturating_add(world.units(5));
     let wait = Wait::new(false).with_wait_until(until);
     let (waiter, queued) = b.ask(&lock).wait_as(wait).queued("rule 7").await?;
-    let promise = "a waiter expires no later than its own deadline";
-    world.ends_at(
-        (waiter.stamp, queued.waiter_remaining),
-        until,
-        "rule 10",
-        promise,
-    )?;
+    let promise = "rule 10: a waiter expires no later than its own deadline";
+    world
+        .ends_at((waiter.stamp, queued.waiter_remaining), until)
+        .promised(promise)?;
     world.pass(2).await;
     let again = waiter.poll().await?;
-    let queued = want!(
-        again.reply,
-        PollReply::Queued(queued) => queued,
-        "rule 10",
-        "the waiter waits until its deadline"
-    );
-    world.ends_at(
-        (again.stamp, queued.waiter_remaining),
-        until,
-        "rule 10",
-        promise,
-    )?;
+    let queued = want!(again.reply, PollReply::Queued(queued) => queued)
+        .promised("rule 10: the waiter waits until its deadline")?;
+    world
+        .ends_at((again.stamp, queued.waiter_remaining), until)
+        .promised(promise)?;
     world.pass(4).await;
     held.released("S3").await?;
     c.ask(&lock).granted("rule 10").await
@@ -284,12 +253,9 @@ async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
         let (waiter, queued) = session.ask(&lock).wait().queued("rule 7").await?;
         let polled = waiter.poll_queued("rule 7").await?;
         for poll_after in [queued.poll_after, polled.poll_after] {
-            ensure!(
-                !poll_after.is_zero() && poll_after <= interval,
-                "rule 3",
-                poll_after,
-                "`poll_after` is at most {interval:?}, wherever the waiter is in the queue"
-            );
+            ensure!(!poll_after.is_zero() && poll_after <= interval, poll_after).promised(
+                format!("rule 3: anywhere in the queue, `poll_after` is at most {interval:?}"),
+            )?;
         }
     }
     Ok(())
