@@ -160,7 +160,7 @@ impl Duties {
         if self.slow {
             return;
         }
-        if let Some(operation) = step.operation() {
+        if let Some(operation) = step.own {
             // Any command for the waiter counts as a poll.
             self.polls.remove(&(operation.session, operation.sequence));
         }
@@ -191,7 +191,7 @@ impl Duties {
             step.reply,
             Reply::Acquire(AcquireReply::Queued(_)) | Reply::Poll(PollReply::Queued(_))
         );
-        let Some(operation) = step.operation().filter(|_| queued && !step.redelivered) else {
+        let Some(operation) = step.own.filter(|_| queued && !step.redelivered) else {
             return;
         };
         if self.healthy_since(step.client).is_none() || self.may_hang(step.client, step.at) {

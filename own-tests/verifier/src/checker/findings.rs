@@ -4,6 +4,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use crate::checker::coverage::{Coverage, Situation};
+
 /// The maximum number of findings of one run; more would tell nothing new.
 const FINDINGS: usize = 8;
 
@@ -25,12 +27,13 @@ pub struct Violation {
     pub text: String,
 }
 
-/// The violations found so far.
+/// The violations found so far, and the situations that the run has reached.
 #[derive(Debug, Default)]
 pub(crate) struct Findings {
     /// When the step or the event happened that is checked now.
     pub(super) at: Duration,
     pub(super) violations: Vec<Violation>,
+    pub(super) seen: Coverage,
     /// The promises to report; all, if there are none.
     pub(crate) promises: &'static [&'static str],
     /// Set by the first violation.
@@ -38,6 +41,10 @@ pub(crate) struct Findings {
 }
 
 impl Findings {
+    pub(crate) fn reached(&mut self, situation: Situation) {
+        self.seen.reached(situation);
+    }
+
     pub(crate) fn add(&mut self, promise: &'static str, text: String) {
         let wanted = self.promises.is_empty() || self.promises.contains(&promise);
         if wanted && self.violations.len() < FINDINGS {

@@ -9,7 +9,7 @@ use leasehold_sim::{ClientEvent, Event};
 use litemap::LiteMap;
 use smallvec::SmallVec;
 
-use crate::checker::coverage::{Coverage, Situation};
+use crate::checker::coverage::Situation;
 use crate::checker::duties::{Duties, Waiting};
 use crate::checker::findings::{Findings, Model, client_name};
 use crate::checker::step::{Set, Step, has, waiter_of};
@@ -118,7 +118,7 @@ pub(crate) struct Guards {
 impl Guards {
     /// Records which operations hold after a step, and until when.
     pub(crate) fn step(&mut self, step: &Step<'_>, found: &mut Findings) {
-        if let Some(operation) = step.operation() {
+        if let Some(operation) = step.own {
             let client = self.sessions.entry(operation.session);
             client.or_insert(step.client);
         }
@@ -386,7 +386,6 @@ impl Guards {
         at: Duration,
         readings: &[GuardReading],
         model: Model,
-        seen: &mut Coverage,
         found: &mut Findings,
     ) {
         let valid: SmallVec<[(&TrackedGuard, &GuardReading); 4]> = readings
@@ -397,7 +396,7 @@ impl Guards {
         let overlap = overlap(&valid);
         if model == Model::Outside {
             if overlap.is_some() {
-                seen.reached(Situation::Overlap);
+                found.reached(Situation::Overlap);
             }
             return;
         }
@@ -493,8 +492,7 @@ impl Guards {
         found: &mut Findings,
     ) {
         let Some(operation) = held.operation else {
-            let text = format!("no server granted: {:?}", held.holding);
-            return found.add("S2", text);
+            return found.add("S2", format!("no server granted: {:?}", held.holding));
         };
         let deadline = at + self.to_true_time(held.holding.client, reading.valid_for);
         let end = self.at_server.get(&operation).map(|hold| hold.end);

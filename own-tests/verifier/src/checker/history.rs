@@ -8,7 +8,7 @@ use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{AcquireReply, Key, Refused, RenewReply, SessionId};
 use litemap::LiteMap;
 
-use crate::checker::coverage::{Coverage, Situation};
+use crate::checker::coverage::Situation;
 use crate::checker::findings::{Findings, Model};
 use crate::checker::holders::lives;
 use crate::checker::step::{Set, Step, holder_of, name, waiter_of};
@@ -39,23 +39,18 @@ struct Epochs {
 }
 
 impl History {
-    pub(crate) fn step(
-        &mut self,
-        step: &Step<'_>,
-        model: Model,
-        (seen, found): (&mut Coverage, &mut Findings),
-    ) {
-        self.releases(step, model, (seen, found));
+    pub(crate) fn step(&mut self, step: &Step<'_>, model: Model, found: &mut Findings) {
+        self.releases(step, model, found);
         self.stale(step, found);
-        self.epoch(step, seen, found);
-        self.offers(step, seen);
+        self.epoch(step, found);
+        self.offers(step, found);
     }
 
-    fn offers(&mut self, step: &Step<'_>, seen: &mut Coverage) {
+    fn offers(&mut self, step: &Step<'_>, found: &mut Findings) {
         for holder in step.before.holders.iter().filter(|t| t.end <= step.now) {
             for (sequence, _) in &holder.holds {
                 if self.offers.remove(&(holder.session, *sequence)).is_some() {
-                    seen.reached(Situation::OfferExpired);
+                    found.reached(Situation::OfferExpired);
                 }
             }
         }
@@ -73,13 +68,8 @@ impl History {
         }
     }
 
-    fn releases(
-        &mut self,
-        step: &Step<'_>,
-        model: Model,
-        (seen, found): (&mut Coverage, &mut Findings),
-    ) {
-        let Some(operation) = step.operation() else {
+    fn releases(&mut self, step: &Step<'_>, model: Model, found: &mut Findings) {
+        let Some(operation) = step.own else {
             return;
         };
         let name_of = (operation.session, operation.sequence);
@@ -87,10 +77,10 @@ impl History {
             (Command::Release(_), None) => {
                 self.released.insert(name_of, step.sent);
                 if self.offers.remove(&name_of).is_some() {
-                    seen.reached(Situation::OfferReleased);
+                    found.reached(Situation::OfferReleased);
                 }
             }
-            (Command::Release(_), Some(_)) => seen.reached(Situation::ReleasedTwice),
+            (Command::Release(_), Some(_)) => found.reached(Situation::ReleasedTwice),
             (Command::Renew(_), Some(sent)) if step.sent > sent => {
                 let text = format!("a renewal of {operation:?} was sent after its release");
                 found.add("rule 11", text);
@@ -112,7 +102,7 @@ impl History {
 
     /// Rule 12: an acquire is stale only if its key has seen its sequence, or a higher one of its session.
     fn stale(&mut self, step: &Step<'_>, found: &mut Findings) {
-        let Some(own) = step.operation() else { return };
+        let Some(own) = step.own else { return };
         let key = self.epochs.entry(step.key.clone()).or_default();
         let highest = key.seen.entry(own.session).or_default();
         let stale = Reply::Acquire(AcquireReply::Refused(Refused::Stale));
@@ -130,7 +120,7 @@ impl History {
 
     /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
     /// time of the granting step is past the highest token, or the floor is at least the highest token.
-    fn epoch(&mut self, step: &Step<'_>, seen: &mut Coverage, found: &mut Findings) {
+    fn epoch(&mut self, step: &Step<'_>, found: &mut Findings) {
         if step.makes_late() && !step.after.holders.iter().any(|it| it.end > step.clock) {
             // Nobody has this hold, unless the clock is set back. Its token may be lower than that of an earlier one.
             let order = &mut self.epochs.entry(step.key.clone()).or_default().order;
@@ -140,12 +130,12 @@ impl History {
         }
         let mut before = step.before.token;
         if let Some(token) = step.passing_epoch() {
-            self.began(step, before, token, 0, seen, found);
+            self.began(step, before, token, 0, found);
             before = token;
         }
         let token = step.after.token;
         if token != before && token != 0 {
-            self.began(step, before, token, step.floor_to_pass(), seen, found);
+            self.began(step, before, token, step.floor_to_pass(), found);
         }
     }
 
@@ -155,7 +145,6 @@ impl History {
         before: u64,
         token: u64,
         floor: u64,
-        seen: &mut Coverage,
         found: &mut Findings,
     ) {
         let epochs = self.epochs.entry(step.key.clone()).or_default();
@@ -163,7 +152,7 @@ impl History {
         let survived = before >= highest;
         let condition = survived || step.now.as_micros() > highest || floor >= highest;
         if !survived {
-            seen.reached(Situation::OlderToken);
+            found.reached(Situation::OlderToken);
         }
         if condition && token <= highest {
             let text = format!("an epoch began with {token}, an earlier one had {highest}");
@@ -194,8 +183,7 @@ impl History {
     pub(crate) fn written(&mut self, key: &Key, token: u64, found: &mut Findings) {
         let epochs = self.epochs.entry(key.clone()).or_default();
         let Some(&order) = epochs.order.get(&token) else {
-            let text = format!("a write of {token}, which nobody granted");
-            return found.add("S5", text);
+            return found.add("S5", format!("a write of {token}, which nobody granted"));
         };
         match epochs.written {
             Some((last, by)) if order < last && !epochs.void => {

@@ -140,7 +140,7 @@ fn revokes(step: &Step<'_>, holder: &HolderParts) -> bool {
 /// Checks how the expiry of a holder moved: never back, and only by its own command.
 fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     let own = step
-        .operation()
+        .own
         .is_some_and(|own| own.session == after.session && has(after, own.sequence));
     let asked = match (step.command, step.reply) {
         (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. }))
@@ -168,8 +168,7 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
         let text = format!("{} shortened {before:?}", name(step.command));
         found.add("rule 5", text);
     } else if after.end > most {
-        let text = format!("{} extended {before:?}", name(step.command));
-        found.add("S3", text);
+        found.add("S3", format!("{} extended {before:?}", name(step.command)));
     }
 }
 

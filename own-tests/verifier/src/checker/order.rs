@@ -233,7 +233,7 @@ impl Upgrades {
         let Reply::Convert(ConvertReply::Converted { .. }) = step.reply else {
             return;
         };
-        let Some(own) = step.operation().filter(|_| !step.after.waiters.is_empty()) else {
+        let Some(own) = step.own.filter(|_| !step.after.waiters.is_empty()) else {
             return;
         };
         let (before, after) = (writes(step.before, own), writes(step.after, own));

@@ -17,7 +17,7 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
         Reply::Acquire(reply) => acquire(step, reply, seen),
         Reply::Poll(PollReply::Acquired(_))
             if step
-                .operation()
+                .own
                 .is_some_and(|own| was_waiting(step, own.session, own.sequence)) =>
         {
             seen.reached(Situation::GrantedByOwnPoll);
@@ -106,7 +106,7 @@ fn release(step: &Step<'_>, reply: ReleaseReply, seen: &mut Coverage) {
     } = reply
     {
         let before = step
-            .operation()
+            .own
             .and_then(|own| holder_of(step.before, own.session, own.sequence));
         if before.is_some_and(|before| mode(before) != view.mode) {
             seen.reached(Situation::Downgraded);

@@ -20,13 +20,12 @@ use crate::checker::{holders, order, rare};
 /// The simulation calls it under its lock; the checker never calls back.
 #[derive(Debug)]
 pub(crate) struct Checker {
-    model: Model,
+    pub(crate) model: Model,
     pub(crate) found: Findings,
-    pub(crate) seen: Coverage,
     history: History,
     upgrades: Upgrades,
     pub(crate) guards: Guards,
-    duties: Duties,
+    pub(crate) duties: Duties,
     events: Events,
 }
 
@@ -35,7 +34,6 @@ impl Checker {
         Self {
             model,
             found: Findings::default(),
-            seen: Coverage::default(),
             history: History::default(),
             upgrades: Upgrades::default(),
             guards: Guards::default(),
@@ -47,7 +45,7 @@ impl Checker {
     /// Checks one step of a server.
     pub(crate) fn step(&mut self, step: &Step<'_>) {
         self.found.at = step.at;
-        rare::note(step, &mut self.seen);
+        rare::note(step, &mut self.found.seen);
         let within = self.model == Model::Within;
         let forgets = !within || self.events.clock_moved();
         holders::check(step, forgets, &mut self.found);
@@ -55,8 +53,7 @@ impl Checker {
             order::check(step, &mut self.found);
         }
         order::blocked(step, &mut self.found);
-        let notes = (&mut self.seen, &mut self.found);
-        self.history.step(step, self.model, notes);
+        self.history.step(step, self.model, &mut self.found);
         self.guards.step(step, &mut self.found);
         if within {
             // A server that lost data may have forgotten an upgrade.
@@ -73,27 +70,16 @@ impl Checker {
     /// Records an event outside of the servers' steps.
     pub(crate) fn event(&mut self, at: Duration, client: Option<usize>, event: &Event) {
         self.found.at = at;
-        let known = (&mut self.guards, &mut self.seen);
+        let known = (&mut self.guards, &mut self.found.seen);
         self.events.event(at, client, event, self.model, known);
         self.guards.event(client, event);
         self.duties.event(at, client, event, self.guards.waiting());
     }
 
-    /// Turns off the checks of [`Duties`], because calls may take longer than a renewal waits.
-    pub(crate) const fn slow_network(&mut self) {
-        self.duties.slow_network();
-    }
-
-    /// Counts a client as healthy only from now on, because its own user has interfered.
-    pub(crate) fn excuse(&mut self, at: Duration, client: usize) {
-        self.duties.disturb(client, at);
-    }
-
     /// Checks the readings of all guards at one instant.
     pub(crate) fn check(&mut self, at: Duration, readings: &[GuardReading]) {
         self.found.at = at;
-        self.guards
-            .check(at, readings, self.model, &mut self.seen, &mut self.found);
+        self.guards.check(at, readings, self.model, &mut self.found);
         if self.model == Model::Within {
             self.guards
                 .kept(at, readings, &self.duties, &mut self.found);
@@ -147,29 +133,15 @@ impl Checker {
         }
     }
 
-    /// Whether a client has a hold on a key at the server without a guard.
-    pub(crate) fn leaks(&self, at: Duration, client: usize, key: &Key) -> bool {
-        self.guards.leaked(client, key, at).is_some()
-    }
-
-    pub(crate) const fn model(&self) -> Model {
-        self.model
-    }
-
     /// Adds a violation that was found elsewhere.
     pub(crate) fn broken(&mut self, at: Duration, promise: &'static str, text: String) {
         self.found.at = at;
         self.found.add(promise, text);
     }
 
-    /// Takes out all guards, so that the caller can drop them.
-    pub(crate) fn take_guards(&mut self) -> impl Sized + use<> {
-        std::mem::take(&mut self.guards)
-    }
-
     /// Takes out the violations and the coverage of the run.
     pub(crate) fn verdict(&mut self) -> (Vec<Violation>, Coverage) {
         let found = std::mem::take(&mut self.found.violations);
-        (found, std::mem::take(&mut self.seen))
+        (found, std::mem::take(&mut self.found.seen))
     }
 }

@@ -68,10 +68,6 @@ pub(crate) fn name(command: &Command) -> &'static str {
 }
 
 impl Step<'_> {
-    pub(crate) const fn operation(&self) -> Option<Operation> {
-        self.own
-    }
-
     /// Whether the command names an operation of this session.
     pub(crate) fn is_by(&self, session: SessionId) -> bool {
         self.own.is_some_and(|own| own.session == session)

@@ -51,7 +51,7 @@ impl History {
     fn of(spec: LockSpec) -> Self {
         let mut checker = Checker::new(Model::Within);
         // Nobody polls in these tests.
-        checker.slow_network();
+        checker.duties.slow_network();
         Self {
             key: Key::new("job").expect("a valid key"),
             state: State::default(),

@@ -33,8 +33,8 @@ impl ForeignUser {
                 Ok(()) if self.monitor.model() == Model::Outside => continue,
                 Ok(()) => "no error".to_owned(),
             };
-            let text = format!("locking a foreign value: {text}");
-            self.monitor.broken("L4", text);
+            self.monitor
+                .broken("L4", format!("locking a foreign value: {text}"));
         }
     }
 

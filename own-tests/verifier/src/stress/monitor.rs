@@ -1,11 +1,10 @@
 //! Connects the simulation and the workers of a run with the checker.
 
-use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use leasehold_api::machine::{Settings, State, StateParts};
-use leasehold_api::{Key, Kind, Mode, Operation};
+use leasehold_api::{Key, Kind};
 use leasehold_sim::{
     ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent, SimServer,
 };
@@ -46,7 +45,7 @@ struct Shared {
 impl Shared {
     /// S5: within the model, no write of a valid guard is refused.
     fn refused(&mut self, at: Duration, token: u64, refused: &Refused, valid: bool) {
-        if valid && self.checker.model() == Model::Within {
+        if valid && self.checker.model == Model::Within {
             let Refused(highest) = refused;
             let text = format!("a write of a valid guard's {token} was refused after {highest}");
             self.checker.broken(at, "S5", text);
@@ -179,7 +178,8 @@ impl Monitor {
         }
     }
 
-    fn checker<R>(&self, act: impl FnOnce(&mut Checker) -> R) -> R {
+    /// Gives the checker to `act`, which must not ask the simulation meanwhile.
+    pub(crate) fn checker<R>(&self, act: impl FnOnce(&mut Checker) -> R) -> R {
         act(&mut lock(&self.shared).checker)
     }
 
@@ -191,7 +191,7 @@ impl Monitor {
     }
 
     pub(crate) fn reached(&self, situation: Situation) {
-        self.checker(|checker| checker.seen.reached(situation));
+        self.checker(|checker| checker.found.reached(situation));
     }
 
     pub(crate) fn broken(&self, promise: &'static str, text: String) {
@@ -207,26 +207,10 @@ impl Monitor {
         id
     }
 
-    /// The operation that holds a tracked guard, as long as the server has it.
-    pub(crate) fn operation(&self, id: GuardId) -> Option<Operation> {
-        self.checker(|checker| checker.guards.operation(id))
-    }
-
-    /// Turns off the checks of duties, because calls may take longer than a renewal waits.
-    pub(crate) fn slow_network(&self) {
-        self.checker(Checker::slow_network);
-    }
-
-    /// Checks that a client has nothing left on a key, after its user had nothing on it for `time`.
-    pub(crate) fn check_nothing_left(&self, client: usize, key: &Key, time: Duration) {
-        let at = self.sim.elapsed();
-        self.checker(|checker| checker.check_nothing_left(at, client, key, time));
-    }
-
     /// Whether a client has a hold on a key at the server without a guard.
     pub(crate) fn leaks(&self, client: usize, key: &Key) -> bool {
         let at = self.sim.elapsed();
-        self.checker(|checker| checker.leaks(at, client, key))
+        self.checker(|checker| checker.guards.leaked(client, key, at).is_some())
     }
 
     /// Checks a guard that is valid after a renewal, which began at `began`. The guard was asked for at `asked`, and
@@ -255,17 +239,13 @@ impl Monitor {
 
     /// Returns whether the assumptions hold in this run.
     pub(crate) fn model(&self) -> Model {
-        self.checker(|checker| checker.model())
+        self.checker(|checker| checker.model)
     }
 
     /// Counts a client as healthy only from now on, because its own user has interfered.
     pub(crate) fn excuse(&self, client: usize) {
         let at = self.sim.elapsed();
-        self.checker(|checker| checker.excuse(at, client));
-    }
-
-    pub(crate) fn set_mode(&self, id: GuardId, mode: Mode) {
-        self.checker(|checker| checker.guards.set_mode(id, mode));
+        self.checker(|checker| checker.duties.disturb(client, at));
     }
 
     pub(crate) fn untrack(&self, id: GuardId) {
@@ -300,7 +280,7 @@ impl Monitor {
         match shared.resource.write(key, token) {
             Ok(()) => shared.checker.written(at, key, token),
             Err(refused) => {
-                shared.checker.seen.reached(Situation::StaleWrite);
+                shared.checker.found.reached(Situation::StaleWrite);
                 shared.refused(at, token, &refused, valid);
                 return false;
             }
@@ -330,7 +310,7 @@ impl Monitor {
         match shared.resource.add(key, token, read) {
             Ok(replaced) => shared.checker.added(at, key, token, (read, replaced)),
             Err(refused) => {
-                shared.checker.seen.reached(Situation::StaleAddition);
+                shared.checker.found.reached(Situation::StaleAddition);
                 shared.refused(at, token, &refused, valid);
             }
         }
@@ -369,22 +349,6 @@ impl Monitor {
         }
     }
 
-    /// Returns the live holds and waiters at the servers, each with its client.
-    pub(crate) fn left_by(&self) -> Vec<(usize, String)> {
-        let at = self.sim.elapsed();
-        self.checker(|checker| checker.left_by(at))
-    }
-
-    /// Reports only violations of these promises; of all, if there are none.
-    pub(crate) fn look_only_for(&self, promises: &'static [&'static str]) {
-        self.checker(|checker| checker.found.promises = promises);
-    }
-
-    /// Sets `broken` when the first promise is broken.
-    pub(crate) fn set_on_first(&self, broken: &Arc<AtomicBool>) {
-        self.checker(|checker| checker.found.broken = Arc::clone(broken));
-    }
-
     /// Returns a weak reference to the shared state, to find leaks.
     #[cfg(test)]
     pub(crate) fn weak(&self) -> std::sync::Weak<impl Sized + use<>> {
@@ -396,7 +360,7 @@ impl Monitor {
         let mut shared = lock(&self.shared);
         let verdict = shared.checker.verdict();
         // A guard keeps the simulation alive, and the simulation keeps its observer alive.
-        let guards = shared.checker.take_guards();
+        let guards = std::mem::take(&mut shared.checker.guards);
         drop(shared);
         drop(guards);
         verdict

@@ -166,7 +166,7 @@ impl Stress {
         }
         let report = simulation.run(|sim| {
             let monitor = slot.insert(stress.monitor(&sim, notes)).clone();
-            monitor.set_on_first(&broken);
+            monitor.checker(|it| it.found.broken = Arc::clone(&broken));
             async move { stress.scenario(monitor).await }
         });
         (report, monitor)
@@ -188,7 +188,7 @@ impl Stress {
             Model::Within
         };
         let monitor = Monitor::new(sim, (model, self.settings()), self.flaw, notes);
-        monitor.look_only_for(self.promises);
+        monitor.checker(|it| it.found.promises = self.promises);
         monitor
     }
 
@@ -214,7 +214,7 @@ impl Stress {
         let sim = monitor.sim.clone();
         let plan = self.plan(&sim);
         if plan.is_slow() {
-            monitor.slow_network();
+            monitor.checker(|it| it.duties.slow_network());
         }
         if plan.fault_mix.count_refused {
             sim.refuse_count();
@@ -277,7 +277,8 @@ impl Stress {
     async fn leave(&self, monitor: &Monitor, chaos: &Chaos) {
         let sim = &monitor.sim;
         sim.sleep(CLEAN_UP).await;
-        for (client, left) in monitor.left_by() {
+        let at = sim.elapsed();
+        for (client, left) in monitor.checker(|it| it.left_by(at)) {
             let dead = chaos.dead.get(client);
             let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
             // A server that lost its watermarks may have executed a late acquire again.

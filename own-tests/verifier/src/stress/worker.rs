@@ -211,8 +211,9 @@ impl Worker {
     async fn check_left(&self, often: u32) {
         if (1..=often).contains(&self.draw(8)) {
             self.sleep(GONE + self.plan.round_trip * 4).await;
+            let at = self.monitor.sim.elapsed();
             self.monitor
-                .check_nothing_left(self.client, &self.key, GONE);
+                .checker(|it| it.check_nothing_left(at, self.client, &self.key, GONE));
         }
     }
 
@@ -285,7 +286,7 @@ impl Worker {
             self.monitor.sim.cut_off_replica(self.plan.reads);
         }
         let since = self.monitor.sim.elapsed();
-        let operation = self.monitor.operation(id);
+        let operation = self.monitor.checker(|it| it.guards.operation(id));
         HeldLock {
             slot,
             id,
@@ -404,7 +405,8 @@ impl Worker {
         let Some(guard) = held.slot.take() else {
             return;
         };
-        self.monitor.set_mode(held.id, Mode::Shared);
+        let set_mode = |mode| self.monitor.checker(|it| it.guards.set_mode(held.id, mode));
+        set_mode(Mode::Shared);
         self.visit_replica();
         match guard.convert().await {
             Ok(guard) => {
@@ -415,7 +417,7 @@ impl Worker {
                     }
                 };
                 held.slot.put(guard);
-                self.monitor.set_mode(held.id, mode);
+                set_mode(mode);
                 self.monitor.check_guards();
             }
             Err(error) => {

@@ -107,7 +107,8 @@ pub(crate) async fn silenced(watch: &Watch, locks: &LockClient) {
         Ok(_) => false,
     };
     if !runs {
-        let text = format!("a reset frees no job: {third:?}");
-        watch.log().problem(text);
+        watch
+            .log()
+            .problem(format!("a reset frees no job: {third:?}"));
     }
 }

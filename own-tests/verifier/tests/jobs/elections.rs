@@ -63,8 +63,8 @@ impl Candidate {
     /// Stands until a body has led to its end.
     async fn stand(&self, election: &Election) {
         if let Err(error) = election.run(|term| self.lead(term)).await {
-            let text = format!("a candidate doesn't stand again: {error}");
-            self.office.problem(text);
+            self.office
+                .problem(format!("a candidate doesn't stand again: {error}"));
         }
     }
 
