@@ -12,10 +12,11 @@ use crate::process::server_program;
 const MILLION: i64 = 1_000_000;
 
 /// A program that starts the server with a wall clock that differs from the machine's. Linux only.
-/// It compiles a few lines of C. Another program gets the clock by its [`environment`](Self::environment).
+/// It compiles a few lines of C with `CC`, or `cc` on `PATH`. Another program gets the clock by its [`environment`](Self::environment).
 ///
 /// Keep this value as long as the program runs.
 #[derive(Debug)]
+#[must_use]
 pub struct SteppedClock {
     /// Contains the offsets of both clocks in microseconds, and the rate. The program has mapped it.
     offsets: File,
@@ -25,10 +26,6 @@ pub struct SteppedClock {
 
 impl SteppedClock {
     /// Creates a clock that shows the machine's time.
-    ///
-    /// # Panics
-    /// Panics without a C compiler: `CC`, or `cc` on `PATH`.
-    #[must_use]
     pub fn new() -> Self {
         Self::with_rate(0)
     }
@@ -39,10 +36,6 @@ impl SteppedClock {
     ///
     /// A program with another rate than the machine's ends at once, unless this is x86_64 and the kernel lets a
     /// process write its own code through `/proc/self/mem`.
-    ///
-    /// # Panics
-    /// As [`new`](Self::new), and for a clock that would go backwards.
-    #[must_use]
     pub fn with_rate(rate_ppm: i64) -> Self {
         assert!(rate_ppm > -MILLION, "a clock goes on");
         let folder = tempfile::tempdir().expect("a temporary folder");
@@ -71,13 +64,11 @@ impl SteppedClock {
     }
 
     /// The program, for [`ServerOptions::with_program`](crate::ServerOptions::with_program).
-    #[must_use]
     pub fn program(&self) -> PathBuf {
         self.folder.path().join("server")
     }
 
     /// The variables of the environment that give this clock to another program.
-    #[must_use]
     pub fn environment(&self) -> [(&'static str, PathBuf); 2] {
         let file = |name| self.folder.path().join(name);
         [
@@ -87,24 +78,17 @@ impl SteppedClock {
     }
 
     /// Sets the difference of the wall clock to the machine's.
-    ///
-    /// # Panics
-    /// Panics if the file of the offsets can't be written.
     pub fn set(&self, micros: i64) {
         self.write(micros, 0);
     }
 
     /// Sets the difference of the monotonic clock to the machine's. A program that was stopped has been suspended, as
     /// far as it can tell, if its monotonic clock is set back by that time meanwhile: `CLOCK_BOOTTIME` has gone on.
-    ///
-    /// # Panics
-    /// Panics if the file of the offsets can't be written.
     pub fn set_monotonic(&self, micros: i64) {
         self.write(micros, 1);
     }
 
     /// How far the program's clocks go on while this time passes.
-    #[must_use]
     pub fn shown(&self, micros: i64) -> i64 {
         micros + micros * self.rate_ppm / MILLION
     }

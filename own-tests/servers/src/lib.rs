@@ -11,7 +11,9 @@
 //!   them, stop forwarding, or close connections.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
-//! A missing server is a failure, never a skipped test.
+//! Whatever fails panics, which fails the test: a program that is missing or refuses its configuration, servers
+//! that don't start, answer or agree within a minute, a server that answers with an error. The message about a
+//! missing program says how to install it. A missing server never skips a test.
 
 mod clock;
 mod cluster;

@@ -22,6 +22,7 @@ const PORT: u16 = 6432;
 ///
 /// Dropping this value kills it and removes the folder.
 #[derive(Debug)]
+#[must_use]
 pub struct PgBouncer {
     // Dropped in this order: the process before its folder.
     process: Process,
@@ -32,11 +33,6 @@ pub struct PgBouncer {
 
 impl PgBouncer {
     /// Starts a pooler with these lines of configuration, such as `pool_mode = session`, for one user.
-    ///
-    /// # Panics
-    /// Panics if the program is missing or does not listen within 30 s. For a missing program, the message
-    /// says how to install it.
-    #[must_use]
     pub fn start(server: &PostgresServer, user: &str, settings: &str) -> Self {
         let folder = folder("leasehold-pgbouncer-");
         let path = folder.path().display();
@@ -79,9 +75,6 @@ impl PgBouncer {
     }
 
     /// Replaces the lines of configuration while it runs. It soon applies those that need no restart.
-    ///
-    /// # Panics
-    /// Panics if PgBouncer has ended.
     pub fn reconfigure(&self, settings: &str) {
         let text = format!("{}{settings}\n", self.config);
         std::fs::write(self.folder.path().join("config"), text).expect("a writable folder");
@@ -89,7 +82,6 @@ impl PgBouncer {
     }
 
     /// The URL of a database for a user.
-    #[must_use]
     pub fn url(&self, user: &str, database: &str) -> String {
         let folder = self.folder.path().display();
         format!("host='{folder}' port={PORT} user='{user}' dbname='{database}'")

@@ -1,6 +1,5 @@
 //! A Postgres server for one test.
 
-use std::ffi::OsStr;
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::os::unix::process::CommandExt;
@@ -30,6 +29,7 @@ const PORT_TRIES: u32 = 20;
 
 /// Options for starting a server.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct PostgresOptions {
     tls: Option<ServerTls>,
     access: Option<String>,
@@ -38,7 +38,6 @@ pub struct PostgresOptions {
 
 impl PostgresOptions {
     /// Adds a setting, such as `work_mem=1MB`.
-    #[must_use]
     pub fn with_setting(mut self, setting: impl Into<String>) -> Self {
         self.settings.push(setting.into());
         self
@@ -46,7 +45,6 @@ impl PostgresOptions {
 
     /// Listens on a port of 127.0.0.1 that has TLS, and refuses plain text there. If there is an authority
     /// for clients, clients may show a certificate from it, and no others.
-    #[must_use]
     pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
         let clients = clients.map(Authority::certificate);
         self.tls = Some(ServerTls { identity, clients });
@@ -55,19 +53,31 @@ impl PostgresOptions {
 
     /// Sets how the users of the port log in, as in `pg_hba.conf`: `scram-sha-256`, or
     /// `trust clientcert=verify-ca`. The default is `trust`. Without TLS, the port is in plain text.
-    #[must_use]
     pub fn with_access(mut self, method: impl Into<String>) -> Self {
         self.access = Some(method.into());
         self
     }
 
     /// Creates a database cluster and starts a server on it.
-    ///
-    /// # Panics
-    /// Panics like [`PostgresServer::start`].
-    #[must_use]
     pub fn start(self) -> PostgresServer {
-        PostgresServer::start_with(self)
+        let folder = folder("leasehold-postgres-");
+        let mut server = PostgresServer {
+            process: None,
+            folder,
+            programs: programs(),
+            options: self,
+            port: DEFAULT_PORT,
+        };
+        server.initialize();
+        for _ in 0..PORT_TRIES {
+            if server.options.has_port() {
+                server.port = free_port();
+            }
+            if server.launch() {
+                return server;
+            }
+        }
+        panic!("the Postgres server did not start");
     }
 
     fn has_port(&self) -> bool {
@@ -119,6 +129,7 @@ fn write(folder: &Path, name: &str, text: &str) {
 ///
 /// Dropping this value ends the server and removes the folder.
 #[derive(Debug)]
+#[must_use]
 pub struct PostgresServer {
     // Dropped in this order: the process before its folder.
     process: Option<Process>,
@@ -130,35 +141,8 @@ pub struct PostgresServer {
 
 impl PostgresServer {
     /// Creates a database cluster and starts a server on it.
-    ///
-    /// # Panics
-    /// Panics if the programs are missing, or if the server does not answer within 60 s. For missing
-    /// programs, the message says how to install them.
-    #[must_use]
     pub fn start() -> Self {
         PostgresOptions::default().start()
-    }
-
-    fn start_with(options: PostgresOptions) -> Self {
-        let folder = folder("leasehold-postgres-");
-        let programs = programs();
-        let mut server = Self {
-            process: None,
-            folder,
-            programs,
-            options,
-            port: DEFAULT_PORT,
-        };
-        server.initialize();
-        for _ in 0..PORT_TRIES {
-            if server.options.has_port() {
-                server.port = free_port();
-            }
-            if server.launch() {
-                return server;
-            }
-        }
-        panic!("the Postgres server did not start");
     }
 
     /// Copies the template, which is ten times as fast as to run `initdb` for each server.
@@ -172,9 +156,6 @@ impl PostgresServer {
     }
 
     /// Kills the server, if it runs, and starts it again on the same data.
-    ///
-    /// # Panics
-    /// Panics if the server does not answer within 60 s.
     pub fn restart(&mut self) {
         self.stop();
         assert!(self.launch(), "the Postgres server did not start");
@@ -227,9 +208,6 @@ impl PostgresServer {
     }
 
     /// Executes statements as the superuser.
-    ///
-    /// # Panics
-    /// Panics with the server's message if a statement fails.
     pub fn execute(&self, database: &str, statements: &str) -> String {
         let output = self.psql(database, statements);
         let log = String::from_utf8_lossy(&output.stderr);
@@ -239,16 +217,7 @@ impl PostgresServer {
 
     fn psql(&self, database: &str, statements: &str) -> Output {
         self.program("psql")
-            .args([
-                "-X",
-                "-q",
-                "-A",
-                "-t",
-                "-v",
-                "ON_ERROR_STOP=1",
-                "-U",
-                "owner",
-            ])
+            .args(["-XqAt", "-v", "ON_ERROR_STOP=1", "-U", "owner"])
             .args(["-p", &self.port.to_string()])
             .arg("-h")
             .arg(self.folder.path())
@@ -259,7 +228,6 @@ impl PostgresServer {
     }
 
     /// The URL of a database for a user, without a password.
-    #[must_use]
     pub fn url(&self, user: &str, database: &str) -> String {
         let folder = self.folder.path().display();
         let port = self.port;
@@ -268,23 +236,17 @@ impl PostgresServer {
 
     /// The URL of a database for a user through the port, without a password. It ends with the name of
     /// the database.
-    ///
-    /// # Panics
-    /// Panics if the server has no port.
-    #[must_use]
     pub fn tcp_url(&self, user: &str, database: &str) -> String {
         assert!(self.options.has_port(), "the server has only a Unix socket");
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
     /// The number of the port, and of the Unix socket.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The folder of the Unix socket.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -294,8 +256,8 @@ impl PostgresServer {
     }
 
     /// A command as a user that Postgres accepts.
-    fn program(&self, name: impl AsRef<OsStr>) -> Command {
-        unprivileged(&self.programs.join(name.as_ref()), self.folder.path())
+    fn program(&self, name: &str) -> Command {
+        unprivileged(&self.programs.join(name), self.folder.path())
     }
 }
 

@@ -40,10 +40,10 @@ enum Loss {
     Rest,
 }
 
+/// What to drop once.
 struct DropRule {
     direction: Direction,
     matches: Matches,
-    left: u64,
     loss: Loss,
 }
 
@@ -69,21 +69,20 @@ struct Faults {
 
 struct Shared {
     protocol: Protocol,
-    upstream: Mutex<SocketAddr>,
-    /// A text in replies, and the text of the same length that replaces it.
-    renamed: Mutex<Option<(&'static str, &'static str)>>,
     faults: watch::Sender<Faults>,
-    drops: Mutex<Drops>,
+    state: Mutex<State>,
 }
 
 impl DropRule {
     fn applies(&self, direction: Direction, request: &Request) -> bool {
-        self.direction == direction && self.left > 0 && (self.matches)(request)
+        self.direction == direction && (self.matches)(request)
     }
 }
 
-#[derive(Default)]
-struct Drops {
+struct State {
+    upstream: SocketAddr,
+    /// A text in replies, and the text of the same length that replaces it.
+    renamed: Option<(&'static str, &'static str)>,
     rules: Vec<DropRule>,
     dropped_requests: u64,
     dropped_replies: u64,
@@ -91,44 +90,41 @@ struct Drops {
 }
 
 impl Shared {
-    fn upstream(&self) -> SocketAddr {
-        *self.upstream.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn renamed(&self) -> MutexGuard<'_, Option<(&'static str, &'static str)>> {
-        self.renamed.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn drops(&self) -> MutexGuard<'_, Drops> {
-        self.drops.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> MutexGuard<'_, State> {
+        lock(&self.state)
     }
 
     /// Whether to drop this message. Counts dropped messages.
     fn drops_message(&self, direction: Direction, request: &Request) -> Option<Loss> {
-        let mut drops = self.drops();
-        let mut rules = drops.rules.iter_mut();
-        let rule = rules.find(|rule| rule.applies(direction, request))?;
-        rule.left -= 1;
-        let loss = rule.loss;
+        let mut state = self.state();
+        let mut rules = state.rules.iter();
+        let at = rules.position(|rule| rule.applies(direction, request))?;
+        let loss = state.rules.remove(at).loss;
         match direction {
-            Direction::Request => drops.dropped_requests += 1,
-            Direction::Reply => drops.dropped_replies += 1,
+            Direction::Request => state.dropped_requests += 1,
+            Direction::Reply => state.dropped_replies += 1,
         }
         Some(loss)
     }
 
     /// Whether the reply to this request will be dropped as a whole.
     fn will_drop_all(&self, request: &Request) -> bool {
-        let drops = self.drops();
-        let mut rules = drops.rules.iter();
+        let state = self.state();
+        let mut rules = state.rules.iter();
         let rule = rules.find(|rule| rule.applies(Direction::Reply, request));
         rule.is_some_and(|rule| rule.loss == Loss::All)
     }
 }
 
+/// Ignores poisoning: a panic fails the test anyway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// A TCP proxy in front of one server. Dropping it closes all its connections.
 ///
 /// You can set faults at any time. They also apply to open connections.
+#[must_use]
 pub struct FaultProxy {
     address: SocketAddr,
     shared: Arc<Shared>,
@@ -139,25 +135,19 @@ impl fmt::Debug for FaultProxy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("FaultProxy")
             .field("address", &self.address)
-            .field("upstream", &self.shared.upstream())
+            .field("upstream", &self.shared.state().upstream)
             .finish_non_exhaustive()
     }
 }
 
 impl FaultProxy {
     /// Starts a proxy to the Redis server at `upstream` on a free port of 127.0.0.1.
-    ///
-    /// # Panics
-    /// Panics outside a tokio runtime, or if no port is free.
     pub async fn start(upstream: SocketAddr) -> Self {
         Self::start_for(Protocol::Redis, upstream).await
     }
 
     /// Starts a proxy to the Postgres server at `upstream`. Its connections must be in plain text. A
     /// [`Request`] is a statement.
-    ///
-    /// # Panics
-    /// Panics like [`start`](Self::start).
     pub async fn start_for_postgres(upstream: SocketAddr) -> Self {
         Self::start_for(Protocol::Postgres, upstream).await
     }
@@ -171,10 +161,15 @@ impl FaultProxy {
             .expect("a bound socket has an address");
         let shared = Arc::new(Shared {
             protocol,
-            upstream: Mutex::new(upstream),
-            renamed: Mutex::default(),
-            faults: watch::Sender::new(Faults::default()),
-            drops: Mutex::default(),
+            faults: watch::Sender::default(),
+            state: Mutex::new(State {
+                upstream,
+                renamed: None,
+                rules: Vec::new(),
+                dropped_requests: 0,
+                dropped_replies: 0,
+                connections: 0,
+            }),
         });
         let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
         Self {
@@ -185,76 +180,61 @@ impl FaultProxy {
     }
 
     /// The address for clients.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// The URL for clients, `redis://127.0.0.1:PORT`.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address)
     }
 
-    /// Drops the replies to the next `count` requests that match. The server executes these
-    /// requests. The proxy closes the client's connection instead of forwarding the reply.
-    pub fn eat_replies(
-        &self,
-        count: u64,
-        matches: impl Fn(&Request) -> bool + Send + Sync + 'static,
-    ) {
-        self.eat(Direction::Reply, Loss::All, count, Box::new(matches));
+    /// Drops the reply to the next request that matches. The server executes the request. The proxy closes
+    /// the client's connection instead of forwarding the reply.
+    pub fn eat_reply(&self, matches: impl Fn(&Request) -> bool + Send + Sync + 'static) {
+        self.eat(Direction::Reply, Loss::All, Box::new(matches));
     }
 
     /// Drops half of the reply to the next request that matches: the first half arrives. From Postgres, all
     /// arrives but the message that ends the reply.
     pub fn cut_reply(&self, matches: impl Fn(&Request) -> bool + Send + Sync + 'static) {
-        self.eat(Direction::Reply, Loss::Rest, 1, Box::new(matches));
+        self.eat(Direction::Reply, Loss::Rest, Box::new(matches));
     }
 
     /// Drops the next request that matches. The server never receives it. The proxy closes the client's
     /// connection.
     pub fn eat_request(&self, matches: impl Fn(&Request) -> bool + Send + Sync + 'static) {
-        self.eat(Direction::Request, Loss::All, 1, Box::new(matches));
+        self.eat(Direction::Request, Loss::All, Box::new(matches));
     }
 
-    fn eat(&self, direction: Direction, loss: Loss, count: u64, matches: Matches) {
-        let mut drops = self.shared.drops();
-        drops.rules.retain(|rule| rule.left > 0);
-        drops.rules.push(DropRule {
+    fn eat(&self, direction: Direction, loss: Loss, matches: Matches) {
+        self.shared.state().rules.push(DropRule {
             direction,
             matches,
-            left: count,
             loss,
         });
     }
 
-    /// Replaces a text in all later replies, for example the name of a field of `INFO`.
-    ///
-    /// # Panics
-    /// Panics if the two texts have different lengths, which would break the protocol.
+    /// Replaces a text in all later replies, for example the name of a field of `INFO`. The protocol needs a
+    /// text of the same length.
     pub fn rename_in_replies(&self, text: &'static str, replacement: &'static str) {
         assert_eq!(text.len(), replacement.len(), "texts of the same length");
-        let mut renamed = self.shared.renamed();
-        *renamed = Some((text, replacement));
+        self.shared.state().renamed = Some((text, replacement));
     }
 
     /// The number of dropped replies. Assert on it: otherwise a test passes even if nothing was dropped.
-    #[must_use]
     pub fn eaten_replies(&self) -> u64 {
-        self.shared.drops().dropped_replies
+        self.shared.state().dropped_replies
     }
 
     /// The number of dropped requests. Assert on it: otherwise a test passes even if nothing was dropped.
-    #[must_use]
     pub fn eaten_requests(&self) -> u64 {
-        self.shared.drops().dropped_requests
+        self.shared.state().dropped_requests
     }
 
     /// The number of connections that clients have opened.
-    #[must_use]
     pub fn connections(&self) -> u64 {
-        self.shared.drops().connections
+        self.shared.state().connections
     }
 
     /// Delays all messages in both directions by `delay`. Zero turns the delay off.
@@ -271,27 +251,26 @@ impl FaultProxy {
     /// Stops forwarding on the open connections forever, as if their network had failed. New
     /// connections work.
     pub fn strand_connections(&self) {
-        let next = self.shared.drops().connections;
+        let next = self.shared.state().connections;
         self.shared.faults.send_modify(|w| w.dead_below = next);
     }
 
     /// Closes all open connections.
     pub fn cut_connections(&self) {
-        let next = self.shared.drops().connections;
+        let next = self.shared.state().connections;
         self.shared.faults.send_modify(|w| w.cut_below = next);
     }
 
     /// Forwards new connections to another server, like a DNS name after a failover. Open
     /// connections keep their server.
     pub fn lead_to(&self, upstream: SocketAddr) {
-        let current = self.shared.upstream.lock();
-        *current.unwrap_or_else(PoisonError::into_inner) = upstream;
+        self.shared.state().upstream = upstream;
     }
 
     /// Ends drops, delays and the black hole. Connections stranded by
     /// [`strand_connections`](Self::strand_connections) stay stranded.
     pub fn heal(&self) {
-        self.shared.drops().rules.clear();
+        self.shared.state().rules.clear();
         self.shared.faults.send_modify(|w| {
             w.black_hole = false;
             w.delay = Duration::ZERO;
@@ -311,9 +290,9 @@ async fn accept(listener: TcpListener, shared: Arc<Shared>) {
     while let Ok((client, _)) = listener.accept().await {
         while connections.try_join_next().is_some() {}
         let number = {
-            let mut drops = shared.drops();
-            drops.connections += 1;
-            drops.connections - 1
+            let mut state = shared.state();
+            state.connections += 1;
+            state.connections - 1
         };
         connections.spawn(serve(client, number, Arc::clone(&shared)));
     }
@@ -331,7 +310,8 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         if gate.pass().await.is_none() {
             return;
         }
-        let Ok(server) = TcpStream::connect(shared.upstream()).await else {
+        let upstream = shared.state().upstream;
+        let Ok(server) = TcpStream::connect(upstream).await else {
             return;
         };
         for stream in [&client, &server] {
@@ -340,24 +320,25 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
         }
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
-        let requests = Half::new(from_client, to_server, gate.clone());
-        let replies = Half::new(from_server, to_client, gate);
-        match shared.protocol {
-            Protocol::Redis => tokio::select! {
-                () = requests.run(resp::frame, |_, bytes| {
-                    of_request(&shared, &in_flight, resp::request(bytes).map(Some))
-                }) => {}
-                () = replies.run(resp::frame, |frame, bytes| of_reply(&shared, &in_flight, frame, bytes)) => {}
-            },
-            Protocol::Postgres => {
-                let (frame, mut said) = (postgres_wire::frame, Said::default());
-                tokio::select! {
-                    () = requests.run(frame, |_, bytes| {
-                        of_request(&shared, &in_flight, said.read(bytes))
-                    }) => {}
-                    () = replies.run(frame, |_, bytes| of_postgres_reply(&shared, &in_flight, bytes)) => {}
-                }
-            }
+        let mut said = Said::default();
+        let on_request = |_: Frame, bytes: &mut [u8]| {
+            let read = match shared.protocol {
+                Protocol::Redis => resp::request(bytes).map(Some),
+                Protocol::Postgres => said.read(bytes),
+            };
+            of_request(&shared, &in_flight, read)
+        };
+        let on_reply = |frame: Frame, bytes: &mut [u8]| match shared.protocol {
+            Protocol::Redis => of_reply(&shared, &in_flight, frame, bytes),
+            Protocol::Postgres => of_postgres_reply(&shared, &in_flight, bytes),
+        };
+        let frame = match shared.protocol {
+            Protocol::Redis => resp::frame,
+            Protocol::Postgres => postgres_wire::frame,
+        };
+        tokio::select! {
+            () = forward(from_client, to_server, gate.clone(), frame, on_request) => {}
+            () = forward(from_server, to_client, gate.clone(), frame, on_reply) => {}
         }
     };
     tokio::select! {
@@ -367,14 +348,7 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
 }
 
 /// The requests that the server has not answered yet.
-#[derive(Default)]
-struct InFlight(Mutex<VecDeque<Request>>);
-
-impl InFlight {
-    fn queue(&self) -> MutexGuard<'_, VecDeque<Request>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
+type InFlight = Mutex<VecDeque<Request>>;
 
 /// What happens to a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -401,7 +375,7 @@ fn of_request(
         return Fate::Close(0);
     }
     if !request.is_subscription() {
-        in_flight.queue().push_back(request);
+        lock(in_flight).push_back(request);
     }
     Fate::Forward
 }
@@ -410,7 +384,8 @@ fn of_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8
     if frame.is_push {
         return Fate::Forward;
     }
-    if let Some((text, replacement)) = *shared.renamed() {
+    let renamed = shared.state().renamed;
+    if let Some((text, replacement)) = renamed {
         for at in 0..(bytes.len() + 1).saturating_sub(text.len()) {
             if bytes[at..].starts_with(text.as_bytes()) {
                 bytes[at..at + text.len()].copy_from_slice(replacement.as_bytes());
@@ -418,7 +393,7 @@ fn of_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8
         }
     }
     // A reply without a request is an error of the connection, such as too many clients.
-    let Some(request) = in_flight.queue().pop_front() else {
+    let Some(request) = lock(in_flight).pop_front() else {
         return Fate::Forward;
     };
     match shared.drops_message(Direction::Reply, &request) {
@@ -430,7 +405,7 @@ fn of_reply(shared: &Shared, in_flight: &InFlight, frame: Frame, bytes: &mut [u8
 
 /// A reply of Postgres has several messages. Its transaction is committed before the last one is sent.
 fn of_postgres_reply(shared: &Shared, in_flight: &InFlight, bytes: &mut [u8]) -> Fate {
-    let mut queue = in_flight.queue();
+    let mut queue = lock(in_flight);
     if postgres_wire::ends_reply(bytes) {
         let lost = queue
             .pop_front()
@@ -465,44 +440,32 @@ impl Gate {
     }
 }
 
-/// One direction of a connection.
-struct Half {
-    from: OwnedReadHalf,
-    to: OwnedWriteHalf,
-    gate: Gate,
-    buffer: Vec<u8>,
-}
-
-impl Half {
-    fn new(from: OwnedReadHalf, to: OwnedWriteHalf, gate: Gate) -> Self {
-        Self {
-            from,
-            to,
-            gate,
-            buffer: Vec::with_capacity(4096),
-        }
-    }
-
-    /// Forwards messages until the stream ends or a message closes it.
-    async fn run(mut self, frame: FrameOf, mut fate: impl FnMut(Frame, &mut [u8]) -> Fate) {
-        while let Ok(1..) = self.from.read_buf(&mut self.buffer).await {
-            let Some(delay) = self.gate.pass().await else {
-                return;
-            };
-            if !delay.is_zero() {
-                tokio::time::sleep(delay).await;
-            }
-            let (done, open) = whole_messages(&mut self.buffer, frame, &mut fate);
-            if self.to.write_all(&self.buffer[..done]).await.is_err() || !open {
-                return;
-            }
-            self.buffer.drain(..done);
-        }
-    }
-}
-
 /// Finds the first message.
 type FrameOf = fn(&[u8]) -> Result<Option<Frame>, Malformed>;
+
+/// Forwards the messages of one direction until the stream ends or a message closes it.
+async fn forward(
+    mut from: OwnedReadHalf,
+    mut to: OwnedWriteHalf,
+    mut gate: Gate,
+    frame: FrameOf,
+    mut fate: impl FnMut(Frame, &mut [u8]) -> Fate,
+) {
+    let mut buffer = Vec::with_capacity(4096);
+    while let Ok(1..) = from.read_buf(&mut buffer).await {
+        let Some(delay) = gate.pass().await else {
+            return;
+        };
+        if !delay.is_zero() {
+            tokio::time::sleep(delay).await;
+        }
+        let (done, open) = whole_messages(&mut buffer, frame, &mut fate);
+        if to.write_all(&buffer[..done]).await.is_err() || !open {
+            return;
+        }
+        buffer.drain(..done);
+    }
+}
 
 /// Removes the messages that are withheld. Returns how many bytes may pass, and whether to keep the
 /// connection.

@@ -8,21 +8,16 @@ pub struct Request {
 
 impl Request {
     /// The command and its arguments.
-    #[must_use]
     pub fn arguments(&self) -> &[Vec<u8>] {
         &self.arguments
     }
 
     /// Whether this is the command `name`, in any case.
-    #[must_use]
     pub fn is(&self, name: &str) -> bool {
-        self.arguments
-            .first()
-            .is_some_and(|first| first.eq_ignore_ascii_case(name.as_bytes()))
+        self.first().eq_ignore_ascii_case(name.as_bytes())
     }
 
     /// Whether this runs a script.
-    #[must_use]
     pub fn is_script(&self) -> bool {
         self.is("EVALSHA") || self.is("EVAL")
     }
@@ -35,17 +30,17 @@ impl Request {
     }
 
     /// Whether the command, or the statement, contains this text.
-    #[must_use]
     pub fn mentions(&self, text: &str) -> bool {
-        let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
-        String::from_utf8_lossy(first).contains(text)
+        String::from_utf8_lossy(self.first()).contains(text)
     }
 
     /// Whether the server replies with messages that look like pushes, one per channel.
     pub(crate) fn is_subscription(&self) -> bool {
-        let first = self.arguments.first().map_or(&[][..], Vec::as_slice);
-        let name = first.to_ascii_lowercase();
-        name.ends_with(b"subscribe")
+        self.first().to_ascii_lowercase().ends_with(b"subscribe")
+    }
+
+    fn first(&self) -> &[u8] {
+        self.arguments.first().map_or(&[], Vec::as_slice)
     }
 }
 
@@ -153,14 +148,18 @@ fn is_resp2_push(frame: &[u8]) -> bool {
         return false;
     };
     let word = line(frame, at).map_or(&[][..], |(word, _)| word);
-    let kind_of = |known: &[u8]| {
-        [&b""[..], b"p", b"s"]
-            .iter()
-            .any(|kind| [kind, known].concat() == word)
-    };
-    [&b"message"[..], b"subscribe", b"unsubscribe"]
-        .into_iter()
-        .any(kind_of)
+    matches!(
+        word,
+        b"message"
+            | b"pmessage"
+            | b"smessage"
+            | b"subscribe"
+            | b"psubscribe"
+            | b"ssubscribe"
+            | b"unsubscribe"
+            | b"punsubscribe"
+            | b"sunsubscribe"
+    )
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ const OLD_BUS_OFFSET: u16 = 10_000;
 
 /// Options for starting a server.
 #[derive(Clone, Debug, Default)]
+#[must_use]
 pub struct ServerOptions {
     program: Option<PathBuf>,
     arguments: Vec<OsString>,
@@ -45,7 +46,6 @@ pub struct ServerOptions {
 
 impl ServerOptions {
     /// Starts this program instead of `LEASEHOLD_REDIS_SERVER` or `redis-server` on `PATH`.
-    #[must_use]
     pub fn with_program(mut self, program: impl Into<PathBuf>) -> Self {
         self.program = Some(program.into());
         self
@@ -53,7 +53,6 @@ impl ServerOptions {
 
     /// Adds a line of configuration, as on the server's command line without the two dashes:
     /// `with_config("maxmemory", ["2mb"])`.
-    #[must_use]
     pub fn with_config<I>(mut self, name: &str, values: I) -> Self
     where
         I: IntoIterator,
@@ -66,7 +65,6 @@ impl ServerOptions {
 
     /// Writes every command to the append-only file before the reply is sent. A restart with
     /// [`Data::Kept`] keeps every command that had a reply.
-    #[must_use]
     pub fn with_append_only(mut self) -> Self {
         self.append_only = true;
         self.with_config("appendonly", ["yes"])
@@ -75,7 +73,6 @@ impl ServerOptions {
 
     /// Also listens on a port with TLS. If there is an authority for clients, only clients with a
     /// certificate from it are accepted there.
-    #[must_use]
     pub fn with_tls(mut self, identity: Identity, clients: Option<&Authority>) -> Self {
         let clients = clients.map(Authority::certificate);
         self.tls = Some(ServerTls { identity, clients });
@@ -83,14 +80,12 @@ impl ServerOptions {
     }
 
     /// Adds a port with TLS in front of the server, for programs that are built without TLS.
-    #[must_use]
     pub fn with_tls_proxy(mut self, identity: Identity) -> Self {
         self.tls_proxy = Some(identity);
         self
     }
 
     /// Makes the server a node of a cluster that has no other nodes and no slots.
-    #[must_use]
     pub(crate) fn with_cluster(mut self) -> Self {
         self.cluster = true;
         self
@@ -117,13 +112,41 @@ impl ServerOptions {
     }
 
     /// Starts the server and waits until it answers.
-    ///
-    /// # Panics
-    /// Panics if the program is missing, refuses its configuration, or does not answer within 30 s.
-    /// For a missing program, the message says how to install it.
-    #[must_use]
     pub fn start(self) -> RedisServer {
-        RedisServer::start_with(self)
+        let folder = tempfile::Builder::new()
+            .prefix("leasehold-server-")
+            .tempdir()
+            .expect("a temporary folder");
+        let program = self.program.clone().unwrap_or_else(server_program);
+        let mut server = RedisServer {
+            process: None,
+            folder,
+            memory: self.sentinel.as_ref().map(|_| folder_in_memory()),
+            program,
+            options: self,
+            port: 0,
+            tls_port: 0,
+            bus_port: 0,
+            tls_proxy: None,
+        };
+        for _ in 0..PORT_TRIES {
+            server.port = free_port();
+            server.tls_port = free_port();
+            server.bus_port = server.find_bus_port();
+            if let Some(config) = &server.options.sentinel {
+                std::fs::write(server.sentinel_path(), config).expect("a writable folder");
+            }
+            match server.launch() {
+                Ok(()) => {
+                    let proxy = server.options.tls_proxy.as_ref();
+                    server.tls_proxy = proxy.map(|it| tls_proxy::start(it, server.address()));
+                    return server;
+                }
+                Err(log) if log.contains("Address already in use") => {}
+                Err(log) => panic!("the Redis server did not start:\n{log}"),
+            }
+        }
+        panic!("found no free port in {PORT_TRIES} tries");
     }
 }
 
@@ -152,6 +175,7 @@ pub struct Version {
 ///
 /// Dropping this value kills the server and removes the folder.
 #[derive(Debug)]
+#[must_use]
 pub struct RedisServer {
     // Dropped in this order: the process before its folder.
     process: Option<Process>,
@@ -170,49 +194,8 @@ pub struct RedisServer {
 
 impl RedisServer {
     /// Starts a server without persistence.
-    ///
-    /// # Panics
-    /// Panics like [`ServerOptions::start`].
-    #[must_use]
     pub fn start() -> Self {
         ServerOptions::default().start()
-    }
-
-    fn start_with(options: ServerOptions) -> Self {
-        let folder = tempfile::Builder::new()
-            .prefix("leasehold-server-")
-            .tempdir()
-            .expect("a temporary folder");
-        let program = options.program.clone().unwrap_or_else(server_program);
-        let mut server = Self {
-            process: None,
-            folder,
-            memory: options.sentinel.as_ref().map(|_| folder_in_memory()),
-            program,
-            options,
-            port: 0,
-            tls_port: 0,
-            bus_port: 0,
-            tls_proxy: None,
-        };
-        for _ in 0..PORT_TRIES {
-            server.port = free_port();
-            server.tls_port = free_port();
-            server.bus_port = server.find_bus_port();
-            if let Some(config) = &server.options.sentinel {
-                std::fs::write(server.sentinel_path(), config).expect("a writable folder");
-            }
-            match server.launch() {
-                Ok(()) => {
-                    let proxy = server.options.tls_proxy.as_ref();
-                    server.tls_proxy = proxy.map(|it| tls_proxy::start(it, server.address()));
-                    return server;
-                }
-                Err(log) if log.contains("Address already in use") => {}
-                Err(log) => panic!("the Redis server did not start:\n{log}"),
-            }
-        }
-        panic!("found no free port in {PORT_TRIES} tries");
     }
 
     /// Starts the process and waits until it answers. Returns the server's log if it fails.
@@ -283,16 +266,12 @@ impl RedisServer {
     }
 
     /// Whether the server was not killed.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.process.is_some()
     }
 
     /// Runs a command. Returns the content of a string or number, and any other reply as the
     /// protocol writes it.
-    ///
-    /// # Panics
-    /// Panics if the server can't be reached or answers with an error.
     pub fn run(&self, command: &[&str]) -> String {
         let text = self.exchange(command, START_WITHIN);
         let text = text.unwrap_or_else(|error| panic!("{command:?}: {error}"));
@@ -306,10 +285,6 @@ impl RedisServer {
 
     /// The number of connections that the server has accepted since its start. Each call of
     /// this method and of [`run`](Self::run) is one of them.
-    ///
-    /// # Panics
-    /// Panics like [`run`](Self::run).
-    #[must_use]
     pub fn accepted_connections(&self) -> u64 {
         let stats = self.run(&["INFO", "stats"]);
         let mut lines = stats.lines();
@@ -366,29 +341,22 @@ impl RedisServer {
     }
 
     /// The TCP port on 127.0.0.1. A restart keeps it.
-    #[must_use]
     pub fn port(&self) -> u16 {
         self.port
     }
 
     /// The TCP address. A restart keeps it.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         (Ipv4Addr::LOCALHOST, self.port).into()
     }
 
     /// The URL, `redis://127.0.0.1:PORT`.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("redis://{}", self.address())
     }
 
-    /// The URL of the port with TLS, `rediss://127.0.0.1:PORT`.
-    ///
-    /// # Panics
-    /// Panics if the server was started without [`ServerOptions::with_tls`] or
+    /// The URL of the port with TLS, `rediss://127.0.0.1:PORT`. It needs [`ServerOptions::with_tls`] or
     /// [`ServerOptions::with_tls_proxy`].
-    #[must_use]
     pub fn tls_url(&self) -> String {
         if let Some(proxy) = &self.tls_proxy {
             return format!("rediss://{}", proxy.address());
@@ -398,19 +366,16 @@ impl RedisServer {
     }
 
     /// The path of the Unix socket. A restart keeps it.
-    #[must_use]
     pub fn socket_path(&self) -> PathBuf {
         self.folder.path().join("redis.sock")
     }
 
     /// The URL of the Unix socket, `redis+unix:///…/redis.sock`. Both client libraries accept it.
-    #[must_use]
     pub fn unix_url(&self) -> String {
         format!("redis+unix://{}", self.socket_path().display())
     }
 
     /// The server's log since its last start.
-    #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.log_path()).unwrap_or_default()
     }
@@ -425,19 +390,11 @@ impl RedisServer {
     }
 
     /// The version that the default program reports.
-    ///
-    /// # Panics
-    /// Panics like [`version`](Self::version).
-    #[must_use]
     pub fn default_version() -> Version {
         version_of(&server_program())
     }
 
     /// The version that the program reports.
-    ///
-    /// # Panics
-    /// Panics if the program reports no version.
-    #[must_use]
     pub fn version(&self) -> Version {
         version_of(&self.program)
     }
@@ -450,9 +407,6 @@ impl RedisServer {
 
     /// Takes this many bytes off the end of the append-only file of a killed server, as a crash of its machine does if
     /// the last writes had not reached the disk.
-    ///
-    /// # Panics
-    /// Panics if there is no such file.
     pub fn lose_last_writes(&self, bytes: u64) {
         // Redis 7 has a folder of such files, and appends to the one with the highest number.
         let parts = std::fs::read_dir(self.folder.path().join("appendonlydir"));
@@ -473,9 +427,6 @@ impl RedisServer {
     }
 
     /// Starts a killed server on the same address.
-    ///
-    /// # Panics
-    /// Panics if the server is still running, or does not start.
     pub fn start_again(&mut self) {
         assert!(self.process.is_none(), "the server is still running");
         // The kill has left the socket file.
@@ -485,11 +436,8 @@ impl RedisServer {
         }
     }
 
-    /// Kills the server with `SIGKILL` and starts it again on the same address.
-    ///
-    /// # Panics
-    /// Panics if the server can't save its data before a restart with [`Data::Kept`], or does not
-    /// start. A server with a password needs [`ServerOptions::with_append_only`] to keep its data.
+    /// Kills the server with `SIGKILL` and starts it again on the same address. A server with a password needs
+    /// [`ServerOptions::with_append_only`] to keep its data.
     pub fn restart(&mut self, data: Data) {
         if data == Data::Kept && !self.options.append_only {
             let reply = self.exchange(&["SAVE"], START_WITHIN).expect("a reply");
@@ -516,17 +464,11 @@ impl RedisServer {
 
     /// Stops the server with `SIGSTOP`. Connections stay open, and nothing is answered until
     /// [`resume`](Self::resume).
-    ///
-    /// # Panics
-    /// Panics if the server was killed.
     pub fn pause(&self) {
         self.running().signal(Signal::STOP);
     }
 
     /// Continues the server with `SIGCONT`, after [`pause`](Self::pause).
-    ///
-    /// # Panics
-    /// Panics if the server was killed.
     pub fn resume(&self) {
         self.running().signal(Signal::CONT);
     }

@@ -1,15 +1,6 @@
 use super::*;
 
 #[test]
-fn two_servers_have_different_addresses() {
-    let (a, b) = (RedisServer::start(), RedisServer::start());
-    assert_ne!(a.port(), b.port());
-    assert_eq!(a.run(&["SET", "k", "1"]), "OK");
-    assert_eq!(b.run(&["EXISTS", "k"]), "0");
-    assert!(a.version().major >= 6, "{:?}", a.version());
-}
-
-#[test]
 fn restart_keeps_the_address_and_optionally_the_data() {
     for options in [
         ServerOptions::default(),
@@ -39,38 +30,6 @@ fn last_writes_can_get_lost() {
 }
 
 #[test]
-fn killed_server_refuses_connections_until_started_again() {
-    let mut server = RedisServer::start();
-    server.kill();
-    assert!(server.values("PING").is_err());
-    assert!(std::net::TcpStream::connect(server.address()).is_err());
-    server.start_again();
-    assert_eq!(server.run(&["PING"]), "PONG");
-}
-
-#[test]
-fn paused_server_answers_after_resume() {
-    let server = RedisServer::start();
-    server.pause();
-    let mut stream = UnixStream::connect(server.socket_path()).expect("the kernel accepts");
-    stream.write_all(b"PING\r\n").expect("the kernel buffers");
-    stream
-        .set_read_timeout(Some(Duration::from_millis(100)))
-        .expect("not zero");
-    assert!(
-        stream.read(&mut [0; 7]).is_err(),
-        "a paused server must not answer"
-    );
-    server.resume();
-    stream
-        .set_read_timeout(Some(START_WITHIN))
-        .expect("not zero");
-    let mut reply = [0; 7];
-    stream.read_exact(&mut reply).expect("the delayed reply");
-    assert_eq!(&reply, b"+PONG\r\n");
-}
-
-#[test]
 fn drop_kills_the_server_and_removes_its_folder() {
     let server = RedisServer::start();
     let (address, folder) = (server.address(), server.folder.path().to_owned());
@@ -78,15 +37,6 @@ fn drop_kills_the_server_and_removes_its_folder() {
     drop(server);
     assert!(std::net::TcpStream::connect(address).is_err());
     assert!(!folder.exists());
-}
-
-#[test]
-fn server_uses_extra_configuration() {
-    let server = ServerOptions::default()
-        .with_config("requirepass", ["secret"])
-        .start();
-    let reply = server.values("GET k").expect("a reply");
-    assert!(reply[0].starts_with("-NOAUTH"), "{reply:?}");
 }
 
 #[test]

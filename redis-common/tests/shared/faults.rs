@@ -53,7 +53,7 @@ impl Setup {
     ) -> T {
         let before = self.proxy.eaten_replies();
         if before.is_multiple_of(2) {
-            self.proxy.eat_replies(1, self.has_effect);
+            self.proxy.eat_reply(self.has_effect);
         } else {
             self.proxy.cut_reply(self.has_effect);
         }
