@@ -3,7 +3,5 @@
 #[path = "../client/mod.rs"]
 mod client;
 
-#[path = "../../../redis-common/tests/shared/events.rs"]
-mod events;
-#[path = "../../../redis-common/tests/shared/sentinel.rs"]
-mod sentinel;
+#[path = "../../../redis-common/tests/shared/on_sentinel.rs"]
+mod on_sentinel;

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use leasehold_api::BackendError;
-use leasehold_api::ConnectError;
+use leasehold_api::{BackendError, ConnectError};
 use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::connecting::LONG;
 use super::events;
-use super::support::{admin, connect, eventually};
+use super::replicas::replicate;
+use super::support::{connect, eventually, url_with_rights};
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
@@ -70,19 +70,9 @@ async fn replicas_must_be_needed_for_a_write() {
         .with_config("repl-diskless-sync-delay", ["0"])
         .start();
     let replica = careful().start();
-    let port = primary.port().to_string();
-    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
-    eventually("the replica is connected", async || {
-        let seen = admin(&primary.url(), &["INFO", "replication"]).await;
-        seen.contains("state=online")
-    })
-    .await;
+    replicate(&primary, &replica).await;
     rejected(&primary, "min-replicas-to-write is 0").await;
-    admin(
-        &primary.url(),
-        &["CONFIG", "SET", "min-replicas-to-write", "1"],
-    )
-    .await;
+    primary.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
     connect_with(&primary.url(), rejecting())
         .await
         .expect("a careful server");
@@ -98,29 +88,15 @@ async fn replicas_must_be_needed_for_a_write() {
 async fn missing_rights_are_named_at_once() {
     let server = careful().start();
     let can_tell = server.version().major >= 7;
-    for (rights, missing) in [
-        (["~leasehold:*", "&leasehold:*", "+@all", "+@all"], ""),
-        (["~leasehold:*", "&leasehold:*", "+@all", "-hset"], "+hset"),
-        (
-            ["~leasehold:*", "&leasehold:*", "+@all", "-setrange"],
-            "+setrange",
-        ),
-        (
-            ["~leasehold:*", "&leasehold:*", "+@all", "-subscribe"],
-            "+subscribe",
-        ),
-        (
-            ["~leasehold:*", "&leasehold:*", "+@all", "-pubsub"],
-            "+pubsub|numsub",
-        ),
-        (
-            ["~leasehold:*", "&other:*", "+@all", "+@all"],
-            "+subscribe +publish",
-        ),
+    for (channels, right, missing) in [
+        ("&leasehold:*", "+@all", ""),
+        ("&leasehold:*", "-hset", "+hset"),
+        ("&leasehold:*", "-setrange", "+setrange"),
+        ("&leasehold:*", "-subscribe", "+subscribe"),
+        ("&leasehold:*", "-pubsub", "+pubsub|numsub"),
+        ("&other:*", "+@all", "+subscribe +publish"),
     ] {
-        let rule = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
-        admin(&server.url(), &[&rule[..], &rights[..]].concat()).await;
-        let url = server.url().replace("://", "://locks:secret@");
+        let url = url_with_rights(&server, &["~leasehold:*", channels, "+@all", right]);
         if missing.is_empty() || !can_tell {
             connect_with(&url, rejecting())
                 .await
@@ -140,7 +116,7 @@ async fn each_constructor_checks_the_server() {
     for constructor in CONSTRUCTORS.iter().skip(2) {
         let backend = constructor.open_with(&server.url(), rejecting()).await;
         for _ in 0..2 {
-            let error = backend.hello().await.expect_err(constructor.name);
+            let error = backend.hello().await.expect_err("a dangerous setting");
             assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
             assert!(error.to_string().contains("appendonly is no"), "{error}");
         }
@@ -152,10 +128,8 @@ async fn dangerous_setting_is_a_warning_once() {
     events::record();
     let mut server = RedisServer::start();
     let backend = connect(&server.url()).await.expect("connected");
-    tokio::task::block_in_place(|| {
-        server.kill();
-        server.start_again();
-    });
+    server.kill();
+    server.start_again();
     eventually("it is connected again", async || {
         backend.hello().await.is_ok()
     })

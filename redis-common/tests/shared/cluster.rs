@@ -9,10 +9,10 @@ use leasehold_api::{
 };
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
-use tokio::task::block_in_place;
 
 use super::support::{
-    LATE, RECOVERY, acquire, connect, eventually, key, mutex, operation, session, soon,
+    self, LATE, RECOVERY, acquire, connect, eventually, key, mutex, operation, session, soon,
+    url_with_rights, within,
 };
 use crate::client::connect_with;
 
@@ -38,12 +38,25 @@ pub(crate) fn one_on_each(cluster: &RedisCluster) -> [String; 3] {
 }
 
 pub(crate) async fn client(cluster: &RedisCluster) -> LockClient {
-    let backend = connect_with(&cluster.url(), Options::new()).await;
-    LockClient::new(backend.expect("connected"))
+    support::client(&cluster.url()).await
 }
 
 pub(crate) fn lock(locks: &LockClient, name: &str, lease: Duration) -> Mutex {
     locks.mutex(name).expect("a good key").lease(lease)
+}
+
+/// Acquires a free lock.
+pub(crate) async fn hold(locks: &LockClient, name: &str, lease: Duration) -> MutexGuard {
+    lock(locks, name, lease).lock().await.expect("acquired")
+}
+
+/// Checks that somebody else holds a lock.
+pub(crate) async fn expect_held(locks: &LockClient, name: &str) {
+    let tried = lock(locks, name, LEASE).try_lock().await;
+    assert!(
+        matches!(tried, Ok(Outcome::Contended(_))),
+        "{name}: {tried:?}"
+    );
 }
 
 /// Starts to wait for a lock that another client holds.
@@ -78,45 +91,36 @@ pub(crate) async fn expect_turn(
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_survives_the_failover_of_its_node() {
-    let mut cluster = block_in_place(RedisCluster::start);
+    let mut cluster = RedisCluster::start();
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     let name = "failing over";
-    let guard = lock(&locks, name, LONG_LEASE)
-        .lock()
-        .await
-        .expect("acquired");
+    let guard = hold(&locks, name, LONG_LEASE).await;
     let waiting = wait_in_line(&others, name, LONG_LEASE).await;
     // Replication takes a moment.
     tokio::time::sleep(Duration::from_millis(300)).await;
     let stored = stored(name);
-    block_in_place(|| {
-        cluster.kill(cluster.primary_of(&stored));
-        let began = Instant::now();
-        while cluster.find_primary_of(&stored).is_none() {
-            assert!(began.elapsed() < FAILOVER, "no failover");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-        cluster.wait_until_healthy();
-    });
+    cluster.kill(cluster.primary_of(&stored));
+    within(FAILOVER, "no failover", async || {
+        cluster.find_primary_of(&stored).is_some()
+    })
+    .await;
+    cluster.wait_until_healthy();
     expect_turn(guard, waiting).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lost_node_fails_only_its_keys() {
     let options = ServerOptions::default().with_config("cluster-require-full-coverage", ["no"]);
-    let mut cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
+    let mut cluster = RedisCluster::start_with(3, |_| options.clone());
     let locks = client(&cluster).await;
-    let names = block_in_place(|| one_on_each(&cluster));
+    let names = one_on_each(&cluster);
     let lease = LEASE * 2;
-    let held = lock(&locks, &names[1], lease)
-        .lock()
-        .await
-        .expect("acquired");
+    let held = hold(&locks, &names[1], lease).await;
     for (fault, name) in [("silent", &names[2]), ("dead", &names[0])] {
-        block_in_place(|| match fault {
+        match fault {
             "silent" => cluster.nodes()[2].pause(),
             _ => cluster.kill(0),
-        });
+        }
         for _ in 0..3 {
             let began = Instant::now();
             let failed = lock(&locks, name, LEASE).try_lock().await;
@@ -124,11 +128,7 @@ async fn lost_node_fails_only_its_keys() {
             assert!(failed.is_err(), "{fault}: {failed:?}");
             assert!(took <= bounds::CALL_TIMEOUT + LATE, "{fault}: {took:?}");
         }
-        let other = lock(&locks, &names[1], LEASE).try_lock().await;
-        assert!(
-            matches!(other, Ok(Outcome::Contended(_))),
-            "{fault}: {other:?}"
-        );
+        expect_held(&locks, &names[1]).await;
         if fault == "silent" {
             cluster.nodes()[2].resume();
         }
@@ -144,7 +144,7 @@ async fn silent_node_costs_no_lock_of_another() {
     const TIME: Duration = Duration::from_secs(4);
     // Otherwise the other nodes refuse calls once they take the silent one for dead.
     let options = ServerOptions::default().with_config("cluster-node-timeout", ["60000"]);
-    let cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
+    let cluster = RedisCluster::start_with(3, |_| options.clone());
     let options = Options::new().call_timeout(TIME);
     let backend = connect_with(&cluster.url(), options).await;
     let builder = LockClient::builder(backend.expect("connected")).call_timeout(TIME);
@@ -153,9 +153,8 @@ async fn silent_node_costs_no_lock_of_another() {
         let names = (0..).map(|n| format!("many {n}"));
         let names = names.filter(|name| cluster.primary_of(&stored(name)) == node);
         let mut guards = Vec::new();
-        for name in block_in_place(|| names.take(count).collect::<Vec<_>>()) {
-            let taken = lock(&locks, &name, TIME).lock().await;
-            guards.push(taken.expect("a free lock"));
+        for name in names.take(count) {
+            guards.push(hold(&locks, &name, TIME).await);
         }
         guards
     };
@@ -175,7 +174,7 @@ async fn silent_node_costs_no_lock_of_another() {
 /// each call before its time limit.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_primary_is_left_after_its_failover() {
-    let cluster = block_in_place(RedisCluster::start);
+    let cluster = RedisCluster::start();
     let backend = connect(&cluster.url()).await.expect("connected");
     let before = soon(&backend).await;
     let answers = async || {
@@ -185,32 +184,26 @@ async fn silent_primary_is_left_after_its_failover() {
         acquired.is_ok_and(|answers| answers[0].is_ok())
     };
     assert!(answers().await, "no answer from a healthy node");
-    let old = block_in_place(|| cluster.primary_of(&stored("silent")));
+    let old = cluster.primary_of(&stored("silent"));
     let replica = &cluster.nodes()[old + 3];
     cluster.nodes()[old].pause();
-    let paused = Instant::now();
-    block_in_place(|| {
-        while !replica.run(&["ROLE"]).contains("master") {
-            assert!(paused.elapsed() < FAILOVER, "no failover");
-            std::thread::sleep(Duration::from_millis(50));
-        }
-    });
-    let promoted = Instant::now();
-    while !answers().await {
-        assert!(promoted.elapsed() < RECOVERY * 5, "still on the old node");
-    }
+    within(FAILOVER, "no failover", async || {
+        replica.run(&["ROLE"]).contains("master")
+    })
+    .await;
+    within(RECOVERY * 5, "still on the old node", answers).await;
     cluster.nodes()[old].resume();
 }
 
 /// A poll subscribes first, and the node answers neither.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn poll_of_a_silent_node_ends_in_time() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let limit = Duration::from_secs(2);
     let options = Options::new().call_timeout(limit).connect_timeout(limit);
     let backend = connect_with(&cluster.url(), options).await;
     let backend = backend.expect("connected");
-    let key = key(&block_in_place(|| one_on_each(&cluster))[2]);
+    let key = key(&one_on_each(&cluster)[2]);
     backend.inspect(&key).await.expect("connected to the node");
     // Before Redis 7.0, a cluster has no push.
     let stream = backend.listen(session(1)).await;
@@ -227,10 +220,10 @@ async fn poll_of_a_silent_node_ends_in_time() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn calls_end_in_time_while_the_cluster_is_down() {
-    let mut cluster = block_in_place(RedisCluster::start_without_replicas);
+    let mut cluster = RedisCluster::start_without_replicas();
     let url = cluster.url();
     let backend = connect(&url).await.expect("connected");
-    let names = block_in_place(|| one_on_each(&cluster));
+    let names = one_on_each(&cluster);
     let before = soon(&backend).await;
     cluster.kill(0);
     let began = Instant::now();
@@ -252,30 +245,6 @@ async fn calls_end_in_time_while_the_cluster_is_down() {
     );
 }
 
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn keys_of_several_nodes_are_locked_together() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let (locks, others) = (client(&cluster).await, client(&cluster).await);
-    let names = block_in_place(|| one_on_each(&cluster));
-    let guard = locks.lock_all(&names).await.expect("all of them");
-    for name in &names {
-        let other = lock(&others, name, LEASE).try_lock().await;
-        assert!(
-            matches!(other, Ok(Outcome::Contended(_))),
-            "{name}: {other:?}"
-        );
-    }
-    guard.release().await.expect("released");
-    for name in &names {
-        let other = lock(&others, name, LEASE)
-            .try_lock()
-            .await
-            .expect("an answer");
-        let free = other.into_guard().expect("it is free");
-        free.release().await.expect("released");
-    }
-}
-
 /// The clocks differ by more than the delivery window: a time of one node is useless on another.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn nodes_may_have_different_clocks() {
@@ -286,9 +255,9 @@ async fn nodes_may_have_different_clocks() {
         clock
     });
     let options = |node: usize| ServerOptions::default().with_program(clocks[node].program());
-    let cluster = block_in_place(|| RedisCluster::start_with(3, options));
+    let cluster = RedisCluster::start_with(3, options);
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
-    let names = block_in_place(|| one_on_each(&cluster));
+    let names = one_on_each(&cluster);
     let url = cluster.url();
     let backend = connect(&url).await.expect("connected");
     for name in names.iter().cycle().take(9) {
@@ -309,21 +278,21 @@ async fn nodes_may_have_different_clocks() {
 /// The slots are read over a connection for commands.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_opens_few_connections() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
-    let names = block_in_place(|| one_on_each(&cluster));
+    let cluster = RedisCluster::start_without_replicas();
+    let names = one_on_each(&cluster);
     // Without the connections of these questions.
     let count = || -> u64 {
         let nodes = cluster.nodes().iter();
         nodes.map(|node| node.accepted_connections() - 1).sum()
     };
-    let before = block_in_place(count);
+    let before = count();
     // On a busy machine, a silent connection gets a second one next to it otherwise.
     let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
     let backend = connect_with(&cluster.url(), options).await;
     let locks = LockClient::new(backend.expect("connected"));
     let mut held = Vec::new();
     for name in &names {
-        held.push(lock(&locks, name, LEASE).lock().await.expect("acquired"));
+        held.push(hold(&locks, name, LEASE).await);
     }
     tokio::time::sleep(LEASE * 2).await;
     assert!(held.iter().all(MutexGuard::is_valid));
@@ -332,7 +301,7 @@ async fn client_opens_few_connections() {
     // For commands and for renewals on each node. With push, one for revocations on any node, and
     // one for the waiter on its node.
     let has_push = locks.backend().capabilities().push;
-    let opened = block_in_place(count) - before - 3;
+    let opened = count() - before - 3;
     assert_eq!(opened, if has_push { 8 } else { 6 });
 }
 
@@ -340,8 +309,8 @@ async fn client_opens_few_connections() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named_by_each_node() {
     let options = ServerOptions::default().with_append_only();
-    let cluster = block_in_place(|| RedisCluster::start_with(3, |_| options.clone()));
-    let names = block_in_place(|| one_on_each(&cluster));
+    let cluster = RedisCluster::start_with(3, |_| options.clone());
+    let names = one_on_each(&cluster);
     let cases = [
         ("-asking", RespVersion::Resp2, "+asking"),
         ("-spublish", RespVersion::Resp2, "+spublish"),
@@ -358,10 +327,8 @@ async fn missing_rights_are_named_by_each_node() {
     let can_tell = RedisServer::default_version().major >= 7;
     for (right, resp, missing) in cases.into_iter().take(if can_tell { 6 } else { 1 }) {
         for (number, node) in cluster.nodes().iter().enumerate() {
-            let user = ["ACL", "SETUSER", "locks", "reset", "on", ">secret"];
-            let rights = ["~leasehold:*", "&leasehold:*", "+@all"];
             let right = if number == 1 { right } else { "+@all" };
-            block_in_place(|| node.run(&[&user[..], &rights[..], &[right]].concat()));
+            url_with_rights(node, &["~leasehold:*", "&leasehold:*", "+@all", right]);
         }
         let url = cluster.url().replace("://", "://locks:secret@");
         let options = Options::new()
@@ -388,16 +355,15 @@ async fn missing_rights_are_named_by_each_node() {
 /// Otherwise the client would never listen again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn stream_ends_if_the_nodes_refuse_to_subscribe_again() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let on_all = |command: &[&str]| {
-        block_in_place(|| {
-            for node in cluster.nodes() {
-                node.run(command);
-            }
-        });
+        for node in cluster.nodes() {
+            node.run(command);
+        }
     };
-    let rights = ["on", ">secret", "~*", "&*", "+@all"];
-    on_all(&[&["ACL", "SETUSER", "locks"], &rights[..]].concat());
+    on_all(&[
+        "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all",
+    ]);
     let url = cluster.url().replace("://", "://locks:secret@");
     let backend = connect(&url).await.expect("connected");
     let stream = backend.listen(session(1)).await;
@@ -427,8 +393,8 @@ async fn scheme_must_fit_the_server() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_node_of_the_url_is_enough() {
-    let mut cluster = block_in_place(RedisCluster::start);
-    let names = block_in_place(|| one_on_each(&cluster));
+    let mut cluster = RedisCluster::start();
+    let names = one_on_each(&cluster);
     let url = cluster.url();
     // The first node of the URL is a dead replica's.
     let dead = cluster.nodes()[5].address();
@@ -437,9 +403,9 @@ async fn one_node_of_the_url_is_enough() {
         "redis-cluster://{dead}?{}",
         url.split_once('?').expect("nodes").1
     );
-    let locks = LockClient::new(connect(&url).await.expect("another node answers"));
+    let locks = support::client(&url).await;
     for name in &names {
-        let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+        let guard = hold(&locks, name, LEASE).await;
         guard.release().await.expect("released");
     }
     locks.shutdown().await.expect("shut down");
@@ -453,7 +419,7 @@ async fn one_node_of_the_url_is_enough() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_nodes_of_the_url_cost_little_time() {
     const LIMIT: Duration = Duration::from_secs(5);
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     // The system accepts the connections, and nobody reads from them.
     let silent = [(); 3].map(|()| TcpListener::bind("127.0.0.1:0").expect("a port"));
     let addresses = silent.each_ref().map(TcpListener::local_addr);
@@ -465,6 +431,6 @@ async fn silent_nodes_of_the_url_cost_little_time() {
     let backend = connect_with(&url, options.initial_connect_timeout(LIMIT * 4)).await;
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
     let locks = LockClient::new(backend.expect("one node answers"));
-    let guard = lock(&locks, "found", LEASE).lock().await.expect("acquired");
+    let guard = hold(&locks, "found", LEASE).await;
     guard.release().await.expect("released");
 }

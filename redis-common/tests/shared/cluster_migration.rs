@@ -2,61 +2,55 @@
 
 use std::time::Instant;
 
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, LockSpec, Mode, Outcome, Renew, RenewReply, Wait,
-};
+use leasehold_api::{Acquire, AcquireReply, BackendError, LockSpec, Mode, Renew, RenewReply, Wait};
 use leasehold_test_servers::RedisCluster;
-use tokio::task::block_in_place;
 
 use super::cluster::{
-    FAILOVER, LEASE, LONG_LEASE, client, expect_turn, lock, stored, wait_in_line,
+    FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, hold, lock, stored, wait_in_line,
 };
 use super::support::{acquire, connect, eventually, key, operation, release, session, soon};
 
 /// Begins to move the slot of a key to another node. Returns its number.
 fn begin_migration(cluster: &RedisCluster, stored: &str) -> usize {
-    block_in_place(|| {
-        let to = (cluster.primary_of(stored) + 1) % 3;
-        cluster.begin_migration(stored, to);
-        to
-    })
+    let to = (cluster.primary_of(stored) + 1) % 3;
+    cluster.begin_migration(stored, to);
+    to
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lock_survives_the_migration_of_its_slot() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     let name = "migrating";
-    let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+    let guard = hold(&locks, name, LEASE).await;
     let waiting = wait_in_line(&others, name, LEASE).await;
     let stored = stored(name);
     let to = begin_migration(&cluster, &stored);
     // The new node doesn't know the scripts.
-    block_in_place(|| cluster.move_key(&stored, to));
+    cluster.move_key(&stored, to);
     tokio::time::sleep(LEASE * 2).await;
     assert!(
         guard.is_valid(),
         "renewed by ASK: {:?}",
         guard.loss_reason()
     );
-    block_in_place(|| cluster.end_migration(&stored, to));
+    cluster.end_migration(&stored, to);
     tokio::time::sleep(LEASE * 2).await;
     expect_turn(guard, waiting).await;
-    assert_eq!(block_in_place(|| cluster.primary_of(&stored)), to);
+    assert_eq!(cluster.primary_of(&stored), to);
 }
 
 /// While a slot migrates, a key that doesn't exist is created on the new node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let locks = client(&cluster).await;
     let stored = stored("new");
     let to = begin_migration(&cluster, &stored);
     let guard = lock(&locks, "new", LEASE).try_lock_for(FAILOVER).await;
     let guard = guard.expect("an answer").into_guard().expect("acquired");
-    let refused = lock(&locks, "new", LEASE).try_lock().await;
-    assert!(matches!(refused, Ok(Outcome::Contended(_))), "{refused:?}");
-    block_in_place(|| cluster.end_migration(&stored, to));
+    expect_held(&locks, "new").await;
+    cluster.end_migration(&stored, to);
     tokio::time::sleep(LEASE * 2).await;
     assert!(guard.is_valid(), "{:?}", guard.loss_reason());
     guard.release().await.expect("released");
@@ -65,7 +59,7 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
 /// The elements of a key are one call, also when it is redirected to a node that doesn't know the scripts.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let backend = connect(&cluster.url()).await.expect("connected");
     let (key, stored, before) = (key("read"), stored("read"), soon(&backend).await);
     let readers = || (1..=128).map(|sequence| operation(session(1), sequence));
@@ -91,9 +85,9 @@ async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
     };
     expect_renewed().await;
     let to = begin_migration(&cluster, &stored);
-    block_in_place(|| cluster.move_key(&stored, to));
+    cluster.move_key(&stored, to);
     expect_renewed().await;
-    block_in_place(|| cluster.end_migration(&stored, to));
+    cluster.end_migration(&stored, to);
     expect_renewed().await;
 }
 
@@ -101,7 +95,7 @@ async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
 /// create keys in it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let backend = connect(&cluster.url()).await.expect("connected");
     let (key, stored) = (key("form"), stored("form"));
     let before = soon(&backend).await;
@@ -132,7 +126,7 @@ async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
     })
     .await;
     assert_eq!(counts().await, (1, 1));
-    block_in_place(|| end(to));
+    end(to);
     answered(async || enter(3, Mode::Exclusive).await).await;
     assert_eq!(counts().await, (1, 2));
     let to = begin_migration(&cluster, &stored);
@@ -140,7 +134,7 @@ async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
         answered(async || leave(waiter).await).await;
     }
     assert_eq!(counts().await, (1, 0));
-    block_in_place(|| end(to));
+    end(to);
     assert_eq!(counts().await, (1, 0));
 }
 

@@ -7,9 +7,8 @@ use leasehold_api::{
     AcquireReply, BackendError, ClockId, Notification, Notifications, Poll, PollReply, Wait,
 };
 use leasehold_test_servers::{RedisCluster, RedisServer};
-use tokio::task::block_in_place;
 
-use super::cluster::{LEASE, client, lock, one_on_each, stored, wait_in_line};
+use super::cluster::{LEASE, client, hold, one_on_each, stored, wait_in_line};
 use super::support::{
     RECOVERY, acquire, connect, eventually, key, mutex, operation, release, session, soon,
 };
@@ -37,35 +36,31 @@ async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
 /// The waiter listens after its slot has moved, after its connection was cut, and on every node.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_are_pushed_from_the_node_of_the_key() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let backend = connect(&cluster.url()).await.expect("connected");
-    if RedisServer::default_version().major < 7 {
-        assert!(!backend.capabilities().push, "it has no shard channels");
+    let has_shard_channels = RedisServer::default_version().major >= 7;
+    assert_eq!(backend.capabilities().push, has_shard_channels);
+    if !has_shard_channels {
         let error = backend.listen(session(2)).await.err();
-        assert!(
-            matches!(error, Some(BackendError::Unsupported { .. })),
-            "{error:?}"
-        );
-        return;
+        let unsupported = matches!(error, Some(BackendError::Unsupported { .. }));
+        return assert!(unsupported, "{error:?}");
     }
-    assert!(backend.capabilities().push);
     let mut stream = backend.listen(session(2)).await.expect("listening");
     let mut numbers = 1..;
-    for name in &block_in_place(|| one_on_each(&cluster)) {
+    for name in &one_on_each(&cluster) {
         for fault in ["none", "migration", "cut"] {
             let number = numbers.next().expect("a number");
             let what = format!("{fault} of {name}");
             let before = soon(&backend).await;
             let held = mutex(&key(name), operation(session(1), number), before);
-            let mut waiter = mutex(&key(name), operation(session(2), number), before);
-            waiter.wait = Some(Wait::new(true));
-            let got = acquire(&backend, &held).await;
-            let got = got.expect("an answer").reply;
-            assert!(matches!(got, AcquireReply::Acquired(_)), "{what}: {got:?}");
-            let got = acquire(&backend, &waiter).await;
-            let got = got.expect("an answer").reply;
-            assert!(matches!(got, AcquireReply::Queued(_)), "{what}: {got:?}");
-            block_in_place(|| disturb(&cluster, fault, &stored(name)));
+            let waiter = mutex(&key(name), operation(session(2), number), before);
+            let waiter = waiter.with_wait(Wait::new(true));
+            for request in [&held, &waiter] {
+                let got = acquire(&backend, request).await;
+                let queued = matches!(got.expect("an answer").reply, AcquireReply::Queued(_));
+                assert_eq!(queued, request.wait.is_some(), "{what}");
+            }
+            disturb(&cluster, fault, &stored(name));
             // The backend notices the end of a connection at once, but not at the same moment.
             tokio::time::sleep(Duration::from_millis(200)).await;
             let poll = Poll::new(key(name), waiter.operation, true);
@@ -84,10 +79,8 @@ async fn grants_are_pushed_from_the_node_of_the_key() {
     }
     drop(stream);
     eventually("the channels are unsubscribed", async || {
-        block_in_place(|| {
-            let mut nodes = cluster.nodes().iter();
-            nodes.all(|node| node.run(&["PUBSUB", "SHARDCHANNELS"]) == "*0")
-        })
+        let mut nodes = cluster.nodes().iter();
+        nodes.all(|node| node.run(&["PUBSUB", "SHARDCHANNELS"]) == "*0")
     })
     .await;
 }
@@ -95,12 +88,7 @@ async fn grants_are_pushed_from_the_node_of_the_key() {
 fn disturb(cluster: &RedisCluster, fault: &str, stored: &str) {
     let from = cluster.primary_of(stored);
     match fault {
-        "migration" => {
-            let to = (from + 1) % 3;
-            cluster.begin_migration(stored, to);
-            cluster.move_key(stored, to);
-            cluster.end_migration(stored, to);
-        }
+        "migration" => cluster.migrate(stored, (from + 1) % 3),
         "cut" => {
             cluster.nodes()[from].run(&["CLIENT", "KILL", "TYPE", "pubsub"]);
         }
@@ -112,12 +100,12 @@ fn disturb(cluster: &RedisCluster, fault: &str, stored: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn hand_over_comes_by_push() {
     const ROUNDS: u32 = 10;
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     let mut took = Vec::new();
-    for name in &block_in_place(|| one_on_each(&cluster)) {
+    for name in &one_on_each(&cluster) {
         for _ in 0..ROUNDS {
-            let guard = lock(&locks, name, LEASE).lock().await.expect("acquired");
+            let guard = hold(&locks, name, LEASE).await;
             let waiting = wait_in_line(&others, name, LEASE).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
             let began = Instant::now();
@@ -139,11 +127,9 @@ async fn hand_over_comes_by_push() {
 /// Waits until the primary of a key knows somebody who listens to a channel of it.
 async fn listens_at_the_primary(cluster: &RedisCluster, what: &str, stored: &str) {
     eventually(what, async || {
-        block_in_place(|| {
-            let primary = cluster.find_primary_of(stored);
-            let channels = |node: usize| cluster.nodes()[node].run(&["PUBSUB", "SHARDCHANNELS"]);
-            primary.is_some_and(|node| channels(node) != "*0")
-        })
+        let primary = cluster.find_primary_of(stored);
+        let channels = |node: usize| cluster.nodes()[node].run(&["PUBSUB", "SHARDCHANNELS"]);
+        primary.is_some_and(|node| channels(node) != "*0")
     })
     .await;
 }
@@ -152,20 +138,17 @@ async fn listens_at_the_primary(cluster: &RedisCluster, what: &str, stored: &str
 /// and back, the client knows both nodes from before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscription_follows_failovers_there_and_back() {
-    let cluster = block_in_place(RedisCluster::start);
+    let cluster = RedisCluster::start();
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     if !locks.backend().capabilities().push {
         return assert!(RedisServer::default_version().major < 7);
     }
     let stored = stored("there and back");
     for failover in 1..=4 {
-        let guard = lock(&locks, "there and back", HOLD).lock().await;
-        let guard = guard.expect("acquired");
+        let guard = hold(&locks, "there and back", HOLD).await;
         let waiting = wait_in_line(&others, "there and back", HOLD).await;
-        block_in_place(|| {
-            let primary = cluster.primary_of(&stored);
-            cluster.fail_over_to(cluster.replica_of(primary));
-        });
+        let primary = cluster.primary_of(&stored);
+        cluster.fail_over_to(cluster.replica_of(primary));
         let what = format!("it listens after failover {failover}");
         listens_at_the_primary(&cluster, &what, &stored).await;
         // By now the waiter has told the server that it listens.
@@ -185,24 +168,19 @@ async fn subscription_follows_failovers_there_and_back() {
 /// subscription, and looks the same as before.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn subscription_that_the_server_ended_is_noticed() {
-    let cluster = block_in_place(RedisCluster::start_without_replicas);
+    let cluster = RedisCluster::start_without_replicas();
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     if !locks.backend().capabilities().push {
         return assert!(RedisServer::default_version().major < 7);
     }
     let stored = stored("away and back");
-    let guard = lock(&locks, "away and back", HOLD).lock().await;
-    let guard = guard.expect("acquired");
+    let guard = hold(&locks, "away and back", HOLD).await;
     let waiting = wait_in_line(&others, "away and back", HOLD).await;
     listens_at_the_primary(&cluster, "it listens", &stored).await;
-    block_in_place(|| {
-        let home = cluster.primary_of(&stored);
-        for to in [(home + 1) % 3, home] {
-            cluster.begin_migration(&stored, to);
-            cluster.move_key(&stored, to);
-            cluster.end_migration(&stored, to);
-        }
-    });
+    let home = cluster.primary_of(&stored);
+    for to in [(home + 1) % 3, home] {
+        cluster.migrate(&stored, to);
+    }
     listens_at_the_primary(&cluster, "it listens again", &stored).await;
     guard.release().await.expect("released");
     let next = waiting.await.expect("no panic").expect("acquired");

@@ -3,15 +3,14 @@
 use std::net::{Ipv4Addr, TcpListener};
 use std::time::{Duration, Instant};
 
-use leasehold_api::ConnectError;
-use leasehold_api::{BackendError, ClockId, Notification, Wait};
+use leasehold_api::{BackendError, ClockId, ConnectError, Notification, Wait};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use super::requests::renew;
 use super::subscription::next;
 use super::support::{
-    Backend, Constructor, LATE, acquire, admin, key, mutex, operation, release, session, soon,
+    Backend, Constructor, LATE, acquire, connection, key, mutex, operation, release, session, soon,
 };
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
@@ -35,22 +34,11 @@ pub(crate) async fn failure_with(url: &str, options: Options) -> (ConnectError, 
 async fn unsupported_url_is_refused_before_any_io() {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let address = listener.local_addr().expect("bound");
-    for (scheme, reason) in [
-        ("redis+sentinel", "write redis-sentinel://"),
-        ("redis-sentinel", "it names no service"),
-        ("redis+cluster", "write redis-cluster://"),
-        ("http", "the scheme http:// is unknown"),
-        ("nonsense", "the scheme nonsense:// is unknown"),
-        ("", "it has no scheme; write redis://"),
-    ] {
-        let url = format!("{scheme}://me:swordfish@{address}");
-        let url = url.trim_start_matches("://");
-        let (error, _) = failure(url, LATE).await;
-        assert!(matches!(error, ConnectError::Invalid(_)), "{url}: {error}");
-        let text = format!("{error} {error:?}");
-        assert!(text.contains(reason), "{url}: {text}");
-        assert!(!text.contains("swordfish"), "{url}: {text}");
-    }
+    let (error, _) = failure(&format!("http://me:swordfish@{address}"), LATE).await;
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error}");
+    let text = format!("{error} {error:?}");
+    assert!(text.contains("the scheme http:// is unknown"), "{text}");
+    assert!(!text.contains("swordfish"), "{text}");
     listener.set_nonblocking(true).expect("a socket");
     assert!(listener.accept().is_err(), "a client connected");
 }
@@ -76,8 +64,9 @@ async fn url_selects_socket_user_and_database() {
         let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
         let request = mutex(&key("k"), operation(session(1), 1), soon(&backend).await);
         acquire(&backend, &request).await.expect("an answer");
-        let keys = admin(&admin_url(database), &["DBSIZE"]).await;
-        assert_eq!(keys, "int(1)", "{url}");
+        let mut admin = connection(&admin_url(database)).await;
+        let keys: redis::RedisResult<u32> = redis::cmd("DBSIZE").query_async(&mut admin).await;
+        assert_eq!(keys, Ok(1), "{url}");
     }
 }
 
@@ -91,7 +80,7 @@ async fn connect_waits_for_a_server_that_starts() {
     // Longer than one attempt.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!connecting.is_finished(), "it did not try again");
-    tokio::task::block_in_place(|| server.start_again());
+    server.start_again();
     let backend = connecting.await.expect("no panic").expect("connected");
     backend.hello().await.expect("an answer");
 }
@@ -150,24 +139,16 @@ async fn connect_error_says_the_cause_once() {
     let hangs_up = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
     let closing = hangs_up.local_addr().expect("bound").to_string();
     std::thread::spawn(move || while hangs_up.accept().is_ok() {});
-    for (url, address, cause) in [
+    for (scheme, address, cause) in [
+        ("redis://me:swordfish@", &*gone, "connection refused"),
+        ("redis://", &closing, "the server closed the connection"),
         (
-            format!("redis://me:swordfish@{gone}"),
-            &*gone,
-            "connection refused",
-        ),
-        (
-            format!("redis://{closing}"),
-            &closing,
-            "the server closed the connection",
-        ),
-        (
-            "redis+unix:///nowhere/redis.sock".into(),
+            "redis+unix://",
             "/nowhere/redis.sock",
             "there is no such socket",
         ),
     ] {
-        let (error, _) = failure(&url, LIMIT).await;
+        let (error, _) = failure(&format!("{scheme}{address}"), LIMIT).await;
         let text = format!("unavailable: cannot connect to {address}: {cause}");
         assert_eq!(error.to_string(), text);
         assert!(!format!("{error:?}").contains("swordfish"), "{error:?}");
@@ -234,16 +215,15 @@ async fn server_without_run_id_is_used() {
         let key = key("without");
         let request = mutex(&key, operation, soon(&backend).await);
         let acquired = acquire(&backend, &request).await.expect("an answer");
-        assert_eq!(acquired.stamp.clock, clock, "{}", constructor.name);
+        assert_eq!(acquired.stamp.clock, clock);
         let renewed = renew(&backend, &key, operation, LONG).await;
         let renewed = renewed.expect("an answer");
-        assert_eq!(renewed.stamp.clock, clock, "{}", constructor.name);
-        let released = release(&backend, &key, operation).await;
-        released.expect("an answer");
+        assert_eq!(renewed.stamp.clock, clock);
+        release(&backend, &key, operation).await.expect("an answer");
         if constructor.push {
             // Another client can't tell which server has executed the release.
             let told = clock_of_a_grant(&backend, &backend, sequence).await;
-            assert_ne!(told, clock, "{}", constructor.name);
+            assert_ne!(told, clock);
         }
     }
 }
@@ -257,7 +237,7 @@ async fn message_names_the_clock_unless_the_connection_is_the_users() {
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
         let told = clock_of_a_grant(&listener, &backend, sequence).await;
-        assert_eq!(told == clock, constructor.push, "{}", constructor.name);
+        assert_eq!(told == clock, constructor.push);
     }
 }
 
@@ -267,13 +247,11 @@ async fn clock_of_a_grant(listener: &Backend, backend: &Backend, sequence: u64) 
     let (key, holder) = (key("granted"), operation(session(1), sequence + 100));
     let before = soon(backend).await;
     let waiter = mutex(&key, operation(session(2), sequence), before).with_wait(Wait::new(true));
-    for request in [mutex(&key, holder, before), waiter.clone()] {
-        let answer = acquire(backend, &request).await;
-        answer.expect("an answer");
+    for request in [&mutex(&key, holder, before), &waiter] {
+        acquire(backend, request).await.expect("an answer");
     }
     for operation in [holder, waiter.operation] {
-        let answer = release(backend, &key, operation).await;
-        answer.expect("an answer");
+        release(backend, &key, operation).await.expect("an answer");
     }
     match next(&mut stream).await {
         Notification::Granted { stamp, .. } => stamp.clock,

@@ -4,12 +4,12 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::{FencingToken, LockClient, MutexGuard};
+use leasehold_api::{LockClient, MutexGuard};
 use leasehold_test_servers::{FaultProxy, RedisServer};
 use tokio::task::JoinHandle;
 
-use super::replicas::replicate;
-use super::support::{Constructor, admin, eventually};
+use super::replicas::{fail_over, replicate};
+use super::support::{Claim, assert_exclusive, client, eventually};
 
 const KEY: &str = "failed over";
 /// The variable with the number of failovers.
@@ -20,14 +20,6 @@ const WORK: Duration = Duration::from_millis(100);
 /// The time limit of a round on a busy machine.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Work under a guard, as long as the guard was valid.
-#[derive(Clone, Copy, Debug)]
-struct Held {
-    from: Instant,
-    until: Instant,
-    token: FencingToken,
-}
-
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn graceful_failover_gives_no_token_twice() {
     let rounds = std::env::var(ROUNDS).map_or(3, |rounds| rounds.parse().expect("a number"));
@@ -35,11 +27,8 @@ async fn graceful_failover_gives_no_token_twice() {
     let proxy = FaultProxy::start(first.address()).await;
     let (mut primary, mut replica) = (&first, &second);
     replicate(primary, replica).await;
-    let mut clients = Vec::new();
-    for _ in 0..3 {
-        let backend = Constructor::URL.open(&proxy.url()).await;
-        clients.push(LockClient::new(backend));
-    }
+    let url = proxy.url();
+    let clients = [client(&url).await, client(&url).await, client(&url).await];
     let mut all = Vec::new();
     for round in 1..=rounds {
         let held = fail_over_while_they_wait(&clients, &proxy, primary, replica).await;
@@ -47,11 +36,7 @@ async fn graceful_failover_gives_no_token_twice() {
         all.extend(held);
         (primary, replica) = (replica, primary);
     }
-    all.sort_by_key(|held| held.from);
-    for pair in all.windows(2) {
-        assert!(pair[0].token < pair[1].token, "{pair:?}");
-        assert!(pair[0].until <= pair[1].from, "two valid guards: {pair:?}");
-    }
+    assert_exclusive(all);
 }
 
 /// One client holds the lock while the others wait, and releases it right after a failover. Returns
@@ -61,7 +46,7 @@ async fn fail_over_while_they_wait(
     proxy: &FaultProxy,
     primary: &RedisServer,
     replica: &RedisServer,
-) -> Vec<Held> {
+) -> Vec<Claim> {
     let (holder, waiters) = clients.split_first().expect("clients");
     let guard = lock(holder).await;
     let (from, token) = (Instant::now(), guard.fencing_token());
@@ -75,29 +60,24 @@ async fn fail_over_while_they_wait(
         .await;
     }
     eventually("the waiters listen at the primary", async || {
-        let channels = admin(&primary.url(), &["PUBSUB", "CHANNELS", "*"]).await;
+        let channels = primary.run(&["PUBSUB", "CHANNELS", "*"]);
         channels.matches("leasehold:").count() >= waiters.len()
     })
     .await;
     // The next poll says so.
     tokio::time::sleep(Duration::from_millis(1_200)).await;
-    let port = replica.port().to_string();
-    admin(&primary.url(), &["FAILOVER", "TO", "127.0.0.1", &port]).await;
-    eventually("the replica is the primary", async || {
-        admin(&replica.url(), &["ROLE"]).await.contains("master")
-    })
-    .await;
+    fail_over(primary, replica).await;
     proxy.lead_to(replica.address());
     let until = Instant::now();
     assert!(guard.is_valid());
     guard.release().await.expect("released");
-    let mut all = vec![Held { from, until, token }];
+    let mut all = vec![Claim { from, until, token }];
     for waiter in waiting {
         let held = tokio::time::timeout(LIMIT, waiter).await;
         all.push(held.expect("everybody gets the lock").expect("no panic"));
     }
     eventually("the old primary follows the new one", async || {
-        let answer = admin(&replica.url(), &["INFO", "replication"]).await;
+        let answer = replica.run(&["INFO", "replication"]);
         answer.contains("state=online")
     })
     .await;
@@ -111,7 +91,7 @@ async fn lock(client: &LockClient) -> MutexGuard {
 }
 
 /// Works under the lock once the client gets it.
-fn wait(client: LockClient) -> JoinHandle<Held> {
+fn wait(client: LockClient) -> JoinHandle<Claim> {
     tokio::spawn(async move {
         let guard = lock(&client).await;
         let (from, token) = (Instant::now(), guard.fencing_token());
@@ -120,6 +100,6 @@ fn wait(client: LockClient) -> JoinHandle<Held> {
         }
         let until = Instant::now();
         let _ = guard.release().await;
-        Held { from, until, token }
+        Claim { from, until, token }
     })
 }

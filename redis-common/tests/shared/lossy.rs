@@ -6,7 +6,6 @@ use std::sync::Arc;
 use leasehold_api::{AcquireReply, Convert, ForceRelease, Key, Poll, bounds};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{FaultProxy, RedisCluster, RedisServer, Request};
-use tokio::task::block_in_place;
 
 use super::faults::Setup;
 use super::requests::{
@@ -21,10 +20,10 @@ enum Servers {
 
 impl Servers {
     fn start() -> Self {
-        block_in_place(|| match ON_CLUSTER {
+        match ON_CLUSTER {
             false => Self::Single(Box::new(RedisServer::start())),
             true => Self::Cluster(RedisCluster::start_without_replicas()),
-        })
+        }
     }
 
     /// Starts a proxy in front of each server. Returns the one of the server that has the key, the others,
@@ -41,14 +40,14 @@ impl Servers {
         let addresses: Vec<_> = proxies.iter().map(FaultProxy::address).collect();
         let (node, url) = match self {
             Self::Single(_) => (0, proxies[0].url()),
-            Self::Cluster(cluster) => block_in_place(|| {
+            Self::Cluster(cluster) => {
                 cluster.announce(&addresses);
                 let stored = format!("{}{{{key}}}", bounds::DEFAULT_KEY_PREFIX);
                 (
                     cluster.primary_of(&stored),
                     RedisCluster::url_at(&addresses),
                 )
-            }),
+            }
         };
         (proxies.remove(node), proxies, url)
     }

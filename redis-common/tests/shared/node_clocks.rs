@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold_api::{LockClient, MutexGuard, Outcome};
 use leasehold_test_servers::{RedisCluster, ServerOptions, SteppedClock};
-use tokio::task::block_in_place;
 
 use super::cluster::{client, lock, stored};
 use super::events;
@@ -32,7 +31,7 @@ async fn try_lock(locks: &LockClient, name: &str) -> Outcome<MutexGuard> {
 async fn key_that_moves_to_a_node_whose_clock_is_ahead_is_free_too_early() {
     events::record();
     let clock = SteppedClock::new();
-    let cluster = block_in_place(|| cluster(&clock));
+    let cluster = cluster(&clock);
     let (a, b) = (client(&cluster).await, client(&cluster).await);
     let names = (0..).map(|number| format!("lock {number}"));
     let mut on_first = names.filter(|name| cluster.primary_of(&stored(name)) == 0);
@@ -41,12 +40,7 @@ async fn key_that_moves_to_a_node_whose_clock_is_ahead_is_free_too_early() {
     let first = try_lock(&a, &name).await.into_guard().expect("free");
     let _seen = try_lock(&b, &other).await.into_guard().expect("free");
     assert!(!try_lock(&b, &name).await.is_acquired());
-    block_in_place(|| {
-        let key = stored(&name);
-        cluster.begin_migration(&key, 2);
-        cluster.move_key(&key, 2);
-        cluster.end_migration(&key, 2);
-    });
+    cluster.migrate(&stored(&name), 2);
     let second = try_lock(&b, &name).await.into_guard().expect("it expired");
     assert!(first.is_valid() && second.is_valid(), "two holders");
     assert!(

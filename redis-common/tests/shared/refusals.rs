@@ -1,33 +1,43 @@
 //! Errors of the server: transient, permanent, or a foreign value. "Not executed" is reported only
 //! if it is certain.
 
-use std::future::poll_fn;
-use std::pin::pin;
 use std::slice::from_ref;
-use std::task::Poll;
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, BackendError, Key, ReleaseReply, RenewReply, SessionId};
+use futures_util::FutureExt as _;
+use leasehold_api::{
+    AcquireReply, BackendError, FencingToken, Key, ReleaseReply, RenewReply, SessionId,
+};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::requests::{LEASE, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, admin, connect, eventually, key, mutex, operation, release,
-    session, soon, time_to_success,
+    Backend, RECOVERY, acquire, connect, eventually, key, mutex, operation, recovers_within,
+    release, session, soon, url_with_rights,
 };
 use crate::constructors::CONSTRUCTORS;
 
 /// A script that keeps the server busy for half a second or more.
 const BUSY: &str = "for _ = 1, 5e7 do end";
 
-async fn try_acquire(backend: &Backend, key: &Key, sequence: u64) -> Result<(), BackendError> {
+async fn try_acquire(
+    backend: &Backend,
+    key: &Key,
+    sequence: u64,
+) -> Result<FencingToken, BackendError> {
     let before = soon(backend).await;
     let request = mutex(key, operation(session(1), sequence), before);
     match acquire(backend, &request).await?.reply {
-        AcquireReply::Acquired(_) => Ok(()),
+        AcquireReply::Acquired(acquired) => Ok(acquired.token),
         other => panic!("{other:?}"),
     }
+}
+
+fn expect_unavailable(error: &BackendError, code: &str) {
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains(code), "{error}");
 }
 
 async fn expect_release(backend: &Backend, key: &Key, sequence: u64) {
@@ -42,123 +52,83 @@ async fn flushed_scripts_are_sent_again() {
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
         for _ in 0..3 {
-            admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+            server.run(&["SCRIPT", "FLUSH"]);
             try_acquire(&backend, &key("forgotten"), sequence)
                 .await
                 .expect("acquired");
         }
-        admin(&server.url(), &["SCRIPT", "FLUSH"]).await;
+        server.run(&["SCRIPT", "FLUSH"]);
         expect_release(&backend, &key("forgotten"), sequence).await;
-    }
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn foreign_value_is_untouched() {
-    let server = RedisServer::start();
-    let url = server.url();
-    admin(&url, &["RPUSH", "leasehold:{foreign}", "mine"]).await;
-    for constructor in &CONSTRUCTORS {
-        let backend = constructor.open(&url).await;
-        let error = try_acquire(&backend, &key("foreign"), 1).await;
-        match error {
-            Err(BackendError::ForeignValue { found, .. }) => {
-                assert!(found.contains("list"), "{found}");
-            }
-            other => panic!("{}: {other:?}", constructor.name),
-        }
-        let value = admin(&url, &["LRANGE", "leasehold:{foreign}", "0", "-1"]).await;
-        assert!(value.contains("mine"), "{value}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn full_server_refuses_new_holds_and_serves_old_ones() {
     let server = RedisServer::start();
-    let url = server.url();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
-        let backend = constructor.open(&url).await;
+        let backend = constructor.open(&server.url()).await;
         try_acquire(&backend, &key("held"), sequence)
             .await
             .expect("acquired");
-        admin(&url, &["CONFIG", "SET", "maxmemory", "1"]).await;
+        server.run(&["CONFIG", "SET", "maxmemory", "1"]);
         let error = try_acquire(&backend, &key("more"), sequence + 100).await;
         let error = error.expect_err("out of memory");
-        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-        assert!(error.to_string().contains("OOM"), "{error}");
+        expect_unavailable(&error, "OOM");
         let held = operation(session(1), sequence);
         let renewed = renew(&backend, &key("held"), held, LEASE).await;
         let reply = renewed.expect("an answer").reply;
         assert!(matches!(reply, RenewReply::Renewed { .. }), "{reply:?}");
         expect_release(&backend, &key("held"), sequence).await;
-        admin(&url, &["CONFIG", "SET", "maxmemory", "0"]).await;
+        server.run(&["CONFIG", "SET", "maxmemory", "0"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn flushed_keys_are_lost_at_the_next_renewal() {
     let server = RedisServer::start();
-    let url = server.url();
-    for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
-        let backend = constructor.open(&url).await;
-        let held = mutex(
-            &key(&format!("flushed {sequence}")),
-            operation(session(1), sequence),
-            soon(&backend).await,
-        );
-        let token = |reply: AcquireReply| match reply {
-            AcquireReply::Acquired(acquired) => acquired.token,
-            other => panic!("not acquired: {other:?}"),
-        };
-        let acquired = acquire(&backend, &held).await;
-        let before = token(acquired.expect("an answer").reply);
-        admin(&url, &["FLUSHALL"]).await;
-        let renewed = renew(&backend, &held.key, held.operation, LEASE).await;
+    for constructor in &CONSTRUCTORS {
+        let backend = constructor.open(&server.url()).await;
+        let key = key(constructor.name);
+        let before = try_acquire(&backend, &key, 1).await.expect("acquired");
+        server.run(&["FLUSHALL"]);
+        let renewed = renew(&backend, &key, operation(session(1), 1), LEASE).await;
         let reply = renewed.expect("an answer").reply;
         assert!(matches!(reply, RenewReply::Lost(_)), "{reply:?}");
-        let next = mutex(
-            &held.key,
-            operation(session(2), sequence),
-            soon(&backend).await,
-        );
-        let acquired = acquire(&backend, &next).await;
-        let after = token(acquired.expect("an answer").reply);
-        assert!(after > before, "{}: {before} {after}", constructor.name);
+        let after = try_acquire(&backend, &key, 2).await.expect("acquired");
+        assert!(after > before, "{before} {after}");
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_is_unavailable_until_it_is_promoted() {
     let server = RedisServer::start();
-    let url = server.url();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
-        let backend = constructor.open(&url).await;
+        let backend = constructor.open(&server.url()).await;
         try_acquire(&backend, &key("replica"), sequence)
             .await
             .expect("acquired");
         expect_release(&backend, &key("replica"), sequence).await;
-        admin(&url, &["REPLICAOF", "127.0.0.1", "1"]).await;
+        server.run(&["REPLICAOF", "127.0.0.1", "1"]);
         let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
         let error = error.expect_err("read-only");
-        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-        assert!(error.to_string().contains("READONLY"), "{error}");
-        admin(&url, &["REPLICAOF", "NO", "ONE"]).await;
+        expect_unavailable(&error, "READONLY");
+        server.run(&["REPLICAOF", "NO", "ONE"]);
     }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_server_is_unavailable() {
-    let server = RedisServer::start();
-    let url = server.url();
-    admin(&url, &["CONFIG", "SET", "lua-time-limit", "20"]).await;
+    let server = Arc::new(RedisServer::start());
+    server.run(&["CONFIG", "SET", "lua-time-limit", "20"]);
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
-        let backend = constructor.open(&url).await;
+        let backend = constructor.open(&server.url()).await;
         let request = mutex(
             &key("busy"),
             operation(session(1), sequence),
             soon(&backend).await,
         );
-        let busy = url.clone();
-        let busy = tokio::spawn(async move { admin(&busy, &["EVAL", BUSY, "0"]).await });
+        let busy = Arc::clone(&server);
+        let busy = tokio::task::spawn_blocking(move || busy.run(&["EVAL", BUSY, "0"]));
         let error = loop {
             // Until the server is busy, the same request is acquired again.
             match acquire(&backend, &request).await {
@@ -166,8 +136,7 @@ async fn busy_server_is_unavailable() {
                 Err(error) => break error,
             }
         };
-        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-        assert!(error.to_string().contains("BUSY"), "{error}");
+        expect_unavailable(&error, "BUSY");
         busy.await.expect("it ends");
         acquire(&backend, &request).await.expect("an answer");
         expect_release(&backend, &key("busy"), sequence).await;
@@ -177,27 +146,17 @@ async fn busy_server_is_unavailable() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn missing_rights_are_named() {
     let server = RedisServer::start();
-    let url = format!("redis://locker:pw@{}", server.address());
     for (rights, missing) in [
         (&["~*", "&*", "+@all", "-evalsha"][..], "+evalsha"),
         (&["~other:*", "&*", "+@all"][..], "~leasehold:*"),
     ] {
-        let user = ["ACL", "SETUSER", "locker", "reset", "on", ">pw"];
-        admin(&server.url(), &[&user[..], rights].concat()).await;
+        let url = url_with_rights(&server, rights);
         for constructor in &CONSTRUCTORS {
             let backend = constructor.open_with(&url, scripts_alone()).await;
             let error = try_acquire(&backend, &key("forbidden"), 1).await;
             let error = error.expect_err("forbidden");
-            assert!(
-                matches!(error, BackendError::Rejected { .. }),
-                "{}: {error}",
-                constructor.name
-            );
-            assert!(
-                error.to_string().contains(missing),
-                "{}: {error}",
-                constructor.name
-            );
+            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+            assert!(error.to_string().contains(missing), "{error}");
         }
     }
 }
@@ -229,7 +188,7 @@ async fn secrets_are_in_no_error() {
             below = error.source();
         }
         assert!(text.contains("unknown command"), "{text}");
-        assert!(!text.contains("Secret"), "{}: {text}", constructor.name);
+        assert!(!text.contains("Secret"), "{text}");
     }
 }
 
@@ -244,19 +203,14 @@ async fn call_dropped_during_an_outage_is_not_sent_later() {
         server.kill();
         for sequence in 1..=50 {
             let request = mutex(&key, operation(session(1), sequence), before);
-            let mut call = pin!(backend.acquire(from_ref(&request)));
-            poll_fn(|context| {
-                let _ = call.as_mut().poll(context);
-                Poll::Ready(())
-            })
-            .await;
+            let _ = backend.acquire(from_ref(&request)).now_or_never();
         }
-        tokio::task::block_in_place(|| server.start_again());
-        time_to_success(&backend, RECOVERY * 5).await;
+        server.start_again();
+        recovers_within(RECOVERY * 5, &backend).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
         let direct = connect(&server.url()).await.expect("connected");
         let seen = direct.inspect(&key).await.expect("an answer").reply;
-        assert_eq!(seen.holder_count, 0, "{}", constructor.name);
+        assert_eq!(seen.holder_count, 0);
     }
 }
 
@@ -285,29 +239,21 @@ async fn release_cleans_up_after_dropped_calls() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_callers_share_one_attempt_to_connect() {
     let mut server = RedisServer::start();
-    let url = server.url();
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
-        let backend = constructor.open(&url).await;
+        let backend = constructor.open(&server.url()).await;
         server.kill();
         let calls = (0..64).map(|_| {
             let backend = backend.clone();
-            tokio::spawn(async move { time_to_success(&backend, RECOVERY * 5).await })
+            tokio::spawn(async move { recovers_within(RECOVERY * 5, &backend).await })
         });
         let calls: Vec<_> = calls.collect();
         tokio::time::sleep(Duration::from_millis(200)).await;
-        tokio::task::block_in_place(|| server.start_again());
+        server.start_again();
         for call in calls {
             call.await.expect("each succeeds");
         }
         // Includes the connections of the server's start, of the backend, and of this query.
-        let stats = admin(&url, &["INFO", "stats"]).await;
-        let (_, count) = stats
-            .split_once("total_connections_received:")
-            .expect("it is counted");
-        let digits = count
-            .find(|c: char| !c.is_ascii_digit())
-            .expect("more lines");
-        let count: u32 = count[..digits].parse().expect("a number");
-        assert!(count < 12, "{}: {count} connections", constructor.name);
+        let count = server.accepted_connections();
+        assert!(count < 12, "{count} connections");
     }
 }

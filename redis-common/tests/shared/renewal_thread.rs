@@ -3,13 +3,14 @@
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use leasehold_api::{LockClient, MutexGuard, Outcome, ServerTime, bounds};
+use leasehold_api::{LockClient, MutexGuard, ServerTime, bounds};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{FaultProxy, RedisServer};
-use tokio::runtime::{Builder, Runtime};
+use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
-use super::support::{Backend, admin, connect, eventually, key};
+use super::runtimes::{WORKERS, runtime};
+use super::support::{Backend, connect, eventually};
 use crate::constructors::CONSTRUCTORS;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -17,21 +18,12 @@ const LEASE: Duration = Duration::from_secs(2);
 const BLOCKED_LEASE: Duration = Duration::from_secs(3);
 /// How late a renewal or the report of a loss may be.
 const LATE: Duration = Duration::from_millis(200);
-const WORKERS: usize = 2;
 const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn blocked_runtime_keeps_its_locks() {
     let server = RedisServer::start();
-    let user = Builder::new_multi_thread()
-        .worker_threads(WORKERS)
-        .enable_all()
-        .build()
-        .expect("a runtime");
-    let observer = Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .expect("a runtime");
+    let (user, observer) = (runtime(), runtime());
     let held = user.block_on(hold_one_each(&server));
 
     let blocked = block(&user, Duration::from_secs(10));
@@ -39,16 +31,17 @@ fn blocked_runtime_keeps_its_locks() {
         .block_on(connect(&server.url()))
         .expect("connected");
     let seen = observer.block_on(watch(&direct, &held, Duration::from_secs(9)));
-    for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&seen.renewals) {
+    for ((_, guard), renewals) in held.iter().zip(&seen.renewals) {
+        let name = guard.key();
         let gaps = renewals
             .windows(2)
             .map(|pair| pair[1].saturating_since(pair[0]));
         let longest = gaps.max().expect("several renewals");
         println!(
-            "{name}: {} renewals, {longest:?} apart at most",
-            renewals.len()
+            "{name}: {} renewals, {longest:?} apart at most; the machine stalled for {:?}",
+            renewals.len(),
+            seen.machine_late
         );
-        println!("the machine stalled for {:?}", seen.machine_late);
         let interval = BLOCKED_LEASE / bounds::RENEWALS_PER_LEASE;
         assert!(
             longest <= interval + LATE + seen.machine_late,
@@ -62,7 +55,8 @@ fn blocked_runtime_keeps_its_locks() {
     // Renewals fail from here on. The loss is reported in time too.
     server.pause();
     let blocked = block(&user, BLOCKED_LEASE + Duration::from_secs(1));
-    for LockedClient { name, guard, .. } in &held {
+    for (_, guard) in &held {
+        let name = guard.key();
         let (began, valid_for) = (Instant::now(), guard.valid_for());
         let loss = observer.block_on(guard.lost());
         let late = began.elapsed().saturating_sub(valid_for);
@@ -73,30 +67,21 @@ fn blocked_runtime_keeps_its_locks() {
     wait_for(blocked, &observer);
     server.resume();
     user.block_on(async {
-        for LockedClient { locks, guard, .. } in held {
+        for (locks, guard) in held {
             drop(guard);
             locks.shutdown().await.expect("shut down");
         }
     });
 }
 
-struct LockedClient {
-    name: &'static str,
-    locks: LockClient,
-    guard: MutexGuard,
-}
-
-async fn hold_one_each(server: &RedisServer) -> Vec<LockedClient> {
+/// A client for each constructor, with the lock of this name.
+async fn hold_one_each(server: &RedisServer) -> Vec<(LockClient, MutexGuard)> {
     let mut all = Vec::new();
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&server.url()).await);
         let mutex = locks.mutex(constructor.name).expect("a good key");
         let guard = mutex.lease(BLOCKED_LEASE).lock().await.expect("acquired");
-        all.push(LockedClient {
-            name: constructor.name,
-            locks,
-            guard,
-        });
+        all.push((locks, guard));
     }
     all
 }
@@ -130,20 +115,22 @@ struct Observations {
 }
 
 /// Polls the server and records each change of a hold's expiry.
-async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Observations {
+async fn watch(
+    direct: &Backend,
+    held: &[(LockClient, MutexGuard)],
+    time: Duration,
+) -> Observations {
     let mut renewals: Vec<Vec<ServerTime>> = held.iter().map(|_| Vec::new()).collect();
     let mut machine_late = Duration::ZERO;
     let began = Instant::now();
     while began.elapsed() < time {
-        for (LockedClient { name, guard, .. }, renewals) in held.iter().zip(&mut renewals) {
-            let seen = direct.inspect(&key(name)).await.expect("an answer");
-            assert_eq!(seen.reply.holder_count, 1, "{name}");
+        for ((_, guard), renewals) in held.iter().zip(&mut renewals) {
+            let seen = direct.inspect(guard.key()).await.expect("an answer");
+            assert_eq!(seen.reply.holder_count, 1, "{}", guard.key());
             assert_eq!(seen.reply.holders[0].token, guard.fencing_token());
             // A renewal sets the expiry to its own time plus the lease.
-            let end = seen
-                .stamp
-                .at
-                .saturating_add(seen.reply.holders[0].remaining);
+            let remaining = seen.reply.holders[0].remaining;
+            let end = seen.stamp.at.saturating_add(remaining);
             if renewals.last() != Some(&end) {
                 renewals.push(end);
             }
@@ -158,6 +145,13 @@ async fn watch(direct: &Backend, held: &[LockedClient], time: Duration) -> Obser
     }
 }
 
+/// Acquires a free lock.
+async fn hold(locks: &LockClient, key: &str, lease: Duration) -> MutexGuard {
+    let mutex = locks.mutex(key).expect("a good key").lease(lease);
+    let tried = mutex.try_lock().await.expect("an answer");
+    tried.into_guard().expect("it is free")
+}
+
 /// With a short lease, each renewal may have less time than it takes to notice a dead connection.
 /// Several renewals together notice it.
 #[tokio::test]
@@ -166,14 +160,11 @@ async fn lock_survives_a_dead_renewal_connection() {
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&proxy.url()).await);
-        let mutex = locks.mutex("stranded").expect("a good key").lease(LEASE);
-        let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
-            panic!("{}: not acquired", constructor.name);
-        };
+        let guard = hold(&locks, "stranded", LEASE).await;
         tokio::time::sleep(LEASE).await;
         proxy.strand_connections();
         tokio::time::sleep(LEASE * 2).await;
-        assert!(guard.is_valid(), "{}", constructor.name);
+        assert!(guard.is_valid());
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
@@ -183,20 +174,18 @@ async fn lock_survives_a_dead_renewal_connection() {
 #[tokio::test]
 async fn acquire_prepares_the_first_renewal() {
     let server = RedisServer::start();
-    let url = server.url();
     let protocol = Protocol::new(bounds::DEFAULT_KEY_PREFIX, ScriptSettings::default());
     let renewal = protocol.expect("a good prefix").renew(&[]);
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
-        admin(&url, &["SCRIPT", "FLUSH"]).await;
-        let backend = constructor.open(&url).await;
+        server.run(&["SCRIPT", "FLUSH"]);
+        let backend = constructor.open(&server.url()).await;
         backend.hello().await.expect("connected");
-        let before = connections(&url).await;
+        let before = connections(&server);
         let locks = LockClient::new(backend);
-        let mutex = locks.mutex("ready").expect("a good key");
-        let guard = mutex.lock().await.expect("acquired");
+        let guard = hold(&locks, "ready", bounds::DEFAULT_LEASE).await;
         eventually("it is connected and the script is loaded", async || {
-            let known = admin(&url, &["SCRIPT", "EXISTS", renewal.script.sha1()]).await;
-            known.contains('1') && connections(&url).await > before
+            let known = server.run(&["SCRIPT", "EXISTS", renewal.script.sha1()]);
+            known.contains('1') && connections(&server) > before
         })
         .await;
         guard.release().await.expect("released");
@@ -210,21 +199,18 @@ async fn command_connection_renews_if_a_second_one_is_refused() {
         let server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
         backend.hello().await.expect("connected");
-        admin(&server.url(), &["CONFIG", "SET", "maxclients", "1"]).await;
+        server.run(&["CONFIG", "SET", "maxclients", "1"]);
         let locks = LockClient::new(backend);
-        let mutex = locks.mutex("alone").expect("a good key").lease(LEASE);
-        let Outcome::Acquired(guard) = mutex.try_lock().await.expect("an answer") else {
-            panic!("{}: not acquired", constructor.name);
-        };
+        let guard = hold(&locks, "alone", LEASE).await;
         tokio::time::sleep(LEASE * 3).await;
-        assert!(guard.is_valid(), "{}", constructor.name);
+        assert!(guard.is_valid());
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
 }
 
 /// The number of connections for commands.
-async fn connections(url: &str) -> usize {
-    let listed = admin(url, &["CLIENT", "LIST", "TYPE", "normal"]).await;
+fn connections(server: &RedisServer) -> usize {
+    let listed = server.run(&["CLIENT", "LIST", "TYPE", "normal"]);
     listed.matches(" addr=").count()
 }

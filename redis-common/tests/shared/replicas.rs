@@ -8,7 +8,7 @@ use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 
 use super::support::{
-    Constructor, acquire, admin, connect, eventually, key, mutex, operation, session, soon,
+    Constructor, acquire, client, eventually, key, mutex, operation, session, soon,
 };
 use crate::client::connect_with;
 
@@ -19,24 +19,22 @@ const FOR_A_WHILE: Duration = Duration::from_secs(2);
 /// Makes the second server a replica of the first, with all its data.
 pub(super) async fn replicate(primary: &RedisServer, replica: &RedisServer) {
     let port = primary.port().to_string();
-    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    replica.run(&["REPLICAOF", "127.0.0.1", &port]);
     eventually("the replica has everything", async || {
-        let answer = admin(&primary.url(), &["INFO", "replication"]).await;
+        let answer = primary.run(&["INFO", "replication"]);
         answer.contains("state=online")
     })
     .await;
 }
 
-/// Ends the replication. The server stays a replica, and keeps what it has.
-async fn break_link(replica: &RedisServer) {
-    admin(&replica.url(), &["REPLICAOF", "127.0.0.1", "1"]).await;
-}
-
-/// A client that connects through an address, with these checks of the server.
-async fn through(address: &FaultProxy, checks: ServerChecks) -> LockClient {
-    let options = Options::new().server_checks(checks);
-    let backend = connect_with(&address.url(), options).await;
-    LockClient::new(backend.expect("connected"))
+/// Makes the replica the primary, and the primary its replica, without a lost write.
+pub(super) async fn fail_over(primary: &RedisServer, replica: &RedisServer) {
+    let port = replica.port().to_string();
+    primary.run(&["FAILOVER", "TO", "127.0.0.1", &port]);
+    eventually("the replica is the primary", async || {
+        replica.run(&["ROLE"]).contains("master")
+    })
+    .await;
 }
 
 /// A writer became a reader, and there is another reader. A replica that has seen neither answers that the
@@ -45,15 +43,18 @@ async fn upgrade_at_a_replica(checks: ServerChecks) {
     let (primary, replica) = (RedisServer::start(), RedisServer::start());
     replicate(&primary, &replica).await;
     let address = FaultProxy::start(primary.address()).await;
-    let ours = through(&address, checks).await;
-    let others = LockClient::new(connect(&primary.url()).await.expect("connected"));
+    let options = Options::new().server_checks(checks);
+    let ours = Constructor::URL.open_with(&address.url(), options).await;
+    let ours = LockClient::new(ours);
+    let others = client(&primary.url()).await;
     let writer = ours.rw_lock(KEY).expect("a good key").write().await;
     let writer = writer.expect("a free lock");
     eventually("the replica knows the writer", async || {
-        admin(&primary.url(), &["WAIT", "1", "1000"]).await == "int(1)"
+        primary.run(&["WAIT", "1", "1000"]) == "1"
     })
     .await;
-    break_link(&replica).await;
+    // It stays a replica, and keeps what it has.
+    replica.run(&["REPLICAOF", "127.0.0.1", "1"]);
     let reader = writer.downgrade().await.expect("a reader");
     let lock = others.rw_lock(KEY).expect("a good key");
     let other: ReadGuard = lock.read().await.expect("another reader");
@@ -117,12 +118,7 @@ async fn connections_leave_a_replica_that_takes_writes() {
         backend.hello().await.expect("a stamp"),
     );
     let _notifications = backend.listen(session(1)).await.expect("listening");
-    let port = second.port().to_string();
-    admin(&first.url(), &["FAILOVER", "TO", "127.0.0.1", &port]).await;
-    eventually("the replica is the primary", async || {
-        admin(&second.url(), &["ROLE"]).await.contains("master")
-    })
-    .await;
+    fail_over(&first, &second).await;
     address.lead_to(second.address());
     eventually("its calls go to the new primary", async || {
         let request = mutex(&key("locked"), operation(session(2), 1), before);

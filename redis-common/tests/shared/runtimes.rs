@@ -1,17 +1,14 @@
-//! Guards that outlive their runtime or client or are dropped in a panic, and releases that race or
-//! are cancelled.
+//! Guards that outlive their runtime or client or are dropped in a panic.
 
-use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use futures_util::FutureExt as _;
 use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
 use super::requests::LEASE;
-use super::support::connect;
+use super::support::client;
 
 /// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
@@ -19,17 +16,15 @@ const SHORT_LEASE: Duration = Duration::from_millis(1_500);
 const SOON: Duration = Duration::from_secs(5);
 const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-fn runtime() -> Runtime {
+/// The number of threads of a runtime.
+pub(super) const WORKERS: usize = 2;
+
+pub(super) fn runtime() -> Runtime {
     Builder::new_multi_thread()
-        .worker_threads(2)
+        .worker_threads(WORKERS)
         .enable_all()
         .build()
         .expect("a runtime")
-}
-
-async fn client(server: &RedisServer) -> LockClient {
-    let backend = connect(&server.url()).await;
-    LockClient::new(backend.expect("connected"))
 }
 
 /// Acquires a key with this lease.
@@ -49,12 +44,19 @@ impl Observer {
     fn new() -> Self {
         let server = RedisServer::start();
         let runtime = runtime();
-        let locks = runtime.block_on(client(&server));
+        let locks = runtime.block_on(client(&server.url()));
         Self {
             runtime,
             locks,
             server,
         }
+    }
+
+    /// Another runtime and its client.
+    fn user(&self) -> (Runtime, LockClient) {
+        let user = runtime();
+        let locks = user.block_on(client(&self.server.url()));
+        (user, locks)
     }
 
     /// Waits until the key is free.
@@ -73,12 +75,8 @@ impl Observer {
 #[test]
 fn guard_dropped_outside_a_runtime_releases() {
     let observer = Observer::new();
-    let user = runtime();
-    let (locks, guard) = user.block_on(async {
-        let locks = client(&observer.server).await;
-        let guard = hold(&locks, "job", LEASE).await;
-        (locks, guard)
-    });
+    let (user, locks) = observer.user();
+    let guard = user.block_on(hold(&locks, "job", LEASE));
     thread::spawn(move || drop(guard)).join().expect("no panic");
     observer.free_within("job", SOON);
     user.block_on(locks.shutdown()).expect("all is released");
@@ -87,8 +85,7 @@ fn guard_dropped_outside_a_runtime_releases() {
 #[test]
 fn panic_releases() {
     let observer = Observer::new();
-    let user = runtime();
-    let locks = user.block_on(client(&observer.server));
+    let (user, locks) = observer.user();
     let guard = user.block_on(hold(&locks, "thread", LEASE));
     let panicked = thread::spawn(move || {
         let _guard = guard;
@@ -110,8 +107,7 @@ fn panic_releases() {
 fn runtime_shuts_down_with_guards() {
     let observer = Observer::new();
     for (key, background) in [("waits", false), ("background", true)] {
-        let user = runtime();
-        let locks = user.block_on(client(&observer.server));
+        let (user, locks) = observer.user();
         let guard = user.block_on(hold(&locks, key, SHORT_LEASE));
         // During the shutdown, one task holds the lock and one waits.
         let mutex = locks.mutex(key).expect("a valid key").lease(SHORT_LEASE);
@@ -152,8 +148,7 @@ fn client_guard_and_runtime_drop_in_any_order() {
     let observer = Observer::new();
     for order in orders {
         let key = format!("{order:?}");
-        let user = runtime();
-        let locks = user.block_on(client(&observer.server));
+        let (user, locks) = observer.user();
         let guard = user.block_on(hold(&locks, &key, SHORT_LEASE));
         let (mut user, mut locks, mut guard) = (Some(user), Some(locks), Some(guard));
         for part in order {
@@ -170,8 +165,7 @@ fn client_guard_and_runtime_drop_in_any_order() {
 #[test]
 fn guard_outlives_the_shutdown_of_its_client() {
     let observer = Observer::new();
-    let user = runtime();
-    let locks = user.block_on(client(&observer.server));
+    let (user, locks) = observer.user();
     let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
     user.block_on(locks.shutdown()).expect("all is released");
     assert!(!guard.is_valid());
@@ -194,8 +188,7 @@ fn guard_outlives_the_shutdown_of_its_client() {
 #[test]
 fn calls_after_the_runtime_is_gone_fail() {
     let observer = Observer::new();
-    let user = runtime();
-    let locks = user.block_on(client(&observer.server));
+    let (user, locks) = observer.user();
     let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
     let other = locks.mutex("other").expect("a valid key");
     drop(user);
@@ -206,58 +199,4 @@ fn calls_after_the_runtime_is_gone_fail() {
         assert!(matches!(locked, Ok(Err(Error::Closed))), "{locked:?}");
     });
     observer.free_within("job", SHORT_LEASE + SOON);
-}
-
-#[test]
-fn concurrent_releases_have_the_same_outcome() {
-    let observer = Observer::new();
-    let user = runtime();
-    let locks = user.block_on(client(&observer.server));
-    for round in 0..100 {
-        let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
-        let release = |guard: Arc<MutexGuard>| async move { guard.release().await };
-        let (one, two) = (Arc::clone(&guard), Arc::clone(&guard));
-        let (one, two) = (user.spawn(release(one)), user.spawn(release(two)));
-        let (one, two) = user.block_on(async { (one.await, two.await) });
-        for released in [one, two] {
-            let released = released.expect("no panic");
-            let expected = matches!(released, Ok(0));
-            assert!(expected, "round {round}: {released:?}");
-        }
-        assert!(!guard.is_valid());
-    }
-    observer.free_within("job", SOON);
-}
-
-#[test]
-fn cancelled_release_continues() {
-    let observer = Observer::new();
-    let user = runtime();
-    let locks = user.block_on(client(&observer.server));
-    let mut cancelled = 0;
-    for round in 0..200_u64 {
-        let guard = Arc::new(user.block_on(hold(&locks, "job", LEASE)));
-        let other = Arc::clone(&guard);
-        let aborted = if round % 4 < 2 {
-            // Dropped after it was sent, and mostly before it is answered: another thread may be that fast.
-            user.block_on(async { other.release().now_or_never().is_none() })
-        } else {
-            // Dropped by another thread at some time from its start to its end.
-            let release = user.spawn(async move { other.release().await });
-            thread::sleep(Duration::from_micros(round));
-            release.abort();
-            user.block_on(release).is_err()
-        };
-        cancelled += u32::from(aborted);
-        if round % 2 == 0 {
-            // The next lock waits in the queue for this release.
-            drop(guard);
-        } else {
-            let again = user.block_on(guard.release());
-            assert!(matches!(again, Ok(0)));
-        }
-    }
-    observer.free_within("job", SOON);
-    println!("{cancelled} of 200 releases were cancelled");
-    assert!(cancelled >= 20, "only {cancelled}");
 }

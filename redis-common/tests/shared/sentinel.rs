@@ -1,20 +1,16 @@
 //! Failovers with Sentinel. Each test has a primary, two replicas and three sentinels.
-//!
-//! Commands that the tests themselves send to a server go through the `redis` crate, whichever
-//! client library the backend uses.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use leasehold_api::ConnectError;
-use leasehold_api::{BackendError, ClockId, LockBackend, LockClient, MutexGuard, Outcome, bounds};
+use leasehold_api::{BackendError, ClockId, ConnectError, LockClient, MutexGuard, Outcome, bounds};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{FaultProxy, RedisServer, SentinelServers, ServerOptions};
-use tokio::task::block_in_place;
 
+use super::events;
+use super::support::{Backend, Claim, assert_exclusive, connection, within};
 use crate::client::connect_with;
-use crate::events;
 
 /// How long a primary is silent before the sentinels act.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -24,48 +20,35 @@ const SOON: Duration = Duration::from_secs(20);
 const LONG: Duration = Duration::from_secs(60);
 
 fn start() -> SentinelServers {
-    block_in_place(|| SentinelServers::start(DOWN_AFTER))
+    SentinelServers::start(DOWN_AFTER)
 }
 
-async fn backend(url: &str) -> Arc<dyn LockBackend> {
+/// A backend that never takes a busy machine for a silent server, which it would connect to again.
+async fn patient_backend(url: &str) -> Backend {
+    let limit = bounds::MAX_CALL_TIMEOUT;
+    let options = Options::new().call_timeout(limit).connect_timeout(limit);
+    connect_with(url, options).await.expect("connected")
+}
+
+async fn backend(url: &str) -> Backend {
     // A busy machine may need longer than the default.
     let options = Options::new().connect_timeout(Duration::from_secs(1));
     let backend = connect_with(url, options).await;
     backend.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
-fn client(backend: &Arc<dyn LockBackend>, lease: Duration) -> LockClient {
+fn client(backend: &Backend, lease: Duration) -> LockClient {
     let client = LockClient::builder(Arc::clone(backend)).lease(lease);
     client.build().expect("good settings")
 }
 
 /// The server that answers.
-async fn clock(backend: &Arc<dyn LockBackend>) -> Result<ClockId, BackendError> {
+async fn clock(backend: &Backend) -> Result<ClockId, BackendError> {
     backend.hello().await.map(|stamp| stamp.clock)
 }
 
-/// Runs a command on a server.
-async fn query(url: &str, command: &[&str]) -> redis::RedisResult<redis::Value> {
-    let client = redis::Client::open(url).expect("a good URL");
-    let connection = client.get_multiplexed_async_connection().await;
-    let mut request = redis::Cmd::new();
-    request.arg(command);
-    request
-        .query_async(&mut connection.expect("connected"))
-        .await
-}
-
-/// Runs a command on a server and returns the debug output of the answer.
-async fn admin(url: &str, command: &[&str]) -> String {
-    format!("{:?}", query(url, command).await.expect("an answer"))
-}
-
 async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
-    let began = Instant::now();
-    while !check().await {
-        assert!(began.elapsed() < SOON, "too late: {what}");
-        tokio::time::sleep(Duration::from_millis(20)).await;
-    }
+    within(SOON, what, check).await;
 }
 
 async fn lock(client: &LockClient, key: &str) -> MutexGuard {
@@ -74,23 +57,6 @@ async fn lock(client: &LockClient, key: &str) -> MutexGuard {
     match outcome.expect("no permanent error, and an answer in time") {
         Outcome::Acquired(guard) => guard,
         Outcome::Contended(contention) => panic!("{key}: {contention:?}"),
-    }
-}
-
-/// The time for which a client had a valid guard, by its own clock.
-#[derive(Clone, Copy, Debug)]
-struct Claim {
-    from: Instant,
-    to: Instant,
-    token: u64,
-}
-
-/// Checks that no two claims overlap, and that tokens only grow.
-fn assert_exclusive(mut claims: Vec<Claim>) {
-    claims.sort_by_key(|claim| claim.from);
-    for pair in claims.windows(2) {
-        assert!(pair[0].to <= pair[1].from, "two holders: {pair:?}");
-        assert!(pair[0].token < pair[1].token, "tokens: {pair:?}");
     }
 }
 
@@ -103,9 +69,9 @@ async fn contend(client: LockClient, killed: Arc<OnceLock<Instant>>, rounds: u32
         after += u32::from(killed.get().is_some());
         let _ = tokio::time::timeout(Duration::from_millis(20), guard.lost()).await;
         // Work ends at the deadline at the latest.
-        let to = Instant::now().min(from + guard.valid_for().saturating_add(from.elapsed()));
-        let token = guard.fencing_token().get();
-        claims.push(Claim { from, to, token });
+        let until = Instant::now().min(from + guard.valid_for().saturating_add(from.elapsed()));
+        let token = guard.fencing_token();
+        claims.push(Claim { from, until, token });
         let _ = guard.release().await;
     }
     claims
@@ -176,18 +142,15 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     })
     .await;
     let (before, old) = (clock(&first).await.expect("an answer"), servers.primary());
-    let new = block_in_place(|| {
-        servers.wait_until_in_sync();
-        servers.fail_over()
-    });
+    servers.wait_until_in_sync();
+    let new = servers.fail_over();
     // Both sessions listen on the new primary, while the old one still runs as a primary.
-    let [old_url, new_url] = [old, new].map(|number| servers.server(number).url());
     eventually("both listen there", async || {
-        let listed = admin(&new_url, &["PUBSUB", "CHANNELS"]).await;
+        let listed = servers.server(new).run(&["PUBSUB", "CHANNELS"]);
         listed.matches("leasehold:").count() >= 2
     })
     .await;
-    let info = admin(&old_url, &["INFO", "replication"]).await;
+    let info = servers.server(old).run(&["INFO", "replication"]);
     assert!(info.contains("role:master"), "{info}");
     // Renewals go to the new primary: the lease from before the failover is over.
     tokio::time::sleep(LEASE + Duration::from_secs(1)).await;
@@ -215,11 +178,9 @@ async fn paused_primary_that_comes_back_is_left() {
     let all = [backend(&servers.url()).await, backend(&servers.url()).await];
     let held = lock(&client(&all[0], LEASE), "held").await;
     let old = servers.primary();
-    block_in_place(|| {
-        servers.wait_until_in_sync();
-        servers.server(old).pause();
-        servers.wait_for_another_primary(old);
-    });
+    servers.wait_until_in_sync();
+    servers.server(old).pause();
+    servers.wait_for_another_primary(old);
     let clients = all.each_ref().map(|backend| client(backend, LEASE));
     for client in &clients {
         drop(lock(client, "other").await);
@@ -245,24 +206,24 @@ async fn isolated_primary_is_left_and_refuses_scripts() {
         .with_config("min-replicas-to-write", ["1"])
         .with_config("min-replicas-max-lag", ["2"]);
     let plain = ServerOptions::default();
-    let servers = block_in_place(|| SentinelServers::start_with(&options, &plain, DOWN_AFTER));
+    let servers = SentinelServers::start_with(&options, &plain, DOWN_AFTER);
     let backend = backend(&servers.url()).await;
     let client = client(&backend, Duration::from_secs(2));
     drop(lock(&client, "before").await);
     let (before, old) = (clock(&backend).await.expect("an answer"), servers.primary());
-    block_in_place(|| {
-        servers.isolate(old);
-        servers.wait_for_another_primary(old);
-        servers.wait_until_alone(old);
-    });
+    servers.isolate(old);
+    servers.wait_for_another_primary(old);
+    servers.wait_until_alone(old);
     eventually("it has moved", async || {
         clock(&backend).await.is_ok_and(|now| now != before)
     })
     .await;
     drop(lock(&client, "after").await);
     let old = servers.server(old);
-    let script = ["EVAL", "return redis.call('SET', 'k', '1')", "0"];
-    let answer = query(&old.url(), &script).await;
+    let mut connection = connection(&old.url()).await;
+    let mut script = redis::cmd("EVAL");
+    script.arg("return redis.call('SET', 'k', '1')").arg(0);
+    let answer = script.query_async::<redis::Value>(&mut connection).await;
     if old.version().major < 7 {
         // These servers check the setting for single commands, not for scripts.
         answer.expect("a script that writes");
@@ -274,7 +235,7 @@ async fn isolated_primary_is_left_and_refuses_scripts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_sentinel_of_three_is_enough() {
-    const LIMIT: Duration = Duration::from_secs(5);
+    const LIMIT: Duration = bounds::MAX_CALL_TIMEOUT;
     let mut servers = start();
     let proxy = FaultProxy::start(servers.sentinel(0).address()).await;
     proxy.black_hole();
@@ -286,16 +247,14 @@ async fn one_sentinel_of_three_is_enough() {
     ];
     let url = SentinelServers::url_of("redis-sentinel", addresses);
     let began = Instant::now();
-    let options = Options::new().call_timeout(LIMIT).connect_timeout(LIMIT);
-    let backend = connect_with(&url, options).await.expect("connected");
+    let backend = patient_backend(&url).await;
     // The silent sentinel has half of the time to answer, and nobody waits for it.
     assert!(began.elapsed() < LIMIT / 2, "{:?}", began.elapsed());
     let client = client(&backend, Duration::from_secs(5));
     drop(lock(&client, "one").await);
     servers.sentinel_mut(2).kill();
     drop(lock(&client, "none").await);
-    let primary = servers.server(0).url();
-    admin(&primary, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+    servers.server(0).run(&["CLIENT", "KILL", "TYPE", "normal"]);
     let mut shown = String::new();
     // The first calls may still find the killed connection.
     while !shown.contains("sentinel ") {
@@ -307,7 +266,7 @@ async fn one_sentinel_of_three_is_enough() {
     for address in addresses {
         assert!(shown.contains(&format!("sentinel {address}: ")), "{shown}");
     }
-    block_in_place(|| servers.sentinel_mut(2).start_again());
+    servers.sentinel_mut(2).start_again();
     drop(lock(&client, "one again").await);
 }
 
@@ -325,8 +284,8 @@ async fn proxies(servers: &SentinelServers) -> ([FaultProxy; 3], String) {
 /// The sentinels name proxies in front of two primaries.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn most_of_the_sentinels_decide() {
-    let mut servers = block_in_place(|| SentinelServers::start(LONG));
-    let stranger = block_in_place(RedisServer::start);
+    let mut servers = SentinelServers::start(LONG);
+    let stranger = RedisServer::start();
     let (proxies, url) = proxies(&servers).await;
     let front = FaultProxy::start(servers.server(0).address()).await;
     let false_front = FaultProxy::start(stranger.address()).await;
@@ -344,9 +303,7 @@ async fn most_of_the_sentinels_decide() {
     proxies[2].rename_in_replies(named, port);
     front.delay(Duration::from_millis(200));
     false_front.delay(Duration::from_millis(100));
-    let limit = bounds::MAX_CALL_TIMEOUT;
-    let options = Options::new().call_timeout(limit).connect_timeout(limit);
-    let backend = connect_with(&url, options).await.expect("connected");
+    let backend = patient_backend(&url).await;
     assert_eq!(clock(&backend).await.expect("an answer"), primary);
     front.heal();
     false_front.heal();
@@ -377,8 +334,8 @@ async fn most_of_the_sentinels_decide() {
 /// One sentinel is wrong, and answers before the others do. Then the server that they name is silent.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_wrong_sentinel_moves_nobody() {
-    let servers = block_in_place(|| SentinelServers::start(LONG));
-    let stranger = block_in_place(RedisServer::start);
+    let servers = SentinelServers::start(LONG);
+    let stranger = RedisServer::start();
     let (proxies, url) = proxies(&servers).await;
     let front = FaultProxy::start(servers.server(0).address()).await;
     let port_of = |address: SocketAddr| &*address.port().to_string().leak();
@@ -416,12 +373,11 @@ async fn one_wrong_sentinel_moves_nobody() {
 /// The network has forgotten the connections to the sentinels.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_connections_to_sentinels_are_replaced() {
-    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let servers = SentinelServers::start(LONG);
     let (proxies, url) = proxies(&servers).await;
     let backend = backend(&url).await;
     proxies.iter().for_each(FaultProxy::strand_connections);
-    let primary = servers.server(0).url();
-    admin(&primary, &["CLIENT", "KILL", "TYPE", "normal"]).await;
+    servers.server(0).run(&["CLIENT", "KILL", "TYPE", "normal"]);
     eventually("it is connected again", async || {
         clock(&backend).await.is_ok()
     })
@@ -431,7 +387,7 @@ async fn silent_connections_to_sentinels_are_replaced() {
 /// The connections for commands, renewals and messages ask the sentinels over the same connections.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn client_has_one_connection_to_each_sentinel() {
-    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let servers = SentinelServers::start(LONG);
     let counts = || {
         let sentinels = (0..3).map(|number| servers.sentinel(number));
         let all = sentinels.chain([servers.server(0)]);
@@ -439,20 +395,15 @@ async fn client_has_one_connection_to_each_sentinel() {
         all.map(|it| it.accepted_connections() - 1)
             .collect::<Vec<_>>()
     };
-    let before = block_in_place(counts);
-    // On a busy machine, a silent connection gets a second one next to it otherwise.
-    let limit = bounds::MAX_CALL_TIMEOUT;
-    let options = Options::new().call_timeout(limit).connect_timeout(limit);
-    let backend = connect_with(&servers.url(), options)
-        .await
-        .expect("connected");
+    let before = counts();
+    let backend = patient_backend(&servers.url()).await;
     let locks = client(&backend, Duration::from_secs(1));
     let held = lock(&locks, "held").await;
     let waiting = locks.mutex("held").expect("a good key");
     let waited = waiting.try_lock_for(Duration::from_secs(2)).await;
     assert!(matches!(waited, Ok(Outcome::Contended(_))), "{waited:?}");
     assert!(held.is_valid(), "{:?}", held.loss_reason());
-    let after = block_in_place(counts);
+    let after = counts();
     let opened = after
         .iter()
         .zip(&before)
@@ -463,10 +414,10 @@ async fn client_has_one_connection_to_each_sentinel() {
 /// The sentinels notice only later that the server has become a replica.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn replica_is_never_used() {
-    let servers = block_in_place(|| SentinelServers::start(LONG));
+    let servers = SentinelServers::start(LONG);
     let (primary, replica) = (servers.server(0), servers.server(1));
     let port = replica.port().to_string();
-    admin(&primary.url(), &["REPLICAOF", "127.0.0.1", &port]).await;
+    primary.run(&["REPLICAOF", "127.0.0.1", &port]);
     let (error, _) = failure(&servers.url(), Duration::from_secs(1)).await;
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
     let expected = format!(
@@ -500,7 +451,7 @@ async fn permanent_errors_say_what_to_check_at_once() {
     ];
     let sentinels = ServerOptions::default().with_config("user", watcher);
     let plain = ServerOptions::default();
-    let servers = block_in_place(|| SentinelServers::start_with(&plain, &sentinels, DOWN_AFTER));
+    let servers = SentinelServers::start_with(&plain, &sentinels, DOWN_AFTER);
     let url = servers.url();
     let login = |password| format!("{url}&sentinelUsername=watcher&sentinelPassword={password}");
     let sentinel = servers.sentinel(0).address();

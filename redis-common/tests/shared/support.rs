@@ -1,11 +1,13 @@
-//! Constructors and waiting. Commands that the tests themselves send to the server go
-//! through the `redis` crate, whichever client library the backend uses.
+//! Constructors, users and waiting.
+//!
+//! Tests block while they start servers or send commands to them. The future of a test runs on a thread of its own
+//! beside the workers of its runtime, so the tasks of clients and proxies go on.
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::ConnectError;
-use leasehold_api::{BackendError, BoxFuture};
+use leasehold_api::{BackendError, BoxFuture, ConnectError, FencingToken, LockClient};
 use leasehold_redis_common::{Options, RespVersion};
+use leasehold_test_servers::RedisServer;
 
 use crate::client;
 
@@ -56,7 +58,9 @@ impl Constructor {
         self.open_with(url, Options::new()).await
     }
 
+    /// Connects. Says so, because the name belongs to the message of a test that fails.
     pub(crate) async fn open_with(&self, url: &str, options: Options) -> Backend {
+        println!("{}", self.name);
         (self.make)(url.into(), options).await
     }
 }
@@ -75,25 +79,36 @@ pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
     }
 }
 
-/// Runs a command on the server and returns the debug output of the answer.
-pub(crate) async fn admin(url: &str, command: &[&str]) -> String {
+/// A client with the default options.
+pub(crate) async fn client(url: &str) -> LockClient {
+    LockClient::new(connect(url).await.expect("connected"))
+}
+
+/// Gives a user these rights and no others. Returns the URL with its login.
+pub(crate) fn url_with_rights(server: &RedisServer, rights: &[&str]) -> String {
+    let user = [
+        "ACL",
+        "SETUSER",
+        "locks",
+        "reset",
+        "resetchannels",
+        "on",
+        ">secret",
+    ];
+    server.run(&[&user[..], rights].concat());
+    server.url().replace("://", "://locks:secret@")
+}
+
+/// A connection of the test itself, through the `redis` crate, whichever client library the backend uses.
+pub(crate) async fn connection(url: &str) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(url).expect("a good URL");
-    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
-    let connection = client.get_multiplexed_async_connection_with_config(&config);
-    let mut request = redis::Cmd::new();
-    request.arg(command);
-    let answer: redis::Value = request
-        .query_async(&mut connection.await.expect("connected"))
-        .await
-        .expect("an answer");
-    format!("{answer:?}")
+    let connection = client.get_multiplexed_async_connection().await;
+    connection.expect("connected")
 }
 
 /// Publishes the messages in order, over one connection.
 pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
-    let client = redis::Client::open(url).expect("a good URL");
-    let connection = client.get_multiplexed_async_connection().await;
-    let mut connection = connection.expect("connected");
+    let mut connection = connection(url).await;
     for message in messages {
         let mut request = redis::cmd("PUBLISH");
         request.arg(channel).arg(message);
@@ -102,19 +117,34 @@ pub(crate) async fn publish(url: &str, channel: &str, messages: Vec<Vec<u8>>) {
     }
 }
 
-/// Calls until a call succeeds, and returns the elapsed time. Each call must end in time.
-pub(crate) async fn time_to_success(backend: &Backend, limit: Duration) -> Duration {
+/// The time for which a client had a valid guard, by its own clock.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Claim {
+    pub(crate) from: Instant,
+    pub(crate) until: Instant,
+    pub(crate) token: FencingToken,
+}
+
+/// Checks that no two claims overlap, and that tokens only grow.
+pub(crate) fn assert_exclusive(mut claims: Vec<Claim>) {
+    claims.sort_by_key(|claim| claim.from);
+    for pair in claims.windows(2) {
+        assert!(pair[0].until <= pair[1].from, "two holders: {pair:?}");
+        assert!(pair[0].token < pair[1].token, "tokens: {pair:?}");
+    }
+}
+
+/// Calls until a call succeeds, which must be soon. Each call must end in time.
+pub(crate) async fn recovers_within(limit: Duration, backend: &Backend) {
     let began = Instant::now();
-    loop {
-        match hello_in_time(backend).await {
-            Ok(()) => return began.elapsed(),
-            Err(error) => assert!(
-                began.elapsed() < limit,
-                "no success within {limit:?}, last error: {error}"
-            ),
-        }
+    while let Err(error) = hello_in_time(backend).await {
+        assert!(
+            began.elapsed() < limit,
+            "no success within {limit:?}, last error: {error}"
+        );
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
+    assert!(began.elapsed() <= limit, "took {:?}", began.elapsed());
 }
 
 /// Makes one call, which must end in time.
@@ -128,9 +158,17 @@ pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError>
 
 /// Waits until `check` returns true.
 pub(crate) async fn eventually<F: Future<Output = bool>>(what: &str, check: impl Fn() -> F) {
+    within(Duration::from_secs(5), what, check).await;
+}
+
+pub(crate) async fn within<F: Future<Output = bool>>(
+    limit: Duration,
+    what: &str,
+    check: impl Fn() -> F,
+) {
     let began = Instant::now();
     while !check().await {
-        assert!(began.elapsed() < Duration::from_secs(5), "{what}");
+        assert!(began.elapsed() < limit, "{what}");
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }

@@ -2,19 +2,22 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::ConnectError;
-use leasehold_api::{BackendError, LockClient, MutexGuard, bounds};
+use leasehold_api::{BackendError, ConnectError, LockClient, MutexGuard, bounds};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{
     Authority, Identity, RedisCluster, RedisServer, SentinelServers, ServerOptions,
 };
-use tokio::task::block_in_place;
 
 use super::connecting::{LONG, failure_with};
 use crate::client::connect_with;
 
 /// The host in the URL of a test server.
 const HOST: &str = "127.0.0.1";
+
+/// What errors say to check.
+const UNKNOWN: &str = "set the authority's certificate with Options::root_certificates";
+const OTHER_HOST: &str = "the server's certificate is for another host";
+const NO_TLS: &str = "the server doesn't use TLS on this port; write redis ";
 
 fn server(identity: Identity, clients: Option<&Authority>) -> RedisServer {
     ServerOptions::default().with_tls(identity, clients).start()
@@ -63,9 +66,8 @@ async fn locks_are_handed_over(url: &str, options: Options) {
     let mut took = Vec::new();
     // In a cluster, they are on several nodes.
     for name in ["first", "second", "third", "fourth", "fifth"] {
-        let lock = |client: &LockClient| client.mutex(name).expect("a good key");
-        let first = lock(&clients[0]).lock().await.expect("acquired");
-        let waiting = lock(&clients[1]);
+        let [first, waiting] = [0, 1].map(|it: usize| clients[it].mutex(name).expect("a good key"));
+        let first = first.lock().await.expect("acquired");
         let waiting = tokio::spawn(async move { waiting.lock().await });
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished(), "the lock is held");
@@ -108,11 +110,11 @@ fn of_client(authority: &Authority) -> Options {
 
 fn sentinels(options: &ServerOptions) -> SentinelServers {
     let down_after = Duration::from_secs(60);
-    block_in_place(|| SentinelServers::start_with(options, options, down_after))
+    SentinelServers::start_with(options, options, down_after)
 }
 
 fn cluster(options: &ServerOptions) -> RedisCluster {
-    block_in_place(|| RedisCluster::start_with(3, |_| options.clone()))
+    RedisCluster::start_with(3, |_| options.clone())
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -122,11 +124,10 @@ async fn locks_work_over_tls_through_sentinels() {
     locks_are_handed_over(&servers.tls_url(), of_client(&authority)).await;
     let without = servers.url().replace("redis-", "rediss-");
     let first = servers.sentinel(0).address();
-    let check = format!("sentinel {first}: the server doesn't use TLS on this port; write redis ");
+    let check = format!("sentinel {first}: {NO_TLS}");
     refused(&without, of_client(&authority), &check).await;
     let stranger = with_client(trusting(&Authority::new()), &authority.issue("client"));
-    let check = "set the authority's certificate with Options::root_certificates";
-    refused(&servers.tls_url(), stranger, check).await;
+    refused(&servers.tls_url(), stranger, UNKNOWN).await;
 }
 
 /// The sentinels name an address for which the server has no certificate.
@@ -137,9 +138,7 @@ async fn certificate_must_be_for_the_address_that_the_sentinels_name() {
     let url = servers.tls_url().replace(HOST, "localhost");
     let primary = servers.server(servers.primary()).tls_url();
     let primary = primary.trim_start_matches("rediss://");
-    let check = format!(
-        "primary {primary}, named by a sentinel: the server's certificate is for another host"
-    );
+    let check = format!("primary {primary}, named by a sentinel: {OTHER_HOST}");
     refused(&url, of_client(&authority), &check).await;
 }
 
@@ -149,13 +148,11 @@ async fn locks_work_over_tls_in_a_cluster() {
     let cluster = cluster(&of_peers(&authority, HOST));
     locks_are_handed_over(&cluster.tls_url(), of_client(&authority)).await;
     let stranger = with_client(trusting(&Authority::new()), &authority.issue("client"));
-    let check = "set the authority's certificate with Options::root_certificates";
-    refused(&cluster.tls_url(), stranger, check).await;
+    refused(&cluster.tls_url(), stranger, UNKNOWN).await;
     let without = cluster.url().replace("redis-", "rediss-");
-    let check = "the server doesn't use TLS on this port; write redis ";
     // Such a server says nothing, so this takes the time for connecting.
     let options = with_client(trusting(&authority), &authority.issue("client"));
-    refused(&without, options, check).await;
+    refused(&without, options, NO_TLS).await;
     let plain = cluster.tls_url().replace("rediss-", "redis-");
     let check = "the server uses TLS on this port; write rediss ";
     refused(&plain, Options::new(), check).await;
@@ -174,8 +171,7 @@ async fn certificate_must_be_for_the_address_that_the_node_announces() {
     let lock = locks.mutex("refused").expect("a good key");
     let error = lock.lock().await.expect_err("another host");
     let text = error.to_string();
-    let check = "the server's certificate is for another host";
-    assert!(text.contains(check) && text.contains(HOST), "{text}");
+    assert!(text.contains(OTHER_HOST) && text.contains(HOST), "{text}");
     assert!(began.elapsed() < LONG / 4, "{:?}", began.elapsed());
     let by_name = options
         .with_config("cluster-announce-hostname", ["localhost"])
@@ -196,29 +192,22 @@ async fn locks_work_with_a_client_certificate() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn bad_certificate_is_refused() {
     let authority = Authority::new();
-    let unknown = "set the authority's certificate with Options::root_certificates";
-    let other_host = "the server's certificate is for another host";
     let expired = "the server's certificate has expired";
     let of_client = "the server refused the client certificate";
-    let trusting = || trusting(&authority);
+    let (ours, trusting) = (|| authority.issue(HOST), || trusting(&authority));
     let strange_client = with_client(trusting(), &Authority::new().issue("client"));
     for (identity, clients, options, check) in [
-        (Authority::new().issue(HOST), None, trusting(), unknown),
+        (Authority::new().issue(HOST), None, trusting(), UNKNOWN),
         // The machine doesn't know it either.
-        (authority.issue(HOST), None, Options::new(), unknown),
+        (ours(), None, Options::new(), UNKNOWN),
         (
             authority.issue("redis.example"),
             None,
             trusting(),
-            other_host,
+            OTHER_HOST,
         ),
         (authority.issue_expired(HOST), None, trusting(), expired),
-        (
-            authority.issue(HOST),
-            Some(&authority),
-            strange_client,
-            of_client,
-        ),
+        (ours(), Some(&authority), strange_client, of_client),
     ] {
         let server = server(identity, clients);
         refused(&server.tls_url(), options, check).await;
