@@ -86,14 +86,23 @@ impl Stored {
         let kinds = prop::sample::select(vec![Kind::Mutex, Kind::RwLock, Kind::Semaphore]);
         // Few records are a string, many a hash.
         let few_or_many = || prop_oneof![2 => 0..3_u8, 1 => 30..50_u8];
-        (kinds, 1..4_u8, few_or_many(), few_or_many()).prop_map(
-            |(kind, holders, waiters, watermarks)| Self {
-                kind,
-                holders,
-                waiters,
-                watermarks,
-            },
-        )
+        let parts = (kinds, 1..4_u8, few_or_many(), few_or_many());
+        parts.prop_map(|(kind, holders, waiters, watermarks)| Self {
+            kind,
+            holders,
+            waiters,
+            watermarks,
+        })
+    }
+
+    /// A mutex with a queue.
+    fn mutex(waiters: u8) -> Self {
+        Self {
+            kind: Kind::Mutex,
+            holders: 1,
+            waiters,
+            watermarks: 0,
+        }
     }
 
     fn request(&self, fixture: &mut Fixture, name: &str, operation: Operation) -> Acquire {
@@ -138,15 +147,14 @@ fn damage(
     damage: &Damage,
 ) -> Option<(Vec<u8>, Vec<u8>, bool)> {
     let stored = fixture.protocol.key(&key(name));
-    let words = |words: &[&[u8]]| words.iter().map(|word| word.to_vec()).collect::<Vec<_>>();
     let connection = &mut fixture.connection;
-    if let Value::Bulk(before) = connection.command(&words(&[b"GET", &stored])) {
+    if let Value::Bulk(before) = connection.command(&[&b"GET"[..], &stored]) {
         let mut after = before.clone();
         damage.apply(&mut after);
-        connection.command(&words(&[b"SET", &stored, &after, b"KEEPTTL"]));
+        connection.command(&[&b"SET"[..], &stored, &after, b"KEEPTTL"]);
         return Some((before, after, true));
     }
-    let Value::Array(all) = connection.command(&words(&[b"HGETALL", &stored])) else {
+    let Value::Array(all) = connection.command(&[&b"HGETALL"[..], &stored]) else {
         return None;
     };
     let fields: Vec<_> = all.chunks(2).collect();
@@ -162,7 +170,7 @@ fn damage(
     if before.len() > 3 {
         damage.apply(&mut after);
     }
-    connection.command(&words(&[b"HSET", &stored, field[0].bytes(), &after]));
+    connection.command(&[&b"HSET"[..], &stored, field[0].bytes(), &after]);
     Some((before, after, is_head))
 }
 
@@ -205,6 +213,29 @@ fn send_all(
 }
 
 impl Fixture {
+    /// What is stored as a string.
+    fn get(&mut self, name: &str) -> Vec<u8> {
+        let stored = self.protocol.key(&key(name));
+        self.connection
+            .command(&[&b"GET"[..], &stored])
+            .bytes()
+            .to_vec()
+    }
+
+    fn set(&mut self, name: &str, bytes: &[u8]) {
+        let stored = self.protocol.key(&key(name));
+        self.connection
+            .command(&[&b"SET"[..], &stored, bytes, b"KEEPTTL"]);
+    }
+
+    /// Inspects the key, which must say that the queue is damaged.
+    fn expect_damaged_queue(&mut self, name: &str) {
+        let inspect = self.protocol.inspect(&key(name));
+        let error = self.decoded(&inspect, |it| reply::inspect(it, CLOCK));
+        let error = error.expect_err("the queue is damaged").to_string();
+        assert!(error.contains("the queue is damaged"), "{error}");
+    }
+
     /// Runs a call and decodes its answer. An error of the server is classified, as in a backend.
     fn decoded<T>(
         &mut self,
@@ -264,18 +295,11 @@ fn damaged_values_are_refused_or_handled() {
 fn batch_with_a_damaged_value_fails_only_there() {
     let mut fixture = Fixture::new();
     let names = ["first", "damaged", "last"];
-    let gone = fixture.request("damaged", attempt(7, 1), LockSpec::mutex(), Mode::Exclusive);
-    fixture.acquire(&gone);
-    let stored = fixture.protocol.key(&key("damaged"));
-    let value = fixture
-        .connection
-        .command(&[b"GET".to_vec(), stored.clone()]);
-    let cut = value.bytes()[..60].to_vec();
-    let set = [b"SET".to_vec(), stored, cut, b"KEEPTTL".to_vec()];
-    fixture.connection.command(&set);
+    fixture.hold("damaged", attempt(7, 1));
+    let value = fixture.get("damaged");
+    fixture.set("damaged", &value[..60]);
 
-    let acquires = names
-        .map(|name| fixture.request(name, attempt(HOLDER, 1), LockSpec::mutex(), Mode::Exclusive));
+    let acquires = names.map(|name| fixture.mutex(name, attempt(HOLDER, 1)));
     let call = fixture.protocol.acquire(&acquires);
     let answer = fixture.connection.run(&call);
     let acquired = reply::acquires(answer.bytes(), 3, CLOCK);
@@ -295,61 +319,34 @@ fn batch_with_a_damaged_value_fails_only_there() {
 #[test]
 fn tickets_of_a_string_that_are_not_in_order_are_an_error() {
     let mut fixture = Fixture::new();
-    let stored = Stored {
-        kind: Kind::Mutex,
-        holders: 1,
-        waiters: 2,
-        watermarks: 0,
-    };
-    stored.fill(&mut fixture, "tickets");
-    let stored = fixture.protocol.key(&key("tickets"));
-    let value = fixture
-        .connection
-        .command(&[b"GET".to_vec(), stored.clone()]);
-    let mut bytes = value.bytes().to_vec();
+    Stored::mutex(2).fill(&mut fixture, "tickets");
+    let mut bytes = fixture.get("tickets");
     // A waiter begins with its session, and its ticket is before it. The watermarks come first.
     for (session, ticket) in [(10, -1e300_f64), (11, -1e301)] {
         let waiter = bytes.windows(16).rposition(|it| it == [session; 16]);
         let ticket_ends = waiter.expect("it waits");
         bytes[ticket_ends - 8..ticket_ends].copy_from_slice(&ticket.to_le_bytes());
     }
-    let set = [b"SET".to_vec(), stored, bytes, b"KEEPTTL".to_vec()];
-    fixture.connection.command(&set);
-    let inspect = fixture.protocol.inspect(&key("tickets"));
-    let error = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK));
-    let error = error.expect_err("the queue is damaged").to_string();
-    assert!(error.contains("the queue is damaged"), "{error}");
+    fixture.set("tickets", &bytes);
+    fixture.expect_damaged_queue("tickets");
 }
 
 /// A walk over the queue of a hash would never end: the server is blocked, and only SIGKILL helps.
 #[test]
 fn a_hole_in_the_queue_that_leads_back_is_an_error() {
     let mut fixture = Fixture::new();
-    let stored = Stored {
-        kind: Kind::Mutex,
-        holders: 1,
-        waiters: 40,
-        watermarks: 0,
-    };
-    stored.fill(&mut fixture, "hole");
+    Stored::mutex(40).fill(&mut fixture, "hole");
     // The waiters of the tickets 11 to 13 leave.
     for waiter in 10..13 {
         fixture.release("hole", attempt(10 + waiter, 1));
     }
     let field = |ticket: f64| [b"w".as_slice(), &ticket.to_le_bytes()].concat();
-    let stored = fixture.protocol.key(&key("hole"));
-    let end = [b"HGET".to_vec(), stored.clone(), field(11.0)];
-    let end = fixture.connection.command(&end);
+    let (stored, hole) = (fixture.protocol.key(&key("hole")), field(11.0));
+    let connection = &mut fixture.connection;
+    let end = connection.command(&[&b"HGET"[..], &stored, &hole]);
     assert_eq!(end.bytes(), 13_f64.to_le_bytes());
-
-    let back = 2_f64.to_le_bytes().to_vec();
-    fixture
-        .connection
-        .command(&[b"HSET".to_vec(), stored, field(11.0), back]);
-    let inspect = fixture.protocol.inspect(&key("hole"));
-    let error = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK));
-    let error = error.expect_err("the queue is damaged").to_string();
-    assert!(error.contains("the queue is damaged"), "{error}");
+    connection.command(&[&b"HSET"[..], &stored, &hole, &2_f64.to_le_bytes()]);
+    fixture.expect_damaged_queue("hole");
 }
 
 #[derive(Debug, Default)]

@@ -11,14 +11,14 @@ mod long_queue;
 mod several_holders;
 mod watermarks;
 
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
     Acquire, Convert, FencingToken, ForceMode, ForceRelease, Key, Note, Notification, Poll,
-    Release, Renew, ServerTime, SessionId, Stamp,
+    Release, Renew, ServerTime, SessionId, Stamp, bounds,
 };
 use leasehold_redis_common::remembered;
 use leasehold_redis_common::script::reply::{self, Answer};
@@ -40,6 +40,68 @@ fn session(number: u8) -> SessionId {
 
 fn release(request: &Acquire) -> Command {
     Command::Release(Release::new(request.key.clone(), request.operation))
+}
+
+/// A server, and the worlds on it so far.
+struct Server {
+    _server: RedisServer,
+    commands: Connection,
+    pushes: Connection,
+    protocol: Protocol,
+    settings: machine::Settings,
+    worlds: u64,
+}
+
+impl Server {
+    fn start() -> Self {
+        Self::start_with(bounds::DELIVERY_WINDOW, bounds::TOKEN_RETENTION)
+    }
+
+    fn start_with(delivery_window: Duration, retention: Duration) -> Self {
+        let server = RedisServer::start();
+        let settings = ScriptSettings::default()
+            .with_delivery_window(delivery_window)
+            .with_token_retention(retention);
+        let mut pushes = Connection::open(&server);
+        pushes.command(&["PSUBSCRIBE", "*"]);
+        Self {
+            commands: Connection::open(&server),
+            pushes,
+            _server: server,
+            protocol: Protocol::new("t:", settings).expect("a good prefix"),
+            settings: machine::Settings::new(delivery_window, retention),
+            worlds: 0,
+        }
+    }
+
+    /// A world with keys that no other one has.
+    fn world(&mut self) -> World<'_> {
+        let number = self.worlds;
+        self.worlds += 1;
+        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
+        let channel = |it| (self.protocol.channel(&it).into_bytes(), it);
+        World {
+            settings: self.settings,
+            keys: [key("a"), key("{b}\n")],
+            spec: 0,
+            packed_records: 160,
+            queue_records: 32,
+            shared_waiters: 1,
+            general: true,
+            states: BTreeMap::new(),
+            listening: BTreeSet::new(),
+            channels: (0..=u8::MAX).map(session).map(channel).collect(),
+            sequences: BTreeMap::new(),
+            done: Vec::new(),
+            queue: VecDeque::new(),
+            tokens: Vec::new(),
+            now: ServerTime::default(),
+            predicted: 0,
+            commands: &mut self.commands,
+            pushes: &mut self.pushes,
+            protocol: &self.protocol,
+        }
+    }
 }
 
 /// The server, the state machine, and the earlier commands.
@@ -72,54 +134,17 @@ struct World<'a> {
     predicted: u64,
 }
 
-impl<'a> World<'a> {
-    /// `number` is part of the keys, which makes them unique on the server.
-    fn new(
-        (commands, pushes): &'a mut (Connection, Connection),
-        protocol: &'a Protocol,
-        number: u64,
-    ) -> Self {
-        let key = |name: &str| Key::new(format!("{name}{number}")).expect("a good key");
-        pushes.command(&["PSUBSCRIBE", "*"]);
-        let sessions = (0..=u8::MAX).map(session);
-        Self {
-            commands,
-            pushes,
-            protocol,
-            settings: machine::Settings::default(),
-            keys: [key("a"), key("{b}\n")],
-            spec: 0,
-            packed_records: 160,
-            queue_records: 32,
-            shared_waiters: 1,
-            general: true,
-            states: BTreeMap::new(),
-            listening: BTreeSet::new(),
-            channels: sessions
-                .map(|it| (protocol.channel(&it).into_bytes(), it))
-                .collect(),
-            sequences: BTreeMap::new(),
-            done: Vec::new(),
-            queue: VecDeque::new(),
-            tokens: Vec::new(),
-            now: ServerTime::default(),
-            predicted: 0,
-        }
-    }
-}
-
 impl World<'_> {
     fn act(&mut self, action: &Action) -> Result<(), TestCaseError> {
         match action {
             Action::Acquire(attempt) => {
                 let request = self.request(attempt);
                 self.done.push(request.clone());
-                self.queue.push_back(request.clone());
-                self.both(&request.key.clone(), &Command::Acquire(request))?;
+                self.enter(request)?;
             }
             Action::ReleaseFirst(attempt) => {
                 let request = self.request(attempt);
-                self.both(&request.key, &release(&request))?;
+                self.release(&request)?;
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
@@ -148,7 +173,7 @@ impl World<'_> {
             }
             Action::ReleaseOldest => {
                 if let Some(request) = self.queue.pop_front() {
-                    self.both(&request.key, &release(&request))?;
+                    self.release(&request)?;
                 }
             }
             Action::Repeat(choice)
@@ -217,6 +242,44 @@ impl World<'_> {
         } else {
             self.listening.remove(&session);
         }
+    }
+
+    /// Queues for a lock, or acquires it.
+    fn enter(&mut self, request: Acquire) -> Result<(), TestCaseError> {
+        self.queue.push_back(request.clone());
+        self.both(&request.key.clone(), &Command::Acquire(request))
+    }
+
+    fn poll(&mut self, request: &Acquire) -> Result<(), TestCaseError> {
+        let poll = Poll::new(request.key.clone(), request.operation, true);
+        self.both(&request.key, &Command::Poll(poll))
+    }
+
+    fn release(&mut self, request: &Acquire) -> Result<(), TestCaseError> {
+        self.both(&request.key, &release(request))
+    }
+
+    fn release_all(
+        &mut self,
+        requests: impl IntoIterator<Item = Acquire>,
+    ) -> Result<(), TestCaseError> {
+        let mut requests = requests.into_iter();
+        requests.try_for_each(|request| self.release(&request))?;
+        self.inspect()
+    }
+
+    /// Inspects the first key, which tells the time of the server.
+    fn inspect(&mut self) -> Result<(), TestCaseError> {
+        self.both(&self.keys[0].clone(), &Command::Inspect)
+    }
+
+    /// Waits until the server's time is later than this.
+    fn wait_until(&mut self, until: ServerTime) -> Result<(), TestCaseError> {
+        while self.now <= until {
+            std::thread::sleep(Duration::from_millis(20));
+            self.inspect()?;
+        }
+        Ok(())
     }
 
     /// Runs one command on both sides and compares.
@@ -453,15 +516,8 @@ fn difference(
     specs: impl Strategy<Value = u8>,
     actions: impl Strategy<Value = Action>,
 ) -> Option<String> {
-    let server = RedisServer::start();
-    let settings = ScriptSettings::default()
-        .with_delivery_window(DELIVERY_WINDOW)
-        .with_token_retention(RETENTION);
-    let protocol = Protocol::new("t:", settings).expect("a good prefix");
-    let connections = (Connection::open(&server), Connection::open(&server));
-    let connections = std::cell::RefCell::new(connections);
-    let (case, predicted) = (AtomicU64::new(0), AtomicU64::new(0));
-
+    let server = RefCell::new(Server::start_with(DELIVERY_WINDOW, RETENTION));
+    let predicted = Cell::new(0);
     let cases = std::env::var("PORT_CASES")
         .ok()
         .and_then(|n| n.parse().ok())
@@ -491,10 +547,8 @@ fn difference(
         prop::collection::vec(actions, 1..120),
     );
     let outcome = runner.run(&script, |(spec, records, actions)| {
-        let mut connections = connections.borrow_mut();
-        let number = case.fetch_add(1, Ordering::Relaxed);
-        let mut world = World::new(&mut connections, &protocol, number);
-        world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
+        let mut server = server.borrow_mut();
+        let mut world = server.world();
         world.spec = spec;
         (
             world.packed_records,
@@ -502,13 +556,13 @@ fn difference(
             world.shared_waiters,
         ) = records;
         let result = world.run(&actions);
-        predicted.fetch_add(world.predicted, Ordering::Relaxed);
+        predicted.set(predicted.get() + world.predicted);
         for number in 0..4 {
             world.listen(session(number), false);
         }
         result
     });
-    let predicted = predicted.into_inner();
+    let predicted = predicted.get();
     println!("{predicted} stored strings were predicted");
     // Some 60 to 90 in 60 cases on a contended key. A difference ends the run before that.
     assert!(
@@ -520,8 +574,7 @@ fn difference(
 
 impl World<'_> {
     fn run(&mut self, actions: &[Action]) -> Result<(), TestCaseError> {
-        let key = self.keys[0].clone();
-        self.both(&key, &Command::Inspect)?;
+        self.inspect()?;
         for number in 0..3 {
             self.listen(session(number), true);
         }

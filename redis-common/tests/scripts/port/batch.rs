@@ -2,29 +2,22 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{self, Command, Reply};
-use leasehold_api::{Acquire, LockSpec, Poll, ServerTime};
-use leasehold_redis_common::script::{Protocol, ScriptSettings, reply};
-use leasehold_test_servers::RedisServer;
+use leasehold_api::machine::{Command, Reply};
+use leasehold_api::{Acquire, LockSpec, Poll};
+use leasehold_redis_common::script::reply;
 use proptest::prelude::*;
 
-use super::{CLOCK, DELIVERY_WINDOW, RETENTION, World, unstamp};
-use crate::support::{Connection, Value};
+use super::{CLOCK, DELIVERY_WINDOW, RETENTION, Server, World, unstamp};
+use crate::support::Value;
 
 const WAITER_LEASE: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_millis(1_500);
 
 #[test]
 fn polls_keep_a_long_queue_beyond_the_lease_of_the_holder() {
-    let server = RedisServer::start();
-    let settings = ScriptSettings::default()
-        .with_delivery_window(DELIVERY_WINDOW)
-        .with_token_retention(RETENTION);
-    let protocol = Protocol::new("t:", settings).expect("a good prefix");
-    let mut connections = (Connection::open(&server), Connection::open(&server));
-    let mut world = World::new(&mut connections, &protocol, 0);
-    world.settings = machine::Settings::new(DELIVERY_WINDOW, RETENTION);
-    world
+    let mut server = Server::start_with(DELIVERY_WINDOW, RETENTION);
+    server
+        .world()
         .keep_a_long_queue()
         .unwrap_or_else(|failure| panic!("{failure}"));
 }
@@ -60,14 +53,12 @@ impl World<'_> {
     fn keep_a_long_queue(&mut self) -> Result<(), TestCaseError> {
         let spec = LockSpec::mutex();
         let spec = spec.with_waiter_lease(WAITER_LEASE).expect("a good lease");
-        let key = self.keys[0].clone();
-        self.both(&key, &Command::Inspect)?;
+        self.inspect()?;
         let begun = self.now;
         for number in 0..=40 {
             let mut request = self.waiter(spec, number, true, DELIVERY_WINDOW / 2);
             request.lease = LEASE;
-            self.queue.push_back(request.clone());
-            self.both(&key, &Command::Acquire(request))?;
+            self.enter(request)?;
         }
         let waiters: Vec<Acquire> = self.queue.iter().skip(1).cloned().collect();
         for part in [2, 1] {
@@ -77,9 +68,9 @@ impl World<'_> {
         let needed = self
             .now
             .saturating_add(WAITER_LEASE + RETENTION + Duration::from_secs(1));
-        let name = self.protocol.key(&key);
+        let name = self.protocol.key(&self.keys[0]);
         let left = self.commands.command(&[b"PTTL".to_vec(), name]);
-        self.both(&key, &Command::Inspect)?;
+        self.inspect()?;
         let Value::Int(left) = left else {
             return Err(TestCaseError::fail(format!("{left:?}")));
         };
@@ -89,14 +80,5 @@ impl World<'_> {
         prop_assert!(kept >= needed, "Redis deletes the key {left} ms later");
         self.wait_until(begun.saturating_add(LEASE + 3 * RETENTION))?;
         self.poll_all(&waiters, false)
-    }
-
-    fn wait_until(&mut self, until: ServerTime) -> Result<(), TestCaseError> {
-        let key = self.keys[0].clone();
-        while self.now <= until {
-            std::thread::sleep(Duration::from_millis(20));
-            self.both(&key, &Command::Inspect)?;
-        }
-        Ok(())
     }
 }

@@ -3,14 +3,12 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::TOKEN_RETENTION;
-use leasehold_api::machine::{self, Command};
-use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Poll, Renew, SessionId, Wait};
-use leasehold_redis_common::script::{Protocol, ScriptSettings};
-use leasehold_test_servers::RedisServer;
+use leasehold_api::machine::Command;
+use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Renew, SessionId, Wait};
 use proptest::prelude::*;
 
-use super::{World, release, session};
-use crate::support::{Connection, Value};
+use super::{Server, World, session};
+use crate::support::Value;
 
 #[test]
 fn queue_survives_changes_between_string_and_hash() {
@@ -25,17 +23,13 @@ fn queue_survives_changes_between_string_and_hash() {
     ];
     // Long enough for a request to arrive, and short enough to wait until its watermarks expire.
     let delivery_window = Duration::from_millis(500);
-    let settings = ScriptSettings::default().with_delivery_window(delivery_window);
-    let server = RedisServer::start();
-    let protocol = Protocol::new("t:", settings).expect("a good prefix");
-    for (n, (spec, writers, lengths)) in kinds.into_iter().enumerate() {
-        let mut connections = (Connection::open(&server), Connection::open(&server));
-        let mut world = World::new(&mut connections, &protocol, n as u64);
-        world.settings = machine::Settings::new(delivery_window, TOKEN_RETENTION);
+    for (spec, writers, lengths) in kinds {
+        let mut server = Server::start_with(delivery_window, TOKEN_RETENTION);
         let spec = spec
             .with_waiter_lease(Duration::from_secs(60))
             .expect("a good lease");
-        world
+        server
+            .world()
             .grow_and_shrink(spec, writers, lengths, delivery_window)
             .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
     }
@@ -84,10 +78,9 @@ impl World<'_> {
         lengths: &[(u64, &str)],
         delivery_window: Duration,
     ) -> Result<(), TestCaseError> {
-        let key = self.keys[0].clone();
         let mut numbers = 0..;
         for (length, form) in lengths {
-            self.both(&key, &Command::Inspect)?;
+            self.inspect()?;
             while (self.queue.len() as u64) < *length {
                 let number = numbers.next().expect("no end");
                 self.listen(session_of(number), true);
@@ -110,7 +103,7 @@ impl World<'_> {
                 }
                 self.enter_queue(spec, 0, true, delivery_window / 2)?;
             }
-            let name = self.protocol.key(&key);
+            let name = self.protocol.key(&self.keys[0]);
             let found = self.commands.command(&[b"TYPE".to_vec(), name]);
             prop_assert_eq!(
                 found,
@@ -146,18 +139,17 @@ impl World<'_> {
             _ => 0,
         };
         let request = self.queue.remove(index).expect("it is not empty");
-        self.both(&request.key, &release(&request))?;
+        self.release(&request)?;
         // The watermark of an earlier request may have expired.
         if let Some(gone) = self.done.iter().rev().nth(self.queue.len() % 8).cloned() {
-            self.both(&gone.key, &release(&gone))?;
+            self.release(&gone)?;
         }
         self.done.push(request);
         self.poll_some()?;
-        let Some(next) = self.queue.front().cloned() else {
-            return Ok(());
-        };
-        let poll = Poll::new(next.key.clone(), next.operation, true);
-        self.both(&next.key, &Command::Poll(poll))
+        match self.queue.front().cloned() {
+            Some(next) => self.poll(&next),
+            None => Ok(()),
+        }
     }
 
     /// Polls the holder, some waiters and an attempt that is gone in one call.
@@ -201,15 +193,11 @@ impl World<'_> {
 
 #[test]
 fn expired_waiters_of_a_long_queue_are_dropped() {
-    let server = RedisServer::start();
-    let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
-    let mut connections = (Connection::open(&server), Connection::open(&server));
-    let mut number = 0;
+    let mut server = Server::start();
     for expired in [1..3, 2..4, 5..40, 1..41] {
         for command in 0..5 {
-            let mut world = World::new(&mut connections, &protocol, number);
-            number += 1;
-            world
+            server
+                .world()
                 .expire_in_queue(expired.clone(), command)
                 .unwrap_or_else(|failure| panic!("{expired:?}, {command}: {failure}"));
         }
@@ -224,8 +212,7 @@ impl World<'_> {
         command: u8,
     ) -> Result<(), TestCaseError> {
         let (window, spec) = (Duration::from_secs(9), LockSpec::mutex());
-        let key = self.keys[0].clone();
-        self.both(&key, &Command::Inspect)?;
+        self.inspect()?;
         let mut end = self.now;
         for number in 0..=40 {
             self.listen(session_of(number), true);
@@ -235,35 +222,33 @@ impl World<'_> {
                 end = self.now.saturating_add(Duration::from_millis(250));
                 request = request.with_wait(Wait::new(true).with_wait_until(end));
             }
-            self.queue.push_back(request.clone());
-            self.both(&key, &Command::Acquire(request))?;
+            self.enter(request)?;
         }
-        while self.now <= end {
-            std::thread::sleep(Duration::from_millis(20));
-            self.both(&key, &Command::Inspect)?;
-        }
+        self.wait_until(end)?;
         let (holder, last) = (self.queue[0].clone(), self.queue[40].clone());
         if command == 4 {
             let all: Vec<Acquire> = self.queue.iter().rev().cloned().collect();
             self.poll_all(&all, true)?;
         }
-        let next = match command {
-            0 => Command::Acquire(self.waiter(spec, 41, true, window)),
-            1 => Command::Poll(Poll::new(key.clone(), last.operation, true)),
-            2 => Command::Renew(
-                Renew::new(key.clone(), holder.operation, Duration::from_secs(90))
-                    .expect("a lease"),
-            ),
-            _ => release(&holder),
-        };
-        self.both(&key, &next)?;
+        match command {
+            0 => {
+                let request = self.waiter(spec, 41, true, window);
+                self.both(&request.key.clone(), &Command::Acquire(request))?;
+            }
+            1 => self.poll(&last)?,
+            2 => {
+                let key = holder.key.clone();
+                let renew = Renew::new(key.clone(), holder.operation, Duration::from_secs(90));
+                self.both(&key, &Command::Renew(renew.expect("a lease")))?;
+            }
+            _ => self.release(&holder)?,
+        }
         for request in [&last, &self.queue[20].clone(), &self.queue[4].clone()] {
-            let poll = Poll::new(key.clone(), request.operation, true);
-            self.both(&key, &Command::Poll(poll))?;
+            self.poll(request)?;
         }
         for request in self.queue.clone() {
-            self.both(&key, &release(&request))?;
-            self.both(&key, &Command::Inspect)?;
+            self.release(&request)?;
+            self.inspect()?;
         }
         Ok(())
     }
@@ -271,11 +256,8 @@ impl World<'_> {
 
 #[test]
 fn ordinary_commands_to_a_long_queue_take_the_fast_path() {
-    let server = RedisServer::start();
-    let protocol = Protocol::new("t:", ScriptSettings::default()).expect("a good prefix");
-    let mut connections = (Connection::open(&server), Connection::open(&server));
+    let mut server = Server::start();
     let semaphore = LockSpec::semaphore(3).expect("a good number");
-    let mut number = 0;
     for length in [12, 18, 70, 1_100] {
         for (spec, holders) in [
             (LockSpec::mutex(), 1),
@@ -287,9 +269,8 @@ fn ordinary_commands_to_a_long_queue_take_the_fast_path() {
             }
             let spec = spec.with_waiter_lease(Duration::from_secs(60));
             let spec = spec.expect("a good lease");
-            let mut world = World::new(&mut connections, &protocol, number);
-            number += 1;
-            world
+            server
+                .world()
                 .play_on_the_fast_path(spec, holders, holders + length)
                 .unwrap_or_else(|failure| panic!("{spec:?}, {length} wait: {failure}"));
         }
@@ -305,8 +286,7 @@ impl World<'_> {
         length: usize,
     ) -> Result<(), TestCaseError> {
         let window = Duration::from_secs(9);
-        let key = self.keys[0].clone();
-        self.both(&key, &Command::Inspect)?;
+        self.inspect()?;
         // Even numbers take one permit.
         let mut numbers = (0..).step_by(2);
         let readers = spec.kind() == leasehold_api::Kind::RwLock;
@@ -319,38 +299,27 @@ impl World<'_> {
         for round in 0..4 {
             if !readers {
                 let oldest = self.queue.pop_front().expect("it holds");
-                self.both(&key, &release(&oldest))?;
+                self.release(&oldest)?;
             }
             // The first waiter, but not the writer that keeps readers out; neighbours in either order.
             let middle = self.queue.len() / 2;
             let first = holders + usize::from(readers);
             for index in [first, middle, middle, middle - 1, middle + round] {
                 let request = self.queue.remove(index).expect("it waits");
-                self.both(&key, &release(&request))?;
+                self.release(&request)?;
                 let number = numbers.next().expect("no end");
                 self.listen(session_of(number), true);
                 self.enter_queue(spec, number, false, window)?;
             }
             let waiters: Vec<Acquire> = self.queue.iter().skip(holders).cloned().collect();
             self.poll_all(&waiters[..8], round % 2 == 0)?;
-            let last = waiters.last().expect("some wait").operation;
-            self.both(&key, &Command::Poll(Poll::new(key.clone(), last, true)))?;
+            self.poll(waiters.last().expect("some wait"))?;
             // Not all said that they listen.
-            self.poll_one_by_one(&waiters[..8])?;
+            waiters[..8].iter().try_for_each(|it| self.poll(it))?;
         }
         self.general = true;
-        self.both(&key, &Command::Inspect)?;
-        while let Some(request) = self.queue.pop_front() {
-            self.both(&key, &release(&request))?;
-        }
-        self.both(&key, &Command::Inspect)
-    }
-
-    pub(super) fn poll_one_by_one(&mut self, waiters: &[Acquire]) -> Result<(), TestCaseError> {
-        for waiter in waiters {
-            let poll = Poll::new(waiter.key.clone(), waiter.operation, true);
-            self.both(&waiter.key, &Command::Poll(poll))?;
-        }
-        Ok(())
+        self.inspect()?;
+        let queue = std::mem::take(&mut self.queue);
+        self.release_all(queue)
     }
 }

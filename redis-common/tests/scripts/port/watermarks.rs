@@ -3,19 +3,17 @@
 use std::time::Duration;
 
 use leasehold_api::LockSpec;
-use leasehold_api::machine::Command;
 use proptest::prelude::*;
 
+use super::World;
 use super::several_holders::play;
-use super::{World, release};
 
 const WINDOW: Duration = Duration::from_secs(9);
 
 #[test]
 fn one_of_32_steps_scans_without_a_queue() {
     play(|world| {
-        let key = world.keys[0].clone();
-        world.both(&key, &Command::Inspect)?;
+        world.inspect()?;
         // More than a string has, so the key is a hash.
         for number in 0..170 {
             world.read(number)?;
@@ -24,7 +22,7 @@ fn one_of_32_steps_scans_without_a_queue() {
         for number in 170..202 {
             world.read(number)?;
             let request = world.queue.pop_back().expect("it has just entered");
-            world.both(&key, &release(&request))?;
+            world.release(&request)?;
         }
         prop_assert_eq!(world.scans() - before, 2);
         Ok(())
@@ -34,8 +32,7 @@ fn one_of_32_steps_scans_without_a_queue() {
 #[test]
 fn one_of_128_waiters_scans() {
     play(|world| {
-        let key = world.keys[0].clone();
-        world.both(&key, &Command::Inspect)?;
+        world.inspect()?;
         // The fast path serves most of them, and counts no steps.
         for number in 0..400 {
             let request = world.waiter(LockSpec::mutex(), number, true, WINDOW);
