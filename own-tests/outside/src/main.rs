@@ -88,12 +88,8 @@ async fn is_refused(what: &str, listener: &Listener, made: Result<impl LockBacke
 async fn fred_refuses(scheme: &str) {
     let listener = Listener::start();
     let url = listener.url(scheme);
-    is_refused(
-        &url,
-        &listener,
-        FredBackend::connect_with(&url, options()).await,
-    )
-    .await;
+    let made = FredBackend::connect_with(&url, options()).await;
+    is_refused(&url, &listener, made).await;
     let query = "?sentinelServiceName=locks";
     let config = Config::from_url(&format!("{url}{query}")).expect("fred reads it");
     assert!(!config.uses_tls(), "now fred tells");
@@ -111,12 +107,8 @@ async fn fred_refuses(scheme: &str) {
 async fn redis_rs_refuses() {
     let listener = Listener::start();
     let url = listener.url("rediss");
-    is_refused(
-        &url,
-        &listener,
-        RedisBackend::connect_with(&url, options()).await,
-    )
-    .await;
+    let made = RedisBackend::connect_with(&url, options()).await;
+    is_refused(&url, &listener, made).await;
     redis::Client::open(url).expect_err("the library refuses the URL");
     // An address without a URL. The library makes the client, but no connection.
     let address = ConnectionAddr::TcpTls {
@@ -141,19 +133,12 @@ async fn redis_rs_refuses() {
 
 /// Without the feature, or with two for one URL, the error says what to do. It shows no password.
 async fn connect_names_the_feature() {
-    for (url, expected) in [
-        (
-            format!("postgres://{LOGIN}@127.0.0.1:1/locks"),
-            "`postgres`",
-        ),
-        (
-            format!("redis://{LOGIN}@127.0.0.1:1"),
-            "ConnectOptions::redis_library",
-        ),
+    for (scheme, expected) in [
+        ("postgres", "`postgres`"),
+        ("redis", "ConnectOptions::redis_library"),
     ] {
-        let error = leasehold::connect(&url)
-            .await
-            .expect_err("not clear which backend");
+        let connected = leasehold::connect(&format!("{scheme}://{LOGIN}@127.0.0.1:1")).await;
+        let error = connected.expect_err("not clear which backend");
         assert!(matches!(error, ConnectError::Invalid(_)), "{error:?}");
         let text = format!("{error} {error:?}");
         assert!(

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::hash::{BuildHasher, Hasher, RandomState};
 use std::mem;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -28,7 +28,6 @@ const CONNECT: Duration = Duration::from_secs(5);
 const REMOVED_TOGETHER: usize = 100;
 
 /// How to reach the server.
-#[derive(Clone)]
 enum Service {
     Redis(Client, String),
     Postgres(String),
@@ -87,9 +86,6 @@ impl fmt::Debug for Service {
     }
 }
 
-/// The prefixes and keys that the cases have used.
-type Used = Arc<Mutex<BTreeSet<(String, Key)>>>;
-
 /// The server under test.
 #[derive(Debug)]
 pub(crate) struct Server {
@@ -97,7 +93,8 @@ pub(crate) struct Server {
     capabilities: Capabilities,
     prefix: String,
     unit: Duration,
-    used: Used,
+    /// The prefixes and keys that the cases have used.
+    used: Mutex<BTreeSet<(String, Key)>>,
 }
 
 impl Server {
@@ -120,7 +117,7 @@ impl Server {
             capabilities,
             prefix,
             unit: Duration::from_millis(args.unit),
-            used: Used::default(),
+            used: Mutex::default(),
         })
     }
 
@@ -134,9 +131,13 @@ impl Server {
         &self.prefix
     }
 
+    fn used(&self) -> MutexGuard<'_, BTreeSet<(String, Key)>> {
+        self.used.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Removes the keys of this run. Returns their number.
     pub(crate) async fn remove_keys(&self) -> Result<usize, Problem> {
-        let used = mem::take(&mut *self.used.lock().unwrap_or_else(PoisonError::into_inner));
+        let used = mem::take(&mut *self.used());
         let mut keys = Vec::new();
         for (prefix, key) in used {
             keys.push(self.service.stored(&prefix, &key)?);
@@ -199,27 +200,25 @@ impl Harness for OnServer {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         Ok(Arc::new(Namespace {
-            service: self.0.service.clone(),
+            server: Arc::clone(&self.0),
             prefix: format!("{}{namespace}:", self.0.prefix),
-            used: Arc::clone(&self.0.used),
         }))
     }
 }
 
 #[derive(Debug)]
 struct Namespace {
-    service: Service,
+    server: Arc<Server>,
     prefix: String,
-    used: Used,
 }
 
 #[async_trait]
 impl Environment for Namespace {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         Ok(Arc::new(Recorded {
-            inner: self.service.connect(&self.prefix).await?,
+            inner: self.server.service.connect(&self.prefix).await?,
+            server: Arc::clone(&self.server),
             prefix: self.prefix.clone(),
-            used: Arc::clone(&self.used),
         }))
     }
 
@@ -232,13 +231,13 @@ impl Environment for Namespace {
 #[derive(Debug)]
 struct Recorded {
     inner: Arc<dyn LockBackend>,
+    server: Arc<Server>,
     prefix: String,
-    used: Used,
 }
 
 impl Recorded {
     fn record<'a>(&self, keys: impl Iterator<Item = &'a Key>) {
-        let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut used = self.server.used();
         used.extend(keys.map(|key| (self.prefix.clone(), key.clone())));
     }
 }

@@ -1,16 +1,13 @@
 //! Runs the program on a server, on none, and with bad arguments.
 
-use std::path::Path;
 use std::process::{Command, Output};
 
 use leasehold_test_servers::RedisServer;
 
 fn run(arguments: &[&str]) -> Output {
     let mut program = Command::new(env!("CARGO_BIN_EXE_conformance_report"));
-    program
-        .args(arguments)
-        .output()
-        .expect("the program starts")
+    let output = program.args(arguments).output();
+    output.expect("the program starts")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -21,25 +18,13 @@ fn text(bytes: &[u8]) -> String {
 fn on_redis(client: &str) {
     let server = RedisServer::start();
     server.run(&["SET", "somebody", "else"]);
-    let folder = std::env::temp_dir();
-    let name = format!("report-{}-{client}", std::process::id());
-    let (json, html) = (
-        folder.join(format!("{name}.json")),
-        folder.join(format!("{name}.html")),
-    );
-    let path = |path: &Path| path.to_string_lossy().into_owned();
-    let output = run(&[
-        "--redis",
-        &server.url(),
-        "--client",
-        client,
-        "--only",
-        "ownership",
-        "--json",
-        &path(&json),
-        "--html",
-        &path(&html),
-    ]);
+    let path = |name: &str| {
+        let name = format!("report-{}-{client}.{name}", std::process::id());
+        std::env::temp_dir().join(name).display().to_string()
+    };
+    let (url, json, html) = (server.url(), path("json"), path("html"));
+    let on = ["--redis", &url, "--client", client, "--only", "ownership"];
+    let output = run(&[&on[..], &["--json", &json, "--html", &html]].concat());
     let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
     assert_eq!(output.status.code(), Some(0), "{stdout}{stderr}");
     assert!(

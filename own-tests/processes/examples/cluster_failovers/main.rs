@@ -27,7 +27,6 @@ use leasehold_api::LockClient;
 use leasehold_processes::Library;
 use leasehold_redis_rs::Options;
 use leasehold_test_servers::RedisCluster;
-use tokio::task::block_in_place;
 
 use load::{HandOver, Load};
 
@@ -149,7 +148,7 @@ async fn main() -> Result<(), Failure> {
 async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
     let latency = Duration::from_millis(arguments.latency_ms);
     let settle = Duration::from_millis(arguments.settle_ms);
-    let cluster = block_in_place(|| RedisCluster::start_at_a_distance(latency));
+    let cluster = RedisCluster::start_at_a_distance(latency);
     let url = cluster.url();
     let mut clients = Vec::new();
     let options = Options::new().connect_timeout(Duration::from_secs(1));
@@ -157,7 +156,7 @@ async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
         let backend = arguments.client.connect_with(&url, options.clone());
         clients.push(LockClient::new(backend.await?));
     }
-    let keys = block_in_place(|| names_on_one_node(&cluster));
+    let keys = names_on_one_node(&cluster);
     let load = Load::start(&clients, TASKS, &keys);
     // The first subscriptions are open, and every client has waited.
     tokio::time::sleep(settle).await;
@@ -168,10 +167,8 @@ async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
         ..Run::default()
     };
     for _ in 0..arguments.failovers {
-        block_in_place(|| {
-            let primary = cluster.primary_of(&stored(&keys[0]));
-            cluster.fail_over_to(cluster.replica_of(primary));
-        });
+        let primary = cluster.primary_of(&stored(&keys[0]));
+        cluster.fail_over_to(cluster.replica_of(primary));
         let failed_over = Instant::now();
         tokio::time::sleep(settle).await;
         let median = median_from(&load, Instant::now()).await;

@@ -4,7 +4,6 @@ use std::time::{Duration, Instant};
 
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisCluster;
-use tokio::task::block_in_place;
 
 use crate::{AFTER, BEFORE, Failure, LEASE, connect, first_write};
 
@@ -21,22 +20,21 @@ pub(crate) struct Run {
 }
 
 pub(crate) async fn measure(library: Library) -> Result<Run, Failure> {
-    let mut cluster = block_in_place(RedisCluster::start);
+    let mut cluster = RedisCluster::start();
     let url = cluster.url();
     let [holder, waiter, taker] = [(); 3].map(|()| connect(library, &url));
     let (holder, waiter, taker) = (holder.await?, waiter.await?, taker.await?);
     let held = holder.mutex("held")?.lease(LEASE).lock().await?;
     let mutex = waiter.mutex("held")?;
     let waiting = tokio::spawn(async move { mutex.lock().await });
-    let old = block_in_place(|| cluster.primary_of(&stored("held")));
-    let name = block_in_place(|| name_at(&cluster, old));
+    let old = cluster.primary_of(&stored("held"));
+    let name = name_at(&cluster, old);
     // Now the taker is connected there.
     let taken = taker.mutex(&name)?;
     taken.lock().await?.release().await?;
     tokio::time::sleep(BEFORE).await;
 
-    let replica = block_in_place(|| cluster.replica_of(old));
-    let replica = cluster.nodes()[replica].url();
+    let replica = cluster.nodes()[cluster.replica_of(old)].url();
     let began = Instant::now();
     cluster.kill(old);
     let raw = tokio::spawn(first_write(replica, format!("{{{name}}}")));

@@ -19,7 +19,7 @@ use leasehold_api::{FencingToken, LockClient, MutexGuard};
 use leasehold_processes::Library;
 use leasehold_redis_rs::Options;
 use leasehold_test_servers::SentinelServers;
-use tokio::task::{JoinSet, block_in_place};
+use tokio::task::JoinSet;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
@@ -139,7 +139,7 @@ async fn connect(library: Library, url: &str) -> Result<LockClient, Failure> {
 }
 
 async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
-    let mut servers = block_in_place(|| SentinelServers::start(DOWN_AFTER));
+    let mut servers = SentinelServers::start(DOWN_AFTER);
     let (old, url) = (servers.primary(), servers.url());
     let [holder, waiter, taker] = [(); 3].map(|()| connect(library, &url));
     let (holder, waiter, taker) = (holder.await?, waiter.await?, taker.await?);

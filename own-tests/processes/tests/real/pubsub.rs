@@ -1,13 +1,13 @@
 //! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
 //! their grants.
 
-use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
 
 use leasehold_api::{LockClient, Mutex};
 use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
-use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 
 use crate::support::{Stalls, assert_order, client, queue, until, waiters};
@@ -75,10 +75,8 @@ async fn pubsub_killed_under_contention(library: Library) {
 type Client = (Arc<RecordingBackend>, LockClient);
 
 fn attempts(clients: &[Client]) -> usize {
-    clients
-        .iter()
-        .map(|(recording, _)| recording.attempts())
-        .sum()
+    let attempts = clients.iter().map(|(recording, _)| recording.attempts());
+    attempts.sum()
 }
 
 fn mutex(locks: &LockClient, key: &str) -> Mutex {
@@ -116,15 +114,14 @@ async fn longest_wait(clients: &[Client], waiters: usize, rounds: usize, key: &s
 async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usize) {
     const KEY: &str = "parked";
     let gate = mutex(&clients[0].1, KEY).lock().await.expect("acquired");
-    let (served, mut order) = mpsc::unbounded_channel();
+    let served = Arc::new(StdMutex::new(Vec::new()));
     let mut tasks = JoinSet::new();
     for (number, (_, locks)) in clients.iter().enumerate().cycle().take(waiters) {
-        let (mutex, served) = (mutex(locks, KEY), served.clone());
+        let (mutex, served) = (mutex(locks, KEY), Arc::clone(&served));
         tasks.spawn(async move {
             let guard = mutex.lock().await.expect("acquired");
-            served
-                .send(format!("client-{number}"))
-                .expect("the receiver is open");
+            let label = format!("client-{number}");
+            served.lock().expect("no panic").push(label);
             guard.release().await.expect("released");
         });
     }
@@ -145,13 +142,9 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usi
     let turns = u32::try_from(waiters).expect("few");
     let all_served = tokio::time::timeout(WATCHDOG + TURN * turns, tasks.join_all()).await;
     all_served.expect("nothing hangs");
-    drop(served);
-    let mut in_order = Vec::new();
-    while let Some(label) = order.recv().await {
-        in_order.push(label);
-    }
+    let served = served.lock().expect("no panic").clone();
     assert_order(
-        &in_order,
+        &served,
         &waiting,
         "waiters are served in the order of the queue",
     );
@@ -187,35 +180,33 @@ async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
 }
 
 /// Repeatedly kills all subscriptions of a server.
-struct Killer(JoinHandle<()>, mpsc::UnboundedReceiver<usize>);
+struct Killer {
+    stop: Arc<AtomicBool>,
+    task: JoinHandle<usize>,
+}
 
 impl Killer {
     async fn start(server: &RedisServer, waiters: usize) -> Self {
         let waiters = u32::try_from(waiters).expect("few");
         let pause = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
         let mut connection = connect(server).await;
-        let (counts, counted) = mpsc::unbounded_channel();
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = Arc::clone(&stop);
         let task = tokio::spawn(async move {
-            while !counts.is_closed() {
-                let killed = kill_all(&mut connection).await;
-                // Fails when the task is stopped.
-                let _ = counts.send(killed);
+            let mut killed = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                killed += kill_all(&mut connection).await;
                 all_listen(&mut connection).await;
                 tokio::time::sleep(pause).await;
             }
+            killed
         });
-        Self(task, counted)
+        Self { stop, task }
     }
 
     /// The number of killed subscriptions.
     async fn stop(self) -> usize {
-        let Self(task, mut counted) = self;
-        counted.close();
-        task.await.expect("the killer doesn't panic");
-        let mut all = 0;
-        while let Some(killed) = counted.recv().await {
-            all += killed;
-        }
-        all
+        self.stop.store(true, Ordering::Relaxed);
+        self.task.await.expect("the killer doesn't panic")
     }
 }
