@@ -2,15 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{join, join_all};
+use futures_channel::oneshot;
+use futures_util::future::{self, Shared, join, join_all, pending};
+use futures_util::{FutureExt, StreamExt};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
     Note, NoteReply, Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew,
     RenewReply, Runtime, SessionId, Stamp, Stamped, bounds,
@@ -19,10 +20,8 @@ use leasehold_api::{
 use crate::call::{Answer, Call};
 use crate::check::check_writes;
 use crate::execute::Executor;
-use crate::local::Local;
-use crate::memory::Memory;
+use crate::lock;
 use crate::store::Store;
-use crate::streams::Streams;
 use crate::turns::Turns;
 
 /// A client removes expired rows at most this often.
@@ -31,6 +30,8 @@ const REMOVE_EVERY: Duration = Duration::from_secs(60);
 const REMOVE_WITHIN: Duration = Duration::from_secs(10);
 /// The maximum time of one check of a store.
 const CHECK_WITHIN: Duration = Duration::from_secs(10);
+/// The error of a store that is silent for the call timeout.
+const LATE: &str = "no answer in time";
 
 /// A [`LockBackend`] on a [`Store`].
 ///
@@ -63,15 +64,15 @@ const CHECK_WITHIN: Duration = Duration::from_secs(10);
 /// time of the step or who listens, as far as it says that it does, answers with a wrong time, or removes a row too early. The conformance suite calls it. It leaves rows behind, which may be
 /// removed after 20 s.
 pub struct StoreBackend<S> {
-    store: Arc<S>,
-    /// The store that renewals use, if they have one of their own.
-    renewals: Option<Arc<S>>,
+    commands: Arc<Executor<S>>,
+    /// The executor of renewals, if they have a store of their own.
+    renewals: Option<Arc<Executor<S>>>,
     call_timeout: Duration,
     turns: Arc<Turns>,
-    local: Arc<Local>,
-    memory: Arc<Memory>,
-    closed: AtomicBool,
-    streams: Streams,
+    /// Completes `closed`. `None` once the backend is closed.
+    close: Mutex<Option<oneshot::Sender<()>>>,
+    /// Ends the streams of `listen`.
+    closed: Shared<BoxFuture<'static, ()>>,
     /// When rows were last removed.
     removed: Mutex<Option<Moment>>,
 }
@@ -79,7 +80,7 @@ pub struct StoreBackend<S> {
 impl<S: Store> fmt::Debug for StoreBackend<S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("StoreBackend")
-            .field("store", &self.store)
+            .field("store", &self.commands.store)
             .field("call_timeout", &self.call_timeout)
             .finish_non_exhaustive()
     }
@@ -88,15 +89,19 @@ impl<S: Store> fmt::Debug for StoreBackend<S> {
 impl<S: Store> StoreBackend<S> {
     /// Creates a backend on a store, with the default [call timeout](bounds::CALL_TIMEOUT).
     pub fn new(store: S) -> Self {
+        let (close, closed) = oneshot::channel();
+        // A backend that is dropped ends no stream.
+        let closed = closed.then(|sent| match sent {
+            Ok(()) => future::ready(()).left_future(),
+            Err(_) => pending().right_future(),
+        });
         Self {
-            store: Arc::new(store),
+            commands: Arc::new(Executor::new(store, Arc::default(), Arc::default())),
             renewals: None,
             call_timeout: bounds::CALL_TIMEOUT,
             turns: Arc::default(),
-            local: Arc::default(),
-            memory: Arc::default(),
-            closed: AtomicBool::new(false),
-            streams: Streams::default(),
+            close: Mutex::new(Some(close)),
+            closed: closed.boxed().shared(),
             removed: Mutex::new(None),
         }
     }
@@ -115,116 +120,121 @@ impl<S: Store> StoreBackend<S> {
     /// [renewal thread](Runtime), so that a program that blocks its runtime doesn't stop renewals.
     #[must_use]
     pub fn renewals(mut self, store: S) -> Self {
-        self.renewals = Some(Arc::new(store));
+        let Executor { local, memory, .. } = &*self.commands;
+        let executor = Executor::new(store, Arc::clone(local), Arc::clone(memory));
+        self.renewals = Some(Arc::new(executor));
         self
     }
 
     /// The store.
     pub fn store(&self) -> &S {
-        &self.store
+        &self.commands.store
+    }
+
+    fn executors(&self) -> impl Iterator<Item = &Arc<Executor<S>>> {
+        std::iter::once(&self.commands).chain(&self.renewals)
+    }
+
+    fn check_open(&self) -> Result<(), BackendError> {
+        match *lock(&self.close) {
+            Some(_) => Ok(()),
+            None => Err(BackendError::Closed),
+        }
+    }
+
+    /// Awaits an answer of a store for at most this time. `late` is the error after it.
+    async fn within<T>(
+        &self,
+        limit: Duration,
+        answer: impl Future<Output = Result<T, BackendError>>,
+        late: &str,
+    ) -> Result<T, BackendError> {
+        self.check_open()?;
+        let answer = self.commands.runtime.timeout(limit, answer).await;
+        answer.unwrap_or_else(|| Err(BackendError::unavailable(late)))
     }
 
     /// Executes commands on one key, each after the one before it, within the call timeout.
-    async fn call(
-        &self,
-        store: &Arc<S>,
-        key: &Key,
-        commands: Vec<Command>,
-        in_turn: bool,
-    ) -> Answer {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        let runtime = store.runtime();
+    async fn call(&self, key: &Key, commands: Vec<Command>) -> Answer {
+        self.check_open()?;
+        // Renewals don't wait: a program may block the runtime of the task whose turn it is.
+        let in_turn = !matches!(commands.first(), Some(Command::Renew(_)));
+        let executor = match &self.renewals {
+            Some(renewals) if !in_turn => renewals,
+            _ => &self.commands,
+        };
+        let runtime = &executor.runtime;
         let ends = runtime.now().saturating_add(self.call_timeout);
         let (call, caller) = Call::new(commands, ends);
-        let executor = Executor {
-            store: Arc::clone(store),
-            runtime: Arc::clone(&runtime),
-            local: Arc::clone(&self.local),
-            memory: Arc::clone(&self.memory),
-        };
-        let waiting = caller.wait(&*runtime, self.call_timeout);
-        let answer = match in_turn {
-            true => {
-                if let Some(task) = self.turns.add(key, call) {
-                    // The caller may be blocked by its program, and others wait for the same task.
-                    runtime.spawn(Box::pin(executor.run(task)));
-                }
-                waiting.await
+        let waiting = caller.wait(&**runtime, self.call_timeout);
+        let answer = if in_turn {
+            if let Some(task) = self.turns.add(key, call) {
+                // The caller may be blocked by its program, and others wait for the same task.
+                runtime.spawn(Box::pin(Arc::clone(executor).run(task)));
             }
-            false => join(executor.run_alone(key, call), waiting).await.1,
+            waiting.await
+        } else {
+            join(executor.run_alone(key, call), waiting).await.1
         };
-        self.remove_expired(&runtime);
+        self.remove_expired();
         answer
     }
 
     /// The first waiters poll as often as the store wishes (rule 3).
     fn poll_sooner(&self, queued: &mut Queued) {
         if queued.ahead < bounds::FIRST_WAITERS {
-            queued.poll_after = queued.poll_after.min(self.store.first_waiters_poll());
+            queued.poll_after = queued.poll_after.min(self.store().first_waiters_poll());
         }
     }
 
     /// Removes expired rows in the background, once in a while.
-    fn remove_expired(&self, runtime: &Arc<dyn Runtime>) {
-        let now = runtime.now();
-        let mut removed = self.removed.lock().unwrap_or_else(PoisonError::into_inner);
+    fn remove_expired(&self) {
+        let executor = Arc::clone(&self.commands);
+        let now = executor.runtime.now();
+        let mut removed = lock(&self.removed);
         if removed.is_some_and(|last| now.saturating_since(last) < REMOVE_EVERY) {
             return;
         }
         *removed = Some(now);
-        let (store, limits) = (Arc::clone(&self.store), Arc::clone(runtime));
-        runtime.spawn(Box::pin(async move {
+        self.commands.runtime.spawn(Box::pin(async move {
+            let removing = executor.store.remove_expired();
             // If this fails, a later removal finds the same rows.
-            let _ = limits.timeout(REMOVE_WITHIN, store.remove_expired()).await;
+            let _ = executor.runtime.timeout(REMOVE_WITHIN, removing).await;
         }));
     }
 
     /// Executes a batch: the commands of each key in one write, the keys side by side.
     async fn batch(
         &self,
-        store: &Arc<S>,
         batch: Vec<(&Key, Command)>,
-        in_turn: bool,
     ) -> Vec<Result<Stamped<Reply>, BackendError>> {
         let mut keys: BTreeMap<&Key, (Vec<usize>, Vec<Command>)> = BTreeMap::new();
-        let size = batch.len();
         for (index, (key, command)) in batch.into_iter().enumerate() {
             let (indices, commands) = keys.entry(key).or_default();
             indices.push(index);
             commands.push(command);
         }
         let calls = keys.into_iter().map(async |(key, (indices, commands))| {
-            let answer = self.call(store, key, commands, in_turn).await;
+            let answer = self.call(key, commands).await;
             (indices, answer)
         });
-        let mut results: Vec<_> = (0..size).map(|_| None).collect();
+        let mut results = Vec::new();
         for (indices, answer) in join_all(calls).await {
-            for (index, result) in indices.into_iter().zip(spread(answer)) {
-                results[index] = Some(result);
-            }
+            let of_each: Vec<_> = match answer {
+                Ok(Stamped { stamp, reply }) => {
+                    let replies = reply.into_iter();
+                    replies.map(|reply| Ok(Stamped { stamp, reply })).collect()
+                }
+                Err(error) => vec![Err(error); indices.len()],
+            };
+            results.extend(indices.into_iter().zip(of_each));
         }
-        let results = results
-            .into_iter()
-            .map(|result| result.expect("each has a key"));
-        results.collect()
+        results.sort_by_key(|(index, _)| *index);
+        results.into_iter().map(|(_, result)| result).collect()
     }
 
     async fn one(&self, key: &Key, command: Command) -> Result<Stamped<Reply>, BackendError> {
-        let batch = vec![(key, command)];
-        self.batch(&self.store, batch, true).await.remove(0)
-    }
-}
-
-/// The result of each command of a call. An error is the error of all of them.
-fn spread(answer: Answer) -> Box<dyn Iterator<Item = Result<Stamped<Reply>, BackendError>> + Send> {
-    match answer {
-        Ok(Stamped { stamp, reply }) => {
-            let replies = reply.into_iter();
-            Box::new(replies.map(move |reply| Ok(Stamped { stamp, reply })))
-        }
-        Err(error) => Box::new(std::iter::repeat(Err(error))),
+        self.batch(vec![(key, command)]).await.remove(0)
     }
 }
 
@@ -244,12 +254,12 @@ macro_rules! reply {
 
 /// Executes a batch of requests of one kind.
 macro_rules! batch {
-    ($backend:ident, $batch:ident, $command:ident, $store:expr, $in_turn:expr) => {{
+    ($backend:ident, $batch:ident, $command:ident) => {{
         let commands = $batch.iter().map(|request| {
             let command = Command::$command(request.clone());
             (&request.key, command)
         });
-        let results = $backend.batch($store, commands.collect(), $in_turn).await;
+        let results = $backend.batch(commands.collect()).await;
         results.into_iter().map(reply!($command)).collect()
     }};
 }
@@ -259,29 +269,26 @@ macro_rules! batch {
 impl<S: Store> LockBackend for StoreBackend<S> {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
-        capabilities.push = self.store.can_listen();
-        capabilities.reachability = self.store.can_tell_reach();
+        capabilities.push = self.store().can_listen();
+        capabilities.reachability = self.store().can_tell_reach();
         capabilities.independent_renewal = self.renewals.is_some();
-        capabilities.list = self.store.can_list();
+        capabilities.list = self.store().can_list();
         // Each key needs its own read and write.
         capabilities.batches = false;
         capabilities
     }
 
     fn runtime(&self) -> Arc<dyn Runtime> {
-        self.store.runtime()
+        Arc::clone(&self.commands.runtime)
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        let runtime = self.store.runtime();
-        let stamp = runtime
-            .timeout(self.call_timeout, self.store.time())
-            .await
-            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?;
-        self.memory.saw_clock(stamp, runtime.now());
+        let reading = self.store().time();
+        let stamp = self.within(self.call_timeout, reading, LATE).await?;
+        let Executor {
+            runtime, memory, ..
+        } = &*self.commands;
+        memory.saw_clock(stamp, runtime.now());
         Ok(stamp)
     }
 
@@ -298,48 +305,33 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        let stores = [Some(&self.store), self.renewals.as_ref()];
-        for (store, name) in stores.into_iter().flatten().zip(["commands", "renewals"]) {
+        for (executor, name) in self.executors().zip(["commands", "renewals"]) {
             let key = Key::new(format!("{key} {name}"))
                 .map_err(|error| BackendError::rejected(error.to_string()))?;
-            let checking = check_writes(&**store, &key);
-            store
-                .runtime()
-                .timeout(CHECK_WITHIN, checking)
-                .await
-                .unwrap_or_else(|| Err(BackendError::unavailable("not checked in time")))?;
+            let checking = check_writes(&executor.store, &key);
+            let checked = self.within(CHECK_WITHIN, checking, "not checked in time");
+            checked.await?;
         }
         Ok(())
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        let runtime = self.store.runtime();
+        self.check_open()?;
         // It may take a new connection, and no caller waits for it: a short call timeout does not apply.
         let limit = self.call_timeout.max(bounds::CALL_TIMEOUT);
-        let stream = match self.store.can_listen() {
-            true => runtime
-                .timeout(limit, self.store.listen(session))
-                .await
-                .unwrap_or_else(|| Err(BackendError::unavailable("no subscription in time")))?,
+        let stream = if self.store().can_listen() {
+            let listening = self.store().listen(session);
+            self.within(limit, listening, "no subscription in time")
+                .await?
+        } else {
             // Grants that this backend makes reach their waiters, if these are its own.
-            false => self.local.listen(session),
+            self.commands.local.listen(session)
         };
-        let stream = self.streams.add(stream);
-        // `close` may have ended the streams before this one was among them.
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        Ok(stream)
+        Ok(Box::pin(stream.take_until(self.closed.clone())))
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut replies: Vec<_> = batch!(self, batch, Acquire, &self.store, true);
+        let mut replies: Vec<_> = batch!(self, batch, Acquire);
         for answer in replies.iter_mut().flatten() {
             if let AcquireReply::Queued(queued) = &mut answer.reply {
                 self.poll_sooner(queued);
@@ -349,7 +341,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let mut replies: Vec<_> = batch!(self, batch, Poll, &self.store, true);
+        let mut replies: Vec<_> = batch!(self, batch, Poll);
         for answer in replies.iter_mut().flatten() {
             if let PollReply::Queued(queued) = &mut answer.reply {
                 self.poll_sooner(queued);
@@ -359,13 +351,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let store = self.renewals.as_ref().unwrap_or(&self.store);
-        // Renewals don't wait: a program may block the runtime of the task whose turn it is.
-        batch!(self, batch, Renew, store, false)
+        batch!(self, batch, Renew)
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        batch!(self, batch, Release, &self.store, true)
+        batch!(self, batch, Release)
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
@@ -378,17 +368,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {
-        if self.closed.load(Ordering::Relaxed) {
-            return Err(BackendError::Closed);
-        }
-        if !self.store.can_list() {
+        self.check_open()?;
+        if !self.store().can_list() {
             return Err(BackendError::unsupported("list"));
         }
-        let runtime = self.store.runtime();
-        runtime
-            .timeout(self.call_timeout, self.store.list(request))
-            .await
-            .unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))
+        let listing = self.store().list(request);
+        self.within(self.call_timeout, listing, LATE).await
     }
 
     async fn force_release(
@@ -405,12 +390,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        self.closed.store(true, Ordering::Relaxed);
-        self.streams.end();
-        let runtime = self.store.runtime();
-        let stores = [Some(&self.store), self.renewals.as_ref()];
-        let closing = stores.into_iter().flatten().map(|store| store.close());
-        let closed = runtime.timeout(self.call_timeout, join_all(closing)).await;
+        if let Some(close) = lock(&self.close).take() {
+            let _ = close.send(());
+        }
+        let closing = join_all(self.executors().map(|it| it.store.close()));
+        let closed = self.runtime().timeout(self.call_timeout, closing).await;
         let late = || vec![Err(BackendError::unavailable("not closed in time"))];
         closed.unwrap_or_else(late).into_iter().collect()
     }

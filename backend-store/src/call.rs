@@ -1,12 +1,14 @@
 //! A call: some commands on one key, and the caller that waits for their replies.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::mem::replace;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_channel::oneshot;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{BackendError, Moment, Runtime, Stamped};
 
+use crate::lock;
 use crate::store::Version;
 
 /// The replies to the commands of a call, all executed at the same time.
@@ -23,15 +25,6 @@ enum Phase {
     Abandoned,
 }
 
-#[derive(Debug)]
-struct Shared(Mutex<Phase>);
-
-impl Shared {
-    fn phase(&self) -> MutexGuard<'_, Phase> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
 /// A call that is to be executed.
 #[derive(Debug)]
 pub(crate) struct Call {
@@ -40,36 +33,31 @@ pub(crate) struct Call {
     pub(crate) ends: Moment,
     /// The last write that contained this call, and the replies if the store applied it after all.
     pub(crate) refused: Option<(Version, Stamped<Vec<Reply>>)>,
-    shared: Arc<Shared>,
+    phase: Arc<Mutex<Phase>>,
     answer: oneshot::Sender<Answer>,
 }
 
 /// The other end of a [`Call`].
 #[derive(Debug)]
 pub(crate) struct Caller {
-    shared: Arc<Shared>,
+    phase: Arc<Mutex<Phase>>,
     answer: oneshot::Receiver<Answer>,
 }
 
 impl Call {
     pub(crate) fn new(commands: Vec<Command>, ends: Moment) -> (Self, Caller) {
-        let shared = Arc::new(Shared(Mutex::new(Phase::Unwritten)));
-        let (sender, receiver) = oneshot::channel();
+        let phase = Arc::new(Mutex::new(Phase::Unwritten));
+        let (sender, answer) = oneshot::channel();
         let call = Self {
             commands,
             ends,
             refused: None,
-            shared: Arc::clone(&shared),
+            phase: Arc::clone(&phase),
             answer: sender,
         };
-        let caller = Caller {
-            shared,
-            answer: receiver,
-        };
-        (call, caller)
+        (call, Caller { phase, answer })
     }
 
-    /// The number of commands.
     pub(crate) const fn size(&self) -> usize {
         self.commands.len()
     }
@@ -87,7 +75,7 @@ impl Call {
 
     /// Notes that a write is about to be sent. Returns `false` if the call must not be written any more.
     pub(crate) fn begin_write(&self) -> bool {
-        let mut phase = self.shared.phase();
+        let mut phase = lock(&self.phase);
         if *phase == Phase::Abandoned {
             return false;
         }
@@ -97,7 +85,7 @@ impl Call {
 
     /// Notes that nothing was written.
     pub(crate) fn end_write(&self) {
-        let mut phase = self.shared.phase();
+        let mut phase = lock(&self.phase);
         if *phase == Phase::Writing {
             *phase = Phase::Unwritten;
         }
@@ -115,17 +103,13 @@ impl Caller {
     /// # Cancel safety
     /// If you drop the future, the call may or may not be executed.
     pub(crate) async fn wait(self, runtime: &dyn Runtime, limit: Duration) -> Answer {
-        match runtime.timeout(limit, self.answer).await {
-            Some(Ok(answer)) => answer,
-            // Out of time, or the executor has ended.
-            Some(Err(_)) | None => Err(abandon(&self.shared)),
+        if let Some(Ok(answer)) = runtime.timeout(limit, self.answer).await {
+            return answer;
         }
-    }
-}
-
-fn abandon(shared: &Shared) -> BackendError {
-    match std::mem::replace(&mut *shared.phase(), Phase::Abandoned) {
-        Phase::Writing => BackendError::outcome_unknown("a write was not answered in time"),
-        _ => BackendError::unavailable("no answer in time; nothing was written"),
+        // Out of time, or the executor has ended.
+        Err(match replace(&mut *lock(&self.phase), Phase::Abandoned) {
+            Phase::Writing => BackendError::outcome_unknown("a write was not answered in time"),
+            _ => BackendError::unavailable("no answer in time; nothing was written"),
+        })
     }
 }

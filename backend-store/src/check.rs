@@ -1,6 +1,5 @@
 //! Checks a store for what the callers of its backend can't see.
 
-use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::machine::{Message, Payload, State};
@@ -211,11 +210,14 @@ async fn send(
         false => ServerTime::from_micros(now.as_micros().saturating_sub(BEFORE.as_micros() as u64)),
     };
     let in_time = now.saturating_add(2 * IN_TIME);
-    let nobody = nobody(store);
-    let message = Message {
+    let mut nobody = [0; 16];
+    store.runtime().fill_random(&mut nobody);
+    let nobody = SessionId::from_bytes(nobody);
+    let message = step.has_message.then_some(Message {
         to: nobody,
         payload: Payload::WakeUp { sequence: 1 },
-    };
+    });
+    let listener = step.needs_listener.then_some(nobody);
     let write = Write {
         key,
         expected: step.expected,
@@ -223,27 +225,12 @@ async fn send(
         bytes: &State::default().to_bytes(),
         keep_until: now.saturating_add(KEEP),
         deadline: if step.is_late { now } else { in_time },
-        messages: if step.has_message {
-            from_ref(&message)
-        } else {
-            &[]
-        },
-        listening: if step.needs_listener {
-            from_ref(&nobody)
-        } else {
-            &[]
-        },
+        messages: message.as_slice(),
+        listening: listener.as_slice(),
         stamp,
     };
     match reads {
         true => store.write_or_read(write).await,
         false => Ok((store.write(write).await?, None)),
     }
-}
-
-/// A session that nobody listens to.
-fn nobody(store: &impl Store) -> SessionId {
-    let mut bytes = [0; 16];
-    store.runtime().fill_random(&mut bytes);
-    SessionId::from_bytes(bytes)
 }

@@ -2,7 +2,7 @@
 //! this client remembers needs no read. Nor does a row that came with the refusal of a write.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::FutureExt;
@@ -16,6 +16,7 @@ use leasehold_api::{
 
 use crate::call::Call;
 use crate::local::Local;
+use crate::lock;
 use crate::memory::{Memory, Remembered};
 use crate::store::{Read, Store, Version, Write, Written};
 use crate::turns::Task;
@@ -35,7 +36,7 @@ const SHORTEST_ATTEMPT: Duration = Duration::from_micros(500);
 /// Executes calls on a store.
 #[derive(Debug)]
 pub(crate) struct Executor<S> {
-    pub(crate) store: Arc<S>,
+    pub(crate) store: S,
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) local: Arc<Local>,
     pub(crate) memory: Arc<Memory>,
@@ -53,14 +54,6 @@ struct Stepped {
     listening: Vec<SessionId>,
 }
 
-/// How commands on a remembered row have ended.
-enum Tried {
-    /// A read is needed: the row is probably another one, or the result may depend on more than the row, or is
-    /// none that is trusted without a read.
-    Unfit,
-    Finished,
-}
-
 /// How an attempt has ended.
 enum Attempted {
     /// The calls are answered, but for those that must be executed again without others that were given up.
@@ -75,8 +68,17 @@ enum Attempted {
 }
 
 impl<S: Store> Executor<S> {
+    pub(crate) fn new(store: S, local: Arc<Local>, memory: Arc<Memory>) -> Self {
+        Self {
+            runtime: store.runtime(),
+            store,
+            local,
+            memory,
+        }
+    }
+
     /// Executes the calls on one key until none is left.
-    pub(crate) async fn run(self, mut task: Task) {
+    pub(crate) async fn run(self: Arc<Self>, mut task: Task) {
         let mut calls = Vec::new();
         let mut pauses = Pauses::default();
         while task.next_turn(&mut calls) {
@@ -92,7 +94,7 @@ impl<S: Store> Executor<S> {
     }
 
     /// Executes one call, without a turn. It always reads: the client's other commands may be changing the row.
-    pub(crate) async fn run_alone(self, key: &Key, call: Call) {
+    pub(crate) async fn run_alone(&self, key: &Key, call: Call) {
         let (mut calls, mut pauses) = (vec![call], Pauses::default());
         while !calls.is_empty() {
             let pause = self.attempt(key, &mut calls, &mut pauses, false);
@@ -145,11 +147,9 @@ impl<S: Store> Executor<S> {
         pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
         // A call whose write was refused needs a read: perhaps it was applied.
-        if in_turn && calls.iter().all(|call| call.refused.is_none()) {
-            match self.try_remembered(key, calls, ends).await? {
-                Tried::Finished => return Ok(Attempted::Finished),
-                Tried::Unfit => {}
-            }
+        let is_fresh = in_turn && calls.iter().all(|call| call.refused.is_none());
+        if is_fresh && self.try_remembered(key, calls, ends).await? {
+            return Ok(Attempted::Finished);
         }
         let mut sent = self.runtime.now();
         let mut read = self.store.read(key).await.map_err(nothing_written)?;
@@ -167,7 +167,7 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Executes the calls on the row that was read.
+    /// Executes the calls on the row that was read, replaces it within a time, and answers them.
     async fn execute(
         &self,
         key: &Key,
@@ -177,25 +177,12 @@ impl<S: Store> Executor<S> {
         pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
         self.memory.saw_read(key, &read, self.runtime.now());
-        let found = read.row.as_ref().map(|row| row.version);
-        answer_written(calls, found, read.stamp);
+        let expected = read.row.as_ref().map(|row| row.version);
+        answer_written(calls, expected, read.stamp);
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
         let stepped = self.step(read, calls, pauses.asks).await?;
-        self.write(key, calls, found, stepped, limit, pauses).await
-    }
-
-    /// Replaces the row that was read, within a time, and answers the calls.
-    async fn write(
-        &self,
-        key: &Key,
-        calls: &mut Vec<Call>,
-        found: Option<Version>,
-        stepped: Stepped,
-        limit: Duration,
-        pauses: &mut Pauses,
-    ) -> Result<Attempted, BackendError> {
         let Some(state) = &stepped.state else {
             stepped.answer(calls);
             return Ok(Attempted::Finished);
@@ -207,60 +194,56 @@ impl<S: Store> Executor<S> {
         // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
         let deadline = stepped.stamp.at.saturating_add(limit);
         let bytes = state.to_bytes();
-        let write = self.new_write(key, found, &stepped, state, &bytes, deadline);
+        let write = self.new_write(key, expected, &stepped, state, &bytes, deadline);
         let at_once = stepped.at_once();
         // If it is sent again at once when it is refused, the store may send the row along.
         let (written, found) = match pauses.retried < at_once {
             true => self.store.write_or_read(write).await?,
             false => (self.store.write(write).await?, None),
         };
-        match written {
-            written @ (Written::Applied | Written::AppliedAt(_)) => {
-                if let Written::AppliedAt(at) = written {
-                    self.remember(&write, at);
-                }
-                self.local.deliver(&stepped.messages, stepped.stamp);
-                stepped.answer(calls);
-                Ok(Attempted::Finished)
-            }
-            refused @ (Written::NotApplied | Written::NotListening) => {
-                self.memory.forget(key);
-                let version = write.version;
-                stepped.keep_replies(calls, version);
-                pauses.asks |= refused == Written::NotListening;
-                Ok(Attempted::Conflict { at_once, found })
-            }
+        if let Written::AppliedAt(at) = written {
+            self.remember(&write, at);
         }
+        if written.is_applied() {
+            self.local.deliver(&stepped.messages, stepped.stamp);
+            stepped.answer(calls);
+            return Ok(Attempted::Finished);
+        }
+        self.memory.forget(key);
+        let version = write.version;
+        stepped.keep_replies(calls, version);
+        pauses.asks |= written == Written::NotListening;
+        Ok(Attempted::Conflict { at_once, found })
     }
 
     /// Executes the calls on the row that this client remembers, if it does and their results can be trusted:
     /// an acquire or a release that succeeds, and concerns nobody else. The write compares the version, and
     /// that the time of the step is not after the store's clock. So it is a step that was late: no other
-    /// command was executed in between.
+    /// command was executed in between. Returns `false` if they need a read.
     async fn try_remembered(
         &self,
         key: &Key,
         calls: &mut Vec<Call>,
         ends: Moment,
-    ) -> Result<Tried, BackendError> {
+    ) -> Result<bool, BackendError> {
         let now = self.runtime.now();
         let Some(Remembered { row, now: stamp }) = self.memory.recall(key, now) else {
-            return Ok(Tried::Unfit);
+            return Ok(false);
         };
         let before = State::from_bytes(&row.bytes)?;
         // A grant to a waiter is a step after a read, also if the waiter doesn't listen and gets no message.
         if !before.to_parts().waiters.is_empty() {
-            return Ok(Tried::Unfit);
+            return Ok(false);
         }
         let (stepped, unknown) = step_all(&before, stamp, calls, &BTreeMap::new());
         let Some(state) = &stepped.state else {
-            return Ok(Tried::Unfit);
+            return Ok(false);
         };
         if !unknown.is_empty() || !stepped.succeeds_alone() {
-            return Ok(Tried::Unfit);
+            return Ok(false);
         }
         if !begin_write(calls) {
-            return Ok(Tried::Finished);
+            return Ok(true);
         }
         // The store's clock may be ahead. At its time, too, the result must be the same, and a new hold live.
         let deadline = stamp.at.saturating_add(ends.saturating_since(now));
@@ -276,7 +259,7 @@ impl<S: Store> Executor<S> {
                 for (call, answer) in calls.drain(..).zip(answers) {
                     call.answer(Ok(answer));
                 }
-                Ok(Tried::Finished)
+                Ok(true)
             }
             // Without the store's clock, the time that is left isn't known.
             Written::Applied => {
@@ -288,7 +271,7 @@ impl<S: Store> Executor<S> {
                 self.memory.forget_clock();
                 let version = write.version;
                 stepped.keep_replies(calls, version);
-                Ok(Tried::Unfit)
+                Ok(false)
             }
         }
     }
@@ -370,10 +353,7 @@ fn step_all(
     let reachable = |session| match known.get(&session) {
         Some(reach) => *reach,
         None => {
-            unknown
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner)
-                .insert(session);
+            lock(&unknown).insert(session);
             unless_known
         }
     };
@@ -401,8 +381,8 @@ fn step_all(
         messages,
         listening: Vec::new(),
     };
-    let unknown = unknown.into_inner().unwrap_or_else(PoisonError::into_inner);
-    (stepped, unknown.into_iter().collect())
+    let unknown = lock(&unknown).iter().copied().collect();
+    (stepped, unknown)
 }
 
 impl Stepped {
@@ -516,23 +496,14 @@ fn nothing_written(error: BackendError) -> BackendError {
 }
 
 /// The pauses after conflicts, and what else changes for the next attempt.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Pauses {
-    factor: u32,
+    /// How often there was a pause.
+    paused: u32,
     /// How often the write was sent again without a pause.
     retried: u8,
     /// Whether the store is asked who listens before the next write: a waiter that was to get the lock doesn't.
     asks: bool,
-}
-
-impl Default for Pauses {
-    fn default() -> Self {
-        Self {
-            factor: 1,
-            retried: 0,
-            asks: false,
-        }
-    }
 }
 
 impl Pauses {
@@ -548,8 +519,11 @@ impl Pauses {
         if self.retries(at_once) {
             return None;
         }
-        let longest = took.max(SHORTEST_ATTEMPT) * if at_once > 0 { 1 } else { self.factor };
-        self.factor = (self.factor * 4).min(LONGEST_PAUSE);
-        Some(longest)
+        let factor = match at_once {
+            0 => 4_u32.saturating_pow(self.paused).min(LONGEST_PAUSE),
+            _ => 1,
+        };
+        self.paused += 1;
+        Some(took.max(SHORTEST_ATTEMPT) * factor)
     }
 }

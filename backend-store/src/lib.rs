@@ -107,8 +107,14 @@ mod local;
 mod memory;
 pub mod messages;
 mod store;
-mod streams;
 mod turns;
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backend::StoreBackend;
 pub use store::{Read, Row, Store, Version, Write, Written};
+
+/// Locks a mutex. No code that can panic runs while it is locked.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,29 +1,23 @@
 //! Notifications within one client, for a store that can't send any.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
 use leasehold_api::machine::Message;
 use leasehold_api::{Notification, Notifications, SessionId, Stamp};
 
+use crate::lock;
+
 /// The sessions that listen here.
 #[derive(Debug, Default)]
-pub(crate) struct Local {
-    listeners: Mutex<BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>>,
-}
+pub(crate) struct Local(Mutex<BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>>);
 
 impl Local {
-    fn listeners(&self) -> MutexGuard<'_, BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>> {
-        self.listeners
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Subscribes to the messages to a session.
     pub(crate) fn listen(&self, session: SessionId) -> Notifications {
         let (sender, receiver) = unbounded();
-        let mut listeners = self.listeners();
+        let mut listeners = lock(&self.0);
         // Sessions that are gone are forgotten.
         listeners.retain(|_, senders| {
             senders.retain(|sender| !sender.is_closed());
@@ -38,7 +32,7 @@ impl Local {
         if messages.is_empty() {
             return;
         }
-        let listeners = self.listeners();
+        let listeners = lock(&self.0);
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the stream was dropped.

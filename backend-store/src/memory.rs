@@ -4,11 +4,12 @@
 //! are more than one pair. So clients that take turns with a key pay for one attempt in vain, and then no more.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
 use leasehold_api::{Key, Moment, ServerTime, Stamp};
 
+use crate::lock;
 use crate::store::{Read, Row, Version};
 
 /// At most this many rows are remembered.
@@ -33,9 +34,7 @@ pub(crate) struct Remembered {
 
 /// Remembers rows.
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    inner: Mutex<Inner>,
-}
+pub(crate) struct Memory(Mutex<Inner>);
 
 #[derive(Debug, Default)]
 struct Inner {
@@ -64,7 +63,7 @@ fn estimate((read, received): (Stamp, Moment), now: Moment) -> ServerTime {
 
 impl Memory {
     fn inner(&self) -> MutexGuard<'_, Inner> {
-        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// The row of a key, if it is probably still the current one.
@@ -110,7 +109,8 @@ impl Memory {
         self.saw_clock(read.stamp, now);
         let found = read.row.as_ref().map(|row| row.version);
         let mut inner = self.inner();
-        if inner.version(key).is_some_and(|own| found != Some(own)) {
+        let own = inner.entry(key).map(|entry| entry.row.version);
+        if own.is_some() && own != found {
             inner.forget(key);
         }
     }
@@ -133,9 +133,7 @@ impl Memory {
         let entry = Entry { row, at, alone };
         inner.recent.insert(key.clone(), entry);
     }
-}
 
-impl Memory {
     /// Forgets a row: another client has written it.
     pub(crate) fn forget(&self, key: &Key) {
         self.inner().forget(key);
@@ -145,10 +143,6 @@ impl Memory {
 impl Inner {
     fn entry(&self, key: &Key) -> Option<&Entry> {
         self.recent.get(key).or_else(|| self.older.get(key))
-    }
-
-    fn version(&self, key: &Key) -> Option<Version> {
-        self.entry(key).map(|entry| entry.row.version)
     }
 
     fn forget(&mut self, key: &Key) {
@@ -163,103 +157,29 @@ mod tests {
 
     use super::*;
 
-    const START: ServerTime = ServerTime::from_micros(1_000_000_000);
-
-    fn stamp(at: ServerTime) -> Stamp {
-        let clock = ClockId::new(1);
-        Stamp { clock, at }
-    }
-
-    fn key(name: &str) -> Key {
-        Key::new(name).expect("valid")
-    }
-
-    fn row(version: u64) -> Row {
-        Row {
-            version: Version::new(version),
-            bytes: vec![0; 100],
-        }
-    }
-
-    fn after(seconds: u64) -> Moment {
-        Moment::default().saturating_add(Duration::from_secs(seconds))
-    }
-
-    fn version(memory: &Memory, name: &str) -> Option<u64> {
-        let remembered = memory.recall(&key(name), after(0));
-        remembered.map(|it| it.row.version.get())
-    }
-
-    /// A client writes `new` after it has found `found`.
-    fn write(memory: &Memory, name: &str, found: Option<u64>, new: u64) {
-        memory.saw_clock(stamp(START), after(0));
-        memory.remember(&key(name), found.map(Version::new), row(new), START);
-    }
-
-    fn read(memory: &Memory, name: &str, found: u64) {
-        let (stamp, row) = (stamp(START), Some(row(found)));
-        memory.saw_read(&key(name), &Read { stamp, row }, after(0));
-    }
-
-    #[test]
-    fn row_is_tried_only_if_its_client_is_alone() {
-        let memory = Memory::default();
-        write(&memory, "a", None, 1);
-        assert_eq!(version(&memory, "a"), Some(1), "it has created the row");
-        write(&memory, "a", Some(1), 2);
-        assert_eq!(version(&memory, "a"), Some(2));
-        write(&memory, "a", Some(7), 8);
-        assert_eq!(version(&memory, "a"), None, "another client wrote 7");
-        write(&memory, "a", Some(8), 9);
-        assert_eq!(
-            version(&memory, "a"),
-            None,
-            "this may be the release of its only use"
-        );
-        write(&memory, "a", Some(9), 10);
-        assert_eq!(version(&memory, "a"), Some(10));
-        read(&memory, "a", 10);
-        assert_eq!(version(&memory, "a"), Some(10));
-        read(&memory, "a", 11);
-        assert_eq!(version(&memory, "a"), None, "another client wrote 11");
-        write(&memory, "a", Some(11), 12);
-        assert_eq!(version(&memory, "a"), None);
-        write(&memory, "b", Some(1), 2);
-        assert_eq!(version(&memory, "b"), None, "the row existed");
-    }
-
-    #[test]
-    fn time_is_behind_the_clock_and_not_before_the_row() {
-        let memory = Memory::default();
-        write(&memory, "a", None, 1);
-        let now = |moment| memory.recall(&key("a"), moment).map(|it| it.now.at);
-        assert_eq!(now(after(0)), Some(START));
-        let estimate = now(after(10)).expect("remembered");
-        let behind = START
-            .saturating_add(Duration::from_secs(10))
-            .saturating_since(estimate);
-        assert!(behind > Duration::from_millis(9) && behind < Duration::from_millis(10));
-        assert_eq!(now(after(11)), None, "the clock was read long ago");
-        // Another answer says that the clock was stepped back.
-        memory.saw_clock(stamp(ServerTime::from_micros(1)), after(11));
-        assert_eq!(now(after(11)), Some(START));
-    }
-
     #[test]
     fn memory_is_bounded() {
-        let memory = Memory::default();
+        let (memory, now) = (Memory::default(), Moment::default());
+        let (clock, at) = (ClockId::new(1), ServerTime::default());
+        memory.saw_clock(Stamp { clock, at }, now);
+        let key = |n: u64| Key::new(n.to_string()).expect("valid");
+        let row = |version, size| Row {
+            version: Version::new(version),
+            bytes: vec![0; size],
+        };
         for n in 0..10_000 {
-            write(&memory, &n.to_string(), None, n + 1);
+            memory.remember(&key(n), None, row(n, 100), at);
         }
         let inner = memory.inner();
         let size = inner.recent.len() + inner.older.len();
         assert!(size > MOST_ROWS / 2 && size <= MOST_ROWS, "{size}");
         drop(inner);
-        assert_eq!(version(&memory, "9999"), Some(10_000));
-        let mut long = row(1);
-        long.bytes = vec![0; LONGEST_ROW + 1];
-        memory.remember(&key("9999"), Some(Version::new(10_000)), long, START);
-        assert_eq!(version(&memory, "9999"), None);
+        let last = key(9_999);
+        let recalled = memory.recall(&last, now).expect("remembered");
+        assert_eq!(recalled.row, row(9_999, 100));
+        let long = row(1, LONGEST_ROW + 1);
+        memory.remember(&last, Some(recalled.row.version), long, at);
+        assert!(memory.recall(&last, now).is_none());
         let shown = format!("{memory:?}");
         assert!(!shown.contains("[0, 0"), "no bytes of a state");
     }

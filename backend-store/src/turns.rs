@@ -5,19 +5,18 @@
 //! other write of its client, however many tasks use the key.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use futures_channel::oneshot;
 use futures_util::FutureExt;
 use leasehold_api::{Key, bounds};
 
 use crate::call::Call;
+use crate::lock;
 
 /// The calls that wait for their turn, by key. A key is there while a task executes calls on it.
 #[derive(Debug, Default)]
-pub(crate) struct Turns {
-    keys: Mutex<BTreeMap<Key, Waiting>>,
-}
+pub(crate) struct Turns(Mutex<BTreeMap<Key, Waiting>>);
 
 #[derive(Debug, Default)]
 struct Waiting {
@@ -35,13 +34,9 @@ pub(crate) struct Task {
 }
 
 impl Turns {
-    fn keys(&self) -> MutexGuard<'_, BTreeMap<Key, Waiting>> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Adds a call. If no task executes calls on the key, returns one, which the caller spawns.
     pub(crate) fn add(self: &Arc<Self>, key: &Key, call: Call) -> Option<Task> {
-        let mut keys = self.keys();
+        let mut keys = lock(&self.0);
         if let Some(waiting) = keys.get_mut(key) {
             if call.releases() {
                 waiting.until_release = None;
@@ -72,7 +67,7 @@ impl Task {
     pub(crate) fn next_turn(&mut self, calls: &mut Vec<Call>) -> bool {
         calls.retain(Call::is_awaited);
         let mut size: usize = calls.iter().map(Call::size).sum();
-        let mut keys = self.turns.keys();
+        let mut keys = lock(&self.turns.0);
         if let Some(Waiting { calls: waiting, .. }) = keys.get_mut(&self.key) {
             waiting.retain(Call::is_awaited);
             while let Some(next) = waiting.front() {
@@ -93,7 +88,7 @@ impl Task {
     /// Completes when a release waits for its turn.
     pub(crate) fn release(&self) -> impl Future<Output = ()> + use<> {
         let (sender, dropped) = oneshot::channel();
-        if let Some(waiting) = self.turns.keys().get_mut(&self.key)
+        if let Some(waiting) = lock(&self.turns.0).get_mut(&self.key)
             && !waiting.calls.iter().any(Call::releases)
         {
             waiting.until_release = Some(sender);
@@ -106,7 +101,7 @@ impl Drop for Task {
     fn drop(&mut self) {
         if !self.ended {
             // The runtime has ended, or the task has panicked. The callers learn it at once.
-            self.turns.keys().remove(&self.key);
+            lock(&self.turns.0).remove(&self.key);
         }
     }
 }
@@ -153,7 +148,7 @@ mod tests {
         assert_eq!(sizes(&turn), [bounds::MAX_BATCH]);
         turn.clear();
         assert!(!task.next_turn(&mut turn));
-        assert_eq!(turns.keys().len(), 0, "keys are forgotten");
+        assert_eq!(lock(&turns.0).len(), 0, "keys are forgotten");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! Many clients that compete for one key.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
@@ -7,141 +8,137 @@ use leasehold_api::{AcquireReply, LockBackend, LockClient, Wait};
 use leasehold_store::Written;
 
 use crate::steps::{LEASE, ask, enter, operation, release, send, session, waiting};
-use crate::support::{Fault, Faults, Server, block_on};
+use crate::support::{Fault, Faults, Server};
 
 const CLIENTS: u32 = 32;
 const TIME: Duration = Duration::from_secs(10);
 
 /// With pauses of at most 50 ms, the server would spend its time on writes that it refuses: 100 acquisitions,
 /// and 13 refused writes for each operation.
-#[test]
-fn clients_of_a_busy_store_make_room_for_each_other() {
-    block_on(async {
-        let (latency, work) = (Duration::from_millis(1), Duration::from_millis(2));
-        let server = Server::with_work(1, latency, work);
-        let ends = tokio::time::Instant::now() + TIME;
-        let mut clients = tokio::task::JoinSet::new();
-        for _ in 0..CLIENTS {
-            let locks = LockClient::new(server.client());
-            clients.spawn(async move {
-                let lock = locks.rw_lock("k").expect("a valid key");
-                let mut acquired = 0;
-                while tokio::time::Instant::now() < ends {
-                    let Ok(guard) = lock.read().await else {
-                        continue;
-                    };
-                    let _ = guard.release().await;
-                    acquired += 1;
-                }
-                acquired
-            });
-        }
-        let acquired: u32 = clients.join_all().await.into_iter().sum();
-        let refused = server.arrived();
-        let refused = refused.iter().filter(|it| it.1 == Written::NotApplied);
-        let refused = refused.count() as f64 / f64::from(2 * acquired);
-        println!("{acquired} acquisitions, {refused:.1} refused writes for each operation");
-        assert!(acquired > 200, "{acquired}");
-        assert!(refused < 6.0, "{refused}");
-    });
+#[tokio::test(start_paused = true)]
+async fn clients_of_a_busy_store_make_room_for_each_other() {
+    let (latency, work) = (Duration::from_millis(1), Duration::from_millis(2));
+    let server = Server::with_work(1, latency, work);
+    let ends = tokio::time::Instant::now() + TIME;
+    let mut clients = tokio::task::JoinSet::new();
+    for _ in 0..CLIENTS {
+        let locks = LockClient::new(server.client());
+        clients.spawn(async move {
+            let lock = locks.rw_lock("k").expect("a valid key");
+            let mut acquired = 0;
+            while tokio::time::Instant::now() < ends {
+                let Ok(guard) = lock.read().await else {
+                    continue;
+                };
+                let _ = guard.release().await;
+                acquired += 1;
+            }
+            acquired
+        });
+    }
+    let acquired: u32 = clients.join_all().await.into_iter().sum();
+    let refused = server.arrived();
+    let refused = refused.iter().filter(|it| it.1 == Written::NotApplied);
+    let refused = refused.count() as f64 / f64::from(2 * acquired);
+    println!("{acquired} acquisitions, {refused:.1} refused writes for each operation");
+    assert!(acquired > 200, "{acquired}");
+    assert!(refused < 6.0, "{refused}");
+}
+
+/// A server that takes 2 ms for each statement.
+fn one_at_a_time(seed: u64, sends_rows: bool) -> Arc<Server> {
+    let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
+    if sends_rows {
+        server.send_rows();
+    }
+    server
 }
 
 /// Everybody waits for a release. After its first conflict it is sent again without a pause: six statements of
 /// 2 ms, the other client's among them. If the row comes with the refusal, five.
-#[test]
-fn release_is_sent_again_at_once() {
+#[tokio::test(start_paused = true)]
+async fn release_is_sent_again_at_once() {
     for seed in 0..20 {
-        block_on(async {
-            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
-            let sends_rows = seed % 2 == 1;
-            if sends_rows {
-                server.send_rows();
-            }
-            let (client, other) = (server.client(), server.client());
-            enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-            // Until the client reads before it writes.
-            tokio::time::sleep(Duration::from_secs(11)).await;
-            let begun = tokio::time::Instant::now();
-            let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
-            let releasing = async {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                release(&client, operation(1, 1)).await;
-                begun.elapsed()
-            };
-            let (reply, took) = join(send(&other, waits), releasing).await;
-            assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
-            let wanted = Duration::from_millis(if sends_rows { 10 } else { 12 });
-            assert_eq!(took, wanted, "seed {seed}");
-        });
+        let sends_rows = seed % 2 == 1;
+        let server = one_at_a_time(seed, sends_rows);
+        let (client, other) = (server.client(), server.client());
+        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+        // Until the client reads before it writes.
+        tokio::time::sleep(Duration::from_secs(11)).await;
+        let begun = tokio::time::Instant::now();
+        let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
+        let releasing = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            release(&client, operation(1, 1)).await;
+            begun.elapsed()
+        };
+        let (reply, took) = join(send(&other, waits), releasing).await;
+        assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+        let wanted = Duration::from_millis(if sends_rows { 10 } else { 12 });
+        assert_eq!(took, wanted, "seed {seed}");
     }
 }
 
 /// A client that pauses before it queues is passed by those that come later.
-#[test]
-fn acquire_that_is_to_queue_is_sent_again_at_once() {
+#[tokio::test(start_paused = true)]
+async fn acquire_that_is_to_queue_is_sent_again_at_once() {
     for seed in 0..20 {
-        block_on(async {
-            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
-            let sends_rows = seed % 2 == 1;
-            if sends_rows {
-                server.send_rows();
-            }
-            enter(&server.client(), ask(&server, operation(1, 1), LEASE)).await;
-            let (first, second) = (server.client(), server.client());
-            let begun = tokio::time::Instant::now();
-            let queueing = [(&first, 2), (&second, 3)].map(async |(client, number)| {
-                let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
-                let reply = send(client, waits).await;
-                assert!(matches!(reply, Ok(AcquireReply::Queued(_))), "{reply:?}");
-                begun.elapsed()
-            });
-            let [one, other] = queueing;
-            let both = join(one, other).await;
-            // Two reads and a write, and the write that it has spoilt. Then another read, unless the row came with
-            // the refusal, and the write again.
-            let last = Duration::from_millis(if sends_rows { 10 } else { 12 });
-            assert_eq!(both, (Duration::from_millis(6), last), "seed {seed}");
+        let sends_rows = seed % 2 == 1;
+        let server = one_at_a_time(seed, sends_rows);
+        enter(&server.client(), ask(&server, operation(1, 1), LEASE)).await;
+        let (first, second) = (server.client(), server.client());
+        let begun = tokio::time::Instant::now();
+        let queueing = [(&first, 2), (&second, 3)].map(async |(client, number)| {
+            let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
+            let reply = send(client, waits).await;
+            assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+            begun.elapsed()
         });
+        let [one, other] = queueing;
+        let both = join(one, other).await;
+        // Two reads and a write, and the write that it has spoilt. Then another read, unless the row came with
+        // the refusal, and the write again.
+        let last = Duration::from_millis(if sends_rows { 10 } else { 12 });
+        assert_eq!(both, (Duration::from_millis(6), last), "seed {seed}");
     }
 }
 
 /// Two clients that queue spoil the write of a release one after the other.
-#[test]
-fn grant_is_sent_again_at_once_twice() {
+#[tokio::test(start_paused = true)]
+async fn grant_is_sent_again_at_once_twice() {
     for seed in 0..20 {
-        block_on(async {
-            let server = Server::with_work(seed, Duration::ZERO, Duration::from_millis(2));
-            server.send_rows();
-            let client = server.client();
-            enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-            let _stream = client.listen(session(2)).await.expect("a stream");
-            let queued = send(&client, waiting(&server, operation(2, 1))).await;
-            assert!(matches!(queued, Ok(AcquireReply::Queued(_))), "{queued:?}");
-            let others = [server.client(), server.client()];
-            let begun = tokio::time::Instant::now();
-            let queueing = others.iter().zip(3..).map(async |(client, number)| {
-                let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
-                send(client, waits).await.expect("queued");
-            });
-            let releasing = async {
-                tokio::time::sleep(Duration::from_millis(1)).await;
-                release(&client, operation(1, 1)).await;
-                begun.elapsed()
-            };
-            let (_, took) = join(join_all(queueing), releasing).await;
-            // Three reads. The first of the others writes. The second one and the release are refused, then the
-            // release again, after the second has written.
-            assert_eq!(took, Duration::from_millis(18), "seed {seed}");
+        let server = one_at_a_time(seed, true);
+        let client = server.client();
+        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+        let _stream = client.listen(session(2)).await.expect("a stream");
+        let queued = send(&client, waiting(&server, operation(2, 1))).await;
+        assert_matches!(queued, Ok(AcquireReply::Queued(_)));
+        let others = [server.client(), server.client()];
+        let begun = tokio::time::Instant::now();
+        let queueing = others.iter().zip(3..).map(async |(client, number)| {
+            let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
+            send(client, waits).await.expect("queued");
         });
+        let releasing = async {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+            release(&client, operation(1, 1)).await;
+            begun.elapsed()
+        };
+        let (_, took) = join(join_all(queueing), releasing).await;
+        // Three reads. The first of the others writes. The second one and the release are refused, then the
+        // release again, after the second has written.
+        assert_eq!(took, Duration::from_millis(18), "seed {seed}");
     }
 }
 
 /// The calls of a client on one key share their turns, and so their pauses after conflicts. With 64 times an
 /// attempt of 4 ms, a release that waited for the pause of another call would take up to 256 ms.
-#[test]
-fn release_does_not_wait_for_the_pause_of_other_calls() {
-    let longest = (0..50).map(|seed| block_on(release_beside_conflicts(seed)));
-    let longest = longest.max().expect("some");
+#[tokio::test(start_paused = true)]
+async fn release_does_not_wait_for_the_pause_of_other_calls() {
+    let mut longest = Duration::ZERO;
+    for seed in 0..50 {
+        longest = longest.max(release_beside_conflicts(seed).await);
+    }
     println!("longest release: {longest:?}");
     assert!(longest < Duration::from_millis(20), "{longest:?}");
 }

@@ -5,25 +5,23 @@ use std::time::Duration;
 use leasehold_api::{BackendError, Key, LockBackend};
 
 use crate::steps::key;
-use crate::support::{Fault, Faults, Flaw, Server, block_on};
+use crate::support::{Fault, Faults, Flaw, Server};
 
 /// What the backend finds in a store with these faults.
-fn problem(faults: Faults) -> Option<BackendError> {
-    block_on(async {
-        let server = Server::new(1, Duration::from_millis(1));
-        server.set_faults(faults);
-        server.compare_reach();
-        server.send_rows();
-        server.client().self_check(&key()).await.err()
-    })
+async fn problem(faults: Faults) -> Option<BackendError> {
+    let server = Server::new(1, Duration::from_millis(1));
+    server.set_faults(faults);
+    server.compare_reach();
+    server.send_rows();
+    server.client().self_check(&key()).await.err()
 }
 
-#[test]
-fn store_that_breaks_the_contract_of_writes_is_found() {
+#[tokio::test(start_paused = true)]
+async fn store_that_breaks_the_contract_of_writes_is_found() {
     let fine = Faults::default()
         .share(Fault::Conflict, 30)
         .share(Fault::Copied, 30);
-    assert!(problem(fine).is_none(), "{:?}", problem(fine));
+    assert_matches!(problem(fine).await, None);
     let refuses = Faults::always(Fault::Conflict);
     let flaws = [
         (
@@ -63,31 +61,24 @@ fn store_that_breaks_the_contract_of_writes_is_found() {
     let flaws = flaws.map(|(flaw, expected)| (Faults::flawed(flaw), expected));
     let refuses = (refuses, "creates a row in time must be applied");
     for (faults, expected) in flaws.into_iter().chain([refuses]) {
-        let problem = problem(faults).expect("it breaks the contract");
-        assert!(
-            matches!(problem, BackendError::Rejected { .. }),
-            "{problem}"
-        );
-        assert!(
-            problem.to_string().contains(expected),
-            "{faults:?}: {problem}"
-        );
+        let problem = problem(faults).await.expect("it breaks the contract");
+        assert_matches!(problem, BackendError::Rejected { .. });
+        let text = problem.to_string();
+        assert!(text.contains(expected), "{faults:?}: {text}");
     }
 }
 
 /// The connection for renewals is another store.
-#[test]
-fn both_connections_are_checked() {
-    block_on(async {
-        let [good, bad] = [1, 2].map(|seed| Server::new(seed, Duration::from_millis(1)));
-        bad.set_faults(Faults::flawed(Flaw::LateIsFine));
-        let backend = good.client().renewals(good.store());
-        backend
-            .self_check(&key())
-            .await
-            .expect("two good connections");
-        let other = Key::new("another").expect("valid");
-        let backend = good.client().renewals(bad.store());
-        assert!(backend.self_check(&other).await.is_err(), "not noticed");
-    });
+#[tokio::test(start_paused = true)]
+async fn both_connections_are_checked() {
+    let [good, bad] = [1, 2].map(|seed| Server::new(seed, Duration::from_millis(1)));
+    bad.set_faults(Faults::flawed(Flaw::LateIsFine));
+    let backend = good.client().renewals(good.store());
+    backend
+        .self_check(&key())
+        .await
+        .expect("two good connections");
+    let other = Key::new("another").expect("valid");
+    let backend = good.client().renewals(bad.store());
+    assert!(backend.self_check(&other).await.is_err(), "not noticed");
 }

@@ -6,6 +6,16 @@
     reason = "the store in memory uses tokio's paused clock"
 )]
 
+/// Checks that a value has this form, and shows it otherwise.
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat) => {
+        match &$value {
+            $pattern => {}
+            other => panic!("{other:?}"),
+        }
+    };
+}
+
 #[path = "../support/mod.rs"]
 mod support;
 

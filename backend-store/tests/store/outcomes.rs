@@ -7,201 +7,151 @@ use futures_util::StreamExt;
 use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply, Wait};
 use leasehold_store::Written;
 
-use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send};
-use crate::support::{Fault, Faults, Server, block_on};
+use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send, start};
+use crate::support::{Fault, Faults, Server};
 
 fn client(faults: Faults) -> (Arc<Server>, Client) {
-    let server = Server::new(1, Duration::ZERO);
+    let (server, client) = start(Duration::ZERO);
     server.set_faults(faults);
-    let client = server.client();
     (server, client)
 }
 
-#[test]
-fn conflicts_without_end_are_unavailable() {
-    block_on(async {
-        let (server, client) = client(Faults::always(Fault::Conflict));
-        let begun = tokio::time::Instant::now();
-        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-        assert!(
-            matches!(result, Err(BackendError::Unavailable { .. })),
-            "{result:?}"
-        );
-        assert_eq!(begun.elapsed(), Duration::from_secs(1));
-        assert!(server.row(&key()).is_none());
-    });
-}
-
-#[test]
-fn failed_read_is_unavailable() {
-    block_on(async {
-        let (server, client) = client(Faults::always(Fault::Unavailable));
-        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-        assert!(
-            matches!(result, Err(BackendError::Unavailable { .. })),
-            "{result:?}"
-        );
-    });
-}
-
-#[test]
-fn read_without_answer_is_unavailable_in_time() {
-    block_on(async {
-        let (server, client) = client(Faults::always(Fault::Hangs));
-        let limit = Duration::from_millis(100);
+#[tokio::test(start_paused = true)]
+async fn call_that_wrote_nothing_is_unavailable() {
+    let limit = Duration::from_millis(100);
+    // Conflicts without end, a read that fails, and one without an answer.
+    for (fault, took) in [
+        (Fault::Conflict, limit),
+        (Fault::Unavailable, Duration::ZERO),
+        (Fault::Hangs, limit),
+    ] {
+        let (server, client) = client(Faults::always(fault));
         let client = client.call_timeout(limit).expect("valid");
         let begun = tokio::time::Instant::now();
         let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-        assert!(
-            matches!(result, Err(BackendError::Unavailable { .. })),
-            "{result:?}"
-        );
-        assert_eq!(begun.elapsed(), limit);
-    });
+        assert_matches!(result, Err(BackendError::Unavailable { .. }));
+        assert_eq!(begun.elapsed(), took, "{fault:?}");
+        assert!(server.row(&key()).is_none());
+    }
 }
 
-#[test]
-fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
-    block_on(async {
-        let (server, client) = client(Faults::always(Fault::LostReply));
-        let request = ask(&server, operation(1, 1), LEASE);
-        let result = send(&client, request.clone()).await;
-        assert!(
-            matches!(result, Err(BackendError::OutcomeUnknown { .. })),
-            "{result:?}"
-        );
-        server.set_faults(Faults::default());
-        let granted = server.stamp().at;
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let acquired = enter(&client, request).await;
-        assert_eq!(acquired.token.get(), granted.as_micros());
-        assert_eq!(acquired.remaining, LEASE - Duration::from_secs(1));
-    });
+#[tokio::test(start_paused = true)]
+async fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
+    let (server, client) = client(Faults::always(Fault::LostReply));
+    let request = ask(&server, operation(1, 1), LEASE);
+    let result = send(&client, request.clone()).await;
+    assert_matches!(result, Err(BackendError::OutcomeUnknown { .. }));
+    server.set_faults(Faults::default());
+    let granted = server.stamp().at;
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let acquired = enter(&client, request).await;
+    assert_eq!(acquired.token.get(), granted.as_micros());
+    assert_eq!(acquired.remaining, LEASE - Duration::from_secs(1));
 }
 
 /// A write that hangs is unknown, one that was refused before is not.
-#[test]
-fn write_without_answer_is_unknown() {
-    block_on(async {
-        let (server, client) = client(Faults::default());
-        server.set_stopped(true);
-        let begun = tokio::time::Instant::now();
-        let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-        assert!(
-            matches!(result, Err(BackendError::OutcomeUnknown { .. })),
-            "{result:?}"
-        );
-        assert_eq!(begun.elapsed(), Duration::from_secs(1));
-    });
+#[tokio::test(start_paused = true)]
+async fn write_without_answer_is_unknown() {
+    let (server, client) = client(Faults::default());
+    server.set_stopped(true);
+    let begun = tokio::time::Instant::now();
+    let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+    assert_matches!(result, Err(BackendError::OutcomeUnknown { .. }));
+    assert_eq!(begun.elapsed(), Duration::from_secs(1));
 }
 
-#[test]
-fn doubled_write_counts_once() {
-    block_on(async {
-        let (server, client) = client(Faults::default());
-        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        server.set_faults(Faults::always(Fault::Doubled));
-        let released = release(&client, operation(1, 1)).await;
-        let expected = ReleaseReply::Released {
-            holds_left: 0,
-            holder: None,
-        };
-        assert_eq!(released, expected, "the reply of the one execution");
-        let results: Vec<_> = server.arrived().into_iter().map(|(_, it)| it).collect();
-        assert_eq!(
-            results,
-            [Written::Applied, Written::Applied, Written::NotApplied]
-        );
-        server.set_faults(Faults::default());
-        assert_eq!(holders(&client).await, 0);
-    });
+#[tokio::test(start_paused = true)]
+async fn doubled_write_counts_once() {
+    let (server, client) = client(Faults::default());
+    enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+    server.set_faults(Faults::always(Fault::Doubled));
+    let released = release(&client, operation(1, 1)).await;
+    let expected = ReleaseReply::Released {
+        holds_left: 0,
+        holder: None,
+    };
+    assert_eq!(released, expected, "the reply of the one execution");
+    let results: Vec<_> = server.arrived().into_iter().map(|(_, it)| it).collect();
+    assert_eq!(
+        results,
+        [Written::Applied, Written::Applied, Written::NotApplied]
+    );
+    server.set_faults(Faults::default());
+    assert_eq!(holders(&client).await, 0);
 }
 
 /// The row that comes with the refusal of the second copy has the version of the first.
-#[test]
-fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
-    block_on(async {
-        let (server, client) = client(Faults::default());
-        server.send_rows();
-        enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-        let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
-        let queued = send(&server.client(), waits).await;
-        assert!(matches!(queued, Ok(AcquireReply::Queued(_))), "{queued:?}");
-        let before = (server.arrived().len(), server.reads());
-        server.set_faults(Faults::always(Fault::Doubled));
-        let released = release(&client, operation(1, 1)).await;
-        assert!(
-            matches!(released, ReleaseReply::Released { holds_left: 0, .. }),
-            "{released:?}"
-        );
-        let after = (server.arrived().len(), server.reads());
-        // The remembered row is tried first, in vain. Both writes arrive twice.
-        let expected = (before.0 + 4, before.1 + 2);
-        assert_eq!(after, expected, "a read before and after the second write");
-    });
+#[tokio::test(start_paused = true)]
+async fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
+    let (server, client) = client(Faults::default());
+    server.send_rows();
+    enter(&client, ask(&server, operation(1, 1), LEASE)).await;
+    let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
+    let queued = send(&server.client(), waits).await;
+    assert_matches!(queued, Ok(AcquireReply::Queued(_)));
+    let before = (server.arrived().len(), server.reads());
+    server.set_faults(Faults::always(Fault::Doubled));
+    let released = release(&client, operation(1, 1)).await;
+    assert_matches!(released, ReleaseReply::Released { holds_left: 0, .. });
+    let after = (server.arrived().len(), server.reads());
+    // The remembered row is tried first, in vain. Both writes arrive twice.
+    let expected = (before.0 + 4, before.1 + 2);
+    assert_eq!(after, expected, "a read before and after the second write");
 }
 
-#[test]
-fn later_versions_and_other_values_are_left_alone() {
-    block_on(async {
-        let (server, client) = client(Faults::default());
-        for (bytes, expected) in [
-            (&b"LHS\x09"[..], "format version 9"),
-            (b"text", "not the state of a lock"),
-        ] {
-            server.put(&key(), bytes);
-            let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-            match result {
-                Err(BackendError::ForeignValue { found, .. }) => assert_eq!(found, expected),
-                other => panic!("{other:?}"),
-            }
-            assert_eq!(server.row(&key()).expect("a row").bytes, bytes);
-        }
-        assert!(server.arrived().is_empty());
-    });
-}
-
-#[test]
-fn closed_backend_answers_closed() {
-    block_on(async {
-        let (server, client) = client(Faults::default());
-        client.close().await.expect("closes");
-        client.close().await.expect("closes twice");
+#[tokio::test(start_paused = true)]
+async fn later_versions_and_other_values_are_left_alone() {
+    let (server, client) = client(Faults::default());
+    for (bytes, expected) in [
+        (&b"LHS\x09"[..], "format version 9"),
+        (b"text", "not the state of a lock"),
+    ] {
+        server.put(&key(), bytes);
         let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-        assert!(matches!(result, Err(BackendError::Closed)));
-        assert!(matches!(client.hello().await, Err(BackendError::Closed)));
-        let session = operation(1, 1).session;
-        assert!(matches!(
-            client.listen(session).await,
-            Err(BackendError::Closed)
-        ));
-    });
+        match result {
+            Err(BackendError::ForeignValue { found, .. }) => assert_eq!(found, expected),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(server.row(&key()).expect("a row").bytes, bytes);
+    }
+    assert!(server.arrived().is_empty());
 }
 
-#[test]
-fn closing_ends_the_streams() {
-    block_on(async {
-        let (_server, client) = client(Faults::default());
-        let mut stream = client
-            .listen(operation(1, 1).session)
-            .await
-            .expect("a stream");
-        client.close().await.expect("closes");
-        let next = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-        assert_eq!(next, Ok(None), "the stream ends");
-    });
+#[tokio::test(start_paused = true)]
+async fn closed_backend_answers_closed() {
+    let (server, client) = client(Faults::default());
+    client.close().await.expect("closes");
+    client.close().await.expect("closes twice");
+    let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
+    assert!(matches!(result, Err(BackendError::Closed)));
+    assert!(matches!(client.hello().await, Err(BackendError::Closed)));
+    let session = operation(1, 1).session;
+    assert!(matches!(
+        client.listen(session).await,
+        Err(BackendError::Closed)
+    ));
+}
+
+#[tokio::test(start_paused = true)]
+async fn closing_ends_the_streams() {
+    let (_server, client) = client(Faults::default());
+    let mut stream = client
+        .listen(operation(1, 1).session)
+        .await
+        .expect("a stream");
+    client.close().await.expect("closes");
+    let next = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
+    assert_eq!(next, Ok(None), "the stream ends");
 }
 
 /// A subscription may take a new connection.
-#[test]
-fn listening_takes_longer_than_a_short_call() {
-    block_on(async {
-        let server = Server::new(1, Duration::from_millis(900));
-        let limit = Duration::from_millis(10);
-        let client = server.client().call_timeout(limit).expect("in range");
-        let begun = tokio::time::Instant::now();
-        let listening = client.listen(operation(1, 1).session).await;
-        assert!(listening.is_ok());
-        assert!(begun.elapsed() > limit);
-    });
+#[tokio::test(start_paused = true)]
+async fn listening_takes_longer_than_a_short_call() {
+    let server = Server::new(1, Duration::from_millis(900));
+    let limit = Duration::from_millis(10);
+    let client = server.client().call_timeout(limit).expect("in range");
+    let begun = tokio::time::Instant::now();
+    let listening = client.listen(operation(1, 1).session).await;
+    assert!(listening.is_ok());
+    assert!(begun.elapsed() > limit);
 }

@@ -3,50 +3,22 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use async_trait::async_trait;
-use leasehold_api::{BackendError, Key, LockBackend, LockClient, Runtime, Stamp};
-use leasehold_store::{Read, Store, StoreBackend, Write, Written};
+use futures_util::future::join_all;
+use leasehold_api::{LockBackend, LockClient};
 use tokio::time::Instant;
 
-use crate::support::{MemoryStore, Server, block_on};
+use crate::support::Server;
 
 const LATENCY: Duration = Duration::from_millis(1);
 
-#[derive(Debug)]
-struct Quiet {
-    store: MemoryStore,
-    poll_interval: Duration,
+fn quiet(poll_interval: Duration) -> Arc<Server> {
+    let server = Server::new(1, LATENCY);
+    server.be_quiet(poll_interval);
+    server
 }
 
-#[async_trait]
-impl Store for Quiet {
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        self.store.runtime()
-    }
-
-    async fn time(&self) -> Result<Stamp, BackendError> {
-        self.store.time().await
-    }
-
-    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
-        self.store.read(key).await
-    }
-
-    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
-        self.store.write(write).await
-    }
-
-    fn first_waiters_poll(&self) -> Duration {
-        self.poll_interval
-    }
-}
-
-fn client(server: &Arc<Server>, poll_interval: Duration) -> LockClient {
-    let store = Quiet {
-        store: server.store(),
-        poll_interval,
-    };
-    let backend = StoreBackend::new(store);
+fn client(server: &Arc<Server>) -> LockClient {
+    let backend = server.client();
     assert!(!backend.capabilities().push);
     LockClient::new(backend)
 }
@@ -63,27 +35,10 @@ async fn use_lock(locks: LockClient) -> u32 {
     acquired
 }
 
-/// With polls alone, it would be 15.
-#[test]
-fn tasks_of_one_client_wake_each_other() {
-    block_on(async {
-        let server = Server::new(1, LATENCY);
-        let locks = client(&server, Duration::from_secs(1));
-        let tasks = (0..8).map(|_| tokio::spawn(use_lock(locks.clone())));
-        let acquired = futures_util::future::join_all(tasks).await;
-        let acquired: u32 = acquired.into_iter().map(|it| it.expect("no panic")).sum();
-        println!("{acquired} acquisitions");
-        assert!(acquired > 1_000, "{acquired}");
-    });
-}
-
 /// The time from a release to the grant of a waiter in another process.
 async fn hand_over(poll_interval: Duration) -> Duration {
-    let server = Server::new(1, LATENCY);
-    let (one, two) = (
-        client(&server, poll_interval),
-        client(&server, poll_interval),
-    );
+    let server = quiet(poll_interval);
+    let (one, two) = (client(&server), client(&server));
     let guard = one.mutex("k").expect("valid").lock().await.expect("a lock");
     let waits = tokio::spawn(async move {
         let guard = two.mutex("k").expect("valid").lock().await.expect("a lock");
@@ -96,15 +51,13 @@ async fn hand_over(poll_interval: Duration) -> Duration {
     granted - released
 }
 
-#[test]
-fn store_sets_the_poll_interval_between_processes() {
-    block_on(async {
-        let (usual, short) = (Duration::from_secs(1), Duration::from_millis(100));
-        let took = hand_over(usual).await;
-        assert!(took > short * 2 && took < usual * 2, "{took:?}");
-        let took = hand_over(short).await;
-        assert!(took < short + POLL_SPREAD, "{took:?}");
-    });
+#[tokio::test(start_paused = true)]
+async fn store_sets_the_poll_interval_between_processes() {
+    let (usual, short) = (Duration::from_secs(1), Duration::from_millis(100));
+    let took = hand_over(usual).await;
+    assert!(took > short * 2 && took < usual * 2, "{took:?}");
+    let took = hand_over(short).await;
+    assert!(took < short + POLL_SPREAD, "{took:?}");
 }
 
 /// A poll is up to 20 ms late, and takes some ms.
@@ -112,24 +65,24 @@ const POLL_SPREAD: Duration = Duration::from_millis(30);
 
 /// How often all processes together get the lock in a second. Each has eight tasks that take it again and again.
 async fn throughput(processes: u32, poll_interval: Duration) -> u32 {
-    let server = Server::new(1, LATENCY);
+    let server = quiet(poll_interval);
     let tasks = (0..processes).flat_map(|_| {
-        let locks = client(&server, poll_interval);
+        let locks = client(&server);
         (0..8).map(move |_| tokio::spawn(use_lock(locks.clone())))
     });
     let tasks: Vec<_> = tasks.collect();
-    let acquired = futures_util::future::join_all(tasks).await;
+    let acquired = join_all(tasks).await;
     let acquired: u32 = acquired.into_iter().map(|it| it.expect("no panic")).sum();
     acquired / 10
 }
 
 /// The figures of docs/backend-author.md. Between processes, fairness costs: the lock goes to the waiter that came
 /// first, in whatever process.
-#[test]
-fn throughput_of_a_contended_key() {
+#[tokio::test(start_paused = true)]
+async fn throughput_of_a_contended_key() {
     for poll_interval in [1_000, 100].map(Duration::from_millis) {
-        let of = |processes| block_on(throughput(processes, poll_interval));
-        let [one, two] = [1, 2].map(of);
+        let one = throughput(1, poll_interval).await;
+        let two = throughput(2, poll_interval).await;
         println!("{poll_interval:?}: one process {one}/s, two processes {two}/s");
         assert!(one > 200, "the tasks of one process don't poll: {one}");
         assert!(two > 10, "{two}");

@@ -1,5 +1,6 @@
 //! Requests, for tests that send one command at a time.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
@@ -13,6 +14,13 @@ use crate::support::{MemoryStore, Server};
 pub(crate) type Client = StoreBackend<MemoryStore>;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(30);
+
+/// A server whose messages take up to `latency`, and a client.
+pub(crate) fn start(latency: Duration) -> (Arc<Server>, Client) {
+    let server = Server::new(1, latency);
+    let client = server.client();
+    (server, client)
+}
 
 pub(crate) fn key() -> Key {
     Key::new("a").expect("valid")
@@ -31,17 +39,9 @@ pub(crate) fn operation(number: u8, sequence: u64) -> Operation {
 }
 
 pub(crate) fn ask(server: &Server, operation: Operation, lease: Duration) -> Acquire {
-    let deliver_before = server.stamp().at.saturating_add(Duration::from_secs(2));
-    let spec = LockSpec::mutex();
-    Acquire::new(
-        key(),
-        spec,
-        Mode::Exclusive,
-        operation,
-        lease,
-        deliver_before,
-    )
-    .expect("valid")
+    let soon = server.stamp().at.saturating_add(Duration::from_secs(2));
+    let (spec, mode) = (LockSpec::mutex(), Mode::Exclusive);
+    Acquire::new(key(), spec, mode, operation, lease, soon).expect("valid")
 }
 
 pub(crate) fn waiting(server: &Server, operation: Operation) -> Acquire {
@@ -62,13 +62,9 @@ pub(crate) async fn enter(client: &Client, request: Acquire) -> Acquired {
 }
 
 pub(crate) async fn release(client: &Client, operation: Operation) -> ReleaseReply {
-    let reply = client.release(&[Release::new(key(), operation)]).await;
-    reply
-        .into_iter()
-        .next()
-        .expect("one reply")
-        .expect("a reply")
-        .reply
+    let release = Release::new(key(), operation);
+    let answer = client.release(&[release]).await.remove(0);
+    answer.expect("a reply").reply
 }
 
 /// The labels are empty, so holders are counted.

@@ -3,20 +3,18 @@
 mod faults;
 
 use std::collections::BTreeMap;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::stream;
+use futures_channel::mpsc::{UnboundedSender, unbounded};
+use leasehold_api::bounds::MAX_POLL_INTERVAL;
 use leasehold_api::machine::{Message, Reach};
 use leasehold_api::{
     BackendError, BoxFuture, ClockId, Cursor, Key, List, Listed, Moment, Notification,
     Notifications, Runtime, ServerTime, SessionId, Stamp,
 };
 use leasehold_store::{Read, Row, Store, StoreBackend, Version, Write, Written};
-use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::time::Instant;
 
 pub(crate) use faults::{Fault, Faults, Flaw};
@@ -49,15 +47,10 @@ impl Sent {
     }
 }
 
-#[derive(Debug)]
-struct Kept {
-    row: Row,
-    keep_until: ServerTime,
-}
-
 #[derive(Debug, Default)]
 struct Inner {
-    rows: BTreeMap<Key, Kept>,
+    /// The rows, and until when they are kept.
+    rows: BTreeMap<Key, (Row, ServerTime)>,
     listeners: BTreeMap<SessionId, Vec<UnboundedSender<Notification>>>,
     faults: Faults,
     /// Every write that reached the store, with its result.
@@ -66,6 +59,14 @@ struct Inner {
     read_at: Vec<ServerTime>,
     asked: Vec<SessionId>,
     random: u64,
+    compares_reach: bool,
+    sends_rows: bool,
+    /// How often first waiters poll, if the store can't notify anybody.
+    polls: Option<Duration>,
+    /// How far the clock is ahead of the time since the start.
+    clock: Duration,
+    /// When the reads and writes that have arrived are done.
+    idle_from: Option<Instant>,
     /// Writes don't arrive, unless a test lets them.
     stopped: bool,
     /// The last write that did not arrive.
@@ -77,17 +78,10 @@ struct Inner {
 pub(crate) struct Server {
     inner: Mutex<Inner>,
     started: Instant,
-    next_random: AtomicU64,
-    compares_reach: AtomicBool,
-    sends_rows: AtomicBool,
-    /// How much the clock was stepped back, in µs.
-    stepped_back: AtomicU64,
     /// The longest time of one way of a message.
     latency: Duration,
     /// The time of one read or write, which follow each other.
     work: Duration,
-    /// When the reads and writes that have arrived are done.
-    idle_from: Mutex<Instant>,
 }
 
 impl Server {
@@ -100,18 +94,14 @@ impl Server {
     pub(crate) fn with_work(seed: u64, latency: Duration, work: Duration) -> Arc<Self> {
         let inner = Inner {
             random: seed,
+            clock: Duration::from_secs(1_700_000_000),
             ..Inner::default()
         };
         Arc::new(Self {
             inner: Mutex::new(inner),
             started: Instant::now(),
-            next_random: AtomicU64::new(seed << 32 | 1),
-            compares_reach: AtomicBool::new(false),
-            sends_rows: AtomicBool::new(false),
-            stepped_back: AtomicU64::new(0),
             latency,
             work,
-            idle_from: Mutex::new(Instant::now()),
         })
     }
 
@@ -120,14 +110,9 @@ impl Server {
         if self.work.is_zero() {
             return;
         }
-        let done = {
-            let mut idle_from = self
-                .idle_from
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
-            *idle_from = (*idle_from).max(Instant::now()) + self.work;
-            *idle_from
-        };
+        let begins = self.lock().idle_from.max(Some(Instant::now()));
+        let done = begins.expect("now, or later") + self.work;
+        self.lock().idle_from = Some(done);
         tokio::time::sleep_until(done).await;
     }
 
@@ -157,12 +142,17 @@ impl Server {
 
     /// Compares who listens in each write.
     pub(crate) fn compare_reach(&self) {
-        self.compares_reach.store(true, Ordering::Relaxed);
+        self.lock().compares_reach = true;
     }
 
     /// Sends the row along with the refusal of a write.
     pub(crate) fn send_rows(&self) {
-        self.sends_rows.store(true, Ordering::Relaxed);
+        self.lock().sends_rows = true;
+    }
+
+    /// Notifies nobody, and tells nobody who listens. First waiters poll this often.
+    pub(crate) fn be_quiet(&self, polls: Duration) {
+        self.lock().polls = Some(polls);
     }
 
     /// Executes a read.
@@ -211,30 +201,26 @@ impl Server {
             version: Version::new(0),
             bytes: bytes.to_vec(),
         };
-        let keep_until = ServerTime::from_micros(u64::MAX);
-        self.lock()
-            .rows
-            .insert(key.clone(), Kept { row, keep_until });
+        let forever = ServerTime::from_micros(u64::MAX);
+        self.lock().rows.insert(key.clone(), (row, forever));
     }
 
     pub(crate) fn row(&self, key: &Key) -> Option<Row> {
-        self.lock().rows.get(key).map(|kept| kept.row.clone())
+        self.lock().rows.get(key).map(|(row, _)| row.clone())
     }
 
     pub(crate) fn stamp(&self) -> Stamp {
-        let since = u64::try_from(self.started.elapsed().as_micros()).expect("tests are short");
+        let at = self.lock().clock + self.started.elapsed();
         Stamp {
             clock: ClockId::new(1),
-            at: ServerTime::from_micros(
-                1_700_000_000_000_000 + since - self.stepped_back.load(Ordering::Relaxed),
-            ),
+            at: ServerTime::default().saturating_add(at),
         }
     }
 
-    /// Steps the clock back.
-    pub(crate) fn step_back(&self, by: Duration) {
-        let micros = u64::try_from(by.as_micros()).expect("short");
-        self.stepped_back.fetch_add(micros, Ordering::Relaxed);
+    /// Steps the clock, which is this much ahead of the time since the start.
+    pub(crate) fn step_clock(&self, step: impl FnOnce(Duration) -> Duration) {
+        let mut inner = self.lock();
+        inner.clock = step(inner.clock);
     }
 
     /// The rows whose time is over are removed.
@@ -242,16 +228,15 @@ impl Server {
         let now = self.stamp().at;
         let mut inner = self.lock();
         let forgets = inner.faults.flaw == Some(Flaw::Forgets);
-        inner
-            .rows
-            .retain(|_, kept| kept.keep_until > now && !forgets);
+        let is_kept = |keep_until| keep_until > now && !forgets;
+        inner.rows.retain(|_, (_, until)| is_kept(*until));
     }
 
     /// Applies a write if it may be applied.
     pub(crate) fn arrive(&self, sent: &Sent) -> Written {
         let now = self.stamp().at;
         let mut inner = self.lock();
-        let found = inner.rows.get(&sent.key).map(|kept| kept.row.version);
+        let found = inner.rows.get(&sent.key).map(|(row, _)| row.version);
         let flaw = inner.faults.flaw;
         let late_is_fine = match flaw {
             Some(Flaw::LateIsFine) => true,
@@ -271,10 +256,7 @@ impl Server {
         };
         inner.arrived.push((sent.clone(), written));
         if written.is_applied() {
-            let kept = Kept {
-                row: sent.row.clone(),
-                keep_until: sent.keep_until,
-            };
+            let kept = (sent.row.clone(), sent.keep_until);
             inner.rows.insert(sent.key.clone(), kept);
             inner.deliver(&sent.messages, sent.stamp);
         }
@@ -312,7 +294,7 @@ impl Inner {
         for message in messages {
             for sender in self.listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the subscriber is gone.
-                let _ = sender.send(message.payload.stamped(stamp));
+                let _ = sender.unbounded_send(message.payload.stamped(stamp));
             }
         }
     }
@@ -448,20 +430,24 @@ impl Store for MemoryStore {
         &self,
         write: Write<'_>,
     ) -> Result<(Written, Option<Read>), BackendError> {
-        let reads = self.server.sends_rows.load(Ordering::Relaxed);
+        let reads = self.server.lock().sends_rows;
         self.send(write, reads).await
     }
 
     fn can_listen(&self) -> bool {
-        true
+        self.server.lock().polls.is_none()
+    }
+
+    fn first_waiters_poll(&self) -> Duration {
+        self.server.lock().polls.unwrap_or(MAX_POLL_INTERVAL)
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         self.travel().await;
-        let (sender, mut receiver) = unbounded_channel();
+        let (sender, receiver) = unbounded();
         let mut inner = self.server.lock();
         inner.listeners.entry(session).or_default().push(sender);
-        Ok(Box::pin(stream::poll_fn(move |cx| receiver.poll_recv(cx))))
+        Ok(Box::pin(receiver))
     }
 
     fn can_list(&self) -> bool {
@@ -485,7 +471,7 @@ impl Store for MemoryStore {
     }
 
     fn can_tell_reach(&self) -> bool {
-        true
+        self.can_listen()
     }
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
@@ -500,7 +486,7 @@ impl Store for MemoryStore {
     }
 
     fn compares_reach(&self) -> bool {
-        self.server.compares_reach.load(Ordering::Relaxed)
+        self.server.lock().compares_reach
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {
@@ -510,14 +496,9 @@ impl Store for MemoryStore {
 }
 
 /// A runtime with tokio's paused clock, and numbers from a seed.
+#[derive(Debug)]
 struct Virtual {
     server: Arc<Server>,
-}
-
-impl fmt::Debug for Virtual {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Virtual")
-    }
 }
 
 impl Runtime for Virtual {
@@ -535,12 +516,8 @@ impl Runtime for Virtual {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let next_random = self.server.next_random.fetch_add(1, Ordering::Relaxed);
-            // Multiplies, so that the first bytes differ too.
-            let mixed = next_random
-                .wrapping_mul(0x9E37_79B9_7F4A_7C15)
-                .to_le_bytes();
-            chunk.copy_from_slice(&mixed[..chunk.len()]);
+            let random = self.server.random().to_le_bytes();
+            chunk.copy_from_slice(&random[..chunk.len()]);
         }
     }
 }
