@@ -16,7 +16,7 @@ use leasehold_api::{
 use crate::fates::Fates;
 use crate::floors::Floors;
 use crate::repair;
-use crate::server::Server;
+use crate::server::{Server, Settings};
 use crate::votes::{Rules, Vote};
 
 /// The clock of every quorum: the local clock of the process.
@@ -45,12 +45,9 @@ const SERVERS: std::ops::RangeInclusive<usize> = 3..=9;
 pub struct Quorum {
     pub(crate) runtime: Arc<dyn Runtime>,
     pub(crate) servers: Vec<Arc<Server>>,
-    pub(crate) backends: Vec<Arc<dyn LockBackend>>,
     pub(crate) rules: Rules,
-    pub(crate) capabilities: Capabilities,
-    pub(crate) call_timeout: Duration,
-    pub(crate) max_lease: Duration,
-    pub(crate) restarts_keep_data: bool,
+    capabilities: Capabilities,
+    pub(crate) settings: Settings,
     pub(crate) floors: Mutex<Floors>,
     pub(crate) fates: Arc<Fates>,
 }
@@ -58,10 +55,8 @@ pub struct Quorum {
 impl fmt::Debug for Quorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Quorum")
-            .field("servers", &self.backends)
-            .field("call_timeout", &self.call_timeout)
-            .field("max_lease", &self.max_lease)
-            .field("restarts_keep_data", &self.restarts_keep_data)
+            .field("servers", &self.backends().collect::<Vec<_>>())
+            .field("settings", &self.settings)
             .finish_non_exhaustive()
     }
 }
@@ -92,23 +87,22 @@ impl Quorum {
         capabilities.fencing_tokens = all(|inner| inner.fencing_tokens);
         capabilities.independent_renewal = all(|inner| inner.independent_renewal);
         capabilities.batches = all(|inner| inner.batches);
-        let mut quorum = Self {
-            runtime: backends[0].runtime(),
-            servers: Vec::new(),
+        let runtime = backends[0].runtime();
+        let settings = Settings::default();
+        let server = |backend| Arc::new(Server::new(backend, Arc::clone(&runtime), settings));
+        let servers: Vec<_> = backends.into_iter().map(server).collect();
+        Ok(Self {
             rules: Rules {
-                servers: backends.len(),
+                servers: servers.len(),
                 tokens: capabilities.fencing_tokens,
             },
-            backends,
+            runtime,
+            servers,
             capabilities,
-            call_timeout: bounds::CALL_TIMEOUT,
-            max_lease: bounds::DEFAULT_LEASE,
-            restarts_keep_data: false,
+            settings,
             floors: Mutex::default(),
             fates: Arc::default(),
-        };
-        quorum.connect();
-        Ok(quorum)
+        })
     }
 
     /// Sets the maximum time of one call, 10 ms to 5 s. The default is 1 s.
@@ -118,11 +112,9 @@ impl Quorum {
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the timeout is outside the range.
-    pub fn call_timeout(mut self, timeout: Duration) -> Result<Self, InvalidInput> {
+    pub fn call_timeout(self, timeout: Duration) -> Result<Self, InvalidInput> {
         InvalidInput::check_time_limit("call_timeout", timeout)?;
-        self.call_timeout = timeout;
-        self.connect();
-        Ok(self)
+        Ok(self.with(|settings| settings.call_timeout = timeout))
     }
 
     /// Sets the longest lease that any client of these servers uses, 100 ms to 1 h. The default is
@@ -136,12 +128,10 @@ impl Quorum {
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the lease is outside the range.
-    pub fn max_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
+    pub fn max_lease(self, lease: Duration) -> Result<Self, InvalidInput> {
         let limits = bounds::MIN_LEASE..=bounds::MAX_LEASE;
         InvalidInput::check_time("max_lease", lease, limits)?;
-        self.max_lease = lease;
-        self.connect();
-        Ok(self)
+        Ok(self.with(|settings| settings.max_lease = lease))
     }
 
     /// States whether each server has all its data after a restart, down to the last write that it
@@ -166,27 +156,31 @@ impl Quorum {
     /// # }
     /// ```
     #[must_use]
-    pub fn restarts_keep_data(mut self, keep: bool) -> Self {
-        self.restarts_keep_data = keep;
-        self.connect();
+    pub fn restarts_keep_data(self, keep: bool) -> Self {
+        self.with(|settings| settings.restarts_keep_data = keep)
+    }
+
+    /// Begins anew with other settings. Nothing was sent before.
+    fn with(mut self, set: impl FnOnce(&mut Settings)) -> Self {
+        set(&mut self.settings);
+        let anew = |backend: &Arc<dyn LockBackend>| {
+            let (backend, runtime) = (Arc::clone(backend), Arc::clone(&self.runtime));
+            Arc::new(Server::new(backend, runtime, self.settings))
+        };
+        self.servers = self.backends().map(anew).collect();
         self
     }
 
-    /// Begins anew with the settings. Nothing was sent before.
-    fn connect(&mut self) {
-        let drift = self.max_lease / bounds::DRIFT_PARTS + bounds::DRIFT_FLOOR;
-        let restart_delay = self.max_lease + drift + bounds::DELIVERY_WINDOW;
-        let server = |backend: &Arc<dyn LockBackend>| {
-            let (backend, runtime) = (Arc::clone(backend), Arc::clone(&self.runtime));
-            Arc::new(Server::new(
-                backend,
-                runtime,
-                self.call_timeout,
-                restart_delay,
-                self.restarts_keep_data,
-            ))
-        };
-        self.servers = self.backends.iter().map(server).collect();
+    fn backends(&self) -> impl Iterator<Item = &Arc<dyn LockBackend>> {
+        self.servers.iter().map(|server| &server.backend)
+    }
+
+    /// Reads the clocks of this many servers.
+    async fn greet(&self, wanted: usize) -> Result<Stamp, BackendError> {
+        let sent = self.runtime.now();
+        self.read_clocks(wanted, self.answers_until(sent)).await?;
+        self.check_distinct()?;
+        Ok(stamp(sent))
     }
 }
 
@@ -236,7 +230,7 @@ fn stamp(moment: Moment) -> Stamp {
 impl LockBackend for Quorum {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = self.capabilities;
-        capabilities.max_lease = capabilities.max_lease.min(self.max_lease);
+        capabilities.max_lease = capabilities.max_lease.min(self.settings.max_lease);
         capabilities
     }
 
@@ -245,12 +239,8 @@ impl LockBackend for Quorum {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        let sent = self.runtime.now();
         // Whether two of them are the same shows only when both have answered.
-        let all = self.servers.len();
-        self.read_clocks(all, self.answers_until(sent)).await?;
-        self.check_distinct()?;
-        Ok(stamp(sent))
+        self.greet(self.servers.len()).await
     }
 
     fn clock(&self, _: &Key) -> Option<ClockId> {
@@ -262,15 +252,11 @@ impl LockBackend for Quorum {
     }
 
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {
-        let sent = self.runtime.now();
-        let quorum = self.rules.quorum();
-        self.read_clocks(quorum, self.answers_until(sent)).await?;
-        self.check_distinct()?;
-        Ok(stamp(sent))
+        self.greet(self.rules.quorum()).await
     }
 
     async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
-        let checked = join_all(self.backends.iter().map(|it| it.self_check(key))).await;
+        let checked = join_all(self.backends().map(|it| it.self_check(key))).await;
         checked.into_iter().collect()
     }
 
@@ -369,7 +355,7 @@ impl LockBackend for Quorum {
     /// Closes the backends of all servers. Grants that are still to be taken back end with their
     /// leases.
     async fn close(&self) -> Result<(), BackendError> {
-        let closed = join_all(self.backends.iter().map(|backend| backend.close())).await;
+        let closed = join_all(self.backends().map(|it| it.close())).await;
         closed.into_iter().collect()
     }
 }

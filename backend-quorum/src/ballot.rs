@@ -16,8 +16,8 @@ use leasehold_api::{
 
 use crate::backend::{Quorum, time_of};
 use crate::fates::{Hold, NoBallot, OpenBallot, Verdict};
-use crate::server::{Asked, Replies, Server, lock};
-use crate::votes::Vote;
+use crate::server::{Asked, Replies, Server, lock, nothing_changed};
+use crate::votes::{Vote, missing};
 
 /// The votes on each request of a batch.
 type Votes<T> = Vec<Vec<Vote<T>>>;
@@ -27,7 +27,7 @@ type Ballot<T> = UnboundedReceiver<(usize, Replies<T>)>;
 impl Quorum {
     /// When the servers must have answered a call that was sent now.
     pub(crate) fn answers_until(&self, sent: Moment) -> Moment {
-        sent.saturating_add(self.call_timeout / 2)
+        sent.saturating_add(self.settings.call_timeout / 2)
     }
 
     /// Sends a call to each server, from tasks that go on if the caller doesn't wait for them.
@@ -109,10 +109,10 @@ impl Quorum {
     }
 
     pub(crate) fn check_lease(&self, lease: Duration) -> Result<(), BackendError> {
-        if lease <= self.max_lease {
+        let max = self.settings.max_lease;
+        if lease <= max {
             return Ok(());
         }
-        let max = self.max_lease;
         Err(BackendError::rejected(format!(
             "a lease of {lease:?} is longer than the max_lease of the quorum, {max:?}"
         )))
@@ -121,10 +121,7 @@ impl Quorum {
     /// Reads the clocks of the servers, unless a quorum of them is known. The floor of the tokens
     /// needs them.
     pub(crate) async fn know_clocks(&self, now: Moment, until: Moment) -> Result<(), BackendError> {
-        let known = self
-            .servers
-            .iter()
-            .filter(|server| server.time_at(now).is_some());
+        let known = self.servers.iter().filter_map(|it| it.time_at(now));
         if !self.rules.tokens || known.count() >= self.rules.quorum() {
             return Ok(());
         }
@@ -140,24 +137,15 @@ impl Quorum {
         let read = |_, server: Arc<Server>| Some(async move { vec![server.hello().await] });
         let ballot = self.send(read, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<()>]| {
-            let answered = votes
-                .iter()
-                .filter(|vote| matches!(vote, Some(Ok(()))))
-                .count();
-            let missing = votes.iter().filter(|vote| vote.is_none()).count();
+            let answered = votes.iter().flatten().flatten().count();
+            let missing = missing(votes);
             if answered >= wanted || (missing == 0 && answered >= self.rules.quorum()) {
                 return Some(Ok(()));
             }
             (missing == 0).then(|| Err(self.rules.failure(votes, |()| false)))
         };
         let (mut outcomes, _) = self.collect(ballot, 1, until, count).await;
-        // Reading a clock changes nothing.
-        outcomes.remove(0).map_err(|error| match error {
-            BackendError::OutcomeUnknown { .. } => {
-                BackendError::unavailable("no quorum of clocks").with_source(error)
-            }
-            other => other,
-        })
+        outcomes.remove(0).map_err(nothing_changed)
     }
 
     /// Prepares an acquire for all servers.
@@ -170,11 +158,9 @@ impl Quorum {
         let deliver_before = now.saturating_add(ahead);
         request.wait = None;
         if self.rules.tokens {
-            let times = self
-                .servers
-                .iter()
-                .filter_map(|server| server.time_at(deliver_before));
+            let times = self.servers.iter();
             let floor = times
+                .filter_map(|server| server.time_at(deliver_before))
                 .map(ServerTime::as_micros)
                 .chain(request.floor.map(FencingToken::get))
                 .chain(lock(&self.floors).get(&request.key))
@@ -248,7 +234,7 @@ impl Quorum {
             }
         }
         if !lost.is_empty() {
-            let until = until.saturating_add(self.call_timeout / 2);
+            let until = until.saturating_add(self.settings.call_timeout / 2);
             self.take_back(&lost, until).await;
         }
         outcomes

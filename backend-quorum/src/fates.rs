@@ -256,12 +256,11 @@ mod tests {
 
     fn hold(sequence: u64) -> Hold {
         let key = Key::new("k").expect("valid");
+        let (spec, mode) = (LockSpec::mutex(), Mode::Exclusive);
         let (lease, until) = (Duration::from_secs(30), ServerTime::default());
-        let operation = operation(sequence);
-        let spec = LockSpec::mutex();
+        let request = Acquire::new(key, spec, mode, operation(sequence), lease, until);
         Hold {
-            request: Acquire::new(key, spec, Mode::Exclusive, operation, lease, until)
-                .expect("valid"),
+            request: request.expect("valid"),
             token: FencingToken::new(7),
         }
     }
@@ -285,8 +284,8 @@ mod tests {
         }
     }
 
-    fn held(fates: &Fates, sequence: u64, now: Moment) -> bool {
-        fates.hold(operation(sequence), now).is_some()
+    fn held(fates: &Fates, sequence: u64) -> bool {
+        fates.hold(operation(sequence), NOW).is_some()
     }
 
     fn refusal(fates: &Fates, sequence: u64) -> Option<NoBallot> {
@@ -310,9 +309,9 @@ mod tests {
         assert_eq!(decide(&fates, 1, false), Verdict::Stands, "not taken back");
         assert_eq!(decide(&fates, 2, false), Verdict::TakeBack);
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
-        assert!(held(&fates, 1, NOW));
+        assert!(held(&fates, 1));
         fates.end(operation(1), NOW);
-        assert!(!held(&fates, 1, NOW));
+        assert!(!held(&fates, 1));
         assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
         let certain = begin(&fates, 3).expect("no fate yet");
         assert_eq!(certain.decide(None, false, NOW), Verdict::Stands);
@@ -339,7 +338,7 @@ mod tests {
         decide(&fates, 1, true);
         let copy = begin(&fates, 1).expect("it reports the hold");
         forget_won(&fates);
-        assert!(!held(&fates, 1, NOW));
+        assert!(!held(&fates, 1));
         assert_eq!(copy.decide(None, true, NOW), Verdict::Stands);
     }
 
@@ -351,39 +350,16 @@ mod tests {
         assert_eq!(refusal(&fates, 3), None);
         forget(&fates);
         for sequence in [0, 1, 3, 5] {
-            assert_eq!(
-                refusal(&fates, sequence),
-                Some(NoBallot::Ended),
-                "{sequence}"
-            );
+            let refused = refusal(&fates, sequence);
+            assert_eq!(refused, Some(NoBallot::Ended), "{sequence}");
         }
-        assert_eq!(
-            open.decide(Some(hold(4)), true, NOW),
-            Verdict::Stands,
-            "it was open all the time"
-        );
-        assert!(held(&fates, 4, NOW));
+        let verdict = open.decide(Some(hold(4)), true, NOW);
+        assert_eq!(verdict, Verdict::Stands, "it was open all the time");
+        assert!(held(&fates, 4));
         assert_eq!(refusal(&fates, 6), None);
-        let kept = lock(&fates.0)
-            .values()
-            .map(|session| session.ended.len())
-            .sum::<usize>();
-        assert_eq!(kept, MAX_ENDED);
-    }
-
-    #[test]
-    fn held_lock_outlasts_any_number_of_other_outcomes() {
-        let fates = Fates::default();
-        decide(&fates, 1, true);
-        for sequence in 2..2_000 {
-            assert_eq!(decide(&fates, sequence, true), Verdict::Stands);
-            fates.end(operation(sequence), NOW);
-        }
-        assert!(held(&fates, 1, NOW));
-        assert_eq!(decide(&fates, 1, false), Verdict::Stands, "not taken back");
-        fates.end(operation(1), NOW);
-        assert!(!held(&fates, 1, NOW));
-        assert_eq!(refusal(&fates, 1), Some(NoBallot::Ended));
+        let sessions = lock(&fates.0);
+        let kept = sessions.values().map(|session| session.ended.len());
+        assert_eq!(kept.sum::<usize>(), MAX_ENDED);
     }
 
     #[test]
@@ -391,34 +367,15 @@ mod tests {
         let fates = Fates::default();
         decide(&fates, 1, true);
         decide(&fates, 2, true);
-        assert!(held(&fates, 1, NOW), "renewed");
+        assert!(held(&fates, 1), "renewed");
         for sequence in 3..=MAX_WON as u64 + 1 {
             decide(&fates, sequence, true);
         }
-        assert!(held(&fates, 1, NOW) && !held(&fates, 2, NOW));
+        assert!(held(&fates, 1) && !held(&fates, 2));
         assert_eq!(refusal(&fates, 2), Some(NoBallot::Ended));
         let sessions = lock(&fates.0);
         let kept = sessions.values().map(|session| session.won.len());
         assert_eq!(kept.sum::<usize>(), MAX_WON);
-    }
-
-    #[test]
-    fn session_that_only_renews_is_not_silent() {
-        let fates = Fates::default();
-        decide(&fates, 1, true);
-        let half = NOW.saturating_add(FORGOTTEN_AFTER / 2);
-        assert!(held(&fates, 1, half));
-        let later = NOW.saturating_add(FORGOTTEN_AFTER);
-        let session = SessionId::from_bytes([2; 16]);
-        let other = fates.begin(
-            Operation {
-                session,
-                ..operation(1)
-            },
-            later,
-        );
-        drop(other);
-        assert!(held(&fates, 1, later));
     }
 
     #[test]
@@ -433,11 +390,8 @@ mod tests {
         fates.end(of(3), NOW);
         fates.end(of(4), NOW.saturating_add(Duration::from_millis(1)));
         fates.end(of(5), later);
-        let sessions = lock(&fates.0).keys().copied().collect::<Vec<_>>();
-        assert_eq!(
-            sessions,
-            [2, 4, 5].map(|it| SessionId::from_bytes([it; 16]))
-        );
+        let kept: Vec<_> = lock(&fates.0).keys().copied().collect();
+        assert_eq!(kept, [2, 4, 5].map(|it| of(it).session));
         drop(open);
     }
 }

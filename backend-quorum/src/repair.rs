@@ -49,9 +49,10 @@ pub(crate) async fn renew(
 /// Gives a server the holds that it lacks, once the votes on their renewals are counted. A hold that is
 /// lost has ended then.
 async fn repair(server: Arc<Server>, fates: Arc<Fates>, lacking: Vec<Renew>) {
-    server.runtime.sleep(server.call_timeout / 2).await;
+    let call_timeout = server.settings.call_timeout;
+    server.runtime.sleep(call_timeout / 2).await;
     let now = server.runtime.now();
-    let deliver_before = now.saturating_add(server.call_timeout);
+    let deliver_before = now.saturating_add(call_timeout);
     let asked = lacking.iter().filter_map(|renewal| {
         let hold = fates.hold(renewal.operation, now)?;
         Some(Asked {

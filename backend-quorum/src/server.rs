@@ -31,16 +31,39 @@ pub(crate) struct Asked {
     pub(crate) deliver_before: Moment,
 }
 
+/// What the user can set.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Settings {
+    /// The maximum time of one call.
+    pub(crate) call_timeout: Duration,
+    pub(crate) max_lease: Duration,
+    /// Whether a server that has restarted has its data for certain.
+    pub(crate) restarts_keep_data: bool,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            call_timeout: bounds::CALL_TIMEOUT,
+            max_lease: bounds::DEFAULT_LEASE,
+            restarts_keep_data: false,
+        }
+    }
+}
+
+impl Settings {
+    /// How long a server that may have lost its data gets no say in who acquires a lock.
+    fn restart_delay(&self) -> Duration {
+        let drift = self.max_lease / bounds::DRIFT_PARTS + bounds::DRIFT_FLOOR;
+        self.max_lease + drift + bounds::DELIVERY_WINDOW
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Server {
     pub(crate) backend: Arc<dyn LockBackend>,
     pub(crate) runtime: Arc<dyn Runtime>,
-    /// The maximum time of one call.
-    pub(crate) call_timeout: Duration,
-    /// How long a server that may have lost its data gets no say in who acquires a lock.
-    pub(crate) restart_delay: Duration,
-    /// Whether a server that has restarted has its data for certain.
-    pub(crate) restarts_keep_data: bool,
+    pub(crate) settings: Settings,
     clock: Mutex<Option<Clock>>,
     owed: Mutex<Owed>,
 }
@@ -66,16 +89,12 @@ impl Server {
     pub(crate) fn new(
         backend: Arc<dyn LockBackend>,
         runtime: Arc<dyn Runtime>,
-        call_timeout: Duration,
-        restart_delay: Duration,
-        restarts_keep_data: bool,
+        settings: Settings,
     ) -> Self {
         Self {
             backend,
             runtime,
-            call_timeout,
-            restart_delay,
-            restarts_keep_data,
+            settings,
             clock: Mutex::default(),
             owed: Mutex::default(),
         }
@@ -85,11 +104,8 @@ impl Server {
     /// up to the drift since the last answer.
     pub(crate) fn time_at(&self, moment: Moment) -> Option<ServerTime> {
         let clock = (*lock(&self.clock))?;
-        Some(
-            clock
-                .at
-                .saturating_add(moment.saturating_since(clock.received)),
-        )
+        let elapsed = moment.saturating_since(clock.received);
+        Some(clock.at.saturating_add(elapsed))
     }
 
     /// What names the server, if its clock is known. Of two backends of one server, one may have seen more
@@ -111,8 +127,10 @@ impl Server {
         let now = self.runtime.now();
         let mut clock = lock(&self.clock);
         let counts_from = match *clock {
-            Some(known) if known.id == stamp.clock || self.restarts_keep_data => known.counts_from,
-            Some(_) => now.saturating_add(self.restart_delay),
+            Some(known) if known.id == stamp.clock || self.settings.restarts_keep_data => {
+                known.counts_from
+            }
+            Some(_) => now.saturating_add(self.settings.restart_delay()),
             None => Moment::default(),
         };
         *clock = Some(Clock {
@@ -123,7 +141,6 @@ impl Server {
         });
     }
 
-    /// Reads the server's clock.
     pub(crate) async fn hello(&self) -> Result<(), BackendError> {
         let stamp = self.bounded(self.backend.hello()).await;
         self.observe(stamp.unwrap_or_else(|| Err(BackendError::unavailable("no answer in time")))?);
@@ -136,7 +153,7 @@ impl Server {
         if lock(&self.clock).is_none()
             && let Err(error) = self.hello().await
         {
-            return vec![Err(not_executed(error)); batch.len()];
+            return vec![Err(nothing_changed(error)); batch.len()];
         }
         let requests = batch.iter().map(|asked| {
             let mut request = asked.request.clone();
@@ -192,7 +209,7 @@ impl Server {
     }
 
     async fn bounded<T>(&self, call: impl Future<Output = T>) -> Option<T> {
-        self.runtime.timeout(self.call_timeout, call).await
+        self.runtime.timeout(self.settings.call_timeout, call).await
     }
 
     /// Sends a release until it is answered, or nothing of the operation can be left.
@@ -201,7 +218,10 @@ impl Server {
         if owed.releases.len() >= MAX_OWED {
             return;
         }
-        let until = self.runtime.now().saturating_add(self.restart_delay);
+        let until = self
+            .runtime
+            .now()
+            .saturating_add(self.settings.restart_delay());
         let entry = (release.key.clone(), until);
         owed.releases.entry(release.operation).or_insert(entry);
         if !std::mem::replace(&mut owed.sending, true) {
@@ -247,8 +267,8 @@ impl Server {
     }
 }
 
-/// A call that changes nothing leaves no doubt.
-fn not_executed(error: BackendError) -> BackendError {
+/// The error of a clock that was not read. That leaves no doubt about anything.
+pub(crate) fn nothing_changed(error: BackendError) -> BackendError {
     match error {
         BackendError::OutcomeUnknown { .. } => {
             BackendError::unavailable("the clock could not be read").with_source(error)

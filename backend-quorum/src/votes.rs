@@ -41,7 +41,7 @@ impl Rules {
 
     /// Counts the votes on an acquire.
     pub(crate) fn acquire(self, votes: &[Vote<AcquireReply>]) -> Decision<AcquireReply> {
-        let grants = grants(votes, |reply| match reply {
+        let grants = picked(votes, |reply| match reply {
             AcquireReply::Acquired(acquired) => Some((acquired.token, acquired.remaining)),
             _ => None,
         });
@@ -53,13 +53,13 @@ impl Rules {
                 remaining,
             })));
         }
-        self.cannot_win(&groups, votes)
-            .then(|| self.refusal(votes, &groups))
+        let can_win = largest(&groups) + missing(votes) >= self.quorum();
+        (!can_win).then(|| self.refusal(votes, &groups))
     }
 
     /// Counts the votes on a renewal.
     pub(crate) fn renew(self, votes: &[Vote<RenewReply>]) -> Decision<RenewReply> {
-        let grants = grants(votes, |reply| match *reply {
+        let grants = picked(votes, |reply| match *reply {
             RenewReply::Renewed { token, remaining } => Some((token, remaining)),
             RenewReply::Lost(_) => None,
         });
@@ -67,7 +67,7 @@ impl Rules {
         if let Some((token, remaining)) = self.grant_of_quorum(&groups) {
             return Some(Ok(RenewReply::Renewed { token, remaining }));
         }
-        let lost = reasons(votes, |reply| match *reply {
+        let lost = picked(votes, |reply| match *reply {
             RenewReply::Lost(reason) => Some(reason),
             RenewReply::Renewed { .. } => None,
         });
@@ -81,7 +81,7 @@ impl Rules {
 
     /// Counts the votes on a release.
     pub(crate) fn release(self, votes: &[Vote<ReleaseReply>]) -> Decision<ReleaseReply> {
-        let not_held = reasons(votes, |reply| match *reply {
+        let not_held = picked(votes, |reply| match *reply {
             ReleaseReply::NotHeld(reason) => Some(reason),
             // No request to these servers waits, so no release finds a waiter.
             ReleaseReply::Left => Some(EndReason::Unknown),
@@ -90,7 +90,7 @@ impl Rules {
         if self.blocks(not_held.len()) {
             return Some(Ok(ReleaseReply::NotHeld(common(&not_held))));
         }
-        let answered = votes.iter().filter(|vote| matches!(vote, Some(Ok(_))));
+        let answered = votes.iter().flatten().flatten();
         if answered.count() - not_held.len() >= self.quorum() {
             return Some(Ok(ReleaseReply::Released {
                 holds_left: 0,
@@ -118,10 +118,6 @@ impl Rules {
     fn grant_of_quorum(self, groups: &[Vec<Grant>]) -> Option<Grant> {
         let last = self.quorum() - 1;
         groups.iter().find_map(|group| group.get(last).copied())
-    }
-
-    fn cannot_win<T>(self, groups: &[Vec<Grant>], votes: &[Vote<T>]) -> bool {
-        largest(groups) + missing(votes) < self.quorum()
     }
 
     /// The outcome of an acquire that no quorum grants. A reply after which the client tries again
@@ -178,11 +174,8 @@ impl Rules {
         votes: &[Vote<T>],
         executed: impl Fn(&T) -> bool,
     ) -> BackendError {
-        let errors: Vec<_> = votes
-            .iter()
-            .flatten()
-            .filter_map(|v| v.as_ref().err())
-            .collect();
+        let answers = votes.iter().flatten();
+        let errors: Vec<_> = answers.filter_map(|it| it.as_ref().err()).collect();
         let Some(transient) = errors.iter().find(|error| error.is_transient()) else {
             let first = errors.first().map(|error| (*error).clone());
             return first.unwrap_or_else(|| BackendError::outcome_unknown("the servers disagree"));
@@ -199,20 +192,11 @@ impl Rules {
     }
 }
 
-fn grants<T>(votes: &[Vote<T>], grant: impl Fn(&T) -> Option<Grant>) -> Vec<Grant> {
-    votes.iter().flatten().flatten().filter_map(grant).collect()
+fn picked<T, P>(votes: &[Vote<T>], pick: impl Fn(&T) -> Option<P>) -> Vec<P> {
+    votes.iter().flatten().flatten().filter_map(pick).collect()
 }
 
-fn reasons<T>(votes: &[Vote<T>], reason: impl Fn(&T) -> Option<EndReason>) -> Vec<EndReason> {
-    votes
-        .iter()
-        .flatten()
-        .flatten()
-        .filter_map(reason)
-        .collect()
-}
-
-fn missing<T>(votes: &[Vote<T>]) -> usize {
+pub(crate) fn missing<T>(votes: &[Vote<T>]) -> usize {
     votes.iter().filter(|vote| vote.is_none()).count()
 }
 
@@ -308,14 +292,11 @@ mod tests {
             AcquireReply::Refused(Refused::FloorTooHigh),
         ];
         // Which token has won. What a failed attempt is told may depend on later votes.
-        early_outcomes_are_final(
-            &replies,
-            |votes| RULES.acquire(votes),
-            |outcome| match outcome {
-                Ok(AcquireReply::Acquired(acquired)) => Some(acquired.token),
-                _ => None,
-            },
-        );
+        let kind = |outcome| match outcome {
+            Ok(AcquireReply::Acquired(acquired)) => Some(acquired.token),
+            _ => None,
+        };
+        early_outcomes_are_final(&replies, |votes| RULES.acquire(votes), kind);
     }
 
     #[test]
@@ -326,28 +307,22 @@ mod tests {
         };
         let lost = RenewReply::Lost(EndReason::Expired);
         let replies = [renewed(7, 30), renewed(7, 20), renewed(8, 30), lost];
-        early_outcomes_are_final(
-            &replies,
-            |votes| RULES.renew(votes),
-            |outcome| match outcome {
-                Ok(RenewReply::Renewed { token, .. }) => Ok(Some(token)),
-                Ok(RenewReply::Lost(_)) => Ok(None),
-                Err(_) => Err(()),
-            },
-        );
+        let kind = |outcome| match outcome {
+            Ok(RenewReply::Renewed { token, .. }) => Ok(Some(token)),
+            Ok(RenewReply::Lost(_)) => Ok(None),
+            Err(_) => Err(()),
+        };
+        early_outcomes_are_final(&replies, |votes| RULES.renew(votes), kind);
         let released = ReleaseReply::Released {
             holds_left: 0,
             holder: None,
         };
         let replies = [released, ReleaseReply::NotHeld(EndReason::Unknown)];
-        early_outcomes_are_final(
-            &replies,
-            |votes| RULES.release(votes),
-            |outcome| match outcome {
-                Ok(reply) => Ok(matches!(reply, ReleaseReply::Released { .. })),
-                Err(_) => Err(()),
-            },
-        );
+        let kind = |outcome: Result<_, _>| match outcome {
+            Ok(reply) => Ok(matches!(reply, ReleaseReply::Released { .. })),
+            Err(_) => Err(()),
+        };
+        early_outcomes_are_final(&replies, |votes| RULES.release(votes), kind);
     }
 
     #[test]

@@ -3,27 +3,25 @@
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
-    reason = "real servers have real time, and the store in memory is a map"
+    reason = "real servers have real time"
 )]
 
-use std::collections::BTreeMap;
 use std::process::ExitCode;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use leasehold_api::{
-    BackendError, Capabilities, ClockId, Key, LockBackend, Runtime, ServerTime, Stamp,
-    TokioRuntime, bounds,
-};
+use leasehold_api::{Capabilities, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
 use leasehold_fred::FredBackend;
 use leasehold_quorum::Quorum;
 use leasehold_redis_rs::{Options, RedisBackend};
-use leasehold_store::{Read, Row, Store, StoreBackend, Write, Written};
 use leasehold_test_servers::RedisServer;
 
 mod ignored;
+#[expect(dead_code, reason = "the tests of stores use the rest")]
+#[path = "../../backend-store/tests/support/mod.rs"]
+mod store;
 
 /// Three servers for all cases. Each case has a separate key prefix.
 #[derive(Debug)]
@@ -58,6 +56,9 @@ impl Harness for Real {
     }
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        let store = store::Server::new(1, Duration::ZERO);
+        let now = SystemTime::UNIX_EPOCH.elapsed()?;
+        store.step_clock(|_| now);
         Ok(Arc::new(Namespace {
             servers: Arc::clone(&self.servers),
             mixed: self.mixed,
@@ -65,7 +66,7 @@ impl Harness for Real {
                 .key_prefix(format!("leasehold:{namespace}:"))
                 // A busy machine may need longer than the default.
                 .connect_timeout(Duration::from_secs(5)),
-            rows: Arc::default(),
+            store,
         }))
     }
 }
@@ -75,7 +76,7 @@ struct Namespace {
     servers: Arc<[RedisServer; 3]>,
     mixed: bool,
     options: Options,
-    rows: Arc<Mutex<BTreeMap<Key, Row>>>,
+    store: Arc<store::Server>,
 }
 
 impl Namespace {
@@ -92,20 +93,14 @@ impl Namespace {
             FredBackend::connect_with(&url, self.options.clone()).await?,
         ))
     }
-
-    fn store(&self) -> Arc<dyn LockBackend> {
-        Arc::new(StoreBackend::new(MapStore {
-            rows: Arc::clone(&self.rows),
-            runtime: TokioRuntime::current(),
-        }))
-    }
 }
 
 #[async_trait]
 impl Environment for Namespace {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
         let servers = if self.mixed {
-            [self.redis(0).await?, self.fred(1).await?, self.store()]
+            let store = Arc::new(self.store.client());
+            [self.redis(0).await?, self.fred(1).await?, store]
         } else {
             [
                 self.redis(0).await?,
@@ -122,52 +117,6 @@ impl Environment for Namespace {
 
     async fn let_time_pass(&self, duration: Duration) {
         tokio::time::sleep(duration).await;
-    }
-}
-
-/// A store in memory.
-#[derive(Debug)]
-struct MapStore {
-    rows: Arc<Mutex<BTreeMap<Key, Row>>>,
-    runtime: TokioRuntime,
-}
-
-impl MapStore {
-    fn stamp(&self) -> Stamp {
-        Stamp {
-            clock: ClockId::new(1),
-            at: ServerTime::default()
-                .saturating_add(SystemTime::UNIX_EPOCH.elapsed().expect("after 1970")),
-        }
-    }
-}
-
-#[async_trait]
-impl Store for MapStore {
-    fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::new(self.runtime.clone())
-    }
-
-    async fn time(&self) -> Result<Stamp, BackendError> {
-        Ok(self.stamp())
-    }
-
-    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
-        let rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        Ok(Read {
-            stamp: self.stamp(),
-            row: rows.get(key).cloned(),
-        })
-    }
-
-    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
-        let mut rows = self.rows.lock().unwrap_or_else(PoisonError::into_inner);
-        let found = rows.get(write.key).map(|row| row.version);
-        if found != write.expected || self.stamp().at >= write.deadline {
-            return Ok(Written::NotApplied);
-        }
-        rows.insert(write.key.clone(), write.row());
-        Ok(Written::Applied)
     }
 }
 

@@ -65,12 +65,10 @@ async fn rejected_renewal_touches_no_other() {
     let request = a.request("k", 1);
     let renew = |lease| Renew::new(request.key.clone(), request.operation, lease).expect("valid");
     let replies = a.quorum.renew(&[renew(secs(31)), renew(secs(30))]).await;
-    assert!(
-        matches!(replies[0], Err(BackendError::Rejected { .. })),
-        "{replies:?}"
-    );
-    let renewed = replies[1].as_ref().expect("a reply").reply;
-    assert!(matches!(renewed, RenewReply::Renewed { .. }), "{replies:?}");
+    let [Err(BackendError::Rejected { .. }), Ok(renewed)] = &*replies else {
+        panic!("{replies:?}");
+    };
+    assert!(matches!(renewed.reply, RenewReply::Renewed { .. }));
 }
 
 /// A semaphore doesn't carry over: with two permits on each of three servers, {A, B}, {B, C} and
@@ -87,10 +85,8 @@ async fn other_kinds_are_unsupported() {
     request.spec = LockSpec::semaphore(2).expect("valid");
     request.mode = Mode::Permits(1);
     let answer = a.quorum.acquire(from_ref(&request)).await.remove(0);
-    assert!(
-        matches!(answer, Err(BackendError::Unsupported { .. })),
-        "{answer:?}"
-    );
+    let is_unsupported = matches!(answer, Err(BackendError::Unsupported { .. }));
+    assert!(is_unsupported, "{answer:?}");
     servers.assert_untouched();
 }
 
@@ -98,20 +94,19 @@ async fn other_kinds_are_unsupported() {
 async fn capabilities_are_those_of_all_servers() {
     let servers = Servers::start(55);
     let mut expected = Capabilities::minimal();
+    expected.max_lease = secs(30);
+    let a = servers.process("a");
+    let links = a
+        .links
+        .clone()
+        .map(|it| Arc::new(it) as Arc<dyn LockBackend>);
+    let [one, two, three] = links;
+    let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
+    assert_eq!(mixed.capabilities(), expected);
     expected.fencing_tokens = true;
     expected.independent_renewal = true;
     expected.batches = true;
-    expected.max_lease = secs(30);
-    let a = servers.process("a");
     assert_eq!(a.quorum.capabilities(), expected);
-    let [one, two, three] = a
-        .links
-        .clone()
-        .map(|link| Arc::new(link) as Arc<dyn LockBackend>);
-    let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
-    let mut minimal = Capabilities::minimal();
-    minimal.max_lease = secs(30);
-    assert_eq!(mixed.capabilities(), minimal);
     a.quorum.close().await.expect("closed");
     assert!(matches!(a.quorum.hello().await, Err(BackendError::Closed)));
     assert!(matches!(a.ask("k", 1).await, Err(BackendError::Closed)));
@@ -135,6 +130,12 @@ impl LockBackend for Minimal {
     }
 }
 
+/// Connections to the first server, and two to the second one.
+fn second_one_twice(servers: &Servers) -> [Named; 3] {
+    let clock = |server: u64| ClockId::new((server + 1) << 16);
+    [0, 1, 1].map(|server| Named(servers.all[server as usize].client("a"), clock(server)))
+}
+
 /// Two of the names lead to the same server. Its vote would count twice. One of its backends may have seen
 /// more steps of its clock.
 #[tokio::test(start_paused = true)]
@@ -146,10 +147,9 @@ async fn same_server_twice_is_refused() {
 
 async fn refuses_the_same_server_twice(steps: u64) {
     let servers = Servers::start(56);
-    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
-    let mut again = named(1, 1 << 17);
-    again.1 = again.1.after_steps(steps);
-    let quorum = Quorum::new([named(0, 1 << 16), named(1, 1 << 17), again]);
+    let mut links = second_one_twice(&servers);
+    links[2].1 = links[2].1.after_steps(steps);
+    let quorum = Quorum::new(links);
     let quorum = Arc::new(quorum.expect("three backends"));
     let client = LockClient::new(Arc::clone(&quorum));
     let outcome = client.mutex("k").expect("a valid key").try_lock().await;
@@ -158,10 +158,8 @@ async fn refuses_the_same_server_twice(steps: u64) {
     let problem = "servers 2 and 3 of the quorum are the same one";
     assert!(format!("{error:?}").contains(problem), "{error:?}");
     let greeting = quorum.hello().await.expect_err("refused");
-    assert_eq!(
-        greeting.to_string(),
-        format!("rejected by the server: {problem}")
-    );
+    let message = format!("rejected by the server: {problem}");
+    assert_eq!(greeting.to_string(), message);
     servers.advance(secs(1)).await;
     servers.assert_idle();
 }
@@ -171,8 +169,7 @@ async fn refuses_the_same_server_twice(steps: u64) {
 #[tokio::test(start_paused = true)]
 async fn same_server_twice_renews_no_lock_alone() {
     let servers = Servers::start(57);
-    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
-    let links = [named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)];
+    let links = second_one_twice(&servers);
     let [near, _, far] = links.each_ref().map(|link| link.0.clone());
     far.set_latency(Latency::fixed(ms(20)));
     let quorum = Arc::new(Quorum::new(links).expect("three backends"));
@@ -191,8 +188,7 @@ async fn same_server_twice_renews_no_lock_alone() {
 #[tokio::test(start_paused = true)]
 async fn greeting_waits_for_all_servers() {
     let servers = Servers::start(58);
-    let named = |server: usize, name| Named(servers.all[server].client("a"), ClockId::new(name));
-    let links = [named(0, 1 << 16), named(1, 1 << 17), named(1, 1 << 17)];
+    let links = second_one_twice(&servers);
     links[2].0.set_latency(Latency::fixed(ms(20)));
     let quorum = Quorum::new(links).expect("three backends");
     let error = quorum.hello().await.expect_err("refused");
@@ -210,11 +206,14 @@ async fn greeting_waits_for_all_servers() {
 struct Named(SimBackend, ClockId);
 
 impl Named {
-    fn named(&self, stamp: Stamp) -> Stamp {
-        Stamp {
-            clock: self.1,
-            ..stamp
+    fn name<T>(
+        &self,
+        mut answers: Vec<Result<Stamped<T>, BackendError>>,
+    ) -> Vec<Result<Stamped<T>, BackendError>> {
+        for answer in answers.iter_mut().flatten() {
+            answer.stamp.clock = self.1;
         }
+        answers
     }
 }
 
@@ -228,23 +227,17 @@ impl LockBackend for Named {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
-        Ok(self.named(self.0.hello().await?))
+        let mut stamp = self.0.hello().await?;
+        stamp.clock = self.1;
+        Ok(stamp)
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut answers = self.0.acquire(batch).await;
-        for answer in answers.iter_mut().flatten() {
-            answer.stamp = self.named(answer.stamp);
-        }
-        answers
+        self.name(self.0.acquire(batch).await)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut answers = self.0.renew(batch).await;
-        for answer in answers.iter_mut().flatten() {
-            answer.stamp = self.named(answer.stamp);
-        }
-        answers
+        self.name(self.0.renew(batch).await)
     }
 }
 
@@ -256,9 +249,7 @@ async fn client_refuses_a_longer_lease() {
     let locks = LockClient::new(Arc::clone(&a.quorum));
     let mutex = locks.mutex("k").expect("valid").lease(secs(31));
     let error = mutex.try_lock().await.expect_err("too long").to_string();
-    assert_eq!(
-        error,
-        "key \"k\": a lease of 31s is outside the limits (100ms to 30s)"
-    );
+    let message = "key \"k\": a lease of 31s is outside the limits (100ms to 30s)";
+    assert_eq!(error, message);
     servers.assert_untouched();
 }

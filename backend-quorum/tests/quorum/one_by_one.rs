@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use futures_util::future::join;
 use leasehold_api::MutexGuard;
-use leasehold_sim::{Call, Data, Fault};
+use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 
 use crate::stress::{Random, seeds};
 use crate::support::{Process, Servers, ms, secs};
@@ -25,11 +25,8 @@ enum Jump {
 
 /// Waits until all servers have the lock of the only key.
 async fn held_everywhere(servers: &Servers) {
-    while servers
-        .all
-        .iter()
-        .any(|server| server.left_behind().is_empty())
-    {
+    let lacks = |server: &SimServer| server.left_behind().is_empty();
+    while servers.all.iter().any(lacks) {
         servers.advance(ms(1)).await;
     }
 }
@@ -84,9 +81,7 @@ async fn one_jump(seed: u64, jump: Jump) -> bool {
         }
         // A guard that was lost has nothing to release.
         let _ = guard.release().await;
-        a.links
-            .iter()
-            .for_each(leasehold_sim::SimBackend::clear_faults);
+        a.links.iter().for_each(SimBackend::clear_faults);
         servers.advance(secs(2)).await;
     }
     servers.assert_idle();
@@ -177,9 +172,7 @@ async fn restarts(seed: u64) -> Duration {
 async fn servers_that_restart_one_by_one_stop_nobody() {
     for seed in seeds(4) {
         let longest = restarts(seed).await;
-        assert!(
-            longest < secs(5),
-            "seed {seed}: {longest:?} without a grant"
-        );
+        let gap = format!("{longest:?} without a grant");
+        assert!(longest < secs(5), "seed {seed}: {gap}");
     }
 }

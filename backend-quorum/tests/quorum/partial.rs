@@ -6,6 +6,11 @@ use leasehold_sim::{Call, Fault, Latency};
 
 use crate::support::{Process, Servers, ms, secs};
 
+fn assert_unknown(answer: &Result<AcquireReply, BackendError>) {
+    let is_unknown = matches!(answer, Err(BackendError::OutcomeUnknown { .. }));
+    assert!(is_unknown, "{answer:?}");
+}
+
 /// One server grants, two are silent. The grant is taken back before the answer.
 #[tokio::test(start_paused = true)]
 async fn grant_of_a_minority_is_taken_back() {
@@ -14,15 +19,9 @@ async fn grant_of_a_minority_is_taken_back() {
     a.links[1].isolate();
     a.links[2].isolate();
     let (answer, took) = servers.timed(a.ask("k", 1)).await;
-    assert!(
-        matches!(answer, Err(BackendError::OutcomeUnknown { .. })),
-        "{answer:?}"
-    );
-    assert_eq!(
-        took,
-        ms(500 + 2),
-        "half of the call timeout, then the release"
-    );
+    assert_unknown(&answer);
+    // Half of the call timeout, then the release.
+    assert_eq!(took, ms(500 + 2));
     servers.all[0].assert_idle();
 }
 
@@ -41,16 +40,11 @@ async fn split_vote_leaves_nothing() {
     let asks = processes.iter().map(|process| process.ask("k", 1));
     let (answers, took) = servers.timed(join_all(asks)).await;
     for answer in &answers {
-        assert!(
-            matches!(answer, Ok(AcquireReply::Contended(_))),
-            "{answer:?}"
-        );
+        let is_contended = matches!(answer, Ok(AcquireReply::Contended(_)));
+        assert!(is_contended, "{answer:?}");
     }
-    assert_eq!(
-        took,
-        ms(10 + 2),
-        "the votes of the far servers, then the release"
-    );
+    // The votes of the far servers, then the release.
+    assert_eq!(took, ms(10 + 2));
     servers.assert_idle();
 
     // Pauses of random length end the tie.
@@ -78,10 +72,7 @@ async fn release_of_a_minority_is_sent_again() {
     a.links[0].inject_into(Call::Acquire, Fault::LoseReply);
     a.links[0].inject_into(Call::Release, Fault::LoseRequest);
     let (answer, took) = servers.timed(a.ask("k", 1)).await;
-    assert!(
-        matches!(answer, Err(BackendError::OutcomeUnknown { .. })),
-        "{answer:?}"
-    );
+    assert_unknown(&answer);
     assert_eq!(took, ms(500));
     assert_ne!(servers.all[0].left_behind(), "");
     servers.advance(ms(1_000 + 5)).await;
@@ -139,10 +130,8 @@ async fn late_grant_counts_for_renewals() {
     servers.advance(secs(1)).await;
     servers.all[0].stop();
     servers.advance(secs(60)).await;
-    assert!(
-        guard.is_valid(),
-        "renewed by the second and the third server"
-    );
+    // Renewed by the second and the third server.
+    assert!(guard.is_valid());
     servers.all[0].start(leasehold_sim::Data::Kept);
     guard.release().await.expect("released");
     servers.advance(secs(2)).await;

@@ -75,54 +75,6 @@ async fn error_says_when_a_restarted_server_counts() {
     assert!(granted(&a.ask("k", 2).await));
 }
 
-/// Servers restart one after the other, 12 s apart, and a process tries all the time. Returns the longest
-/// time without a grant.
-async fn longest_wait(servers: &Servers, a: &Process) -> std::time::Duration {
-    let mut longest = ms(0);
-    for restart in 0..9 {
-        servers.all[restart % 3].restart(Data::Kept);
-        let restarted = servers.elapsed();
-        let (guard, waited) = servers
-            .timed(a.locks.mutex("k").expect("a valid key").lock())
-            .await;
-        longest = longest.max(waited);
-        guard.expect("granted").release().await.expect("released");
-        let rest = secs(12).saturating_sub(servers.elapsed() - restarted);
-        servers.advance(rest).await;
-    }
-    longest
-}
-
-/// If restarts keep the data, a client needn't wait. Otherwise it must, because it can't know.
-#[tokio::test(start_paused = true)]
-async fn servers_that_keep_their_data_restart_one_after_the_other() {
-    let servers = Servers::start(27);
-    let a = servers.process_with_quorum("a", |quorum| quorum.restarts_keep_data(true));
-    a.token("k").await;
-    let waited = longest_wait(&servers, &a).await;
-    assert!(waited < ms(100), "{waited:?}");
-
-    let a = servers.acquainted("a").await;
-    let waited = longest_wait(&servers, &a).await;
-    assert!(waited > secs(25), "{waited:?}");
-}
-
-/// The holds of other clients survive such restarts, and nobody else gets their locks.
-#[tokio::test(start_paused = true)]
-async fn restarts_with_data_end_no_hold() {
-    let servers = Servers::start(28);
-    let [a, b] = ["a", "b"]
-        .map(|name| servers.process_with_quorum(name, |quorum| quorum.restarts_keep_data(true)));
-    let guard = a.lock("k").await;
-    for server in servers.all.iter().cycle().take(12) {
-        server.restart(Data::Kept);
-        servers.advance(secs(2)).await;
-        assert!(!b.gets("k").await && guard.is_valid());
-    }
-    guard.release().await.expect("released");
-    assert!(b.gets("k").await);
-}
-
 /// A client that meets the server after the restart cannot notice it. So the server itself must stay
 /// down for the delay. This is the overlap without it.
 #[tokio::test(start_paused = true)]

@@ -50,10 +50,8 @@ async fn explore(servers: u64, seeds: Range<u64>) {
         acquired += run.acquired.get();
         runs += 1;
     }
-    assert!(
-        acquired > 8 * runs,
-        "{acquired} acquisitions in {runs} runs"
-    );
+    let enough = acquired > 8 * runs;
+    assert!(enough, "{acquired} acquisitions in {runs} runs");
 }
 
 /// Numbers that depend only on the seed (SplitMix64).
@@ -171,10 +169,6 @@ impl Run {
 
     async fn play(&self) {
         let everybody = 0..self.contenders.len() * self.tasks;
-        for key in &self.keys {
-            key.guards
-                .replace(everybody.clone().map(|_| None).collect());
-        }
         let contend = everybody.map(|me| self.contend(me));
         let disturb = (0..self.servers.len()).map(|server| self.disturb(server));
         let ending = async {
@@ -237,20 +231,16 @@ impl Run {
                 secs(20)
             };
             let mut attempt = pin!(contender.run(mutex.try_lock_for(limit)));
-            let blocked = self.random.one_in(6);
-            let at_once = if blocked {
-                poll_immediate(&mut attempt).await
-            } else {
-                None
-            };
-            let outcome = if at_once.is_some() {
-                at_once
-            } else {
-                if blocked {
+            let mut outcome = None;
+            if self.random.one_in(6) {
+                outcome = poll_immediate(&mut attempt).await;
+                if outcome.is_none() {
                     self.block(contender).await;
                 }
-                self.within(dropped_after, attempt).await
-            };
+            }
+            if outcome.is_none() {
+                outcome = self.within(dropped_after, attempt).await;
+            }
             match outcome {
                 Some(Ok(Outcome::Acquired(guard))) => {
                     let time = if is_lost || self.random.one_in(4) {
@@ -318,16 +308,12 @@ impl Run {
         for (other, held) in guards.borrow().iter().enumerate() {
             let is_valid = held.as_ref().is_some_and(|guard| guard.is_valid());
             let excluded = !is_valid || self.clock_jumps;
-            assert!(
-                excluded,
-                "seed {seed}: {other} and {me} hold k{key} at {now:?}"
-            );
+            let holders = format!("{other} and {me} hold k{key}");
+            assert!(excluded, "seed {seed}: {holders} at {now:?}");
         }
         let before = if self.clock_jumps { before } else { last.get() };
-        assert!(
-            token > before,
-            "seed {seed}: {token:?} after {before:?} at {now:?}"
-        );
+        let tokens = format!("{token:?} after {before:?}");
+        assert!(token > before, "seed {seed}: {tokens} at {now:?}");
         last.set(last.get().max(token));
         guards.borrow_mut()[me] = Some(guard);
         self.acquired.set(self.acquired.get() + 1);

@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, FencingToken, Key, LockBackend, LockClient, LockSpec,
-    Mode, MutexGuard, Operation, OwnerId, SessionId, bounds,
+    Mode, MutexGuard, Operation, OwnerId, SessionId,
 };
 use leasehold_quorum::Quorum;
 use leasehold_sim::{SimBackend, SimOptions, SimServer};
@@ -37,13 +37,7 @@ impl Servers {
 
     /// A process with a connection to each server.
     pub(crate) fn process(&self, name: &str) -> Process {
-        self.process_with(name, bounds::DEFAULT_LEASE)
-    }
-
-    pub(crate) fn process_with(&self, name: &str, max_lease: Duration) -> Process {
-        self.process_with_quorum(name, |quorum| {
-            quorum.max_lease(max_lease).expect("a valid lease")
-        })
+        self.process_with_quorum(name, |quorum| quorum)
     }
 
     /// A process with settings of the quorum.
@@ -65,12 +59,7 @@ impl Servers {
     /// A process that knows the clocks of all servers.
     pub(crate) async fn acquainted(&self, name: &str) -> Process {
         let process = self.process(name);
-        process
-            .lock("acquaintance")
-            .await
-            .release()
-            .await
-            .expect("released");
+        process.token("acquaintance").await;
         self.advance(ms(10)).await;
         process
     }
@@ -160,16 +149,10 @@ impl Process {
             owner: OwnerId::from_u64(sequence),
         };
         let key = Key::new(key).expect("a valid key");
-        let spec = LockSpec::mutex();
-        Acquire::new(
-            key,
-            spec,
-            Mode::Exclusive,
-            operation,
-            secs(30),
-            now.saturating_add(secs(2)),
-        )
-        .expect("a valid request")
+        let (spec, mode) = (LockSpec::mutex(), Mode::Exclusive);
+        let soon = now.saturating_add(secs(2));
+        let request = Acquire::new(key, spec, mode, operation, secs(30), soon);
+        request.expect("a valid request")
     }
 
     /// Sends one attempt.

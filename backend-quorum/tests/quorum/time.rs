@@ -27,12 +27,8 @@ async fn drift_is_within_the_allowance() {
         let servers = Servers::start(32);
         let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
         a.links[0].set_clock_rate(ppm);
-        let mutex = a
-            .locks
-            .mutex("k")
-            .expect("a valid key")
-            .lease(secs(10))
-            .fixed_lease();
+        let mutex = a.locks.mutex("k").expect("a valid key");
+        let mutex = mutex.lease(secs(10)).fixed_lease();
         let sent = servers.elapsed();
         let outcome = mutex.try_lock().await.expect("an answer");
         let guard = outcome.into_guard().expect("granted");

@@ -33,10 +33,8 @@ async fn servers_that_disagree_are_raised() {
     let process = pair(&servers, 2);
     process.quorum.hello().await.expect("a quorum");
     let (answer, took) = servers.timed(process.ask("k", 1)).await;
-    assert_eq!(
-        answer.expect("an answer"),
-        AcquireReply::Refused(Refused::Stale)
-    );
+    let stale = AcquireReply::Refused(Refused::Stale);
+    assert_eq!(answer.expect("an answer"), stale);
     // The servers answer after 2 ms, the release takes 2 ms. The silent server had half of the time.
     assert_eq!(took, ms(500 + 2));
     servers.all[0].assert_idle();
