@@ -157,29 +157,103 @@ mod tests {
 
     use super::*;
 
+    const START: ServerTime = ServerTime::from_micros(1_000_000_000);
+
+    fn stamp(at: ServerTime) -> Stamp {
+        let clock = ClockId::new(1);
+        Stamp { clock, at }
+    }
+
+    fn key(name: &str) -> Key {
+        Key::new(name).expect("valid")
+    }
+
+    fn row(version: u64) -> Row {
+        Row {
+            version: Version::new(version),
+            bytes: vec![0; 100],
+        }
+    }
+
+    fn after(seconds: u64) -> Moment {
+        Moment::default().saturating_add(Duration::from_secs(seconds))
+    }
+
+    fn version(memory: &Memory, name: &str) -> Option<u64> {
+        let remembered = memory.recall(&key(name), after(0));
+        remembered.map(|it| it.row.version.get())
+    }
+
+    /// A client writes `new` after it has found `found`.
+    fn write(memory: &Memory, name: &str, found: Option<u64>, new: u64) {
+        memory.saw_clock(stamp(START), after(0));
+        memory.remember(&key(name), found.map(Version::new), row(new), START);
+    }
+
+    fn read(memory: &Memory, name: &str, found: u64) {
+        let (stamp, row) = (stamp(START), Some(row(found)));
+        memory.saw_read(&key(name), &Read { stamp, row }, after(0));
+    }
+
+    #[test]
+    fn row_is_tried_only_if_its_client_is_alone() {
+        let memory = Memory::default();
+        write(&memory, "a", None, 1);
+        assert_eq!(version(&memory, "a"), Some(1), "it has created the row");
+        write(&memory, "a", Some(1), 2);
+        assert_eq!(version(&memory, "a"), Some(2));
+        write(&memory, "a", Some(7), 8);
+        assert_eq!(version(&memory, "a"), None, "another client wrote 7");
+        write(&memory, "a", Some(8), 9);
+        assert_eq!(
+            version(&memory, "a"),
+            None,
+            "this may be the release of its only use"
+        );
+        write(&memory, "a", Some(9), 10);
+        assert_eq!(version(&memory, "a"), Some(10));
+        read(&memory, "a", 10);
+        assert_eq!(version(&memory, "a"), Some(10));
+        read(&memory, "a", 11);
+        assert_eq!(version(&memory, "a"), None, "another client wrote 11");
+        write(&memory, "a", Some(11), 12);
+        assert_eq!(version(&memory, "a"), None);
+        write(&memory, "b", Some(1), 2);
+        assert_eq!(version(&memory, "b"), None, "the row existed");
+    }
+
+    #[test]
+    fn time_is_behind_the_clock_and_not_before_the_row() {
+        let memory = Memory::default();
+        write(&memory, "a", None, 1);
+        let now = |moment| memory.recall(&key("a"), moment).map(|it| it.now.at);
+        assert_eq!(now(after(0)), Some(START));
+        let estimate = now(after(10)).expect("remembered");
+        let behind = START
+            .saturating_add(Duration::from_secs(10))
+            .saturating_since(estimate);
+        assert!(behind > Duration::from_millis(9) && behind < Duration::from_millis(10));
+        assert_eq!(now(after(11)), None, "the clock was read long ago");
+        // Another answer says that the clock was stepped back.
+        memory.saw_clock(stamp(ServerTime::from_micros(1)), after(11));
+        assert_eq!(now(after(11)), Some(START));
+    }
+
     #[test]
     fn memory_is_bounded() {
-        let (memory, now) = (Memory::default(), Moment::default());
-        let (clock, at) = (ClockId::new(1), ServerTime::default());
-        memory.saw_clock(Stamp { clock, at }, now);
-        let key = |n: u64| Key::new(n.to_string()).expect("valid");
-        let row = |version, size| Row {
-            version: Version::new(version),
-            bytes: vec![0; size],
-        };
+        let memory = Memory::default();
         for n in 0..10_000 {
-            memory.remember(&key(n), None, row(n, 100), at);
+            write(&memory, &n.to_string(), None, n + 1);
         }
         let inner = memory.inner();
         let size = inner.recent.len() + inner.older.len();
         assert!(size > MOST_ROWS / 2 && size <= MOST_ROWS, "{size}");
         drop(inner);
-        let last = key(9_999);
-        let recalled = memory.recall(&last, now).expect("remembered");
-        assert_eq!(recalled.row, row(9_999, 100));
-        let long = row(1, LONGEST_ROW + 1);
-        memory.remember(&last, Some(recalled.row.version), long, at);
-        assert!(memory.recall(&last, now).is_none());
+        assert_eq!(version(&memory, "9999"), Some(10_000));
+        let mut long = row(1);
+        long.bytes = vec![0; LONGEST_ROW + 1];
+        memory.remember(&key("9999"), Some(Version::new(10_000)), long, START);
+        assert_eq!(version(&memory, "9999"), None);
         let shown = format!("{memory:?}");
         assert!(!shown.contains("[0, 0"), "no bytes of a state");
     }
