@@ -278,29 +278,22 @@ async fn open_two(
     renewals: &Handle,
 ) -> Result<(Connection, Connection), BackendError> {
     let address = shared.address();
-    let limit = shared.options.connect_timeout;
-    let first = shared
-        .runtime
-        .timeout(limit, shared.connect(commands, None))
-        .await;
-    let (first, attempt) = first.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+    let connecting = shared.connect(commands, None);
+    let (first, attempt) = shared.in_time("connection", connecting).await?;
     let second = async {
         let (second, attempt) = shared.connect(renewals, None).await?;
         pooler::check(&first, &second, During::Connect(&address)).await?;
         Connection::prepare(second, attempt, shared).await
     };
+    let limit = shared.options.connect_timeout;
     let second = shared.runtime.timeout(limit, second).await.unwrap_or_else(|| {
         // A pool may be too small.
         let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
              in the CONNECTION LIMIT of the role and the database, and in the pool";
         Err(BackendError::unavailable(format!("{address}: {problem}")))
     })?;
-    let first = shared
-        .runtime
-        .timeout(limit, Connection::prepare(first, attempt, shared))
-        .await;
-    let first = first.unwrap_or_else(|| Err(shared.too_late("answer")))?;
-    Ok((first, second))
+    let preparing = Connection::prepare(first, attempt, shared);
+    Ok((shared.in_time("answer", preparing).await?, second))
 }
 
 /// The connector for a URL: with TLS, unless no server of the URL can have it.

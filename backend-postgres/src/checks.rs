@@ -62,10 +62,8 @@ impl PostgresBackend {
     pub async fn dangerous_settings(&self) -> Result<Vec<String>, BackendError> {
         let shared = &self.shared;
         let connection = Connection::open(shared, &Handle::current()).await?;
-        let call = connection.call(&shared.runtime, connection.client.query(DANGERS, &[]));
-        let limit = shared.options.connect_timeout;
-        let rows = shared.runtime.timeout(limit, call).await;
-        let rows = rows.unwrap_or_else(|| Err(shared.too_late("answer")))?;
+        let call = connection.call(connection.client.query(DANGERS, &[]));
+        let rows = shared.in_time("answer", call).await?;
         Ok(rows.iter().map(|row| row.get(0)).collect())
     }
 }

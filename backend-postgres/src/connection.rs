@@ -11,7 +11,8 @@ use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join5}
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
-use tokio_postgres::{Client, Config, Statement};
+use tokio_postgres::types::ToSql;
+use tokio_postgres::{Client, Config, Row, Statement, ToStatement};
 
 use crate::connector::{self, Connector};
 use crate::error::{During, classify, ends_connection};
@@ -138,11 +139,49 @@ impl Shared {
         connector::address(&self.config)
     }
 
-    pub(crate) fn too_late(&self, what: &str) -> BackendError {
-        BackendError::unavailable(format!("{}: no {what} in time", self.address()))
+    /// Awaits an answer of the server within the connect timeout. `what` is its name in the error.
+    pub(crate) async fn in_time<T>(
+        &self,
+        what: &str,
+        answer: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let limit = self.options.connect_timeout;
+        let answer = self.runtime.timeout(limit, answer).await;
+        answer.unwrap_or_else(|| {
+            let reason = format!("{}: no {what} in time", self.address());
+            Err(BackendError::unavailable(reason))
+        })
     }
 
-    /// Opens a connection without any settings. Returns the number of the attempt too, for [`set_up`].
+    /// Awaits an answer until the backend is closed.
+    pub(crate) async fn until_closed<T>(
+        &self,
+        answer: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let mut closed = self.closed.subscribe();
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        match select(closing, pin!(answer)).await {
+            Either::Left(_) => Err(BackendError::Closed),
+            Either::Right((answer, _)) => answer,
+        }
+    }
+
+    /// Opens a connection, sets it up, and reads the id of the server's clock, within the connect timeout.
+    pub(crate) async fn open(
+        &self,
+        handle: &Handle,
+        payloads: Option<UnboundedSender<String>>,
+    ) -> Result<(Client, ClockId), BackendError> {
+        let opening = async {
+            let (client, attempt) = self.connect(handle, payloads).await?;
+            let clock = self.set_up(&client, attempt).await?;
+            Ok((client, clock))
+        };
+        self.in_time("connection", opening).await
+    }
+
+    /// Opens a connection without any settings. Returns the number of the attempt too, for
+    /// [`set_up`](Self::set_up).
     pub(crate) async fn connect(
         &self,
         handle: &Handle,
@@ -168,33 +207,28 @@ impl Shared {
         let client = client.map_err(|error| classify(error, During::Connect(&self.address())));
         Ok((client?, attempt))
     }
-}
 
-/// Sets a new connection up. Returns the id of the server's clock.
-pub(crate) async fn set_up(
-    client: &Client,
-    attempt: u64,
-    shared: &Shared,
-) -> Result<ClockId, BackendError> {
-    let address = &shared.address();
-    // Both are sent at once, to save a round trip.
-    let settings = client.batch_execute(SETTINGS);
-    let identity = async {
-        let identity = client.query_one(IDENTITY, &[]).await?;
-        Ok((identity.try_get(0)?, identity.try_get(1)?))
-    };
-    let ((), (standby, started)): ((), (bool, i64)) = try_join(settings, identity)
-        .await
-        .map_err(|error| classify(error, During::Connect(address)))?;
-    if standby {
-        return Err(BackendError::unavailable("the server is a standby"));
-    }
-    let clock = ClockId::new(u64::from_ne_bytes(started.to_ne_bytes()));
-    match shared.newest.reach(attempt, clock) {
-        true => Ok(clock),
-        false => Err(BackendError::unavailable(
-            "a connection that began later has reached another server",
-        )),
+    /// Sets a new connection up. Returns the id of the server's clock.
+    async fn set_up(&self, client: &Client, attempt: u64) -> Result<ClockId, BackendError> {
+        // Both are sent at once, to save a round trip.
+        let settings = client.batch_execute(SETTINGS);
+        let identity = async {
+            let identity = client.query_one(IDENTITY, &[]).await?;
+            Ok((identity.try_get(0)?, identity.try_get(1)?))
+        };
+        let ((), (standby, started)): ((), (bool, i64)) = try_join(settings, identity)
+            .await
+            .map_err(|error| classify(error, During::Connect(&self.address())))?;
+        if standby {
+            return Err(BackendError::unavailable("the server is a standby"));
+        }
+        let clock = ClockId::new(started.cast_unsigned());
+        match self.newest.reach(attempt, clock) {
+            true => Ok(clock),
+            false => Err(BackendError::unavailable(
+                "a connection that began later has reached another server",
+            )),
+        }
     }
 }
 
@@ -203,6 +237,7 @@ pub(crate) struct Connection {
     pub(crate) client: Client,
     pub(crate) clock: ClockId,
     pub(crate) statements: Statements,
+    runtime: TokioRuntime,
     /// A call that was given up after this time casts doubt on the connection.
     doubt_after: Duration,
     doubtful: AtomicBool,
@@ -238,9 +273,7 @@ impl Connection {
                 let (client, attempt) = shared.connect(handle, None).await?;
                 Self::prepare(client, attempt, shared).await
             };
-            let limit = shared.options.connect_timeout;
-            let opened = shared.runtime.timeout(limit, opening).await;
-            opened.unwrap_or_else(|| Err(shared.too_late("connection")))
+            shared.in_time("connection", opening).await
         })
     }
 
@@ -263,7 +296,7 @@ impl Connection {
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
         let (clock, (read, insert, update, update_and_notify, reach)) =
-            try_join(set_up(&client, attempt, shared), statements).await?;
+            try_join(shared.set_up(&client, attempt), statements).await?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
         let took = shared.runtime.now().saturating_since(began);
@@ -271,6 +304,7 @@ impl Connection {
         Ok(Self {
             client,
             clock,
+            runtime: shared.runtime.clone(),
             doubt_after,
             statements: Statements {
                 read,
@@ -291,13 +325,11 @@ impl Connection {
     /// refuses the statement, it is: other calls share it.
     pub(crate) async fn call<T>(
         &self,
-        runtime: &TokioRuntime,
         call: impl Future<Output = Result<T, tokio_postgres::Error>>,
     ) -> Result<T, BackendError> {
         let mut watched = Watched {
             connection: self,
-            runtime,
-            began: runtime.now(),
+            began: self.runtime.now(),
             answered: false,
         };
         let result = call.await;
@@ -308,6 +340,16 @@ impl Connection {
             }
             classify(error, During::Statement)
         })
+    }
+
+    /// Runs a statement that has one row.
+    pub(crate) async fn query_one(
+        &self,
+        statement: &(impl ToStatement + ?Sized + Sync),
+        parameters: &[&(dyn ToSql + Sync)],
+    ) -> Result<Row, BackendError> {
+        self.call(self.client.query_one(statement, parameters))
+            .await
     }
 }
 
@@ -322,16 +364,16 @@ impl Drop for Abort {
 /// A call in progress.
 struct Watched<'a> {
     connection: &'a Connection,
-    runtime: &'a TokioRuntime,
     began: Moment,
     answered: bool,
 }
 
 impl Drop for Watched<'_> {
     fn drop(&mut self) {
-        let took = self.runtime.now().saturating_since(self.began);
-        if !self.answered && took >= self.connection.doubt_after {
-            self.connection.doubtful.store(true, Ordering::Relaxed);
+        let connection = self.connection;
+        let took = connection.runtime.now().saturating_since(self.began);
+        if !self.answered && took >= connection.doubt_after {
+            connection.doubtful.store(true, Ordering::Relaxed);
         }
     }
 }
@@ -404,13 +446,8 @@ impl ManagedConnection {
     }
 
     async fn open(&self) -> Result<Arc<Connection>, BackendError> {
-        let mut closed = self.shared.closed.subscribe();
-        let closing = pin!(closed.wait_for(|closed| *closed));
         let opening = Connection::open(&self.shared, &self.handle);
-        let opened = match select(closing, opening).await {
-            Either::Left(_) => Err(BackendError::Closed),
-            Either::Right((opened, _)) => opened.map(Arc::new),
-        };
+        let opened = self.shared.until_closed(opening).await.map(Arc::new);
         let mut current = self.current();
         // `close` may have come first. Then nobody would close this connection.
         if self.shared.is_closed() {

@@ -9,12 +9,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{select, try_join};
+use futures_util::stream::poll_fn;
 use leasehold_api::{BackendError, ClockId, Notification, Notifications, Runtime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_postgres::Client;
 
-use crate::connection::{Shared, set_up};
+use crate::connection::Shared;
 use crate::error::{During, classify};
 use crate::message::{self, Channel};
 
@@ -40,7 +41,7 @@ pub(crate) async fn listen(
     channel: Channel,
 ) -> Result<Notifications, BackendError> {
     let subscription = Subscription::open(shared, handle, &channel).await?;
-    let (notifications, stream) = unbounded_channel();
+    let (notifications, mut stream) = unbounded_channel();
     let task = Task {
         shared: Arc::clone(shared),
         handle: handle.clone(),
@@ -48,11 +49,7 @@ pub(crate) async fn listen(
         notifications,
     };
     handle.spawn(task.run(subscription));
-    let next = async |mut stream: UnboundedReceiver<Notification>| {
-        let notification = stream.recv().await?;
-        Some((notification, stream))
-    };
-    Ok(Box::pin(futures_util::stream::unfold(stream, next)))
+    Ok(Box::pin(poll_fn(move |cx| stream.poll_recv(cx))))
 }
 
 impl Subscription {
@@ -62,31 +59,24 @@ impl Subscription {
         channel: &Channel,
     ) -> Result<Self, BackendError> {
         let (sender, payloads) = unbounded_channel();
-        let address = shared.address();
-        let limit = shared.options.connect_timeout;
-        let connecting = async {
-            let (client, attempt) = shared.connect(handle, Some(sender)).await?;
-            let clock = set_up(&client, attempt, shared).await?;
-            Ok((client, clock))
-        };
-        let connected = shared.runtime.timeout(limit, connecting).await;
-        let (client, clock) = connected.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+        let (client, clock) = shared.open(handle, Some(sender)).await?;
         // The server executes them in this order: the lock announces the subscription.
         let listen = format!("LISTEN {}", channel.name);
         let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
-        let subscribing = try_join(
-            client.batch_execute(&listen),
-            client.batch_execute(&announce),
-        );
-        match shared.runtime.timeout(limit, subscribing).await {
-            Some(Ok(_)) => Ok(Self {
-                client,
-                clock,
-                payloads,
-            }),
-            Some(Err(error)) => Err(classify(error, During::Connect(&address))),
-            None => Err(BackendError::unavailable("LISTEN was not answered")),
-        }
+        let subscribing = async {
+            let both = try_join(
+                client.batch_execute(&listen),
+                client.batch_execute(&announce),
+            );
+            let failed = |error| classify(error, During::Connect(&shared.address()));
+            both.await.map_err(failed)
+        };
+        shared.in_time("answer to LISTEN", subscribing).await?;
+        Ok(Self {
+            client,
+            clock,
+            payloads,
+        })
     }
 
     async fn is_alive(&self, shared: &Shared) -> bool {

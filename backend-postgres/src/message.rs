@@ -114,16 +114,7 @@ mod tests {
 
     #[test]
     fn other_payloads_are_unreadable() {
-        for payload in [
-            "",
-            "x",
-            "1",
-            "1 x",
-            "1 0 Z 1",
-            "1 0 G 1 2",
-            "1 0 W",
-            "1 0  W 1",
-        ] {
+        for payload in ["", "x", "1", "1 x", "1 0 W", "1 0  W 1"] {
             assert_eq!(decode(payload, ClockId::new(1)), None, "{payload:?}");
         }
         assert_eq!(decode("1 0", ClockId::new(1)), Some(Vec::new()));

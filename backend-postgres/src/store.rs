@@ -14,7 +14,7 @@ use leasehold_store::{Read, Row, Store, Version, Write, Written};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
-use crate::connection::{Connection, ManagedConnection, set_up};
+use crate::connection::{Connection, ManagedConnection};
 use crate::error::{During, classify};
 use crate::listen;
 use crate::message::{self, Channel};
@@ -58,14 +58,7 @@ impl PostgresStore {
     /// also shows whether the address still leads to the same server.
     async fn remove(&self) -> Result<(), BackendError> {
         let (shared, handle) = (&self.connection.shared, &self.connection.handle);
-        let opening = async {
-            let (client, attempt) = shared.connect(handle, None).await?;
-            set_up(&client, attempt, shared).await?;
-            Ok(client)
-        };
-        let limit = shared.options.connect_timeout;
-        let client = shared.runtime.timeout(limit, opening).await;
-        let client = client.unwrap_or_else(|| Err(shared.too_late("connection")))?;
+        let (client, _) = shared.open(handle, None).await?;
         let began = shared.runtime.now();
         loop {
             let sent = shared.runtime.now();
@@ -92,13 +85,13 @@ impl PostgresStore {
         if write.stamp.clock != connection.clock {
             return Ok((Written::NotApplied, None));
         }
-        let (key, version) = (self.key(write.key), signed(write.version.get()));
+        let (key, version) = (self.key(write.key), write.version.get().cast_signed());
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
         let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
         let (step, expected) = (
             micros(write.stamp.at),
-            write.expected.map(|version| signed(version.get())),
+            write.expected.map(|version| version.get().cast_signed()),
         );
         let mut parameters: Vec<&(dyn ToSql + Sync)> =
             vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
@@ -135,21 +128,10 @@ impl PostgresStore {
             let write = connection.client.query_opt(statement, &parameters);
             followed_by(write, reads.then(read)).await
         };
-        let call = connection.call(&self.connection.shared.runtime, call);
-        let (row, found) = call.await?;
+        let (row, found) = connection.call(call).await?;
         // The caller repeats a read that has failed.
         let found = found.and_then(|row| read_of(&connection, &row).ok());
         Ok((written_of(&connection, row.as_ref())?, found))
-    }
-
-    async fn query(
-        &self,
-        connection: &Connection,
-        statement: &(impl tokio_postgres::ToStatement + ?Sized + Sync),
-        parameters: &[&(dyn ToSql + Sync)],
-    ) -> Result<tokio_postgres::Row, BackendError> {
-        let call = connection.client.query_one(statement, parameters);
-        connection.call(&self.connection.shared.runtime, call).await
     }
 }
 
@@ -224,7 +206,7 @@ fn read_of(connection: &Connection, row: &tokio_postgres::Row) -> Result<Read, B
     Ok(Read {
         stamp: stamp(connection, column(row, 0)?),
         row: version.zip(bytes).map(|(version, bytes)| Row {
-            version: Version::new(u64::from_ne_bytes(version.to_ne_bytes())),
+            version: Version::new(version.cast_unsigned()),
             bytes,
         }),
     })
@@ -241,10 +223,6 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
         .collect()
 }
 
-const fn signed(number: u64) -> i64 {
-    i64::from_ne_bytes(number.to_ne_bytes())
-}
-
 fn micros(time: ServerTime) -> i64 {
     i64::try_from(time.as_micros()).unwrap_or(i64::MAX)
 }
@@ -257,16 +235,14 @@ impl Store for PostgresStore {
 
     async fn time(&self) -> Result<Stamp, BackendError> {
         let connection = self.connection.get().await?;
-        let row = self.query(&connection, TIME, &[]).await?;
+        let row = connection.query_one(TIME, &[]).await?;
         Ok(stamp(&connection, column(&row, 0)?))
     }
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
         let connection = self.connection.get().await?;
-        let key = self.key(key);
-        let row = self
-            .query(&connection, &connection.statements.read, &[&key])
-            .await?;
+        let read = &connection.statements.read;
+        let row = connection.query_one(read, &[&self.key(key)]).await?;
         read_of(&connection, &row)
     }
 
@@ -316,10 +292,8 @@ impl Store for PostgresStore {
         let limit = i64::from(request.limit);
         let parameters: [&(dyn ToSql + Sync); 3] = [&beginning, &after, &limit];
         let connection = self.connection.get().await?;
-        let call = connection.client.query(LIST, &parameters);
-        let rows = connection
-            .call(&self.connection.shared.runtime, call)
-            .await?;
+        let listing = connection.client.query(LIST, &parameters);
+        let rows = connection.call(listing).await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| column(row, 0)).collect();
         let names = names?;
         // The rows behind those that begin with the text.
@@ -341,9 +315,8 @@ impl Store for PostgresStore {
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         let locks: Vec<i64> = sessions.iter().map(lock_of).collect();
         let connection = self.connection.get().await?;
-        let row = self
-            .query(&connection, &connection.statements.reach, &[&locks])
-            .await?;
+        let reach = &connection.statements.reach;
+        let row = connection.query_one(reach, &[&locks]).await?;
         let listening: Vec<bool> = column(&row, 0)?;
         let reach = |listening| match listening {
             true => Reach::Listening,
@@ -354,12 +327,7 @@ impl Store for PostgresStore {
 
     async fn remove_expired(&self) -> Result<(), BackendError> {
         let shared = &self.connection.shared;
-        let mut closed = shared.closed.subscribe();
-        let closing = pin!(closed.wait_for(|closed| *closed));
-        match select(closing, pin!(self.remove())).await {
-            Either::Left(_) => Err(BackendError::Closed),
-            Either::Right((removed, _)) => removed,
-        }
+        shared.until_closed(self.remove()).await
     }
 
     async fn close(&self) -> Result<(), BackendError> {

@@ -10,9 +10,9 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{Capabilities, Key, LockBackend};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
-use leasehold_postgres::{Options, PostgresBackend, tokio_postgres};
+use leasehold_postgres::{Options, PostgresBackend};
 
-use support::Server;
+use support::{Server, patient, sql_client};
 
 const FOREIGN: &[u8] = b"another program's value";
 
@@ -57,12 +57,10 @@ impl Harness for Postgres {
         let prefix = format!("{namespace}:");
         Ok(Arc::new(Namespace {
             url: self.server.url(),
-            options: Options::new()
-                .key_prefix(&prefix)
-                // A busy machine may need longer than the defaults.
-                .connect_timeout(Duration::from_secs(5))
+            // A busy machine may need longer than the default.
+            options: patient()
+                .key_prefix(prefix)
                 .call_timeout(Duration::from_secs(5)),
-            prefix,
         }))
     }
 }
@@ -70,20 +68,12 @@ impl Harness for Postgres {
 #[derive(Debug)]
 struct Namespace {
     url: String,
-    prefix: String,
     options: Options,
 }
 
 impl Namespace {
     fn key(&self, key: &Key) -> Vec<u8> {
-        leasehold_postgres::row_key(&self.prefix, key)
-    }
-
-    async fn client(&self) -> Result<tokio_postgres::Client, SetupError> {
-        let (client, connection) =
-            tokio_postgres::connect(&self.url, tokio_postgres::NoTls).await?;
-        tokio::spawn(connection);
-        Ok(client)
+        leasehold_postgres::row_key(&self.options.key_prefix, key)
     }
 }
 
@@ -100,16 +90,17 @@ impl Environment for Namespace {
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
         let statement = "INSERT INTO leasehold.locks VALUES ($1, 0, $2, $3)";
-        let client = self.client().await?;
+        let client = sql_client(&self.url).await;
+        let row = self.key(key);
         client
-            .execute(statement, &[&self.key(key), &FOREIGN, &i64::MAX])
+            .execute(statement, &[&row, &FOREIGN, &i64::MAX])
             .await?;
         Ok(())
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
         let statement = "SELECT state FROM leasehold.locks WHERE key = $1";
-        let client = self.client().await?;
+        let client = sql_client(&self.url).await;
         let row = client.query_opt(statement, &[&self.key(key)]).await?;
         Ok(row.is_some_and(|row| row.get::<_, &[u8]>(0) == FOREIGN))
     }

@@ -1,15 +1,13 @@
 //! Connections that are lost, and a server that is restarted.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{
-    BackendError, Key, LockBackend, LockClient, Notification, Operation, OwnerId, Release,
-    SessionId,
-};
-use leasehold_postgres::PostgresBackend;
+use leasehold_api::{BackendError, LockBackend, LockClient, Notification};
 
-use crate::support::{Server, connect_to, hold};
+use crate::requests::{Backend, key, operation, release, session};
+use crate::support::{Server, connect_to, hold, sql_client};
 
 pub(crate) const LONG: Duration = Duration::from_secs(20);
 
@@ -33,19 +31,12 @@ async fn clock(locks: &LockClient) -> leasehold_api::ClockId {
 async fn subscription_survives_a_lost_connection() {
     let server = Server::start();
     let backend = connect_to(&server.url()).await;
-    let mut stream = backend
-        .listen(SessionId::from_bytes([7; 16]))
-        .await
-        .expect("a stream");
+    let mut stream = backend.listen(session(7)).await.expect("a stream");
     assert_eq!(kill(&server, "query LIKE 'SELECT pg_advisory%'"), "1");
-    assert_eq!(
-        next(&mut stream).await,
-        Notification::Missed { listening: false }
-    );
-    assert_eq!(
-        next(&mut stream).await,
-        Notification::Missed { listening: true }
-    );
+    for listening in [false, true] {
+        let missed = Notification::Missed { listening };
+        assert_eq!(next(&mut stream).await, missed);
+    }
     let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
     assert_eq!(server.execute(held), "1", "it is announced again");
     backend.close().await.expect("closes");
@@ -55,11 +46,7 @@ async fn subscription_survives_a_lost_connection() {
 #[tokio::test]
 async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
     let mut server = Server::start();
-    let connect = async || {
-        let backend = connect_to(&server.url()).await;
-        LockClient::new(backend)
-    };
-    let (locks, others) = (connect().await, connect().await);
+    let (locks, others) = (server.locks().await, server.locks().await);
     let guard = hold(&locks, "a").await;
     assert!(kill(&server, "true").parse::<u32>().expect("a number") >= 2);
     // A call may fail if it is sent before the end of the connection is noticed.
@@ -119,14 +106,9 @@ async fn renewals_follow_the_commands_to_another_server() {
 
 /// Another program locks all rows until it ends its transaction.
 async fn lock_rows(server: &Server) -> tokio_postgres::Client {
-    let url = server.postgres.url("owner", "shop");
-    let connected = tokio_postgres::connect(&url, tokio_postgres::NoTls).await;
-    let (client, connection) = connected.expect("a server");
-    tokio::spawn(connection);
-    client
-        .batch_execute("BEGIN; SELECT FROM leasehold.locks FOR UPDATE")
-        .await
-        .expect("locked");
+    let client = sql_client(&server.postgres.url("owner", "shop")).await;
+    let lock = "BEGIN; SELECT FROM leasehold.locks FOR UPDATE";
+    client.batch_execute(lock).await.expect("locked");
     client
 }
 
@@ -134,8 +116,7 @@ async fn lock_rows(server: &Server) -> tokio_postgres::Client {
 #[tokio::test]
 async fn stuck_statement_does_not_block_later_calls() {
     let server = Server::start();
-    let backend = connect_to(&server.url()).await;
-    let locks = LockClient::new(backend);
+    let locks = server.locks().await;
     let mutex = locks.mutex("stuck").expect("valid");
     let guard = mutex.lock().await.expect("a lock");
     guard.release().await.expect("released");
@@ -146,29 +127,17 @@ async fn stuck_statement_does_not_block_later_calls() {
     let other = hold(&locks, "other").await;
     other.release().await.expect("released");
     client.batch_execute("ROLLBACK").await.expect("unlocked");
-    let guard = mutex
-        .try_lock_for(LONG)
-        .await
-        .expect("an answer")
-        .into_guard();
-    guard
-        .expect("the lost attempt was released")
-        .release()
-        .await
-        .expect("released");
+    let outcome = mutex.try_lock_for(LONG).await.expect("an answer");
+    let guard = outcome.into_guard();
+    let guard = guard.expect("the lost attempt was released");
+    guard.release().await.expect("released");
     locks.shutdown().await.expect("nothing is left");
 }
 
 /// Sends a release of an operation that holds nothing. It writes a row.
-async fn release(backend: &PostgresBackend, sequence: u64) -> Result<(), BackendError> {
-    let operation = Operation {
-        session: SessionId::from_bytes([1; 16]),
-        sequence,
-        owner: OwnerId::from_u64(1),
-    };
-    let release = Release::new(Key::new("a").expect("valid"), operation);
-    let result = backend.release(&[release]).await.remove(0);
-    result.map(drop)
+async fn write(backend: &Backend, sequence: u64) -> Result<(), BackendError> {
+    let operation = operation(session(1), sequence);
+    release(backend, &key("a"), operation).await.map(drop)
 }
 
 /// The processes of the server that serve the backends.
@@ -183,16 +152,13 @@ fn processes(server: &Server) -> String {
 async fn read_only_server_is_unavailable_and_left() {
     let server = Server::start();
     server.execute("ALTER ROLE locks SET default_transaction_read_only = on");
-    let backend = connect_to(&server.url()).await;
-    let result = release(&backend, 1).await;
-    assert!(
-        matches!(result, Err(BackendError::Unavailable { .. })),
-        "{result:?}"
-    );
+    let backend: Backend = Arc::new(connect_to(&server.url()).await);
+    let result = write(&backend, 1).await;
+    assert_matches!(result, Err(BackendError::Unavailable { .. }));
     // Only new connections can write again.
     server.execute("ALTER ROLE locks RESET default_transaction_read_only");
     let released = async {
-        while release(&backend, 1).await.is_err() {
+        while write(&backend, 1).await.is_err() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     };
@@ -204,11 +170,11 @@ async fn read_only_server_is_unavailable_and_left() {
 #[tokio::test]
 async fn statement_that_fails_keeps_the_connection() {
     let server = Server::start();
-    let backend = connect_to(&server.url()).await;
-    release(&backend, 1).await.expect("a row");
+    let backend: Backend = Arc::new(connect_to(&server.url()).await);
+    write(&backend, 1).await.expect("a row");
     let before = processes(&server);
     let _client = lock_rows(&server).await;
-    let error = release(&backend, 2).await.expect_err("locked");
+    let error = write(&backend, 2).await.expect_err("locked");
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains("55P03"), "{error}");
     backend.hello().await.expect("an answer");
@@ -219,13 +185,10 @@ async fn statement_that_fails_keeps_the_connection() {
 #[tokio::test(flavor = "current_thread")]
 async fn blocked_runtime_keeps_its_locks() {
     let server = Server::start();
-    let backend = connect_to(&server.url()).await;
-    let locks = LockClient::new(backend);
-    let mutex = locks
-        .mutex("a")
-        .expect("valid")
-        .lease(Duration::from_secs(2));
-    let guard = mutex.lock().await.expect("a lock");
+    let locks = server.locks().await;
+    let mutex = locks.mutex("a").expect("valid");
+    let guard = mutex.lease(Duration::from_secs(2)).lock().await;
+    let guard = guard.expect("a lock");
     // Let the renewal task start.
     tokio::time::sleep(Duration::from_millis(100)).await;
     std::thread::sleep(Duration::from_secs(5));

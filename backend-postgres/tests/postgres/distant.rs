@@ -5,11 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, LockBackend, LockSpec, Mode, Notification, Operation,
-    OwnerId, Release, ReleaseReply, SessionId, Wait,
-};
-use leasehold_postgres::{Options, PostgresBackend};
+use leasehold_api::{AcquireReply, BackendError, Key, Notification, ReleaseReply, Wait};
+use leasehold_postgres::PostgresBackend;
 use leasehold_test_servers::PostgresOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -19,7 +16,8 @@ use tokio::time::Instant;
 
 use crate::connections::{LONG, kill, next};
 use crate::events;
-use crate::support::{Server, connect_to};
+use crate::requests::{self, Backend, acquire, mutex, operation, release, session, soon};
+use crate::support::{Server, connect_to, patient};
 
 /// Forwards connections to a server.
 struct Proxy {
@@ -85,58 +83,32 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Sh
     let mut buffer = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
         let delay = Duration::from_millis(shared.delay.load(Ordering::Relaxed));
-        if sender
-            .send((Instant::now() + delay, buffer[..read].to_vec()))
-            .is_err()
-        {
+        let arrives = Instant::now() + delay;
+        if sender.send((arrives, buffer[..read].to_vec())).is_err() {
             return;
         }
     }
 }
 
 /// A server on a port, a proxy, and a backend that is connected through it.
-async fn start(call_timeout: Duration) -> (Server, Proxy, Arc<PostgresBackend>) {
+async fn start(call_timeout: Duration) -> (Server, Proxy, Backend) {
     let server = Server::start_with(PostgresOptions::default().with_access("trust"));
     let proxy = Proxy::start(&server).await;
-    let options = Options::new()
-        .connect_timeout(Duration::from_secs(5))
-        .call_timeout(call_timeout);
+    let options = patient().call_timeout(call_timeout);
     let backend = PostgresBackend::connect_with(&proxy.url(), options).await;
     (server, proxy, Arc::new(backend.expect("a server")))
 }
 
 fn key() -> Key {
-    Key::new("a").expect("valid")
-}
-
-fn operation(number: u8) -> Operation {
-    Operation {
-        session: SessionId::from_bytes([number; 16]),
-        sequence: 1,
-        owner: OwnerId::from_u64(1),
-    }
+    requests::key("a")
 }
 
 /// Acquires the key, or queues for it.
-async fn enter(backend: &PostgresBackend, number: u8) {
-    let now = backend.hello().await.expect("a clock").at;
-    let (spec, lease) = (LockSpec::mutex(), Duration::from_secs(30));
-    let deliver_before = now.saturating_add(Duration::from_secs(2));
-    let acquire = Acquire::new(
-        key(),
-        spec,
-        Mode::Exclusive,
-        operation(number),
-        lease,
-        deliver_before,
-    );
-    let acquire = acquire.expect("valid").with_wait(Wait::new(false));
-    let reply = backend.acquire(&[acquire]).await.remove(0);
-    let reply = reply.expect("a reply").reply;
-    assert!(
-        matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_)),
-        "{reply:?}"
-    );
+async fn enter(backend: &Backend, number: u8) {
+    let request = mutex(&key(), operation(session(number), 1), soon(backend).await);
+    let answer = acquire(backend, &request.with_wait(Wait::new(false))).await;
+    let reply = answer.expect("a reply").reply;
+    assert_matches!(reply, AcquireReply::Acquired(_) | AcquireReply::Queued(_));
 }
 
 /// A call takes one round trip, which is in time. Connecting takes several, which are not.
@@ -157,7 +129,7 @@ async fn attempt_to_connect_outlives_its_callers() {
 #[tokio::test]
 async fn refused_release_takes_three_round_trips() {
     let (server, proxy, backend) = start(Duration::from_secs(5)).await;
-    let near = connect_to(&server.tcp_url()).await;
+    let near: Backend = Arc::new(connect_to(&server.tcp_url()).await);
     enter(&backend, 1).await;
     // From now on, the client reads before it writes: another one has written the row.
     enter(&near, 2).await;
@@ -167,8 +139,7 @@ async fn refused_release_takes_three_round_trips() {
     let round_trip = begun.elapsed();
     let begun = Instant::now();
     let releasing = async {
-        let release = Release::new(key(), operation(1));
-        let released = backend.release(&[release]).await.remove(0);
+        let released = release(&backend, &key(), operation(session(1), 1)).await;
         (released.expect("a reply").reply, begun.elapsed())
     };
     let queueing = async {
@@ -212,8 +183,7 @@ async fn closing_ends_an_attempt_to_connect() {
 async fn refused_subscription_is_reported_once_and_tried_seldom() {
     events::record();
     let (server, proxy, backend) = start(Duration::from_secs(1)).await;
-    let session = SessionId::from_bytes([7; 16]);
-    let mut stream = backend.listen(session).await.expect("a stream");
+    let mut stream = backend.listen(session(7)).await.expect("a stream");
     let before = proxy.connections();
     server.execute("ALTER ROLE locks NOLOGIN");
     assert_eq!(kill(&server, "query LIKE 'SELECT pg_advisory%'"), "1");

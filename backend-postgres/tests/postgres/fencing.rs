@@ -11,20 +11,17 @@ use std::task::Poll;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{FencingToken, Key, LockClient};
-use leasehold_postgres::{Claim, Fence, FenceError, Options, PostgresBackend, row_key};
+use leasehold_postgres::{Claim, Fence, FenceError, PostgresBackend, row_key};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::{Client, IsolationLevel, NoTls, Transaction};
 
-use crate::support::{Server, connect_to};
+use crate::support::{Server, patient, sql_client};
 
 const ANN: FencingToken = FencingToken::new(33);
 const BOB: FencingToken = FencingToken::new(34);
 
 async fn connect(server: &Server) -> Client {
-    let connected = tokio_postgres::connect(&server.url(), NoTls).await;
-    let (client, connection) = connected.expect("a server");
-    tokio::spawn(connection);
-    client
+    sql_client(&server.url()).await
 }
 
 /// A server with an invoice over 100.
@@ -52,9 +49,8 @@ async fn begin(client: &mut Client, token: FencingToken) -> Result<Transaction<'
 }
 
 async fn read(transaction: &Transaction<'_>) -> i32 {
-    let row = transaction
-        .query_one("SELECT total FROM invoices", &[])
-        .await;
+    let select = "SELECT total FROM invoices";
+    let row = transaction.query_one(select, &[]).await;
     row.expect("a row").get(0)
 }
 
@@ -73,11 +69,7 @@ async fn add(client: &mut Client, token: FencingToken, amount: i32) -> Result<()
 }
 
 fn assert_stale<T>(result: Result<T, FenceError>, expected: FencingToken) {
-    let error = result.err();
-    assert!(
-        matches!(error, Some(FenceError::Stale { token, .. }) if token == expected),
-        "{error:?}"
-    );
+    assert_matches!(result.err(), Some(FenceError::Stale { token, .. }) if *token == expected);
 }
 
 fn code(error: &tokio_postgres::Error) -> Option<&str> {
@@ -96,11 +88,7 @@ async fn refused(client: &Client, statements: &str, state: &str) {
 #[tokio::test]
 async fn late_transaction_of_a_paused_holder_is_refused() {
     let server = start();
-    let locks = async || {
-        let backend = connect_to(&server.url()).await;
-        LockClient::new(backend)
-    };
-    let (first, second) = (locks().await, locks().await);
+    let (first, second) = (server.locks().await, server.locks().await);
     let lease = Duration::from_millis(500);
     let mutex = first.mutex(key().as_str()).expect("valid");
     let mutex = mutex.lease(lease).fixed_lease();
@@ -164,9 +152,8 @@ async fn nobody_writes_between_two_transactions_of_a_holder() {
         let ann = anns_claim.begin(anns.build_transaction()).await;
         assert_stale(ann, ANN);
         let bob = bobs_claim.begin(bobs.build_transaction()).await;
-        write(bob.expect("begun again"), seen + 50)
-            .await
-            .expect("written");
+        let written = write(bob.expect("begun again"), seen + 50).await;
+        written.expect("written");
     }
     assert_eq!(total(&server), "200");
 }
@@ -190,10 +177,7 @@ async fn claim_that_was_rolled_back_is_none() {
 
     let bob = bobs_claim.begin(bobs.build_transaction()).await;
     let bob = bob.err().expect("somebody may have written");
-    assert!(
-        matches!(&bob, FenceError::NotClaimed { token: BOB, .. }),
-        "{bob:?}"
-    );
+    assert_matches!(bob, FenceError::NotClaimed { token: BOB, .. });
     let message = "the claim of invoice:42 with the fencing token 34 is gone";
     assert_eq!(bob.to_string(), message);
     assert_eq!((seen, total(&server).as_str()), (100, "110"));
@@ -215,10 +199,7 @@ async fn claim_that_the_database_has_lost_is_none() {
         server.execute(loses);
         add(&mut anns, ANN, 10).await.expect("written");
         let bob = bobs_claim.begin(bobs.build_transaction()).await.err();
-        assert!(
-            matches!(bob, Some(FenceError::NotClaimed { .. })),
-            "{bob:?}"
-        );
+        assert_matches!(bob, Some(FenceError::NotClaimed { .. }));
         assert_eq!(total(&server), format!("{}", 110 + 10 * run));
     }
 }
@@ -341,15 +322,11 @@ async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
     let waiting = fence.claim(&bobs, &key, BOB);
     let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
     let busy = ended.expect("it doesn't wait forever").err();
-    assert!(
-        matches!(busy, Some(FenceError::Busy { waited, .. }) if waited == limit),
-        "{busy:?}"
-    );
+    assert_matches!(busy, Some(FenceError::Busy { waited, .. }) if *waited == limit);
     assert!(began.elapsed() >= limit);
     // The connection has its own limit again, and works.
-    bobs.batch_execute("SELECT 1 / (SELECT 1 WHERE current_setting('lock_timeout') = '0')::int")
-        .await
-        .expect("no limit");
+    let limit = bobs.query_one("SHOW lock_timeout", &[]).await;
+    assert_eq!(limit.expect("it works").get::<_, &str>(0), "0");
     server.execute(
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'",
     );
@@ -363,48 +340,22 @@ async fn wrong_arguments_are_refused_before_any_io() {
     server.execute("DROP FUNCTION leasehold.claim, leasehold.fence, leasehold.lock_fence");
     let client = connect(&server).await;
     let (key, nul) = (key(), Key::new("a\0b").expect("valid"));
-    let fence = Fence::new();
-    let number = FencingToken::new;
+    let with = |token| vec![(&key, token)];
+    let [large, huge] = [1 << 53, u64::MAX].map(FencingToken::new);
+    let waits = |limit| Fence::new().lock_timeout(limit);
     for (fence, keys, what) in [
-        (fence.clone(), vec![], "keys"),
-        (
-            fence.clone(),
-            vec![(&key, FencingToken::NONE)],
-            "fencing token",
-        ),
-        (
-            fence.clone(),
-            vec![(&key, number(1 << 53))],
-            "fencing token",
-        ),
-        (
-            fence.clone(),
-            vec![(&key, number(u64::MAX))],
-            "fencing token",
-        ),
-        (fence.clone(), vec![(&key, BOB), (&nul, BOB)], "key"),
-        (
-            fence.clone().key_prefix("\0"),
-            vec![(&key, BOB)],
-            "key prefix",
-        ),
-        (
-            fence.clone().lock_timeout(Duration::ZERO),
-            vec![(&key, BOB)],
-            "lock_timeout",
-        ),
-        (
-            fence.lock_timeout(Duration::MAX),
-            vec![(&key, BOB)],
-            "lock_timeout",
-        ),
+        (Fence::new(), vec![], "keys: "),
+        (Fence::new(), with(FencingToken::NONE), "fencing token: "),
+        (Fence::new(), with(large), "fencing token: "),
+        (Fence::new(), with(huge), "fencing token: "),
+        (Fence::new(), vec![(&key, BOB), (&nul, BOB)], "key: "),
+        (Fence::new().key_prefix("\0"), with(BOB), "key prefix: "),
+        (waits(Duration::ZERO), with(BOB), "lock_timeout: "),
+        (waits(Duration::MAX), with(BOB), "lock_timeout: "),
     ] {
         let error = fence.claim_all(&client, keys).await.expect_err(what);
-        assert!(matches!(error, FenceError::Invalid(_)), "{error:?}");
-        assert!(
-            error.to_string().starts_with(&format!("{what}: ")),
-            "{error}"
-        );
+        assert_matches!(error, FenceError::Invalid(_));
+        assert!(error.to_string().starts_with(what), "{error}");
     }
 }
 
@@ -421,9 +372,7 @@ async fn prefixes_separate_locks_and_fences() {
     ];
     let mut guards = Vec::new();
     for (number, (prefix, key)) in cases.into_iter().enumerate() {
-        let options = Options::new()
-            .key_prefix(prefix)
-            .connect_timeout(Duration::from_secs(5));
+        let options = patient().key_prefix(prefix);
         let backend = PostgresBackend::connect_with(&server.url(), options).await;
         let locks = LockClient::new(backend.expect("a server"));
         let mutex = locks.mutex(key).expect("valid");

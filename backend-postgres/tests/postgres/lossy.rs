@@ -2,9 +2,9 @@
 
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::time::Duration;
 
-use leasehold_api::{BoxFuture, Key};
+use futures_util::FutureExt;
+use leasehold_api::Key;
 use leasehold_postgres::tokio_postgres::{Config, NoTls};
 use leasehold_postgres::{Options, PostgresBackend};
 use leasehold_test_servers::{FaultProxy, PostgresOptions, Request};
@@ -12,31 +12,21 @@ use tokio::task::block_in_place;
 
 use crate::faults::Setup;
 use crate::requests::Backend;
-use crate::support::Server;
+use crate::support::{Server, patient};
 
-type Open = fn(String, Options) -> BoxFuture<'static, Backend>;
-
-const CONSTRUCTORS: [(&str, Open); 3] = [
-    ("URL", |url, options| {
-        Box::pin(async move {
-            let backend = PostgresBackend::connect_with(&url, options).await;
-            Arc::new(backend.expect("connected")) as Backend
-        })
-    }),
-    ("URL, later", |url, options| {
-        Box::pin(async move {
-            let backend = PostgresBackend::connect_lazy(&url, options);
-            Arc::new(backend.expect("a good URL")) as Backend
-        })
-    }),
-    ("configuration", |url, options| {
-        Box::pin(async move {
+/// Opens a backend with the constructor of this name.
+async fn open(constructor: &str, url: String, options: Options) -> Backend {
+    let opened = match constructor {
+        "URL" => PostgresBackend::connect_with(&url, options).await,
+        "URL, later" => PostgresBackend::connect_lazy(&url, options),
+        "configuration" => {
             let config: Config = url.parse().expect("a good URL");
-            let backend = PostgresBackend::from_config(config, NoTls, options).await;
-            Arc::new(backend.expect("connected")) as Backend
-        })
-    }),
-];
+            PostgresBackend::from_config(config, NoTls, options).await
+        }
+        other => panic!("{other}"),
+    };
+    Arc::new(opened.expect("connected"))
+}
 
 /// A setup for each constructor, all on the same server, each with a separate key prefix.
 pub(crate) async fn setups(_: &Key) -> Vec<Setup> {
@@ -47,14 +37,11 @@ pub(crate) async fn setups(_: &Key) -> Vec<Setup> {
     let behind = proxy.address();
     let url = format!("postgres://locks@{behind}/shop?sslmode=disable");
     let mut setups = Vec::new();
-    for (name, connect) in CONSTRUCTORS {
-        let options = Options::new()
-            .key_prefix(format!("{name}:"))
-            // A busy machine may need longer than the default.
-            .connect_timeout(Duration::from_secs(5));
-        let direct = CONSTRUCTORS[0].1(server.url(), options.clone()).await;
+    for name in ["URL", "URL, later", "configuration"] {
+        let options = patient().key_prefix(format!("{name}:"));
+        let direct = open("URL", server.url(), options.clone()).await;
         let url = url.clone();
-        let open = move || connect(url.clone(), options.clone());
+        let open = move || open(name, url.clone(), options.clone()).boxed();
         let tested = open().await;
         tested.hello().await.expect("the server answers");
         setups.push(Setup {

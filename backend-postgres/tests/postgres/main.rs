@@ -1,6 +1,16 @@
 //! What a real server shows: lost connections, restarts, rights, TLS, poolers, and
 //! fenced transactions.
 
+/// Checks that a value has this form, and shows it otherwise.
+macro_rules! assert_matches {
+    ($value:expr, $pattern:pat $(if $guard:expr)?) => {
+        match &$value {
+            $pattern $(if $guard)? => {}
+            other => panic!("{other:?}"),
+        }
+    };
+}
+
 #[path = "../support/mod.rs"]
 mod support;
 

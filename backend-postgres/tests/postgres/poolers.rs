@@ -5,37 +5,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, LockBackend, LockClient, SessionId};
+use leasehold_api::{LockBackend, LockClient};
+use leasehold_postgres::PostgresBackend;
 use leasehold_postgres::tokio_postgres::tls::MakeTlsConnect;
 use leasehold_postgres::tokio_postgres::{self, Config, NoTls, Socket};
-use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 
 use crate::lock_is_handed_over;
-use crate::support::{Server, connect_to, hold};
-
-/// A busy machine may need longer than the default.
-fn options() -> Options {
-    Options::new().connect_timeout(Duration::from_secs(5))
-}
-
-async fn refused(url: &str) -> String {
-    let error = PostgresBackend::connect_with(url, options()).await;
-    let error = error.expect_err("a pool that shares its connections");
-    assert!(
-        matches!(&error, ConnectError::Backend(BackendError::Rejected { .. })),
-        "{error:?}"
-    );
-    error.to_string()
-}
+use crate::requests::session;
+use crate::support::{Server, connect_to, hold, patient, rejected, sql_client};
 
 /// Connections of another program in the same pool, which use it all the time if `busy`.
 async fn others(url: &str, count: usize, busy: bool) -> Vec<tokio_postgres::Client> {
     let mut clients = Vec::new();
     for _ in 0..count {
-        let connected = tokio_postgres::connect(url, NoTls).await;
-        let (client, connection) = connected.expect("a pooler");
-        tokio::spawn(connection);
-        clients.push(client);
+        clients.push(sql_client(url).await);
     }
     // All at once, so that the pool has as many connections.
     let sleeping = clients
@@ -60,15 +43,11 @@ async fn pool_that_shares_connections_is_refused() {
     let server = Server::start();
     for mode in ["transaction", "statement"] {
         let (_pooler, url) = server.pooler(&format!("pool_mode = {mode}"));
-        let error = refused(&url).await;
+        let error = rejected(PostgresBackend::connect_with(&url, patient()).await);
         let port = server.postgres.port();
         assert!(error.contains("a pool in session mode"), "{error}");
         assert!(error.contains(&format!("(port {port})")), "{error}");
-        let (client, connection) = {
-            let connected = tokio_postgres::connect(&url, NoTls).await;
-            connected.expect("a pooler")
-        };
-        tokio::spawn(connection);
+        let client = sql_client(&url).await;
         let answer = client.simple_query("SHOW lock_timeout").await;
         let answer = format!("{:?}", answer.expect("an answer"));
         assert!(!answer.contains("250ms"), "{answer}");
@@ -84,11 +63,9 @@ async fn large_pool_that_shares_connections_is_refused() {
             let settings = format!("pool_mode = transaction\nserver_round_robin = {round_robin}");
             let (_pooler, url) = server.pooler(&settings);
             let clients = others(&url, count, busy).await;
-            let error = refused(&url).await;
-            assert!(
-                error.contains("(port "),
-                "found before anything else: {error}"
-            );
+            let error = rejected(PostgresBackend::connect_with(&url, patient()).await);
+            let is_first = error.contains("(port ");
+            assert!(is_first, "found before anything else: {error}");
             drop(clients);
         }
     }
@@ -121,10 +98,7 @@ async fn locks_work_through_a_pool_of_sessions() {
     let server = Server::start();
     let (_pooler, url) = server.pooler("pool_mode = session");
     let (one, two) = (connect_to(&url).await, connect_to(&url).await);
-    let mut stream = one
-        .listen(SessionId::from_bytes([7; 16]))
-        .await
-        .expect("a stream");
+    let mut stream = one.listen(session(7)).await.expect("a stream");
     let held = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
     assert_eq!(server.execute(held), "1");
     let next = tokio::time::timeout(Duration::from_millis(300), stream.next());
@@ -137,7 +111,7 @@ async fn locks_work_through_a_pool_of_sessions() {
 async fn pool_with_too_few_sessions_is_named() {
     let server = Server::start();
     let (_pooler, url) = server.pooler("pool_mode = session\ndefault_pool_size = 1");
-    let error = PostgresBackend::connect_with(&url, options()).await;
+    let error = PostgresBackend::connect_with(&url, patient()).await;
     let error = error.expect_err("one connection").to_string();
     assert!(error.contains("no second connection in time"), "{error}");
 }
@@ -164,24 +138,16 @@ async fn own_configuration_makes_every_connection() {
     let mut config: Config = server.url().parse().expect("valid");
     config.application_name("billing");
     let tls = CountedNoTls::default();
-    let one = PostgresBackend::from_config(config.clone(), tls.clone(), options()).await;
+    let one = PostgresBackend::from_config(config.clone(), tls.clone(), patient()).await;
     let one = one.expect("a server");
-    let listening = one
-        .listen(SessionId::from_bytes([1; 16]))
-        .await
-        .expect("a stream");
+    let listening = one.listen(session(1)).await.expect("a stream");
     assert_eq!(tls.0.load(Ordering::Relaxed), 3);
     let named = "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'billing'";
     assert_eq!(server.execute(named), "3");
     drop(listening);
-    let two = PostgresBackend::from_config(config.clone(), NoTls, options()).await;
+    let two = PostgresBackend::from_config(config.clone(), NoTls, patient()).await;
     lock_is_handed_over(one, two.expect("a server")).await;
 
     config.ssl_mode(tokio_postgres::config::SslMode::Require);
-    let error = PostgresBackend::from_config(config, NoTls, options()).await;
-    let error = error.expect_err("no TLS");
-    assert!(
-        matches!(&error, ConnectError::Backend(BackendError::Rejected { .. })),
-        "{error:?}"
-    );
+    rejected(PostgresBackend::from_config(config, NoTls, patient()).await);
 }

@@ -3,34 +3,27 @@
 use std::path::Path;
 use std::time::Duration;
 
-use leasehold_api::{BackendError, LockClient};
+use leasehold_api::{BackendError, Error, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use crate::support::{Server, connect_to};
-
-async fn refused(url: &str) -> BackendError {
-    match PostgresBackend::connect(url).await {
-        Err(ConnectError::Backend(error)) => error,
-        other => panic!("{other:?}"),
-    }
-}
+use crate::support::{Server, connect_to, rejected};
 
 #[tokio::test]
 async fn missing_schema_rights_and_databases_are_rejected() {
     let postgres = PostgresServer::start();
     postgres.execute("postgres", "CREATE USER locks");
-    let error = refused(&postgres.url("locks", "postgres")).await;
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    assert!(error.to_string().contains("run the schema"), "{error}");
+    let refused = async |user, database| {
+        let url = postgres.url(user, database);
+        rejected(PostgresBackend::connect(&url).await)
+    };
+    let error = refused("locks", "postgres").await;
+    assert!(error.contains("run the schema"), "{error}");
     postgres.execute("postgres", leasehold_postgres::SCHEMA);
-    let error = refused(&postgres.url("locks", "postgres")).await;
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    assert!(error.to_string().contains("permission denied"), "{error}");
-    let error = refused(&postgres.url("locks", "nothing")).await;
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    let error = refused(&postgres.url("nobody", "postgres")).await;
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    let error = refused("locks", "postgres").await;
+    assert!(error.contains("permission denied"), "{error}");
+    refused("locks", "nothing").await;
+    refused("nobody", "postgres").await;
 }
 
 #[tokio::test]
@@ -49,15 +42,11 @@ async fn dangerous_settings_are_named() {
     good.execute("postgres", leasehold_postgres::SCHEMA);
     good.execute("postgres", user);
     assert_eq!(dangers(&good).await, [""; 0]);
-    good.execute(
-        "postgres",
-        "ALTER TABLE leasehold.locks SET (autovacuum_enabled = off)",
-    );
+    let alter = |how| good.execute("postgres", &format!("ALTER TABLE leasehold.locks {how}"));
+    alter("SET (autovacuum_enabled = off)");
     assert_eq!(dangers(&good).await, ["autovacuum"]);
-    good.execute(
-        "postgres",
-        "ALTER TABLE leasehold.locks RESET (autovacuum_enabled); ALTER TABLE leasehold.locks SET UNLOGGED;",
-    );
+    alter("RESET (autovacuum_enabled)");
+    alter("SET UNLOGGED");
     assert_eq!(dangers(&good).await, ["the"]);
 
     let bad = PostgresOptions::default()
@@ -81,30 +70,31 @@ async fn dangerous_settings_are_named() {
 async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     let url = "postgres://locks:hunter2@127.0.0.1:1/shop";
     let options = Options::new().initial_connect_timeout(Duration::from_millis(200));
-    let Err(error) = PostgresBackend::connect_with(url, options).await else {
-        panic!("connected to port 1");
-    };
-    assert!(
-        matches!(
-            &error,
-            ConnectError::Backend(BackendError::Unavailable { .. })
-        ),
-        "{error}"
+    let unreachable = PostgresBackend::connect_with(url, options).await;
+    let unreachable = unreachable.expect_err("port 1");
+    let no_url = PostgresBackend::connect("postgres://a:hunter2@[").await;
+    let no_url = no_url.expect_err("no URL");
+    let shown = format!("{unreachable:?} {unreachable} {no_url:?} {no_url}");
+    assert!(!shown.contains("hunter2"), "{shown}");
+    assert_matches!(
+        unreachable,
+        ConnectError::Backend(BackendError::Unavailable { .. })
     );
-    assert!(!format!("{error:?} {error}").contains("hunter2"));
-    let error = PostgresBackend::connect("postgres://a:hunter2@[")
-        .await
-        .expect_err("no URL");
-    assert!(matches!(error, ConnectError::Invalid(_)), "{error}");
-    assert!(!format!("{error:?} {error}").contains("hunter2"));
+    assert_matches!(no_url, ConnectError::Invalid(_));
+}
+
+/// A server that has stopped, and its URL.
+fn stopped() -> (PostgresServer, String) {
+    let mut postgres = PostgresServer::start();
+    postgres.execute("postgres", leasehold_postgres::SCHEMA);
+    postgres.stop();
+    let url = postgres.url("owner", "postgres");
+    (postgres, url)
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connect_waits_for_a_server_that_starts() {
-    let mut postgres = PostgresServer::start();
-    postgres.execute("postgres", leasehold_postgres::SCHEMA);
-    let url = postgres.url("owner", "postgres");
-    postgres.stop();
+    let (mut postgres, url) = stopped();
     let options = Options::new().initial_connect_timeout(Duration::from_secs(60));
     let connecting =
         tokio::spawn(async move { PostgresBackend::connect_with(&url, options).await });
@@ -118,23 +108,15 @@ async fn connect_waits_for_a_server_that_starts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lazy_backend_needs_no_server_to_start_with() {
-    let mut postgres = PostgresServer::start();
-    postgres.execute("postgres", leasehold_postgres::SCHEMA);
-    let url = postgres.url("owner", "postgres");
-    postgres.stop();
+    let (mut postgres, url) = stopped();
     let backend = PostgresBackend::connect_lazy(&url, Options::new()).expect("a good URL");
     let mutex = LockClient::new(backend).mutex("k").expect("a good key");
     let error = mutex.try_lock().await.expect_err("the server is down");
-    assert!(
-        matches!(error, leasehold_api::Error::Unavailable { .. }),
-        "{error}"
-    );
+    assert_matches!(error, Error::Unavailable { .. });
     tokio::task::block_in_place(|| postgres.restart());
     let guard = mutex.lock().await.expect("acquired");
-    assert!(
-        guard.renew().await.is_ok(),
-        "renewals have a connection too"
-    );
+    let renewed = guard.renew().await;
+    renewed.expect("renewals have a connection too");
     guard.release().await.expect("released");
 }
 
@@ -146,10 +128,7 @@ async fn wrong_options_are_refused_before_any_io() {
         Options::new().initial_connect_timeout(Duration::from_secs(61)),
     ] {
         let result = PostgresBackend::connect_with("host=/nowhere", options).await;
-        assert!(
-            matches!(result, Err(ConnectError::Invalid(_))),
-            "{result:?}"
-        );
+        assert_matches!(result, Err(ConnectError::Invalid(_)));
     }
 }
 
@@ -179,7 +158,7 @@ fn test_server_keeps_its_data_and_leaves_nothing() {
 #[tokio::test]
 async fn primary_without_its_synchronous_standby_keeps_no_guard_valid() {
     let server = Server::start();
-    let locks = LockClient::new(connect_to(&server.url()).await);
+    let locks = server.locks().await;
     let mutex = locks.mutex("a").expect("valid");
     let guard = mutex.lease(Duration::from_secs(3)).lock().await;
     let guard = guard.expect("a lock");
@@ -187,7 +166,12 @@ async fn primary_without_its_synchronous_standby_keeps_no_guard_valid() {
     server.execute("SELECT pg_reload_conf()");
     let lost = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await;
     assert_eq!(lost.expect("lost"), leasehold_api::Loss::Deadline);
-    let other = LockClient::new(connect_to(&server.url()).await);
-    let tried = other.mutex("b").expect("valid").try_lock().await;
+    let tried = server
+        .locks()
+        .await
+        .mutex("b")
+        .expect("valid")
+        .try_lock()
+        .await;
     assert!(tried.expect_err("no commit").is_transient());
 }

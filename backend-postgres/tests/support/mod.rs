@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold_api::{LockClient, MutexGuard};
-use leasehold_postgres::{Options, PostgresBackend, SCHEMA};
+use leasehold_api::{BackendError, LockClient, MutexGuard};
+use leasehold_postgres::{ConnectError, Options, PostgresBackend, SCHEMA, tokio_postgres};
 use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer};
 
 /// The user of the backends.
@@ -51,13 +51,51 @@ impl Server {
     pub(crate) fn execute(&self, statements: &str) -> String {
         self.postgres.execute(DATABASE, statements)
     }
+
+    /// Waits until a statement has this result.
+    pub(crate) async fn wait_for(&self, statement: &str, expected: &str) {
+        for _ in 0..100 {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            if self.execute(statement) == expected {
+                return;
+            }
+        }
+        panic!("{statement}: {}", self.execute(statement));
+    }
+
+    pub(crate) async fn locks(&self) -> LockClient {
+        LockClient::new(connect_to(&self.url()).await)
+    }
 }
 
-/// Connects, even on a machine that is too busy for the default connect timeout.
+/// A busy machine may need longer than the default.
+pub(crate) fn patient() -> Options {
+    Options::new().connect_timeout(Duration::from_secs(5))
+}
+
 pub(crate) async fn connect_to(url: &str) -> PostgresBackend {
-    let options = Options::new().connect_timeout(Duration::from_secs(5));
-    let backend = PostgresBackend::connect_with(url, options).await;
+    let backend = PostgresBackend::connect_with(url, patient()).await;
     backend.unwrap_or_else(|error| panic!("{url}: {error}"))
+}
+
+/// Another program.
+pub(crate) async fn sql_client(url: &str) -> tokio_postgres::Client {
+    let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;
+    let (client, connection) = connected.expect("a server");
+    tokio::spawn(connection);
+    client
+}
+
+/// The text of a permanent error. It shows no password.
+#[track_caller]
+pub(crate) fn rejected(connected: Result<PostgresBackend, ConnectError>) -> String {
+    match connected {
+        Err(error @ ConnectError::Backend(BackendError::Rejected { .. })) => {
+            assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
+            error.to_string()
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 /// Waits for a mutex.

@@ -132,9 +132,8 @@ async fn wrong_arguments_of_the_functions_are_refused() {
         SELECT leasehold.claim('42', 34, 'billing:')";
     client.batch_execute(old_strings).await.expect("claimed");
     let stored = row_key("billing:", &Key::new("42").expect("valid"));
-    let row = client
-        .query_one("SELECT key FROM leasehold.fences", &[])
-        .await;
+    let select = "SELECT key FROM leasehold.fences";
+    let row = client.query_one(select, &[]).await;
     assert_eq!(row.expect("a row").get::<_, Vec<u8>>(0), stored);
 }
 

@@ -14,33 +14,34 @@ async fn run_job(client: &mut Client, fire: i64, token: i64) -> Result<(), tokio
     transaction.commit().await
 }
 
+async fn runs(client: &mut Client, fire: i64, token: i64) {
+    let ran = run_job(client, fire, token).await;
+    ran.unwrap_or_else(|error| panic!("{fire} with {token}: {error}"));
+}
+
+async fn is_refused(client: &mut Client, fire: i64, token: i64, state: &str) {
+    let error = run_job(client, fire, token).await.expect_err(state);
+    assert_eq!(code(&error), Some(state), "{error}");
+}
+
 #[tokio::test]
 async fn effects_of_a_job_are_committed_once() {
     let server = start();
     let mut client = connect(&server).await;
-    run_job(&mut client, 1_000, 33)
-        .await
-        .expect("the first run");
+    runs(&mut client, 1_000, 33).await;
     // The same occurrence, an earlier one, and both under a later token.
     for (fire, token) in [(1_000, 33), (999, 33), (1_000, 34), (1, 35)] {
-        let error = run_job(&mut client, fire, token).await.expect_err("done");
-        assert_eq!(code(&error), Some("LH004"), "{error}");
+        is_refused(&mut client, fire, token, "LH004").await;
     }
-    run_job(&mut client, 2_000, 36)
-        .await
-        .expect("the next occurrence");
-    let error = run_job(&mut client, 3_000, 35)
-        .await
-        .expect_err("an earlier holder");
-    assert_eq!(code(&error), Some("LH001"), "{error}");
+    runs(&mut client, 2_000, 36).await;
+    // An earlier holder.
+    is_refused(&mut client, 3_000, 35, "LH001").await;
     // A rollback takes "done" back with the effects.
     let transaction = client.transaction().await.expect("a transaction");
     let done = "SELECT leasehold.done('report', 3000, 37)";
     transaction.execute(done, &[]).await.expect("not done yet");
     transaction.rollback().await.expect("rolled back");
-    run_job(&mut client, 3_000, 37)
-        .await
-        .expect("it runs again");
+    runs(&mut client, 3_000, 37).await;
     assert_eq!(total(&server), "103");
     // Other keys are fenced before.
     let _ = claim(&client, ANN).await.expect("free");
@@ -49,10 +50,8 @@ async fn effects_of_a_job_are_committed_once() {
         "SELECT leasehold.fence('invoice:42', 33)",
         "SELECT leasehold.done('report', 4000, 38)",
     ] {
-        transaction
-            .execute(fence, &[])
-            .await
-            .expect("in this order");
+        let fenced = transaction.execute(fence, &[]).await;
+        fenced.expect("in this order");
     }
     transaction.commit().await.expect("committed");
     // Another prefix is another job.
@@ -70,22 +69,16 @@ async fn done_ahead_of_the_clock_is_an_error() {
         let millis = now.expect("after 1970").as_millis();
         i64::try_from(millis).expect("this century") + days * 86_400_000
     };
-    let error = run_job(&mut client, in_days(3), 33).await;
-    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
-    run_job(&mut client, in_days(1), 33)
-        .await
-        .expect("no more than two days");
+    is_refused(&mut client, in_days(3), 33, "LH005").await;
+    // No more than two days.
+    runs(&mut client, in_days(1), 33).await;
     // Recorded while the clock of this server was ahead.
-    server.execute(&format!(
-        "UPDATE leasehold.jobs SET done = {}",
-        in_days(300)
-    ));
-    let error = run_job(&mut client, in_days(0), 34).await;
-    assert_eq!(code(&error.expect_err("ahead")), Some("LH005"));
+    let ahead = in_days(300);
+    server.execute(&format!("UPDATE leasehold.jobs SET done = {ahead}"));
+    is_refused(&mut client, in_days(0), 34, "LH005").await;
+    // As the hint says.
     server.execute("DELETE FROM leasehold.jobs");
-    run_job(&mut client, in_days(0), 34)
-        .await
-        .expect("as the hint says");
+    runs(&mut client, in_days(0), 34).await;
     assert_eq!(total(&server), "102");
 }
 
