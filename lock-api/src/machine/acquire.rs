@@ -105,8 +105,7 @@ impl State {
     /// Adds a hold to an existing holder of the owner (rule 5).
     fn reenter(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
         let holder_id = self.holder_id(request.operation);
-        let holder = self.holders.get_mut(&holder_id);
-        let holder = holder.expect("the caller has found it");
+        let holder = self.known_holder(holder_id);
         if request.mode == Mode::Exclusive && holder.mode() == Mode::Shared {
             return AcquireReply::Refused(Refused::WouldDeadlock);
         }

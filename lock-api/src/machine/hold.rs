@@ -1,14 +1,11 @@
 //! The commands renew, release, convert and forced release.
 
-use std::time::Duration;
-
-use crate::id::{FencingToken, Operation};
+use crate::id::FencingToken;
 use crate::machine::settle::Settling;
 use crate::machine::state::{Holder, HolderId, State, is_expired};
 use crate::machine::{Env, Message, Payload};
 use crate::reply::{ConvertReply, EndReason, ForceReply, ReleaseReply, RenewReply};
 use crate::request::{Convert, ForceMode, ForceRelease, Kind, Mode, Release, Renew};
-use crate::time::ServerTime;
 
 impl State {
     pub(super) fn renew(
@@ -26,31 +23,15 @@ impl State {
             return RenewReply::Lost(EndReason::Forced);
         }
         let token = self.token_of(holder);
-        let end = self.extend(env, request.operation, request.lease);
+        // Never shortens the holder, so `earliest` stays a lower bound.
+        let end = holder.end.max(env.now.saturating_add(request.lease));
+        let holder_id = self.holder_id(request.operation);
+        self.known_holder(holder_id).end = end;
+        self.cover_with_token(end, env.settings);
         RenewReply::Renewed {
             token,
             remaining: end.saturating_since(env.now),
         }
-    }
-
-    /// Extends the operation's holder and returns its new end. Never shortens it, so `earliest` stays
-    /// a lower bound.
-    pub(super) fn extend(
-        &mut self,
-        env: Env<'_>,
-        operation: Operation,
-        lease: Duration,
-    ) -> ServerTime {
-        let Some(end) = self.live(operation, env.now).map(|holder| holder.end) else {
-            return env.now;
-        };
-        let end = end.max(env.now.saturating_add(lease));
-        let holder_id = self.holder_id(operation);
-        if let Some(holder) = self.holders.get_mut(&holder_id) {
-            holder.end = end;
-        }
-        self.cover_with_token(end, env.settings);
-        end
     }
 
     pub(super) fn release(
@@ -81,17 +62,11 @@ impl State {
     /// Removes one hold from its holder. Also returns whether that freed capacity.
     fn remove_hold(&mut self, env: Env<'_>, request: &Release) -> (ReleaseReply, bool) {
         let holder_id = self.holder_id(request.operation);
-        let holder = self.holders.get_mut(&holder_id);
-        let holder = holder.expect("the caller has found it");
+        let holder = self.known_holder(holder_id);
         if holder.holds.len() == 1 {
             self.remove_holder(holder_id);
-            return (
-                ReleaseReply::Released {
-                    holds_left: 0,
-                    holder: None,
-                },
-                true,
-            );
+            let (holds_left, holder) = (0, None);
+            return (ReleaseReply::Released { holds_left, holder }, true);
         }
         let before = holder.mode();
         holder
@@ -159,8 +134,7 @@ impl State {
     ) -> ConvertReply {
         let holder_id = self.holder_id(request.operation);
         let others_wait = self.has_queue();
-        let holder = self.holders.get_mut(&holder_id);
-        let holder = holder.expect("the caller has found it");
+        let holder = self.known_holder(holder_id);
         let before = holder.mode();
         for hold in &mut holder.holds {
             if hold.sequence == request.operation.sequence {

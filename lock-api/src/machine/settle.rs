@@ -7,6 +7,11 @@ use crate::machine::{Env, Message, Payload, Reach};
 use crate::request::{Mode, Policy};
 use crate::time::ServerTime;
 
+/// Classes of waiters, which a policy grants one after the other.
+const ANY: fn(Mode) -> bool = |_| true;
+const READERS: fn(Mode) -> bool = |mode| mode == Mode::Shared;
+const WRITERS: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
+
 /// How to settle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settling {
@@ -63,28 +68,21 @@ impl State {
             return;
         };
         let mut budget = SETTLE_BUDGET;
-        let any: fn(Mode) -> bool = |_| true;
-        let readers: fn(Mode) -> bool = |mode| mode == Mode::Shared;
-        let writers: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
-        match spec.policy() {
-            Policy::Fair => {
-                self.grant_in_order(env, settling.own, any, &mut budget, out);
-            }
-            Policy::ReaderPreference => {
-                if self.grant_in_order(env, settling.own, readers, &mut budget, out) {
-                    self.grant_in_order(env, settling.own, writers, &mut budget, out);
-                }
-            }
-            Policy::WriterPreference => {
-                if self.grant_in_order(env, settling.own, writers, &mut budget, out) {
-                    self.grant_in_order(env, settling.own, readers, &mut budget, out);
-                }
-            }
+        let classes: &[fn(Mode) -> bool] = match spec.policy() {
+            Policy::Fair => &[ANY],
+            Policy::ReaderPreference => &[READERS, WRITERS],
+            Policy::WriterPreference => &[WRITERS, READERS],
             Policy::Barging => {
                 self.drop_expired_head(env.now);
                 if (settling.freed || expired) && self.used < self.capacity() {
                     self.wake_up(env, &mut budget, out);
                 }
+                return;
+            }
+        };
+        for class in classes {
+            if !self.grant_in_order(env, settling.own, *class, &mut budget, out) {
+                return;
             }
         }
     }

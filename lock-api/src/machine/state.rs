@@ -180,6 +180,12 @@ impl State {
         (!is_expired(holder.end, now) && holder.has(operation.sequence)).then_some(holder)
     }
 
+    /// The holder with this id, which the caller has found before.
+    pub(super) fn known_holder(&mut self, holder_id: HolderId) -> &mut Holder {
+        let holder = self.holders.get_mut(&holder_id);
+        holder.expect("the caller has found it")
+    }
+
     pub(super) fn ticket(&self, operation: Operation) -> Option<u64> {
         self.tickets
             .get(&(operation.session, operation.sequence))
@@ -300,26 +306,18 @@ impl State {
 
     /// Removes a holder if it has expired.
     fn drop_holder_if_expired(&mut self, holder_id: HolderId, now: ServerTime) -> Option<Holder> {
-        self.holders
-            .get(&holder_id)
-            .is_some_and(|holder| is_expired(holder.end, now))
-            .then(|| self.remove_holder(holder_id))
-            .flatten()
+        let holder = self.holders.get(&holder_id)?;
+        is_expired(holder.end, now).then(|| self.remove_holder(holder_id))?
     }
 
     /// Removes the holder of the operation's owner and the operation's own waiter if they have
     /// expired. So a command never finds its own operation alive past its end.
     pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> Dropped {
+        let holder = self.drop_holder_if_expired(self.holder_id(operation), now);
         let mut dropped = Dropped {
-            freed: false,
-            own: false,
+            freed: holder.is_some(),
+            own: holder.is_some_and(|holder| holder.has(operation.sequence)),
         };
-        if let Some(holder) = self.drop_holder_if_expired(self.holder_id(operation), now) {
-            dropped = Dropped {
-                freed: true,
-                own: holder.has(operation.sequence),
-            };
-        }
         let waiter = self
             .ticket(operation)
             .filter(|ticket| is_expired(self.waiters[ticket].end, now));

@@ -17,7 +17,7 @@ use crate::client::acquire::request::{Ask, Owner};
 use crate::client::core::Busy;
 use crate::client::error::Loss;
 use crate::client::hold::{Hold, Origin};
-use crate::client::state::answer::{Answer, GrantReply, LeaseStatus, reply_of};
+use crate::client::state::answer::{Answer, GrantReply, LeaseStatus};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Joined};
@@ -190,7 +190,7 @@ impl<'a> Attempt<'a> {
         }];
         let call = core.backend.renew(&request);
         let answer = core.exchange_one(limit, call).await;
-        core.events.renewal(self.ask.key, reply_of(&answer));
+        core.events.renewal(self.ask.key, &answer);
         let answer = answer?;
         self.may_be_offer = false;
         Ok(match answer.reply {

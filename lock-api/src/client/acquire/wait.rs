@@ -32,7 +32,7 @@ use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::answer::{Answer, GrantReply};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, PollHandle};
-use crate::client::state::router::{InboxEvent, PushedGrant};
+use crate::client::state::router::InboxEvent;
 use crate::error::BackendError;
 use crate::id::Label;
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, Refused};
@@ -74,9 +74,7 @@ enum Slept {
 
 /// Why a queued attempt wakes.
 enum Woken {
-    Granted(PushedGrant),
-    /// A notification asks for a poll.
-    PollNow,
+    Notified(InboxEvent),
     Polled(Result<Answer<PollReply>, BackendError>),
     /// Another attempt of the same owner was granted.
     OwnerGranted,
@@ -443,14 +441,14 @@ impl<'a> WaitLoop<'a> {
                 Woken::Closed => return Err(Error::Closed),
                 Woken::PastDeadline => return self.out_of_time().map(Step::Done),
                 Woken::OwnerGranted => return Ok(Step::Retry(Duration::ZERO)),
-                Woken::Granted(grant) => {
+                Woken::Notified(InboxEvent::Granted(grant)) => {
                     drop(polls);
                     return match attempt.pushed_answer(grant) {
                         Some(answer) => self.granted(attempt, answer).await,
                         None => self.confirm(attempt).await,
                     };
                 }
-                Woken::PollNow => Due::NOW,
+                Woken::Notified(InboxEvent::PollNow) => Due::NOW,
                 Woken::Polled(Ok(answer)) => {
                     self.saw_progress();
                     match answer.reply {
@@ -508,10 +506,7 @@ impl<'a> WaitLoop<'a> {
     async fn wait_for_event(&self, attempt: &Attempt<'a>, polls: &PollHandle) -> Woken {
         let core = self.ask.client;
         let closed = pin!(core.closed().map(|()| Woken::Closed));
-        let pushed = pin!(attempt.notification().map(|event| match event {
-            InboxEvent::Granted(grant) => Woken::Granted(grant),
-            InboxEvent::PollNow => Woken::PollNow,
-        }));
+        let pushed = pin!(attempt.notification().map(Woken::Notified));
         let nested = pin!(attempt.owner_granted().map(|()| Woken::OwnerGranted));
         let polled = pin!(polls.next_answer().map(Woken::Polled));
         let timer = pin!(async {

@@ -106,12 +106,7 @@ impl Core {
     }
 
     /// Asks the server for the state of a key.
-    pub(crate) async fn inspect(&self, key: &Key) -> Result<InspectReply, Error> {
-        Ok(self.inspect_at(key).await?.reply)
-    }
-
-    /// The same, with the time of the answer.
-    pub(crate) async fn inspect_at(&self, key: &Key) -> Result<Answer<InspectReply>, Error> {
+    pub(crate) async fn inspect(&self, key: &Key) -> Result<Answer<InspectReply>, Error> {
         self.ensure_open()?;
         let call = self.backend.inspect(key);
         let answer = self.exchange(self.settings.call_timeout, call).await;

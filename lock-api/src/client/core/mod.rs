@@ -11,6 +11,7 @@
 //! empty and no [`Busy`] is left, because such work may still queue a release.
 
 mod calls;
+mod retries;
 
 use std::fmt;
 use std::ops::Deref;
@@ -39,6 +40,8 @@ use crate::client::telemetry::events::Events;
 use crate::id::{Key, Operation};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+
+pub(crate) use retries::Retries;
 
 /// The longest single sleep. After a suspend, a sleeper reads the clock at the latest after this.
 const MAX_SLEEP: Duration = Duration::from_secs(1);

@@ -65,7 +65,8 @@ fn leader_of(reply: &InspectReply) -> Option<Leader> {
 /// Returns the answer to the last inspection. Asks if that is due.
 async fn seen(observers: &Observers, core: &Core, key: &Key) -> Option<Arc<InspectReply>> {
     if let Some(due) = observers.begin(core.now()) {
-        observers.end(due, core.inspect(key).await.ok());
+        let answer = core.inspect(key).await.ok();
+        observers.end(due, answer.map(|answer| answer.reply));
     }
     observers.latest()
 }
@@ -114,7 +115,9 @@ impl Election {
     /// ```
     pub async fn look(&self) -> Result<Observation, Error> {
         let lock = &self.mutex.lock;
-        Ok(Observation::new(&lock.client.inspect(&lock.key).await?))
+        Ok(Observation::new(
+            &lock.client.inspect(&lock.key).await?.reply,
+        ))
     }
 
     /// Returns a stream of leaders: the present one, and each other one when it changes. `None` stands for

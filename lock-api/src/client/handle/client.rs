@@ -143,7 +143,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn mutex(&self, key: impl AsRef<str>) -> Result<Mutex, Error> {
-        self.lock(key.as_ref(), Kind::Mutex, 1).map(Mutex::new)
+        Lock::new(&self.client, key.as_ref(), Kind::Mutex, 1).map(Mutex::new)
     }
 
     /// Makes a handle for the reader/writer lock under `key`. Does no I/O.
@@ -162,7 +162,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn rw_lock(&self, key: impl AsRef<str>) -> Result<RwLock, Error> {
-        self.lock(key.as_ref(), Kind::RwLock, 1).map(RwLock::new)
+        Lock::new(&self.client, key.as_ref(), Kind::RwLock, 1).map(RwLock::new)
     }
 
     /// Makes a handle for the semaphore under `key`, with a capacity of 1 to 1,048,576 permits.
@@ -183,8 +183,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn semaphore(&self, key: impl AsRef<str>, permits: u32) -> Result<Semaphore, Error> {
-        self.lock(key.as_ref(), Kind::Semaphore, permits)
-            .map(Semaphore::new)
+        Lock::new(&self.client, key.as_ref(), Kind::Semaphore, permits).map(Semaphore::new)
     }
 
     /// Returns a builder that locks several keys together, all or nothing and without deadlocks.
@@ -232,10 +231,6 @@ impl LockClient {
         self.multi().mutexes(keys)?.lock().await
     }
 
-    fn lock(&self, key: &str, kind: Kind, permits: u32) -> Result<Lock, Error> {
-        Lock::new(&self.client, key, kind, permits)
-    }
-
     /// Returns the state of a key: holders, waiters and the last fencing token. Changes nothing.
     ///
     /// # Errors
@@ -258,8 +253,8 @@ impl LockClient {
     /// ```
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<Inspection, Error> {
         let key = Key::new(key)?;
-        let reply = self.client.inspect(&key).await?;
-        Ok(Inspection::new(key, reply))
+        let answer = self.client.inspect(&key).await?;
+        Ok(Inspection::new(key, answer.reply))
     }
 
     /// Lists the keys that begin with `prefix`, page by page. Does no I/O; [`Listing::next_page`] does.

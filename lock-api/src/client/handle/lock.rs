@@ -111,7 +111,7 @@ impl Lock {
     /// Returns how much of the capacity is free now.
     pub(crate) async fn available(&self) -> Result<u32, Error> {
         let asked = self.spec(&self.options)?;
-        let reply = self.client.inspect(&self.key).await?;
+        let reply = self.client.inspect(&self.key).await?.reply;
         match reply.spec {
             Some(lives_with) if lives_with != asked => Err(Error::Refused {
                 key: self.key.clone(),

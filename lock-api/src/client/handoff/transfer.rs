@@ -12,7 +12,7 @@
 
 use std::time::Duration;
 
-use crate::client::core::{Busy, ClientHandle, Core};
+use crate::client::core::{Busy, ClientHandle, Core, Retries};
 use crate::client::error::{Error, Loss, refusal};
 use crate::client::guard::Guard;
 use crate::client::handle::client::LockClient;
@@ -20,7 +20,6 @@ use crate::client::handoff::kind::Transferable;
 use crate::client::handoff::text::{Adoption, Handoff, HandoffFailed, guard_name};
 use crate::client::hold::{Hold, Origin};
 use crate::client::state::answer::{Answer, LeaseStatus};
-use crate::client::state::backoff::Backoff;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::session::Session;
@@ -145,40 +144,10 @@ impl LockClient {
     }
 }
 
-/// The retries of one step, with their deadline and backoff.
-struct Retries<'a> {
-    core: &'a Core,
-    key: &'a Key,
-    deadline: Moment,
-    backoff: Backoff,
-}
-
-impl<'a> Retries<'a> {
-    fn new(core: &'a Core, key: &'a Key) -> Self {
-        let limit = core.settings.call_timeout * CALL_TIMEOUTS;
-        Self {
-            core,
-            key,
-            deadline: core.now().saturating_add(limit),
-            backoff: Backoff::foreground(),
-        }
-    }
-
-    fn limit(&self) -> Duration {
-        let left = self.deadline.saturating_since(self.core.now());
-        left.min(self.core.settings.call_timeout)
-    }
-
-    /// Pauses after a failed call, or returns the error if another try is of no use.
-    async fn pause_after(&mut self, error: BackendError) -> Result<(), Error> {
-        let pause = self.core.jittered(self.backoff.next());
-        let left = self.deadline.saturating_since(self.core.now());
-        if !error.is_transient() || pause >= left {
-            return Err(error.on(self.key));
-        }
-        self.core.runtime.sleep(pause).await;
-        Ok(())
-    }
+/// The retries of one step.
+fn retries<'a>(core: &'a Core, key: &'a Key) -> Retries<'a> {
+    let limit = core.settings.call_timeout * CALL_TIMEOUTS;
+    Retries::new(core, key, core.now().saturating_add(limit))
 }
 
 async fn hand_off(hold: &Hold, kind: Kind, mode: Mode) -> Result<Handoff, Error> {
@@ -254,7 +223,7 @@ impl<'a> TransferHold<'a> {
     /// reply.
     async fn acquire(&mut self) -> Result<Stamp, Error> {
         let core = &self.hold.client;
-        let mut retries = Retries::new(core, &self.hold.holder.key);
+        let mut retries = retries(core, &self.hold.holder.key);
         loop {
             let left = self.hold.check()?;
             let failed = match self.send(retries.limit().min(left)).await {
@@ -376,7 +345,7 @@ impl Adopter<'_> {
         self.handoff.adoption = Adoption::Yes;
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut retries = Retries::new(core, &key);
+        let mut retries = retries(core, &key);
         let request = [Renew {
             key: key.clone(),
             operation: self.handoff.operation,
@@ -405,7 +374,7 @@ impl Adopter<'_> {
     async fn release_transfer_hold(&mut self) -> Result<(), Error> {
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut retries = Retries::new(core, &key);
+        let mut retries = retries(core, &key);
         let transfer_hold = Operation {
             sequence: self.handoff.transfer_hold,
             ..self.handoff.operation

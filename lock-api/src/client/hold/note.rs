@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::client::core::Retries;
 use crate::client::error::Error;
 use crate::client::hold::one::Hold;
 use crate::client::state::answer::Answer;
-use crate::client::state::backoff::Backoff;
 use crate::reply::NoteReply;
 use crate::request::Note;
 use crate::runtime::Moment;
@@ -26,23 +26,18 @@ impl Hold {
         let (core, key) = (&self.client, &self.holder.key);
         let note = Note::new(key.clone(), self.operation, version, bytes, keep);
         let note = note.map_err(|error| error.on(key))?;
-        let mut backoff = Backoff::foreground();
+        let mut retries = Retries::new(core, key, until);
         loop {
             let call = core.backend.write_note(&note);
-            let error = match core.exchange(core.settings.call_timeout, call).await {
+            match core.exchange(core.settings.call_timeout, call).await {
                 Ok(answer) => {
                     if let NoteReply::Lost { reason, .. } = answer.reply {
                         self.holder.lose_through(self.operation.sequence, reason);
                     }
                     return Ok(answer);
                 }
-                Err(error) => error,
-            };
-            let pause = core.jittered(backoff.next());
-            if !error.is_transient() || core.now().saturating_add(pause) >= until {
-                return Err(error.on(key));
+                Err(error) => retries.pause_after(error).await?,
             }
-            core.runtime.sleep(pause).await;
         }
     }
 

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use crate::bounds::MIN_LEASE;
 use crate::client::core::{Busy, ClientHandle};
 use crate::client::error::{Error, Loss};
-use crate::client::state::answer::{Answer, reply_of};
+use crate::client::state::answer::Answer;
 use crate::client::state::backoff::Backoff;
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
@@ -253,7 +253,7 @@ impl Hold {
         answer: Result<Answer<RenewReply>, BackendError>,
     ) -> Result<bool, BackendError> {
         let core = &self.client;
-        core.events.renewal(&self.holder.key, reply_of(&answer));
+        core.events.renewal(&self.holder.key, &answer);
         let answer = answer?;
         Ok(match answer.reply {
             RenewReply::Renewed { token, remaining } => {

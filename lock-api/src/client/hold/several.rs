@@ -3,9 +3,9 @@
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::StreamExt;
 use futures_util::future::{join_all, try_join_all};
 use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 
 use crate::client::core::Busy;
 use crate::client::error::{Error, Loss};
@@ -104,19 +104,11 @@ pub(crate) async fn leave_all(holds: &[Hold]) -> Result<Duration, Error> {
 pub(crate) fn first_lost(
     holds: &[Hold],
 ) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {
-    let mut all: FuturesUnordered<_> = holds
-        .iter()
-        .map(|hold| {
-            let (key, lost) = (hold.holder.key.clone(), hold.lost());
-            async move { (key, lost.await) }
-        })
-        .collect();
-    async move {
-        match all.next().await {
-            Some(lost) => lost,
-            None => std::future::pending().await,
-        }
-    }
+    let lost = holds.iter().map(|hold| {
+        let key = hold.holder.key.clone();
+        hold.lost().map(|loss| (key, loss))
+    });
+    first(lost.collect())
 }
 
 /// Completes with the time left when that is at most `margin` for one of the holds.
@@ -124,11 +116,13 @@ pub(crate) fn first_expiring(
     holds: &[Hold],
     margin: Duration,
 ) -> impl Future<Output = Duration> + Send + 'static + use<> {
-    let mut all: FuturesUnordered<_> = holds.iter().map(|hold| hold.expiring(margin)).collect();
-    async move {
-        match all.next().await {
-            Some(left) => left,
-            None => std::future::pending().await,
-        }
+    first(holds.iter().map(|hold| hold.expiring(margin)).collect())
+}
+
+/// The output of the future that completes first. Never completes if there are none.
+async fn first<F: Future>(mut all: FuturesUnordered<F>) -> F::Output {
+    match all.next().await {
+        Some(output) => output,
+        None => std::future::pending().await,
     }
 }

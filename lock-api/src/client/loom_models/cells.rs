@@ -21,16 +21,8 @@ fn loom_change_between_check_and_wait_wakes() {
             other.0.store(true, Ordering::Release);
             other.1.notify();
         });
-        let (state, signal) = &*shared;
-        block_on(async {
-            loop {
-                let seen = signal.version();
-                if state.load(Ordering::Acquire) {
-                    return;
-                }
-                signal.changed(seen).await;
-            }
-        });
+        let has_changed = || shared.0.load(Ordering::Acquire).then_some(());
+        block_on(shared.1.wait_for(has_changed));
         changing.join().expect("the thread returns");
     });
 }
@@ -125,15 +117,8 @@ fn loom_loss_during_a_renewal_is_final_and_wakes() {
         let (renewed, losing) = (Arc::clone(&holder), Arc::clone(&holder));
         let renewal = spawn(move || renewed.extend(at(1), status(7, 2_000)));
         let loss = spawn(move || losing.lose(Loss::Forced));
-        block_on(async {
-            loop {
-                let seen = holder.changed.version();
-                if holder.validity(at(1), 1) == Validity::Lost(Loss::Forced) {
-                    return;
-                }
-                holder.changed.changed(seen).await;
-            }
-        });
+        let is_lost = || holder.validity(at(1), 1) == Validity::Lost(Loss::Forced);
+        block_on(holder.changed.wait_for(|| is_lost().then_some(())));
         renewal.join().expect("the thread returns");
         loss.join().expect("the thread returns");
         assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Forced));

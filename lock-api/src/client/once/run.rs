@@ -543,7 +543,7 @@ impl Once {
     async fn look(&self) -> Result<Seen, Error> {
         let (core, key) = (&self.mutex.lock.client, &self.mutex.lock.key);
         core.ensure_open()?;
-        let answer = core.inspect_at(key).await?;
+        let answer = core.inspect(key).await?;
         let holder = answer.reply.holders.into_iter().next();
         Ok(Seen {
             record: record_of(answer.reply.note.as_ref(), key)?,

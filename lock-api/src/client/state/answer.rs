@@ -7,7 +7,6 @@
 use std::time::Duration;
 
 use crate::client::state::clock::local_deadline;
-use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::reply::Acquired;
 use crate::runtime::Moment;
@@ -70,9 +69,4 @@ pub(crate) struct LeaseStatus {
     pub(crate) clock: ClockId,
     /// When the request was sent whose reply named the clock.
     pub(crate) sent: Moment,
-}
-
-/// Borrows the reply, or the error.
-pub(crate) fn reply_of<T>(answer: &Result<Answer<T>, BackendError>) -> Result<&T, &BackendError> {
-    answer.as_ref().map(|answer| &answer.reply)
 }

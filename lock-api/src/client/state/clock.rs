@@ -292,10 +292,7 @@ fn allowance_micros(over: i128) -> i128 {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
-    }
+    use crate::client::state::holder::tests::at;
 
     fn stamp(clock: u64, ms: u64) -> Stamp {
         Stamp {

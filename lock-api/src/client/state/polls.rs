@@ -222,11 +222,7 @@ impl Drop for PollHandle {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::{OwnerId, SessionId};
-
-    fn at(ms: u64) -> Moment {
-        Moment::from_origin(Duration::from_millis(ms))
-    }
+    use crate::client::state::holder::tests::{at, hold};
 
     fn schedule(windows: impl IntoIterator<Item = (u64, u64)>) -> Schedule {
         schedule_of(windows.into_iter().map(|window| ("k", window)))
@@ -237,11 +233,7 @@ mod tests {
         for (sequence, (key, (until, from))) in (1..).zip(waiters) {
             let waiter = Arc::new(PolledWaiter {
                 key: Key::new(key).expect("valid"),
-                operation: Operation {
-                    session: SessionId::from_bytes([0; 16]),
-                    sequence,
-                    owner: OwnerId::from_u64(1),
-                },
+                operation: hold(sequence, 0).operation,
                 answers: Mutex::default(),
                 changed: Signal::default(),
             });

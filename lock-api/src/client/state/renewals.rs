@@ -70,17 +70,12 @@ impl Schedule {
     /// Schedules a check at `by` or earlier. An earlier check stays, because an extra check is
     /// harmless. Returns whether the task must be woken.
     fn check_by(&mut self, id: u64, by: Moment) -> bool {
-        let Some(entry) = self.holders.get_mut(&id) else {
-            return false;
-        };
-        if entry.due.is_some_and(|due| due <= by) {
-            return false;
+        let entry = self.holders.get(&id);
+        let is_sooner = entry.is_some_and(|entry| entry.due.is_none_or(|due| by < due));
+        if is_sooner {
+            self.check_at(id, by);
         }
-        if let Some(before) = entry.due.replace(by) {
-            self.queue.remove(&(before, id));
-        }
-        self.queue.insert((by, id));
-        self.armed.is_none_or(|armed| by < armed)
+        is_sooner && self.armed.is_none_or(|armed| by < armed)
     }
 
     /// Whether the task should have woken by now. Timers may not count a suspend of the machine.

@@ -234,6 +234,16 @@ mod tests {
         }
     }
 
+    fn revoked(sequence: u64) -> Notification {
+        let stamp = STAMP;
+        Notification::Revoked { sequence, stamp }
+    }
+
+    fn wake_up(sequence: u64) -> Notification {
+        let stamp = STAMP;
+        Notification::WakeUp { sequence, stamp }
+    }
+
     fn deliver(router: &NotificationRouter, notification: Notification) {
         router.deliver(notification, Moment::default());
     }
@@ -250,11 +260,6 @@ mod tests {
         assert!(inbox.next().now_or_never().is_none());
     }
 
-    fn revoked(sequence: u64) -> Notification {
-        let stamp = STAMP;
-        Notification::Revoked { sequence, stamp }
-    }
-
     /// A holder with this hold, which gets its notifications.
     fn held(router: &NotificationRouter, sequence: u64) -> Arc<HolderCell> {
         let holder = Arc::new(holder(hold(sequence, 1_000)));
@@ -267,10 +272,6 @@ mod tests {
         let router = NotificationRouter::default();
         let inbox = router.register(1);
         let holder = held(&router, 2);
-        let wake_up = |sequence| Notification::WakeUp {
-            sequence,
-            stamp: STAMP,
-        };
         for sequence in [0, 3, 1_000, u64::MAX] {
             for notification in [granted(sequence, 7), revoked(sequence), wake_up(sequence)] {
                 deliver(&router, notification);
@@ -304,11 +305,8 @@ mod tests {
         deliver(&router, granted(1, 7));
         deliver(&router, Notification::Missed { listening: true });
         assert!(inbox.next().now_or_never().is_none());
-        assert_eq!(
-            router.entries.lock().len(),
-            1,
-            "the entry stays until the release is acknowledged"
-        );
+        // The entry stays until the release is acknowledged.
+        assert_eq!(router.entries.lock().len(), 1);
         router.remove(1);
         assert!(router.entries.lock().is_empty());
     }
@@ -317,29 +315,17 @@ mod tests {
     fn wake_ups_and_missed_notifications_ask_for_a_poll() {
         let router = NotificationRouter::default();
         let (one, two) = (router.register(1), router.register(2));
-        deliver(
-            &router,
-            Notification::WakeUp {
-                sequence: 1,
-                stamp: STAMP,
-            },
-        );
-        assert!(matches!(
-            one.next().now_or_never(),
-            Some(InboxEvent::PollNow)
-        ));
+        let asks = |inbox: &Inbox| {
+            let event = inbox.next().now_or_never();
+            matches!(event, Some(InboxEvent::PollNow))
+        };
+        deliver(&router, wake_up(1));
+        assert!(asks(&one));
         assert!(two.next().now_or_never().is_none());
         for listening in [true, false] {
             deliver(&router, Notification::Missed { listening });
             assert_eq!(router.is_listening(), listening);
-            assert!(matches!(
-                one.next().now_or_never(),
-                Some(InboxEvent::PollNow)
-            ));
-            assert!(matches!(
-                two.next().now_or_never(),
-                Some(InboxEvent::PollNow)
-            ));
+            assert!(asks(&one) && asks(&two));
         }
     }
 }

@@ -29,25 +29,26 @@ impl Session {
     pub(crate) fn draw(runtime: &dyn Runtime, process: u32) -> Self {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);
-        Self {
-            id: SessionId::from_bytes(bytes),
+        Self::new(
+            SessionId::from_bytes(bytes),
             process,
-            sequence: AtomicU64::new(1),
-            owner_base: runtime.random_u64(),
-            router: NotificationRouter::default(),
-            listen_started: StartFlag::default(),
-            polls: Arc::default(),
-        }
+            1,
+            runtime.random_u64(),
+        )
     }
 
     /// The session of an adopted hold. It belongs to another client, so no operation is drawn from
     /// it here, and its notifications go to that client.
     pub(crate) fn foreign(id: SessionId, process: u32) -> Self {
+        Self::new(id, process, u64::MAX, 0)
+    }
+
+    fn new(id: SessionId, process: u32, sequence: u64, owner_base: u64) -> Self {
         Self {
             id,
             process,
-            sequence: AtomicU64::new(u64::MAX),
-            owner_base: 0,
+            sequence: AtomicU64::new(sequence),
+            owner_base,
             router: NotificationRouter::default(),
             listen_started: StartFlag::default(),
             polls: Arc::default(),

@@ -9,7 +9,6 @@
 use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Core;
-use crate::client::state::answer::reply_of;
 use crate::client::state::polls::{PollHandle, PolledWaiter};
 use crate::client::state::session::Session;
 use crate::id::{Key, Operation};
@@ -62,7 +61,7 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
     let call = async || core.backend.poll(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
-        core.events.poll(&waiter.key, reply_of(&answer));
+        core.events.poll(&waiter.key, &answer);
         waiter.push_answer(answer);
     }
 }

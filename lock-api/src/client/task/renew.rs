@@ -17,7 +17,7 @@ use futures_util::stream::FuturesUnordered;
 use crate::bounds::{MAX_BATCH, MAX_RENEW_TRY};
 use crate::client::core::Core;
 use crate::client::error::Loss;
-use crate::client::state::answer::{Answer, reply_of};
+use crate::client::state::answer::Answer;
 use crate::client::state::holder::{HolderCell, Plan};
 use crate::client::state::renewals::Next;
 use crate::error::BackendError;
@@ -114,7 +114,7 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
         core.events.renewals_failed(failed, answers.len(), error);
     }
     for (member, answer) in batch.iter().zip(answers) {
-        core.events.renewal(&member.holder.key, reply_of(&answer));
+        core.events.renewal(&member.holder.key, &answer);
         let next = apply(&core, &member.holder, member.plan, &answer);
         core.renewals.end_try(&member.holder, member.number, next);
     }

@@ -15,6 +15,7 @@ use std::time::Duration;
 use crate::backend::Capabilities;
 use crate::bounds::SHORT_LEASE;
 use crate::client::error::Loss;
+use crate::client::state::answer::Answer;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
@@ -91,13 +92,8 @@ impl Events {
 
     /// The server answers again, `after` the first of `failed` failures.
     pub(crate) fn acquire_recovered(&self, key: &Key, failed: u32, after: Duration) {
-        emit!(
-            INFO,
-            "acquire recovered",
-            key = key.as_str(),
-            failed,
-            after_ms = millis(after)
-        );
+        let (key, after_ms) = (key.as_str(), millis(after));
+        emit!(INFO, "acquire recovered", key, failed, after_ms);
     }
 
     /// An attempt became a waiter.
@@ -108,37 +104,30 @@ impl Events {
     }
 
     /// A waiter was polled.
-    pub(crate) fn poll(&self, key: &Key, result: Result<&PollReply, &BackendError>) {
-        let outcome = match result {
-            Ok(PollReply::Acquired(_)) => "acquired",
-            Ok(PollReply::Queued(_)) => "queued",
-            Ok(PollReply::Gone(_)) => "gone",
-            Err(_) => "failed",
+    pub(crate) fn poll(&self, key: &Key, answer: &Result<Answer<PollReply>, BackendError>) {
+        let (outcome, error) = match answer {
+            Ok(answer) => match answer.reply {
+                PollReply::Acquired(_) => ("acquired", None),
+                PollReply::Queued(_) => ("queued", None),
+                PollReply::Gone(_) => ("gone", None),
+            },
+            Err(error) => ("failed", Some(tracing::field::display(Chain(error)))),
         };
-        let error = result
-            .err()
-            .map(|error| tracing::field::display(Chain(error)));
         emit!(TRACE, "polled", key = key.as_str(), outcome, error);
         count!(meter::POLLS, "outcome" => outcome);
     }
 
     /// A renewal was answered or failed.
-    pub(crate) fn renewal(&self, key: &Key, result: Result<&RenewReply, &BackendError>) {
+    pub(crate) fn renewal(&self, key: &Key, answer: &Result<Answer<RenewReply>, BackendError>) {
         let key = key.as_str();
-        let outcome = match result {
+        let outcome = match answer.as_ref().map(|answer| answer.reply) {
             Ok(RenewReply::Renewed { token, remaining }) => {
-                let token = self.number(*token);
-                emit!(
-                    TRACE,
-                    "renewed",
-                    key,
-                    token,
-                    remaining_ms = millis(*remaining)
-                );
+                let (token, remaining_ms) = (self.number(token), millis(remaining));
+                emit!(TRACE, "renewed", key, token, remaining_ms);
                 "renewed"
             }
             Ok(RenewReply::Lost(reason)) => {
-                emit!(DEBUG, "not renewed", key, reason = reason_name(*reason));
+                emit!(DEBUG, "not renewed", key, reason = reason_name(reason));
                 "lost"
             }
             Err(error) => {
@@ -178,23 +167,8 @@ impl Events {
 
     /// The release of a hold that was not lost has begun.
     pub(crate) fn releasing(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let held = now.saturating_since(hold.since);
-        emit!(
-            DEBUG,
-            "releasing",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
-            held_ms = millis(held)
-        );
-        Self::guard_ended(hold, held, "released");
-    }
-
-    /// A guard is no longer in use.
-    fn guard_ended(hold: &HoldState, held: Duration, outcome: &'static str) {
-        let (mode, class) = (mode_name(hold.mode), hold.class);
-        adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
-        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
+        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "released");
+        emit!(DEBUG, "releasing", key, %mode, token, held_ms);
     }
 
     /// A hold was left to expire, with this much time left.
@@ -205,31 +179,37 @@ impl Events {
         remaining: Duration,
         now: Moment,
     ) {
-        let held = now.saturating_since(hold.since);
-        emit!(
-            DEBUG,
-            "left to expire",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
-            held_ms = millis(held),
-            remaining_ms = millis(remaining)
-        );
-        Self::guard_ended(hold, held, "left_to_expire");
+        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "left_to_expire");
+        let remaining_ms = millis(remaining);
+        emit!(DEBUG, "left to expire", key, %mode, token, held_ms, remaining_ms);
     }
 
     /// A hold was handed off.
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
+        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "handed_off");
+        emit!(DEBUG, "handed off", key, %mode, token, held_ms);
+    }
+
+    /// Counts a guard that is no longer in use. Returns the fields of its event: key, mode, token, and how long it
+    /// was in use.
+    fn guard_ended<'a>(
+        &self,
+        holder: &'a HolderCell,
+        hold: &HoldState,
+        now: Moment,
+        outcome: &'static str,
+    ) -> (&'a str, DisplayMode, Option<u64>, f64) {
         let held = now.saturating_since(hold.since);
-        emit!(
-            DEBUG,
-            "handed off",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
-            held_ms = millis(held)
-        );
-        Self::guard_ended(hold, held, "handed_off");
+        let (mode, class) = (mode_name(hold.mode), hold.class);
+        adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
+        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
+        let token = self.number(holder.token());
+        (
+            holder.key.as_str(),
+            DisplayMode(hold.mode),
+            token,
+            millis(held),
+        )
     }
 
     /// This client adopted a hold.
@@ -268,31 +248,18 @@ impl Events {
 
     /// A guard was lost.
     pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
-        let held = now.saturating_since(hold.since);
-        let token = holder.token();
-        emit!(
-            WARN,
-            "lost",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(token),
-            reason = loss_name(reason),
-            held_ms = millis(held)
-        );
-        Self::guard_ended(hold, held, "lost");
-        let (mode, reason_name) = (mode_name(hold.mode), loss_name(reason));
+        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "lost");
+        let reason_name = loss_name(reason);
+        emit!(WARN, "lost", key, %mode, token, reason = reason_name, held_ms);
+        let mode = mode_name(hold.mode);
         count!(meter::LOSSES, "mode" => mode, "reason" => reason_name, "class" => hold.class);
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),
                 mode: hold.mode,
-                token: if self.has_tokens {
-                    token
-                } else {
-                    FencingToken::NONE
-                },
+                token: token.map_or(FencingToken::NONE, FencingToken::new),
                 reason,
-                held,
+                held: now.saturating_since(hold.since),
                 label: self.label.clone(),
             });
         }
@@ -322,13 +289,8 @@ impl Events {
 
     /// The clocks of two servers differ by more than the drift allowance.
     pub(crate) fn clocks_apart(&self, ahead: &str, behind: &str, by: Duration) {
-        emit!(
-            WARN,
-            "server clocks differ",
-            ahead,
-            behind,
-            difference_ms = millis(by)
-        );
+        let difference_ms = millis(by);
+        emit!(WARN, "server clocks differ", ahead, behind, difference_ms);
     }
 
     /// The subscription was confirmed or lost.
@@ -350,12 +312,8 @@ impl Events {
     /// An acquisition uses this lease. Warns once for each client if the lease is short.
     pub(crate) fn check_lease(&self, key: &Key, lease: Duration) {
         if lease < SHORT_LEASE && !self.short_lease_reported.swap(true, Ordering::Relaxed) {
-            emit!(
-                WARN,
-                "short lease",
-                key = key.as_str(),
-                lease_ms = millis(lease)
-            );
+            let (key, lease_ms) = (key.as_str(), millis(lease));
+            emit!(WARN, "short lease", key, lease_ms);
         }
     }
 }

@@ -54,33 +54,20 @@ macro_rules! adjust {
 
 pub(crate) use {adjust, count, record};
 
-/// Calls that took a lock or tried to.
+// What each of them counts is in `describe`.
 pub(crate) const ACQUISITIONS: &str = "leasehold_acquisitions_total";
-/// Duration of those calls.
 pub(crate) const WAIT: &str = "leasehold_wait_seconds";
-/// Calls that wait for a lock now.
 pub(crate) const WAITING: &str = "leasehold_waiting";
-/// Waiters that entered a queue.
 pub(crate) const QUEUED: &str = "leasehold_queued_total";
-/// Calls that failed while a caller waited for a lock, and were retried.
 pub(crate) const ACQUIRE_RETRIES: &str = "leasehold_acquire_retries_total";
-/// Polls for a waiter.
 pub(crate) const POLLS: &str = "leasehold_polls_total";
-/// Guards in use.
 pub(crate) const GUARDS: &str = "leasehold_guards";
-/// Time for which guards were in use.
 pub(crate) const HOLD: &str = "leasehold_hold_seconds";
-/// Renewals of a holder.
 pub(crate) const RENEWALS: &str = "leasehold_renewals_total";
-/// Guards that were lost.
 pub(crate) const LOSSES: &str = "leasehold_losses_total";
-/// Releases that were acknowledged or given up.
 pub(crate) const RELEASES: &str = "leasehold_releases_total";
-/// Releases that had to be sent again.
 pub(crate) const RELEASE_RETRIES: &str = "leasehold_release_retries_total";
-/// Steps of the server's clock.
 pub(crate) const CLOCK_STEPS: &str = "leasehold_clock_steps_total";
-/// Subscriptions that broke or failed.
 pub(crate) const SUBSCRIPTION_FAILURES: &str = "leasehold_subscription_failures_total";
 
 /// Registers the descriptions of all metrics with the recorder.

@@ -1,7 +1,5 @@
 //! Tests of a holder, and what other tests make holders from.
 
-use std::future::Future;
-
 use futures_util::FutureExt;
 
 use super::*;
@@ -53,6 +51,16 @@ pub(crate) fn holder(first: HoldState) -> HolderCell {
     )
 }
 
+/// Lets a hold join the holder, soon after its first one.
+fn join(
+    holder: &HolderCell,
+    status: LeaseStatus,
+    hold: &HoldState,
+    holds: impl Into<Option<u32>>,
+) -> Joined {
+    holder.join(at(1), status, hold, holds.into())
+}
+
 #[test]
 fn deadline_passes_at_its_moment_and_never_moves_afterwards() {
     let holder = holder(hold(1, 1_000));
@@ -85,10 +93,8 @@ fn promoted(deadline_ms: u64) -> LeaseStatus {
 fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
     let holder = holder(hold(1, 1_000));
     // A nested hold's lease ends before the one that the old server has promised.
-    assert_eq!(
-        holder.join(at(10), promoted(900), &hold(2, 100), Some(2)),
-        Joined::Yes
-    );
+    let joined = join(&holder, promoted(900), &hold(2, 100), 2);
+    assert_eq!(joined, Joined::Yes);
     assert_eq!(holder.deadline(), at(1_000));
     holder.clock_stepped(ClockId::new(2));
     assert_eq!(holder.lost(), Some(Loss::ClockStepped));
@@ -112,22 +118,14 @@ fn longest_renewed_lease_is_renewed() {
     fixed.renewed = false;
     let mut limited = hold(3, 5_000);
     limited.max_until = Some(at(500));
-    assert_eq!(
-        holder.join(at(0), status(7, 9_000), &fixed, Some(2)),
-        Joined::Yes
-    );
-    assert_eq!(
-        holder.join(at(0), status(7, 9_000), &limited, Some(3)),
-        Joined::Yes
-    );
-    assert_eq!(
-        holder.plan(at(499)).map(|plan| plan.operation.sequence),
-        Some(3)
-    );
-    assert_eq!(
-        holder.plan(at(500)).map(|plan| plan.operation.sequence),
-        Some(1)
-    );
+    for (nested, holds) in [(fixed, 2), (limited, 3)] {
+        let joined = join(&holder, status(7, 9_000), &nested, holds);
+        assert_eq!(joined, Joined::Yes);
+    }
+    for (ms, renewed) in [(499, 3), (500, 1)] {
+        let plan = holder.plan(at(ms)).expect("a renewal");
+        assert_eq!(plan.operation.sequence, renewed, "{ms}");
+    }
     assert!(holder.begin_release(at(500), 1).is_some());
     assert!(holder.plan(at(500)).is_none());
     assert!(!holder.is_released());
@@ -136,10 +134,8 @@ fn longest_renewed_lease_is_renewed() {
 #[test]
 fn loss_of_a_released_hold_spares_the_others() {
     let holder = holder(hold(1, 1_000));
-    assert_eq!(
-        holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2)),
-        Joined::Yes
-    );
+    let joined = join(&holder, status(7, 1_000), &hold(2, 1_000), 2);
+    assert_eq!(joined, Joined::Yes);
     assert!(holder.begin_release(at(1), 1).is_some());
     assert!(
         holder.begin_release(at(1), 1).is_none(),
@@ -157,9 +153,9 @@ fn hold_with_a_greater_token_loses_the_holder() {
     // Two holds that were granted together may each say that they are two.
     for holds in [Some(1), None, Some(2)] {
         let other = holder(hold(1, 1_000));
-        let joined = other.join(at(0), status(7, 1_000), &hold(2, 1_000), holds);
+        let joined = join(&other, status(7, 1_000), &hold(2, 1_000), holds);
         assert_eq!(joined, Joined::Yes);
-        let joined = other.join(at(0), status(8, 1_000), &hold(3, 1_000), holds);
+        let joined = join(&other, status(8, 1_000), &hold(3, 1_000), holds);
         assert_eq!(joined, Joined::Later);
         assert_eq!(other.token(), FencingToken::new(7), "{holds:?}");
         let validity = other.validity(at(1), 1);
@@ -171,7 +167,7 @@ fn hold_with_a_greater_token_loses_the_holder() {
 #[test]
 fn hold_with_a_lesser_token_is_gone() {
     let holder = holder(hold(1, 1_000));
-    let joined = holder.join(at(0), status(6, 1_000), &hold(2, 1_000), Some(2));
+    let joined = join(&holder, status(6, 1_000), &hold(2, 1_000), 2);
     assert_eq!(joined, Joined::Earlier);
     assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
 }
@@ -181,10 +177,10 @@ fn conversion_may_change_the_token_of_a_holder() {
     let holder = holder(hold(1, 1_000));
     holder.converts();
     for token in [8, 6] {
-        let joined = holder.join(at(0), status(token, 1_000), &hold(token, 1_000), Some(2));
+        let joined = join(&holder, status(token, 1_000), &hold(token, 1_000), 2);
         assert_eq!(joined, Joined::Yes);
     }
-    let joined = holder.join(at(0), status(9, 1_000), &hold(9, 1_000), Some(1));
+    let joined = join(&holder, status(9, 1_000), &hold(9, 1_000), 1);
     assert_eq!(joined, Joined::Later);
     assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Unknown));
 }
@@ -198,10 +194,10 @@ fn token_of_readers_may_grow() {
     };
     let holder = holder(reader(1));
     for token in [8, 6] {
-        let joined = holder.join(at(0), status(token, 1_000), &reader(token), Some(2));
+        let joined = join(&holder, status(token, 1_000), &reader(token), 2);
         assert_eq!(joined, Joined::Yes);
     }
-    let joined = holder.join(at(0), status(9, 1_000), &reader(9), None);
+    let joined = join(&holder, status(9, 1_000), &reader(9), None);
     assert_eq!(joined, Joined::Later);
 }
 
@@ -219,7 +215,7 @@ fn hold_that_a_later_release_does_not_count_is_lost() {
     let holder = holder(hold(1, 1_000));
     let mut younger = hold(2, 1_000);
     younger.since = at(20);
-    let joined = holder.join(at(20), status(7, 1_000), &younger, Some(2));
+    let joined = join(&holder, status(7, 1_000), &younger, 2);
     assert_eq!(joined, Joined::Yes);
     assert!(holder.begin_release(at(20), 1).is_some());
     holder.ended(at(10));
@@ -232,9 +228,9 @@ fn hold_that_a_later_release_does_not_count_is_lost() {
 fn join_wakes_nobody() {
     let holder = holder(hold(1, 1_000));
     let before = holder.changed.version();
-    let joined = holder.join(at(0), status(7, 1_000), &hold(2, 1_000), Some(2));
+    let joined = join(&holder, status(7, 1_000), &hold(2, 1_000), 2);
     assert_eq!(joined, Joined::Yes);
-    assert_eq!(holder.changed.version(), before, "join wakes nobody");
+    assert_eq!(holder.changed.version(), before);
     holder.wake();
     assert_ne!(holder.changed.version(), before);
 }
@@ -244,7 +240,7 @@ fn join_wakes_nobody() {
 fn nothing_joins_a_holder_that_is_released() {
     let holder = holder(hold(1, 1_000));
     assert!(holder.begin_release(at(0), 1).is_some());
-    let joined = holder.join(at(0), status(7, 500), &hold(2, 500), Some(2));
+    let joined = join(&holder, status(7, 500), &hold(2, 500), 2);
     assert_eq!(joined, Joined::Later);
     assert!(holder.is_released());
 }
@@ -254,8 +250,7 @@ fn shutdown_is_a_loss_and_wakes_its_waiter() {
     let holder = holder(hold(1, 1_000));
     let changed = holder.changed.changed(holder.changed.version());
     let mut changed = std::pin::pin!(changed);
-    let mut cx = std::task::Context::from_waker(std::task::Waker::noop());
-    assert!(changed.as_mut().poll(&mut cx).is_pending());
+    assert_eq!(changed.as_mut().now_or_never(), None);
     assert_eq!(holder.shut_down(at(1)).len(), 1);
     assert_eq!(changed.now_or_never(), Some(()));
     let validity = holder.validity(at(1), 1);
