@@ -304,7 +304,7 @@ impl Acquire {
             spec,
             mode,
             operation,
-            label: Label::new("").expect("empty is short enough"),
+            label: Label::empty(),
             lease,
             wait: None,
             deliver_before,

@@ -120,7 +120,6 @@ impl TokioRuntime {
     }
 }
 
-/// The runtime of the renewal thread, and the process that it belongs to.
 struct RenewalThread {
     process: Option<u32>,
     handle: Option<tokio::runtime::Handle>,

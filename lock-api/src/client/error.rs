@@ -255,12 +255,10 @@ impl BackendError {
     }
 }
 
-/// The start of a message about a key.
 fn about(key: Option<&Key>) -> String {
     key.map_or_else(String::new, |key| format!("key {key:?}: "))
 }
 
-/// Describes why a request was refused.
 pub(crate) fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     match reason {
         Refused::Stale => "a later attempt of this client reached the server first".into(),
@@ -279,7 +277,6 @@ pub(crate) fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     }
 }
 
-/// Describes how the hold of a hand-off ended.
 const fn hold_ended(reason: &Loss) -> &'static str {
     match reason {
         Loss::Expired => "its lease ran out",

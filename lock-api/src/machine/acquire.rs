@@ -82,10 +82,7 @@ impl State {
             return Some(AcquireReply::Acquired(self.acquired(holder, now)));
         }
         let ticket = self.ticket(operation)?;
-        let waits = self
-            .waiters
-            .get(&ticket)
-            .is_some_and(|waiter| !is_expired(waiter.end, now));
+        let waits = !is_expired(self.waiters.get(&ticket)?.end, now);
         waits.then(|| AcquireReply::Queued(self.queued(ticket, now)))
     }
 

@@ -12,7 +12,6 @@ const ANY: fn(Mode) -> bool = |_| true;
 const READERS: fn(Mode) -> bool = |mode| mode == Mode::Shared;
 const WRITERS: fn(Mode) -> bool = |mode| mode == Mode::Exclusive;
 
-/// How to settle.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Settling {
     /// Whether the outcome of the command depends on expired holders.
@@ -224,7 +223,6 @@ impl State {
         }
     }
 
-    /// Drops all expired waiters.
     pub(super) fn sweep_waiters(&mut self, now: ServerTime) {
         let expired: Vec<u64> = self
             .waiters

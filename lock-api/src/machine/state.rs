@@ -26,9 +26,7 @@ pub struct State {
     /// When all holders were last scanned.
     pub(super) last_scan: ServerTime,
     pub(super) next_ticket: u64,
-    /// Sum of the holders' weights.
     pub(super) used: u32,
-    /// Number of waiters that are marked unreachable.
     pub(super) unreachable: u32,
     pub(super) holders: BTreeMap<HolderId, Holder>,
     /// By ticket.
@@ -112,15 +110,7 @@ impl State {
     /// Whether the key has no live holder and no live waiter at `now`. Its token and watermarks may
     /// still be live.
     pub fn is_idle(&self, now: ServerTime) -> bool {
-        is_expired(self.stored_end, now)
-            || (self
-                .holders
-                .values()
-                .all(|holder| is_expired(holder.end, now))
-                && self
-                    .waiters
-                    .values()
-                    .all(|waiter| is_expired(waiter.end, now)))
+        is_expired(self.stored_end, now) || self.next_expiry(now).is_none()
     }
 
     /// The time from which on the state counts as empty, and can be deleted.
@@ -297,14 +287,12 @@ impl State {
         self.holders.insert(holder_id, holder);
     }
 
-    /// Removes a holder with all its holds.
     pub(super) fn remove_holder(&mut self, holder_id: HolderId) -> Option<Holder> {
         let holder = self.holders.remove(&holder_id)?;
         self.used -= self.weight(holder.mode());
         Some(holder)
     }
 
-    /// Removes a holder if it has expired.
     fn drop_holder_if_expired(&mut self, holder_id: HolderId, now: ServerTime) -> Option<Holder> {
         let holder = self.holders.get(&holder_id)?;
         is_expired(holder.end, now).then(|| self.remove_holder(holder_id))?
@@ -488,7 +476,6 @@ impl State {
     }
 }
 
-/// A hold to add.
 #[derive(Debug)]
 pub(super) struct Grant {
     pub(super) operation: Operation,
@@ -501,7 +488,6 @@ pub(super) struct Grant {
 /// What [`State::drop_if_expired`] found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
-    /// A holder was removed.
     pub(super) freed: bool,
     /// The operation had a hold in that holder, or a waiter that was removed.
     pub(super) own: bool,

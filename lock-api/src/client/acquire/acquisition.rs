@@ -55,7 +55,6 @@ impl<'a> Acquisition<'a> {
         }
     }
 
-    /// The span that the call runs in.
     pub(crate) fn span(&self) -> Span {
         self.span.clone()
     }

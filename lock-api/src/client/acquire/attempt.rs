@@ -55,7 +55,6 @@ pub(crate) struct Attempt<'a> {
     in_doubt: bool,
     /// Whether a grant may be an offer that needs a renewal.
     may_be_offer: bool,
-    /// Whether an acquire was `TooLate`.
     too_late: bool,
     /// The waiter's own deadline, on the server's clock.
     wait_until: Option<ServerTime>,
@@ -159,7 +158,6 @@ impl<'a> Attempt<'a> {
         !std::mem::replace(&mut self.too_late, true)
     }
 
-    /// Registers the waiter for polls.
     pub(crate) fn register_polls(&self) -> PollHandle {
         let core = self.ask.client;
         poll::register(core, &self.session, self.ask.key, self.operation)
@@ -205,13 +203,9 @@ impl<'a> Attempt<'a> {
 
     /// Turns a pushed grant into an answer. `None` if its deadline cannot be computed.
     pub(crate) fn pushed_answer(&self, grant: PushedGrant) -> Option<Answer<GrantReply>> {
-        let PushedGrant {
-            reply,
-            stamp,
-            received,
-        } = grant;
+        let (stamp, reply) = (grant.stamp, grant.reply);
         // The grant counts as the answer to a request that was sent when the grant was made.
-        let sent = self.ask.client.clock.granted_at(stamp, received)?;
+        let sent = self.ask.client.clock.granted_at(stamp, grant.received)?;
         Some(Answer { sent, stamp, reply })
     }
 
@@ -223,7 +217,6 @@ impl<'a> Attempt<'a> {
         left.is_zero() || (self.may_be_offer && confirm_first)
     }
 
-    /// Whether a grant has any time left.
     pub(crate) fn is_usable(&self, answer: &Answer<GrantReply>) -> bool {
         !self.time_left(answer).is_zero()
     }
@@ -233,7 +226,6 @@ impl<'a> Attempt<'a> {
         deadline.saturating_since(self.ask.client.now())
     }
 
-    /// Waits for the next notification for this attempt.
     pub(crate) async fn notification(&self) -> InboxEvent {
         match &self.inbox {
             Some(inbox) => inbox.next().await,
@@ -249,7 +241,6 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Turns a grant into a hold.
     pub(crate) fn into_hold(mut self, answer: &Answer<GrantReply>) -> Hold {
         self.live = false;
         let core = self.ask.client;

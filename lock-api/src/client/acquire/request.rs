@@ -22,7 +22,6 @@ pub(crate) enum WaitLimit {
     Try,
     /// At most this long. Zero does not wait, like `Try`.
     Within(Duration),
-    /// Without a deadline.
     Forever,
 }
 
@@ -67,7 +66,6 @@ pub(crate) enum Owner {
 }
 
 impl Owner {
-    /// The owner of a new reentrant handle.
     pub(crate) fn reentrant(id: OwnerId) -> Self {
         Self::Reentrant(Arc::new(SharedOwner {
             id,

@@ -50,14 +50,12 @@ const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
 /// between them is at most a half.
 const EARLY_PARTS: u32 = 2;
 
-/// The result of an attempt.
 enum Step {
     Done(Outcome<Hold>),
     /// Begin a new attempt after a pause.
     Retry(Duration),
 }
 
-/// Acquires a lock and reports the outcome.
 pub(crate) async fn acquire(ask: Ask<'_>, limit: WaitLimit) -> Result<Outcome<Hold>, Error> {
     let acquisition = Acquisition::begin(ask, limit);
     let result = WaitLoop::new(ask, limit).run();
@@ -89,7 +87,6 @@ struct WaitLoop<'a> {
     deadline: Option<Moment>,
     /// The error of the last call. A call that succeeds clears it.
     last_error: Option<BackendError>,
-    /// Whether the last call was answered.
     answered: bool,
     /// The refusal in that answer, if it is temporary.
     refused: Option<Refused>,
@@ -159,7 +156,6 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
-    /// The time until the deadline.
     fn left(&self) -> Duration {
         self.deadline.map_or(Duration::MAX, |deadline| {
             deadline.saturating_since(self.ask.client.now())
@@ -234,7 +230,6 @@ impl<'a> WaitLoop<'a> {
         self.backoff.reset();
     }
 
-    /// Notes that a call was answered.
     fn saw_answer(&mut self) {
         let failures = std::mem::take(&mut self.failures);
         if failures > 0 {
@@ -270,7 +265,6 @@ impl<'a> WaitLoop<'a> {
         first(pin!(closed), pin!(slept.map(Ok))).await
     }
 
-    /// Runs one attempt.
     async fn run_attempt(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
         loop {
             if self.left().is_zero() {
@@ -388,7 +382,6 @@ impl<'a> WaitLoop<'a> {
         Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))))
     }
 
-    /// Renews a grant, and then turns it into a hold.
     async fn confirm(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
         loop {
             if self.left().is_zero() {

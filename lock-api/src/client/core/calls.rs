@@ -105,7 +105,6 @@ impl Core {
             .await
     }
 
-    /// Asks the server for the state of a key.
     pub(crate) async fn inspect(&self, key: &Key) -> Result<Answer<InspectReply>, Error> {
         self.ensure_open()?;
         let call = self.backend.inspect(key);
@@ -113,7 +112,6 @@ impl Core {
         answer.map_err(|error| not_executed(error).on(key))
     }
 
-    /// Asks the server for a page of keys.
     pub(crate) async fn list(&self, request: &List) -> Result<Listed, Error> {
         self.ensure_open()?;
         let limit = self.settings.call_timeout;

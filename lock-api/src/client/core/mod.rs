@@ -40,6 +40,7 @@ use crate::client::telemetry::events::Events;
 use crate::id::{Key, Operation};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::time::micros;
 
 pub(crate) use retries::Retries;
 
@@ -161,7 +162,7 @@ impl Core {
 
     /// Returns a random duration in `from..to`, or `from` if that range is empty.
     pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
-        let spread = u64::try_from(to.saturating_sub(from).as_micros()).unwrap_or(u64::MAX);
+        let spread = micros(to.saturating_sub(from));
         if spread == 0 {
             return from;
         }
@@ -313,7 +314,6 @@ impl Core {
         }
     }
 
-    /// Waits until the client is closed.
     pub(crate) async fn closed(&self) {
         let closed = || self.is_closed().then_some(());
         self.closing.wait_for(closed).await;

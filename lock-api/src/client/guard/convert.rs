@@ -14,7 +14,7 @@
 //! The mode in a `WrongEpoch` reply doesn't prove that the conversion is done: it may be the mode
 //! of another hold of the same holder, even of one that is being released.
 
-use crate::client::error::{Error, Loss};
+use crate::client::error::Error;
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
 use crate::client::state::answer::LeaseStatus;
@@ -76,12 +76,11 @@ impl WriteGuard {
     /// # }
     /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
-        match convert(&self.hold, Mode::Shared).await? {
-            Conversion::Done => Ok(Guard::new(self.hold)),
-            Conversion::NotSoleHolder => Err(Error::Unsupported {
-                what: "downgrading this hold",
-            }),
+        if convert(&self.hold, Mode::Shared).await? {
+            return Ok(Guard::new(self.hold));
         }
+        let what = "downgrading this hold";
+        Err(Error::Unsupported { what })
     }
 }
 
@@ -117,25 +116,19 @@ impl ReadGuard {
     /// ```
     pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
         Ok(match convert(&self.hold, Mode::Exclusive).await? {
-            Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
-            Conversion::NotSoleHolder => Upgrade::NotSoleHolder(self),
+            true => Upgrade::Upgraded(Guard::new(self.hold)),
+            false => Upgrade::NotSoleHolder(self),
         })
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Conversion {
-    Done,
-    NotSoleHolder,
-}
-
-/// Converts a hold. Retries until there is an answer or the hold is lost.
-async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
+/// Converts a hold. Retries until there is an answer or the hold is lost. Returns `false` if its holder is not the
+/// sole holder.
+async fn convert(hold: &Hold, to: Mode) -> Result<bool, Error> {
     let core = &hold.client;
     if !core.capabilities.convert {
-        return Err(Error::Unsupported {
-            what: "converting a hold",
-        });
+        let what = "converting a hold";
+        return Err(Error::Unsupported { what });
     }
     hold.holder.converts();
     let mut expected = hold.token();
@@ -152,17 +145,18 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
         match core.exchange(limit, core.backend.convert(&request)).await {
             Ok(answer) => match answer.reply {
                 reply if is_behind(&reply, expected) => {
-                    return Err(lost(hold, EndReason::Unknown));
+                    return Err(hold.lose(EndReason::Unknown));
                 }
                 ConvertReply::Converted { token, remaining } => {
-                    return converted(hold, to, answer.status(token, remaining));
+                    converted(hold, to, answer.status(token, remaining));
+                    return hold.check().map(|_| true);
                 }
                 // An earlier try may arrive when the others have left, and would upgrade the hold of a reader.
                 ConvertReply::NotSoleHolder if in_doubt => {
                     let reason = "a try without an answer may still convert the hold";
                     return Err(BackendError::outcome_unknown(reason).on(&hold.holder.key));
                 }
-                ConvertReply::NotSoleHolder => return Ok(Conversion::NotSoleHolder),
+                ConvertReply::NotSoleHolder => return Ok(false),
                 ConvertReply::WrongEpoch(view) => {
                     core.extend(&hold.holder, answer.status(view.token, view.remaining));
                     let newer = view.token > expected;
@@ -171,7 +165,7 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                         continue;
                     }
                 }
-                ConvertReply::Lost(reason) => return Err(lost(hold, reason)),
+                ConvertReply::Lost(reason) => return Err(hold.lose(reason)),
             },
             Err(error) if error.is_transient() => {
                 in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
@@ -192,21 +186,11 @@ fn is_behind(reply: &ConvertReply, known: FencingToken) -> bool {
     token < known
 }
 
-/// Ends the guard, and returns its error.
-fn lost(hold: &Hold, reason: EndReason) -> Error {
-    hold.holder.lose_through(hold.operation.sequence, reason);
-    hold.check()
-        .err()
-        .unwrap_or_else(|| hold.loss_error(Loss::from(reason)))
-}
-
 /// Applies a conversion that the server has done.
-fn converted(hold: &Hold, to: Mode, status: LeaseStatus) -> Result<Conversion, Error> {
+fn converted(hold: &Hold, to: Mode, status: LeaseStatus) {
     let core = &hold.client;
     core.extend(&hold.holder, status);
     let from = hold.holder.set_mode(hold.operation.sequence, to);
     let (key, token) = (&hold.holder.key, status.token);
     core.events.converted(key, from, to, token, hold.class);
-    hold.check()?;
-    Ok(Conversion::Done)
 }

@@ -1,5 +1,6 @@
 //! The result of inspecting a key.
 
+use std::collections::BTreeSet;
 use std::fmt;
 use std::time::Duration;
 
@@ -77,10 +78,7 @@ impl Inspection {
     /// # }
     /// ```
     pub fn is_read_locked(&self) -> bool {
-        self.reply
-            .holders
-            .iter()
-            .any(|holder| holder.mode == Mode::Shared)
+        self.has_holder(Mode::Shared)
     }
 
     /// Returns `true` if the key is a reader/writer lock with a writer.
@@ -95,14 +93,13 @@ impl Inspection {
     /// # }
     /// ```
     pub fn is_write_locked(&self) -> bool {
-        self.reply
-            .spec
-            .is_some_and(|spec| spec.kind() == Kind::RwLock)
-            && self
-                .reply
-                .holders
-                .iter()
-                .any(|holder| holder.mode == Mode::Exclusive)
+        let spec = self.reply.spec;
+        spec.is_some_and(|spec| spec.kind() == Kind::RwLock) && self.has_holder(Mode::Exclusive)
+    }
+
+    fn has_holder(&self, mode: Mode) -> bool {
+        let mut holders = self.reply.holders.iter();
+        holders.any(|holder| holder.mode == mode)
     }
 
     /// Returns the spec that the key is in use with, or `None` if the key is idle.
@@ -236,74 +233,47 @@ impl Inspection {
     /// # }
     /// ```
     pub fn held_tokens(&self) -> Vec<FencingToken> {
-        let mut tokens: Vec<_> = self
-            .reply
-            .holders
-            .iter()
-            .map(|holder| holder.token)
-            .collect();
-        tokens.sort_unstable();
-        tokens.dedup();
-        tokens
+        let holders = self.reply.holders.iter();
+        let tokens: BTreeSet<_> = holders.map(|holder| holder.token).collect();
+        tokens.into_iter().collect()
     }
 }
 
 /// Prints the kind of lock, then one line for each holder and each waiter.
 impl fmt::Display for Inspection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reply = &self.reply;
         write!(f, "{:?}: ", self.key.as_str())?;
-        match self.reply.spec {
+        match reply.spec {
             None => f.write_str("idle")?,
             Some(spec) => write!(f, "{}, {:?}", describe_kind(&spec), spec.policy())?,
         }
-        if let Some(token) = self.reply.token {
+        if let Some(token) = reply.token {
             write!(f, ", last token {token}")?;
         }
-        for holder in &self.reply.holders {
-            write!(
-                f,
-                "\n  held by {:?} {}",
-                holder.label.as_str(),
-                describe_mode(holder.mode)
-            )?;
+        for holder in &reply.holders {
+            let (label, mode) = (holder.label.as_str(), describe_mode(holder.mode));
+            write!(f, "\n  held by {label:?} {mode}")?;
             if holder.holds > 1 {
                 write!(f, " {} times", holder.holds)?;
             }
-            write!(
-                f,
-                ", token {}, {} left",
-                holder.token,
-                Millis(holder.remaining)
-            )?;
+            let (token, left) = (holder.token, Millis(holder.remaining));
+            write!(f, ", token {token}, {left} left")?;
             if holder.revoked {
                 f.write_str(", revoked")?;
             }
         }
-        write_omitted(
-            f,
-            self.reply.holder_count,
-            self.reply.holders.len(),
-            "holders",
-        )?;
-        for waiter in &self.reply.waiters {
-            write!(
-                f,
-                "\n  waiting: {:?} {}",
-                waiter.label.as_str(),
-                describe_mode(waiter.mode)
-            )?;
+        write_omitted(f, reply.holder_count, reply.holders.len(), "holders")?;
+        for waiter in &reply.waiters {
+            let (label, mode) = (waiter.label.as_str(), describe_mode(waiter.mode));
+            write!(f, "\n  waiting: {label:?} {mode}")?;
             write!(f, ", expires in {}", Millis(waiter.waiter_remaining))?;
             if waiter.unreachable {
                 f.write_str(", unreachable")?;
             }
         }
-        write_omitted(
-            f,
-            self.reply.waiter_count,
-            self.reply.waiters.len(),
-            "waiters",
-        )?;
-        if let Some(note) = &self.reply.note {
+        write_omitted(f, reply.waiter_count, reply.waiters.len(), "waiters")?;
+        if let Some(note) = &reply.note {
             let (bytes, token, version) = (note.bytes.len(), note.token, note.version);
             write!(
                 f,
@@ -331,7 +301,6 @@ fn describe_mode(mode: Mode) -> String {
     }
 }
 
-/// Prints a duration in whole milliseconds.
 struct Millis(Duration);
 
 impl fmt::Display for Millis {

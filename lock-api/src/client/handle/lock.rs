@@ -19,7 +19,7 @@ pub(crate) struct Lock {
     pub(crate) client: Arc<ClientHandle>,
     pub(crate) key: Key,
     kind: Kind,
-    permits: u32,
+    pub(crate) permits: u32,
     owner: Owner,
     pub(crate) options: LockOptions,
 }
@@ -65,10 +65,6 @@ impl Lock {
             self.owner = Owner::reentrant(id);
         }
         Ok(self)
-    }
-
-    pub(crate) const fn permits(&self) -> u32 {
-        self.permits
     }
 
     /// Takes the lock. Checks the input before any I/O.
@@ -122,7 +118,6 @@ impl Lock {
         }
     }
 
-    /// Takes the lock. Waits without a time limit.
     pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {
         match self.acquire(mode, WaitLimit::Forever).await? {
             Outcome::Acquired(guard) => Ok(guard),

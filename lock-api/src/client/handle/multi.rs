@@ -356,7 +356,6 @@ struct MultiAcquire<'a> {
     deadline: Option<Moment>,
 }
 
-/// How a round ended.
 enum Round {
     Done(Outcome<MultiGuard>),
     /// This key was lost while the call waited for another.

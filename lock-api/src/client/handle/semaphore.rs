@@ -79,7 +79,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub const fn capacity(&self) -> u32 {
-        self.lock.permits()
+        self.lock.permits
     }
 
     /// Asks the server how many permits are free now.

@@ -48,7 +48,6 @@ pub struct Handoff {
     pub(crate) key: Key,
     pub(crate) kind: Kind,
     pub(crate) mode: Mode,
-    /// The hold that is handed off.
     pub(crate) operation: Operation,
     /// Sequence of the transfer hold. Only one adopter can release it.
     pub(crate) transfer_hold: u64,
@@ -82,7 +81,6 @@ impl fmt::Debug for Handoff {
     }
 }
 
-/// Returns the name of a kind of guard.
 pub(crate) const fn guard_name(kind: Kind, mode: Mode) -> &'static str {
     match (kind, mode) {
         (Kind::Mutex, _) => "mutex guard",

@@ -13,7 +13,7 @@
 use std::time::Duration;
 
 use crate::client::core::{Busy, ClientHandle, Core, Retries};
-use crate::client::error::{Error, Loss, refusal};
+use crate::client::error::{Error, refusal};
 use crate::client::guard::Guard;
 use crate::client::handle::client::LockClient;
 use crate::client::handoff::kind::Transferable;
@@ -235,12 +235,7 @@ impl<'a> TransferHold<'a> {
                     // The hold is gone. The key has only the transfer hold, or another holder.
                     AcquireReply::Acquired(_)
                     | AcquireReply::Contended(_)
-                    | AcquireReply::Queued(_) => {
-                        let (sequence, reason) = (self.hold.operation.sequence, EndReason::Unknown);
-                        self.hold.holder.lose_through(sequence, reason);
-                        let lost = || self.hold.loss_error(Loss::Unknown);
-                        return Err(self.hold.check().err().unwrap_or_else(lost));
-                    }
+                    | AcquireReply::Queued(_) => return Err(self.hold.lose(EndReason::Unknown)),
                     AcquireReply::Refused(reason @ (Refused::Stale | Refused::TooLate)) => {
                         if reason == Refused::Stale {
                             *self = Self::draw(self.hold, self.spec, self.mode);
@@ -429,7 +424,6 @@ impl Adopter<'_> {
         }
     }
 
-    /// Makes this client's record of the hold.
     fn hold(&self, sent: Moment, stamp: Stamp, status: LeaseStatus) -> Hold {
         let (core, handoff) = (self.client, &*self.handoff);
         let local_time = |until: ServerTime| sent.saturating_add(until.saturating_since(stamp.at));

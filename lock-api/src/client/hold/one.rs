@@ -33,7 +33,6 @@ pub(crate) enum Origin {
     Plain(LockSpec),
     /// Taken by a reentrant handle: its owner may have other holds.
     Reentrant,
-    /// Adopted from a hand-off.
     Adopted,
 }
 
@@ -44,7 +43,6 @@ pub(crate) struct Hold {
     pub(crate) holder: Arc<HolderCell>,
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
-    /// The class of the handle, for metrics.
     pub(crate) class: &'static str,
     pub(crate) origin: Origin,
     /// Whether it was not granted by the answer to the first call.
@@ -285,7 +283,13 @@ impl Hold {
         Error::Released { key }
     }
 
-    /// Returns why the hold was lost, if it was.
+    /// Ends the hold, which the server no longer has, and returns its error.
+    pub(crate) fn lose(&self, reason: EndReason) -> Error {
+        self.holder.lose_through(self.sequence(), reason);
+        let lost = || self.loss_error(reason.into());
+        self.check().err().unwrap_or_else(lost)
+    }
+
     pub(crate) fn loss(&self) -> Option<Loss> {
         match self.validity() {
             Validity::Lost(loss) => Some(loss),
@@ -293,7 +297,6 @@ impl Hold {
         }
     }
 
-    /// Returns the error if the hold is lost.
     pub(crate) fn check_lost(&self) -> Option<Error> {
         self.loss().map(|loss| self.loss_error(loss))
     }
@@ -319,7 +322,6 @@ impl Hold {
         self.wait_released().await
     }
 
-    /// Waits for the result of a release that has begun.
     pub(super) async fn wait_released(&self) -> Result<u32, Error> {
         let Acknowledged {
             reply,
@@ -348,7 +350,6 @@ impl Hold {
         }
     }
 
-    /// Queues the release without waiting for it.
     pub(crate) fn release_in_background(&self) {
         let _busy = Busy::begin(&self.client);
         if let Some(job) = self.begin_release() {

@@ -100,7 +100,6 @@ pub(crate) async fn leave_all(holds: &[Hold]) -> Result<Duration, Error> {
     Ok(shortest)
 }
 
-/// Completes when the first of the holds is lost.
 pub(crate) fn first_lost(
     holds: &[Hold],
 ) -> impl Future<Output = (Key, Loss)> + Send + 'static + use<> {

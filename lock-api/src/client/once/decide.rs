@@ -42,7 +42,6 @@ pub(super) enum Decision {
         fire: FireTime,
         attempt: u32,
     },
-    /// Ask again at this time.
     Wait(ServerTime),
     Done {
         fire: FireTime,
@@ -168,6 +167,11 @@ mod tests {
         FireTime::from_millis(secs * 1_000)
     }
 
+    fn start(fire_secs: u64, attempt: u32) -> Decision {
+        let fire = fire(fire_secs);
+        Decision::Start { fire, attempt }
+    }
+
     fn wish(when: When) -> Wish {
         Wish {
             when,
@@ -206,22 +210,20 @@ mod tests {
             let (fire, at) = (fire(10_000), at(10_001));
             assert_eq!(decide(old), Decision::Done { fire, at });
         }
-        let (fire, attempt) = (fire(10_001), 1);
-        assert_eq!(decide(10_001), Decision::Start { fire, attempt });
+        assert_eq!(decide(10_001), start(10_001, 1));
     }
 
     #[test]
     fn window_is_open_from_the_fire_time_on() {
         let decide = |now| wish(When::At(fire(10_000))).decide(&Record::default(), now);
         assert_eq!(decide(at(9_999)), Decision::Wait(at(10_000)));
-        let (fire, attempt) = (fire(10_000), 1);
-        assert_eq!(decide(at(10_000)), Decision::Start { fire, attempt });
+        assert_eq!(decide(at(10_000)), start(10_000, 1));
         let last = ServerTime::from_micros(13_600_000_000 - 1);
-        assert_eq!(decide(last), Decision::Start { fire, attempt });
+        assert_eq!(decide(last), start(10_000, 1));
         assert_eq!(decide(at(13_600)), Decision::Missed);
         // A nightly job waits for a day, and a yearly one for a year.
         assert_eq!(decide(at(0)), Decision::Wait(at(10_000)));
-        let in_micros = self::fire(1_750_000_000_000);
+        let in_micros = fire(1_750_000_000_000);
         let wrong = wish(When::At(in_micros)).decide(&Record::default(), at(10_000));
         assert_eq!(wrong, Decision::Ahead { fire: in_micros });
     }
@@ -232,13 +234,9 @@ mod tests {
         let wish = wish(When::At(fire(10_000)));
         for (attempts, pause) in [(1, 30), (2, 60)] {
             record.attempts = attempts;
-            let (next, attempt) = (at(10_000 + pause), attempts + 1);
+            let next = at(10_000 + pause);
             assert_eq!(wish.decide(&record, at(10_000)), Decision::Wait(next));
-            let fire = fire(10_000);
-            assert_eq!(
-                wish.decide(&record, next),
-                Decision::Start { fire, attempt }
-            );
+            assert_eq!(wish.decide(&record, next), start(10_000, attempts + 1));
         }
         record.attempts = 3;
         let gave_up = Decision::GaveUp { attempts: 3 };
@@ -278,18 +276,16 @@ mod tests {
         // The clock was stepped while the body ran.
         let stepped = done(9_999, 50_000);
         assert_eq!(wish(When::NotWithin).decide(&stepped, at(10_000)), ahead);
-        let (fire, attempt) = (fire(10_000), 1);
-        let next = wish(When::At(fire)).decide(&stepped, at(10_000));
-        assert_eq!(next, Decision::Start { fire, attempt });
+        let next = wish(When::At(fire(10_000))).decide(&stepped, at(10_000));
+        assert_eq!(next, start(10_000, 1));
     }
 
     /// A clock that was a little ahead: the failed occurrence goes on, and nobody waits until its fire time.
     #[test]
     fn failed_attempt_a_little_ahead_of_the_clock_goes_on() {
         let record = failed(11_000, 11_000);
-        let (fire, attempt) = (fire(11_000), 2);
         let decided = wish(When::NotWithin).decide(&record, at(10_000));
-        assert_eq!(decided, Decision::Start { fire, attempt });
+        assert_eq!(decided, start(11_000, 2));
     }
 
     /// Without this, the next attempt would follow a failover at once.
@@ -313,10 +309,6 @@ mod tests {
         };
         let now = ServerTime::from_micros(13_600_000_000 - 1);
         assert_eq!(wish.decide(&record, now), last);
-        let start = |secs, attempt| Decision::Start {
-            fire: fire(secs),
-            attempt,
-        };
         assert_eq!(wish.decide(&record, at(13_600)), start(13_600, 1));
         // A failed attempt goes on under its fire time, until the window has passed.
         let failed = Record {

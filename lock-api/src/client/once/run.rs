@@ -46,10 +46,9 @@ struct Seen {
     holder: Option<Label>,
 }
 
-/// How an attempt has ended.
 enum Attempted<T, E> {
-    Recorded(T),
-    Unrecorded(T),
+    /// The body ran to its end.
+    Ended(JobOutcome<T, E>),
     /// `Seen` has the record that the attempt left.
     Failed(E, Seen),
     /// It isn't due, as the record says that was found under the lock.
@@ -118,10 +117,7 @@ impl Occurrence {
                     Err(error) => return Err(error),
                 };
                 match self.attempt(guard, wish, Waits(true), &mut body).await {
-                    Ok(Attempted::Recorded(output)) => return Ok(JobOutcome::Done(output)),
-                    Ok(Attempted::Unrecorded(output)) => {
-                        return Ok(JobOutcome::RanUnrecorded(output));
-                    }
+                    Ok(Attempted::Ended(outcome)) => return Ok(outcome),
                     Ok(Attempted::NotDue(found)) => {
                         // Final for now. Who looked again without the lock would take the next one who finds
                         // this out for a running attempt, and queue behind it, and so would that one.
@@ -192,10 +188,7 @@ impl Occurrence {
                     }
                 };
                 match self.attempt(guard, wish, Waits(false), &mut body).await? {
-                    Attempted::Recorded(output) => return Ok(JobOutcome::Done(output)),
-                    Attempted::Unrecorded(output) => {
-                        return Ok(JobOutcome::RanUnrecorded(output));
-                    }
+                    Attempted::Ended(outcome) => return Ok(outcome),
                     Attempted::NotDue(found) => {
                         decision = wish.decide(&found.record, found.at);
                         seen = found;
@@ -341,19 +334,18 @@ impl Occurrence {
         let until = guard.hold.valid_until().saturating_add(timeout);
         let noted = write(guard, ENDED, ended, KEEP, until).await;
         Ok(match (result, noted) {
-            (Ok(output), Ok((true, _))) => Attempted::Recorded(output),
-            (Ok(output), Ok((false, stands))) if stands.done >= Some(fire) => {
-                Attempted::Recorded(output)
+            (Ok(output), Ok((is_own, stands))) if is_own || stands.done >= Some(fire) => {
+                Attempted::Ended(JobOutcome::Done(output))
             }
-            (Ok(output), _) => Attempted::Unrecorded(output),
-            (Err(error), _) => Attempted::Failed(
-                error,
-                Seen {
+            (Ok(output), _) => Attempted::Ended(JobOutcome::RanUnrecorded(output)),
+            (Err(error), _) => {
+                let left = Seen {
                     record: ended,
                     at: now,
                     holder: None,
-                },
-            ),
+                };
+                Attempted::Failed(error, left)
+            }
         })
     }
 
@@ -552,7 +544,6 @@ impl Once {
         })
     }
 
-    /// A lower bound of the server's time.
     fn server_now(&self) -> Option<ServerTime> {
         let lock = &self.mutex.lock;
         lock.client.server_now(&lock.key)
@@ -575,7 +566,6 @@ impl Once {
         .await
     }
 
-    /// Sleeps, unless the client is closed first.
     pub(super) async fn sleep(&self, time: Duration) -> Result<(), Error> {
         let core = &self.mutex.lock.client;
         let until = core.now().saturating_add(time);

@@ -12,7 +12,6 @@ use crate::reply::Acquired;
 use crate::runtime::Moment;
 use crate::time::{ClockId, Stamp};
 
-/// A reply, its stamp, and the moment before its request was sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer<T> {
     pub(crate) sent: Moment,

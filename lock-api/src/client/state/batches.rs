@@ -25,7 +25,6 @@ use crate::time::Stamped;
 /// the scheduler that a batch waits for would cost them time.
 pub(crate) const UNBATCHED_CALLS: u64 = 2;
 
-/// The replies to a batch of `Q`.
 type Replies<'a, Q> = BoxFuture<'a, Vec<Result<Stamped<<Q as Batchable>::Reply>, BackendError>>>;
 pub(crate) type Response<R> = Result<Answer<R>, BackendError>;
 
@@ -145,7 +144,6 @@ impl<R> ResponseSlot<R> {
         Poll::Pending
     }
 
-    /// Stores the response and wakes the caller.
     pub(crate) fn fill(&self, response: Response<R>) {
         let waker = {
             let mut state = self.0.lock();

@@ -56,7 +56,6 @@ pub(crate) struct Findings {
 pub(crate) struct Apart {
     pub(crate) ahead: ClockId,
     pub(crate) behind: ClockId,
-    /// An estimate of the difference.
     pub(crate) by: Duration,
 }
 
@@ -111,7 +110,6 @@ struct ClockSamples {
 }
 
 impl ClockSamples {
-    /// Whether a difference may be reported.
     fn may_report(&self, now: i128) -> bool {
         let next = |last| last + duration_micros(REPORT_EVERY);
         self.reported.is_none_or(|last| now >= next(last))
@@ -133,7 +131,6 @@ struct Clocks {
 }
 
 impl ServerClock {
-    /// Adds the sample of one call.
     pub(crate) fn observe(&self, sent: Moment, stamp: Stamp, received: Moment) -> Findings {
         let sample = Sample::new(sent, stamp.at, received);
         let mut clocks = self.0.lock();
@@ -260,7 +257,6 @@ impl Clocks {
         })
     }
 
-    /// Makes room for another clock.
     fn forget_unused(&mut self, now: i128) {
         let oldest = now - duration_micros(MAX_UNUSED);
         self.by_id

@@ -22,7 +22,6 @@ impl Default for Floors {
 }
 
 impl Floors {
-    /// Notes a token of the key.
     pub(crate) fn saw(&self, key: &Key, token: FencingToken) {
         let mut floors = self.0.lock();
         match floors.get_mut(key) {

@@ -12,7 +12,6 @@ use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
-/// One hold of a holder.
 #[derive(Clone, Debug)]
 pub(crate) struct HoldState {
     pub(crate) operation: Operation,
@@ -28,13 +27,10 @@ pub(crate) struct HoldState {
     pub(crate) waiter_lease: Duration,
     /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
     pub(crate) may_be_offer: bool,
-    /// The class of the handle, for metrics.
     pub(crate) class: &'static str,
     /// When the caller got the guard.
     pub(crate) since: Moment,
-    /// Whether its loss was reported.
     pub(crate) loss_reported: bool,
-    /// Receives the result of its release.
     pub(crate) release_result: Arc<ReleaseResult>,
 }
 

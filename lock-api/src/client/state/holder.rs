@@ -29,14 +29,12 @@ use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex, Weak};
 use crate::time::ClockId;
 
-/// A renewal to send.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
 }
 
-/// Whether a guard is valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
     ValidUntil(Moment),
@@ -89,7 +87,6 @@ impl State {
             .map_or(reported, |until| until.min(reported))
     }
 
-    /// Marks the holder as lost if its deadline has passed.
     fn check_deadline(&mut self, now: Moment) {
         if self.lost.is_none() && now >= self.deadline() {
             self.lost = Some(Loss::Deadline);
@@ -297,7 +294,6 @@ impl HolderCell {
         live
     }
 
-    /// The reason why the holder is lost, if it is.
     pub(crate) fn lost(&self) -> Option<Loss> {
         self.state.lock().lost
     }
@@ -395,7 +391,6 @@ impl HolderCell {
         self.state.lock().hold(sequence).is_some()
     }
 
-    /// The number of holds whose release has not begun.
     pub(crate) fn holds(&self) -> usize {
         self.state.lock().holds.len()
     }

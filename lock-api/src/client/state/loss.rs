@@ -30,7 +30,6 @@ pub struct LossEvent {
     pub label: Label,
 }
 
-/// The user's hook for losses.
 #[derive(Clone)]
 pub(crate) struct Hook(Arc<dyn Fn(&LossEvent) + Send + Sync>);
 

@@ -18,7 +18,6 @@ const EVERY: Duration = Duration::from_secs(1);
 pub(crate) struct Observed(Mutex<BTreeMap<Key, Weak<Observers>>>);
 
 impl Observed {
-    /// What the streams of this key share.
     pub(crate) fn observers(&self, key: &Key) -> Arc<Observers> {
         let mut all = self.0.lock();
         if let Some(observers) = all.get(key).and_then(Weak::upgrade) {
@@ -80,7 +79,6 @@ impl Observers {
         self.shared.lock().latest.clone()
     }
 
-    /// When to ask again.
     pub(crate) fn due(&self) -> Moment {
         self.shared.lock().due
     }

@@ -58,7 +58,6 @@ struct Schedule {
     /// By the sequence number of the operation.
     waiters: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
-    /// When the task wakes next.
     armed: Option<Moment>,
 }
 
@@ -134,23 +133,6 @@ impl Schedule {
 }
 
 impl Polls {
-    fn schedule(&self, sequence: u64, now: Moment, due: Due) {
-        let until = now.saturating_add(due.after);
-        let from = until.saturating_sub(due.early.min(MAX_EARLY));
-        let wake = {
-            let mut state = self.state.lock();
-            let before = state.waiters.get(&sequence).and_then(|entry| entry.due);
-            if before.is_none_or(|(before, _)| before > until) {
-                state.set_due(sequence, Some((until, from)));
-            }
-            state.must_wake(now, until)
-        };
-        if wake {
-            self.changed.notify();
-        }
-    }
-
-    /// Takes out the waiters that are due, in batches.
     pub(crate) fn take_due(&self, now: Moment) -> Vec<Vec<Arc<PolledWaiter>>> {
         self.state.lock().take_due(now)
     }
@@ -196,7 +178,19 @@ impl PollHandle {
     /// the poll that a notification asked for meanwhile. Polls in flight are not affected.
     pub(crate) fn schedule(&self, now: Moment, due: Due) {
         let sequence = self.waiter.operation.sequence;
-        self.polls.schedule(sequence, now, due);
+        let until = now.saturating_add(due.after);
+        let from = until.saturating_sub(due.early.min(MAX_EARLY));
+        let wake = {
+            let mut state = self.polls.state.lock();
+            let before = state.waiters.get(&sequence).and_then(|entry| entry.due);
+            if before.is_none_or(|(before, _)| before > until) {
+                state.set_due(sequence, Some((until, from)));
+            }
+            state.must_wake(now, until)
+        };
+        if wake {
+            self.polls.changed.notify();
+        }
     }
 
     /// Waits for the next answer. Cancel safe.

@@ -15,7 +15,6 @@ pub(crate) struct ReleaseResult {
     changed: Signal,
 }
 
-/// An acknowledged release.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     pub(crate) reply: ReleaseReply,

@@ -30,7 +30,6 @@ use crate::sync::{Arc, Mutex};
 /// flight.
 const MAX_CALLS: usize = 8;
 
-/// An operation that is to be released.
 #[derive(Debug)]
 pub(crate) struct PendingRelease {
     pub(crate) key: Key,
@@ -46,13 +45,11 @@ pub(crate) struct PendingRelease {
     pub(crate) was_lost: bool,
     /// The pauses between the attempts of the background task.
     pub(crate) backoff: Backoff,
-    /// Whether the background task sends it.
     pub(crate) background: bool,
     pub(crate) result: Arc<ReleaseResult>,
 }
 
 impl PendingRelease {
-    /// A release that the background task sends.
     pub(crate) fn new(
         key: Key,
         operation: Operation,
@@ -114,7 +111,6 @@ struct Queue {
     keys: BTreeMap<Key, usize>,
     /// Calls of the task in flight: for new releases, then for retries.
     calls: [usize; 2],
-    /// Work that may still queue a release.
     busy: usize,
 }
 
@@ -195,7 +191,6 @@ impl ReleaseQueue {
         self.state.lock().busy += 1;
     }
 
-    /// Ends such work.
     pub(crate) fn end_work(&self) {
         self.state.lock().busy -= 1;
     }
@@ -214,12 +209,10 @@ pub(crate) enum CallKind {
     Retry,
 }
 
-/// The work of the background task at one moment.
 pub(crate) struct Work {
     pub(crate) calls: Vec<(CallKind, Vec<PendingRelease>)>,
     /// When the next retry is due.
     pub(crate) next: Option<Moment>,
-    /// Whether no release is queued or in flight.
     pub(crate) is_empty: bool,
 }
 
@@ -228,7 +221,6 @@ impl Queue {
         self.fresh.is_empty() && self.retries.is_empty() && self.calls == [0, 0]
     }
 
-    /// Counts one release less for a key.
     fn forget(&mut self, key: &Key) {
         if let Some(count) = self.keys.get_mut(key) {
             *count -= 1;

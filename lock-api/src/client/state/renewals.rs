@@ -19,12 +19,11 @@ use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::{Signal, StartFlag};
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
-use crate::time::ClockId;
+use crate::time::{ClockId, micros};
 
 /// The grid is this fraction of the interval between two renewals.
 const GRID_PARTS: u32 = 8;
 
-/// The outcome of a try to renew.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Next {
     /// The holder was renewed, and is due again at this moment.
@@ -48,7 +47,6 @@ pub(crate) struct Renewals {
 struct Schedule {
     holders: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
-    /// When the task wakes next.
     armed: Option<Moment>,
 }
 
@@ -58,7 +56,6 @@ struct Entry {
     /// When it is renewed next. While a renewal is in flight, when the next try is sent. `None`
     /// without automatic renewal.
     renew: Option<Moment>,
-    /// The number of tries so far.
     tries: u64,
     /// Whether a renewal was asked for after the latest try was sent.
     asked: bool,
@@ -118,7 +115,6 @@ impl Renewals {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Checks the holder with this id as soon as possible.
     pub(super) fn check_now(&self, id: u64) {
         let wake = self.state.lock().check_by(id, Moment::default());
         if wake {
@@ -129,12 +125,9 @@ impl Renewals {
     /// When the next renewal is due, if the last one was sent at `sent`.
     pub(crate) fn due_after(&self, sent: Moment, lease: Duration) -> Moment {
         let interval = lease / RENEWALS_PER_LEASE;
-        let grid = u64::try_from((interval / GRID_PARTS).as_micros())
-            .unwrap_or(u64::MAX)
-            .max(1);
+        let grid = micros(interval / GRID_PARTS).max(1);
         let due = sent.saturating_add(interval);
-        let micros = u64::try_from(due.since_origin().as_micros()).unwrap_or(u64::MAX);
-        let past_grid = micros.wrapping_add(self.phase % grid) % grid;
+        let past_grid = micros(due.since_origin()).wrapping_add(self.phase % grid) % grid;
         due.saturating_sub(Duration::from_micros(past_grid))
     }
 
@@ -228,7 +221,6 @@ impl Renewals {
         self.changed.notify();
     }
 
-    /// Removes a holder if it has no holds left.
     pub(crate) fn remove_if_released(&self, holder: &HolderCell) {
         let mut state = self.state.lock();
         if holder.is_released() {
@@ -244,7 +236,6 @@ impl Renewals {
         }
     }
 
-    /// All scheduled holders.
     pub(crate) fn holders(&self) -> Vec<Arc<HolderCell>> {
         let state = self.state.lock();
         state

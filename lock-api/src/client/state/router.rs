@@ -31,7 +31,6 @@ pub(crate) struct PushedGrant {
     pub(crate) received: Moment,
 }
 
-/// The notifications for one waiting attempt.
 #[derive(Debug, Default)]
 pub(crate) struct Inbox {
     state: Mutex<Contents>,
@@ -90,7 +89,6 @@ pub(crate) struct NotificationRouter {
 }
 
 impl NotificationRouter {
-    /// Whether the subscription is confirmed.
     pub(crate) fn is_listening(&self) -> bool {
         self.listening.load(Ordering::Acquire)
     }

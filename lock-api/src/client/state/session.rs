@@ -25,7 +25,6 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    /// Creates a session with a random id.
     pub(crate) fn draw(runtime: &dyn Runtime, process: u32) -> Self {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);

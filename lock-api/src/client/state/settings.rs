@@ -45,7 +45,6 @@ impl ClientSettings {
     }
 }
 
-/// Options of one handle.
 #[derive(Clone, Debug)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Duration,

@@ -21,7 +21,6 @@ use crate::sync::{AtomicBool, Mutex, Ordering};
 pub(crate) struct StartFlag(AtomicBool);
 
 impl StartFlag {
-    /// Whether this is the first call.
     pub(crate) fn is_first(&self) -> bool {
         !self.0.swap(true, Ordering::AcqRel)
     }
@@ -56,7 +55,6 @@ impl Signal {
         self.0.lock().version
     }
 
-    /// Increments the version and wakes all waiting tasks.
     pub(crate) fn notify(&self) {
         let woken = {
             let mut state = self.0.lock();
@@ -79,7 +77,6 @@ impl Signal {
         }
     }
 
-    /// Waits until the version differs from `seen`.
     pub(crate) const fn changed(&self, seen: u64) -> Changed<'_> {
         Changed {
             signal: self,

@@ -63,7 +63,6 @@ async fn run(core: Arc<Core>, session: Arc<Session>) {
     }
 }
 
-/// Why there is no subscription any more.
 enum Disconnect {
     /// The client has no user left, or the backend has no subscriptions.
     Unneeded,
@@ -117,7 +116,6 @@ fn set_listening(core: &Core, session: &Session, listening: bool) {
     }
 }
 
-/// Waits until the client has no user left.
 async fn orphaned(core: &Core) {
     let orphaned = || core.is_orphaned().then_some(());
     core.closing.wait_for(orphaned).await;

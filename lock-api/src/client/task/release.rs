@@ -69,7 +69,6 @@ async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, P
     jobs.into_iter().zip(answers).filter_map(retry).collect()
 }
 
-/// The releases of one guard.
 pub(crate) type Jobs = SmallVec<[PendingRelease; 1]>;
 
 /// Sends the releases of a guard once: in one call, or without batches in a call for each. Releases without

@@ -57,11 +57,9 @@ async fn run(core: Arc<Core>) {
     }
 }
 
-/// The renewal of one holder in a batch.
 pub(crate) struct Member {
     holder: Arc<HolderCell>,
     plan: Plan,
-    /// The number of the try.
     number: u64,
 }
 
@@ -120,7 +118,6 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     }
 }
 
-/// Applies the answer to a renewal.
 fn apply(
     core: &Core,
     holder: &HolderCell,

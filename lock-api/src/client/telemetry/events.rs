@@ -96,14 +96,12 @@ impl Events {
         emit!(INFO, "acquire recovered", key, failed, after_ms);
     }
 
-    /// An attempt became a waiter.
     pub(crate) fn queued(&self, key: &Key, mode: Mode, queued: &Queued) {
         let ahead = queued.ahead;
         emit!(DEBUG, "queued", key = key.as_str(), mode = %DisplayMode(mode), ahead);
         count!(meter::QUEUED, "mode" => mode_name(mode));
     }
 
-    /// A waiter was polled.
     pub(crate) fn poll(&self, key: &Key, answer: &Result<Answer<PollReply>, BackendError>) {
         let (outcome, error) = match answer {
             Ok(answer) => match answer.reply {
@@ -117,7 +115,6 @@ impl Events {
         count!(meter::POLLS, "outcome" => outcome);
     }
 
-    /// A renewal was answered or failed.
     pub(crate) fn renewal(&self, key: &Key, answer: &Result<Answer<RenewReply>, BackendError>) {
         let key = key.as_str();
         let outcome = match answer.as_ref().map(|answer| answer.reply) {
@@ -184,7 +181,6 @@ impl Events {
         emit!(DEBUG, "left to expire", key, %mode, token, held_ms, remaining_ms);
     }
 
-    /// A hold was handed off.
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
         let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "handed_off");
         emit!(DEBUG, "handed off", key, %mode, token, held_ms);
@@ -212,7 +208,6 @@ impl Events {
         )
     }
 
-    /// This client adopted a hold.
     pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
         let token = self.number(holder.token());
         emit!(DEBUG, "adopted", key = holder.key.as_str(), mode = %DisplayMode(mode), token);
@@ -240,13 +235,11 @@ impl Events {
         count!(meter::RELEASES, "outcome" => outcome, "by" => by);
     }
 
-    /// A release failed and is retried.
     pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
         emit!(DEBUG, "release failed", key = key.as_str(), error = %Chain(error));
         count!(meter::RELEASE_RETRIES);
     }
 
-    /// A guard was lost.
     pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
         let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "lost");
         let reason_name = loss_name(reason);
@@ -281,7 +274,6 @@ impl Events {
         }
     }
 
-    /// The server's clock has stepped.
     pub(crate) fn clock_stepped(&self) {
         emit!(WARN, "server clock stepped");
         count!(meter::CLOCK_STEPS);
@@ -293,7 +285,6 @@ impl Events {
         emit!(WARN, "server clocks differ", ahead, behind, difference_ms);
     }
 
-    /// The subscription was confirmed or lost.
     pub(crate) fn subscription(&self, listening: bool) {
         if listening {
             emit!(DEBUG, "subscribed");
@@ -318,7 +309,6 @@ impl Events {
     }
 }
 
-/// Displays a mode as events show it.
 pub(crate) struct DisplayMode(pub(crate) Mode);
 
 impl fmt::Display for DisplayMode {

@@ -5,50 +5,32 @@
 //! millions of keys. The class of a handle is, because it is a part of the program's text.
 
 /// Adds one to a counter.
-#[cfg(feature = "metrics")]
 macro_rules! count {
-    ($name:expr $(, $label:literal => $value:expr)*) => {
-        ::metrics::counter!($name $(, $label => $value)*).increment(1)
-    };
+    ($name:expr $(, $label:literal => $value:expr)*) => {{
+        #[cfg(feature = "metrics")]
+        ::metrics::counter!($name $(, $label => $value)*).increment(1);
+        #[cfg(not(feature = "metrics"))]
+        let _ = ($name, $($value),*);
+    }};
 }
 
 /// Adds a duration to a histogram of seconds.
-#[cfg(feature = "metrics")]
 macro_rules! record {
-    ($name:expr, $duration:expr $(, $label:literal => $value:expr)*) => {
-        ::metrics::histogram!($name $(, $label => $value)*).record($duration)
-    };
+    ($name:expr, $duration:expr $(, $label:literal => $value:expr)*) => {{
+        #[cfg(feature = "metrics")]
+        ::metrics::histogram!($name $(, $label => $value)*).record($duration);
+        #[cfg(not(feature = "metrics"))]
+        let _ = ($name, $duration, $($value),*);
+    }};
 }
 
 /// Adds a signed number to a gauge.
-#[cfg(feature = "metrics")]
-macro_rules! adjust {
-    ($name:expr, $by:expr $(, $label:literal => $value:expr)*) => {
-        ::metrics::gauge!($name $(, $label => $value)*).increment($by)
-    };
-}
-
-#[cfg(not(feature = "metrics"))]
-macro_rules! count {
-    ($name:expr $(, $label:literal => $value:expr)*) => {{
-        _ = $name;
-        $(_ = $value;)*
-    }};
-}
-
-#[cfg(not(feature = "metrics"))]
-macro_rules! record {
-    ($name:expr, $duration:expr $(, $label:literal => $value:expr)*) => {{
-        _ = ($name, $duration);
-        $(_ = $value;)*
-    }};
-}
-
-#[cfg(not(feature = "metrics"))]
 macro_rules! adjust {
     ($name:expr, $by:expr $(, $label:literal => $value:expr)*) => {{
-        _ = ($name, $by);
-        $(_ = $value;)*
+        #[cfg(feature = "metrics")]
+        ::metrics::gauge!($name $(, $label => $value)*).increment($by);
+        #[cfg(not(feature = "metrics"))]
+        let _ = ($name, $by, $($value),*);
     }};
 }
 
