@@ -138,6 +138,26 @@ mod tests {
         }
     }
 
+    /// `Failure::rule` reads it there.
+    #[test]
+    fn every_promise_begins_with_its_rule() {
+        let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
+        for (family, text) in sources() {
+            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            for call in text.split("promised(").skip(1) {
+                let call = call.trim_start().trim_start_matches("format!(");
+                let Some(promise) = call.trim_start().strip_prefix('"') else {
+                    continue;
+                };
+                let rule = promise.split(": ").next().unwrap_or_default();
+                assert!(
+                    known.contains(rule) || rule == "{rule}",
+                    "{family}: a promise begins with {rule:?}"
+                );
+            }
+        }
+    }
+
     #[test]
     fn basic_cases_cannot_be_ignored() {
         for (family, at_least) in [

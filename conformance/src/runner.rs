@@ -142,21 +142,22 @@ where
     T: Send + 'static,
     F: for<'a> FnOnce(&'a dyn Harness) -> BoxFuture<'a, Result<T, Failure>> + Send + 'static,
 {
-    let (result, ended) = mpsc::channel();
+    let (outcome, ended) = mpsc::channel();
     let limit = harness.timing().watchdog;
     let harness = Arc::clone(harness);
     thread::spawn(move || {
-        let (output, ran) = mpsc::channel();
+        let (output, returned) = mpsc::channel();
         let inner = Arc::clone(&harness);
         let body: BoxFuture<'static, ()> = Box::pin(async move {
             let _ = output.send(body(&*inner).await);
         });
-        let panicked = catch_unwind(AssertUnwindSafe(|| harness.block_on(body)));
-        let early = |_| Err(Failure::panicked("block_on returned before the case ended"));
+        let unwound = catch_unwind(AssertUnwindSafe(|| harness.block_on(body)));
         // Fails if the watchdog was faster.
-        let _ = result.send(match panicked {
+        let _ = outcome.send(match unwound {
             Err(panic) => Err(Failure::panicked(&message(&*panic))),
-            Ok(()) => ran.try_recv().unwrap_or_else(early),
+            Ok(()) => returned.try_recv().unwrap_or_else(|_| {
+                Err(Failure::panicked("block_on returned before the case ended"))
+            }),
         });
     });
     ended

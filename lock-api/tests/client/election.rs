@@ -18,6 +18,24 @@ fn election(locks: &LockClient, info: &str) -> Election {
 }
 
 #[tokio::test(start_paused = true)]
+async fn followers_find_the_leader_and_its_latest_info() {
+    let (_server, [a, b]) = clients();
+    let follower = election(&b, "");
+    let term = election(&a, "a:80").campaign().await.expect("free");
+    for info in ["a:80", "a:81", "a:82"] {
+        if info != "a:80" {
+            term.set_info(info).await.expect("answered");
+        }
+        let leader = follower.leader().await.expect("answered").expect("leads");
+        assert_eq!(
+            (leader.label.as_str(), &*leader.info),
+            ("a", info.as_bytes())
+        );
+        assert_eq!(leader.term, term.number());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn isolated_leader_ends_before_the_next_one_begins() {
     let (server, [(a, network), (b, _)]) = connected();
     let term = election(&a, "a").campaign().await.expect("free");

@@ -141,7 +141,7 @@ async fn deadline_lies_before_the_lease(world: &World) -> Verdict {
             moved <= 1 && (renewed || later < server),
             (local, server, later)
         )
-        .promised("S2: a guard's deadline lies before the server's, and reading doesn't move it")?;
+        .promised("S2: a guard's deadline is before the end of the server's lease, and reading doesn't move it")?;
         world.pass(3).await;
     }
     Ok(())

@@ -223,8 +223,9 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
     // Each hand-over may take a poll.
     let limit = world.units(250) + bounds::MAX_POLL_INTERVAL * 36;
     let ended = world.within_time(limit, join_all(workers)).await;
-    let ended = want!(ended, Some(ended) => ended)
-        .promised("L4: clients that name the same keys in opposite order never deadlock")?;
+    let ended = want!(ended, Some(ended) => ended).promised(format!(
+        "L4: clients that name the same keys in opposite order never deadlock: all end within {limit:?}"
+    ))?;
     ended.into_iter().collect()
 }
 
@@ -245,7 +246,7 @@ async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
     };
     let ended = world.within(30, join(join(body, guard.lost()), forces));
     let ((stopped, (key, loss)), forced) = want!(ended.await, Some(ended) => ended)
-        .promised("S2: `lost` completes when one key is lost")?;
+        .promised("S2: `lost` completes within 30 units when one key is lost")?;
     forced?;
     want_eq!(key.as_str(), "k2").promised("S2: the lost key is named")?;
     ensure!(matches!(loss, Loss::Forced | Loss::Unknown), loss)

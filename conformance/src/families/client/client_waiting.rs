@@ -198,13 +198,14 @@ async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
         world.pass(1).await;
         waiting = client.inspect("k").await?.waiter_count();
     }
-    ensure!(waiting >= count, waiting).promised("rule 7: an attempt on a held key waits")
+    ensure!(waiting >= count, waiting)
+        .promised(format!("rule 7: all {count} attempts on a held key wait"))
 }
 
 /// Expects that the queue is empty within a second.
 async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
     let mut waiting = client.inspect("k").await?.waiter_count();
-    for _ in 0..20 {
+    for _ in 0..19 {
         if waiting == 0 {
             break;
         }
@@ -270,7 +271,7 @@ async fn dropped_anywhere_leaves_nothing(world: &World) -> Verdict {
 /// Runs overlapping holds of one class while an attempt of the other class waits. Returns the
 /// number of holds that started before the waiter's turn.
 async fn overtaken_by(world: &World, readers: bool) -> Result<u32, Failure> {
-    let clients: [LockClient; 2] = world.clients().await?;
+    let clients = world.clients::<2>().await?;
     let waiter = world.client().await?;
     let stop = AtomicU32::new(0);
     let begun = AtomicU32::new(0);

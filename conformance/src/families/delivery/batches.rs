@@ -93,8 +93,9 @@ async fn each_release_by_itself(world: &World) -> Verdict {
             ReleaseReply::NotHeld(_) => n == 2,
             _ => false,
         };
-        ensure!(right, (n, reply))
-            .promised("trait contract: the batch releases all but 2, which was released before")?;
+        ensure!(right, (n, reply)).promised(
+            "trait contract: the batch releases all but request 2, which was released before",
+        )?;
     }
     for hold in &held {
         let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
@@ -186,7 +187,7 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
                 && stamp.at.saturating_add(queued.waiter_remaining) == expected
         )
         .promised(format!(
-            "rule 10: a poll refreshes its waiter up to its deadline, and {before} are ahead of it"
+            "rule 10: a poll refreshes its waiter up to its deadline, and at least {before} are ahead of it"
         ))?;
         before += 1;
     }

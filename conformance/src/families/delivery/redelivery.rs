@@ -166,7 +166,7 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
     for ahead in [Duration::from_secs(12), Duration::from_secs(3_600)] {
         let reply = sent_for(world, &lock, ahead, Duration::ZERO).await?;
         want!(reply, AcquireReply::Refused(Refused::TooLate)).promised(format!(
-            "rule 12: watermarks expire, so an acquire is deliverable for 10 s, not for {ahead:?}"
+            "rule 12: watermarks expire, so an acquire is deliverable for at most 10 s, not {ahead:?}"
         ))?;
     }
     let a = world.session().await?;

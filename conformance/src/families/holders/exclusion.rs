@@ -115,8 +115,9 @@ async fn barging_excludes_too(world: &World) -> Verdict {
 async fn capabilities_are_as_declared(world: &World) -> Verdict {
     let declared = world.capabilities();
     for _ in 0..2 {
-        want_eq!(world.backend().await?.capabilities(), declared)
-            .promised("trait contract: a backend always has the capabilities that it declares")?;
+        want_eq!(world.backend().await?.capabilities(), declared).promised(
+            "trait contract: a backend always has the capabilities that its harness declares",
+        )?;
     }
     Ok(())
 }

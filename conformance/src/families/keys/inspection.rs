@@ -143,7 +143,7 @@ async fn nested_holds_are_shown(world: &World) -> Verdict {
 }
 
 async fn looking_extends_nothing(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held_for(4).await?;
+    let (_, b, lock, _held) = world.held_for(4).await?;
     for _ in 0..5 {
         world.pass(1).await;
         b.inspect(&lock).await?;

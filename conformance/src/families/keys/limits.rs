@@ -29,7 +29,7 @@ fn waiters(n: u32) -> Limits {
 }
 
 async fn queue_full(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held(Lock::mutex("k")).await?;
+    let (_, b, lock, _held) = world.held(Lock::mutex("k")).await?;
     let ask = |limit| b.ask(&lock).wait().limits(waiters(limit));
     let (first, _) = ask(2).queued("rule 7").await?;
     ask(2).queued("rule 7").await?;
@@ -46,7 +46,7 @@ async fn queue_full(world: &World) -> Verdict {
 }
 
 async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> Verdict {
-    let (_, b, lock, _) = world
+    let (_, b, lock, _held) = world
         .held(Lock::mutex("k").waiter_lease(world.units(8)))
         .await?;
     // The first waiter polls, the others are dead.
@@ -63,7 +63,7 @@ async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> 
 }
 
 async fn limits_bind_their_own_attempt_only(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held(Lock::mutex("k")).await?;
+    let (_, b, lock, _held) = world.held(Lock::mutex("k")).await?;
     let ask = b.ask(&lock).wait().limits(waiters(1));
     ask.queued("rule 7").await?;
     b.ask(&lock).wait().queued("rule 10").await?;

@@ -27,7 +27,7 @@ pub(super) const CASES: &[Case] = cases!("expiry";
 );
 
 async fn unattended_lease_frees_the_key(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held_for(3).await?;
+    let (_, b, lock, _held) = world.held_for(3).await?;
     world.pass(4).await;
     b.ask(&lock).granted("L1").await
 }
@@ -48,8 +48,8 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             AcquireReply::Acquired(_) if over || near => return Ok(()),
             other => {
                 let expected = if over { "Acquired" } else { "Held" };
-                let promise = format!("rule 1: expired means now >= expiry, which is {end:?}");
-                return Err(Failure::new(promise, expected, (at, other)));
+                let promise = format!("rule 1: expired means now >= expiry; the expiry is {end:?}");
+                return Err(Failure::new(promise, expected, (attempt.stamp, other)));
             }
         }
         let left = end.saturating_since(attempt.stamp.at);
@@ -183,7 +183,7 @@ async fn short_lease_after_a_long_one(world: &World) -> Verdict {
 }
 
 async fn holder_expires_while_another_waits(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held_for(4).await?;
+    let (_, b, lock, _held) = world.held_for(4).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     want_eq!(queued.ahead, 0).promised("rule 7: the first waiter has nobody ahead")?;
     waiter.poll_queued("S1").await?;
@@ -192,7 +192,7 @@ async fn holder_expires_while_another_waits(world: &World) -> Verdict {
 }
 
 async fn waiter_is_told_when_to_come_back(world: &World) -> Verdict {
-    let (_, b, lock, _) = world.held_for(5).await?;
+    let (_, b, lock, _held) = world.held_for(5).await?;
     let (waiter, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     let mut poll_after = queued.poll_after;
     // A store may have a shorter interval than the rule. A client polls at most every 10 ms.

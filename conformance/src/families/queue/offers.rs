@@ -113,9 +113,9 @@ async fn own_poll_makes_an_offer_too(world: &World) -> Verdict {
     world.pass(4).await;
     let Stamped { stamp, reply } = waiter.poll_granted_at("L1").await?;
     let end = stamp.at.saturating_add(world.units(8));
-    world
-        .ends_at((stamp, reply.remaining), end)
-        .promised("rule 10: a grant by the waiter's own poll is an offer of one waiter lease")
+    world.ends_at((stamp, reply.remaining), end).promised(
+        "rule 10: a grant by a poll is an offer of one waiter lease, counted from the poll",
+    )
 }
 
 async fn poll_never_extends_an_offer(world: &World) -> Verdict {
@@ -137,7 +137,7 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
     let (token, confirmed) = waiter.renewed(world.units(50), "rule 10").await?;
     want_eq!(token, offer.token).promised("rule 10: a confirmation doesn't start an epoch")?;
     ensure!(confirmed > end, confirmed).promised(format!(
-        "rule 10: the first renewal makes a hold of the offer, which expires at {end:?}"
+        "rule 10: the first renewal makes a hold with its full lease of the offer, which expires at {end:?}"
     ))?;
     world.pass(6).await;
     let c = world.session().await?;

@@ -46,7 +46,7 @@ async fn waiters_know_their_position(world: &World) -> Verdict {
 }
 
 async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
-    let (_, b, lock, _) = world
+    let (_, b, lock, _held) = world
         .held(Lock::mutex("k").waiter_lease(world.units(20)))
         .await?;
     let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
@@ -156,7 +156,7 @@ async fn try_does_not_queue(world: &World) -> Verdict {
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
-    let (_, b, lock, _) = world
+    let (_, b, lock, _held) = world
         .held(Lock::mutex("k").waiter_lease(world.units(6)))
         .await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;

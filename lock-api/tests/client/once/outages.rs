@@ -135,3 +135,14 @@ async fn lost_answers_to_the_notes_cost_nothing() {
     let again = count(&once(&b).at(fire), &runs).await.expect("answered");
     assert_eq!((again, runs.get()), (JobOutcome::AlreadyDone { fire }, 1));
 }
+
+#[tokio::test(start_paused = true)]
+async fn it_runs_again_after_the_data_is_lost() {
+    let (server, [a]) = clients();
+    let (fire, runs) = (now(&server), Cell::new(0));
+    drop(count(&once(&a).at(fire), &runs).await);
+    server.restart(Data::Lost);
+    server.advance(secs(1)).await;
+    let again = count(&once(&a).at(fire), &runs).await.expect("answered");
+    assert_eq!((again, runs.get()), (JobOutcome::Done(()), 2));
+}
