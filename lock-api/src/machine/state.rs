@@ -26,7 +26,9 @@ pub struct State {
     /// When all holders were last scanned.
     pub(super) last_scan: ServerTime,
     pub(super) next_ticket: u64,
+    /// Sum of the holders' weights.
     pub(super) used: u32,
+    /// Number of waiters that are marked unreachable.
     pub(super) unreachable: u32,
     pub(super) holders: BTreeMap<HolderId, Holder>,
     /// By ticket.
@@ -488,6 +490,7 @@ pub(super) struct Grant {
 /// What [`State::drop_if_expired`] found.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Dropped {
+    /// A holder was removed.
     pub(super) freed: bool,
     /// The operation had a hold in that holder, or a waiter that was removed.
     pub(super) own: bool,

@@ -87,6 +87,7 @@ struct WaitLoop<'a> {
     deadline: Option<Moment>,
     /// The error of the last call. A call that succeeds clears it.
     last_error: Option<BackendError>,
+    /// Whether the last call was answered.
     answered: bool,
     /// The refusal in that answer, if it is temporary.
     refused: Option<Refused>,

@@ -26,6 +26,7 @@ impl<'a> Retries<'a> {
         }
     }
 
+    /// The time left, at most a call timeout.
     pub(crate) fn limit(&self) -> Duration {
         self.left().min(self.core.settings.call_timeout)
     }

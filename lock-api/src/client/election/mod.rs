@@ -212,6 +212,7 @@ fn check(info: &[u8], key: &Key) -> Result<(), Error> {
 #[must_use = "a dropped term resigns; bind it to a name such as `_term`, not to `_`"]
 pub struct Term {
     guard: MutexGuard,
+    /// The version of its last note.
     version: Mutex<u32>,
 }
 

@@ -76,11 +76,12 @@ impl WriteGuard {
     /// # }
     /// ```
     pub async fn downgrade(self) -> Result<ReadGuard, Error> {
-        if convert(&self.hold, Mode::Shared).await? {
-            return Ok(Guard::new(self.hold));
+        match convert(&self.hold, Mode::Shared).await? {
+            Conversion::Done => Ok(Guard::new(self.hold)),
+            Conversion::NotSoleHolder => Err(Error::Unsupported {
+                what: "downgrading this hold",
+            }),
         }
-        let what = "downgrading this hold";
-        Err(Error::Unsupported { what })
     }
 }
 
@@ -116,15 +117,20 @@ impl ReadGuard {
     /// ```
     pub async fn try_upgrade(self) -> Result<Upgrade, Error> {
         Ok(match convert(&self.hold, Mode::Exclusive).await? {
-            true => Upgrade::Upgraded(Guard::new(self.hold)),
-            false => Upgrade::NotSoleHolder(self),
+            Conversion::Done => Upgrade::Upgraded(Guard::new(self.hold)),
+            Conversion::NotSoleHolder => Upgrade::NotSoleHolder(self),
         })
     }
 }
 
-/// Converts a hold. Retries until there is an answer or the hold is lost. Returns `false` if its holder is not the
-/// sole holder.
-async fn convert(hold: &Hold, to: Mode) -> Result<bool, Error> {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Conversion {
+    Done,
+    NotSoleHolder,
+}
+
+/// Converts a hold. Retries until there is an answer or the hold is lost.
+async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     let core = &hold.client;
     if !core.capabilities.convert {
         let what = "converting a hold";
@@ -149,14 +155,14 @@ async fn convert(hold: &Hold, to: Mode) -> Result<bool, Error> {
                 }
                 ConvertReply::Converted { token, remaining } => {
                     converted(hold, to, answer.status(token, remaining));
-                    return hold.check().map(|_| true);
+                    return hold.check().map(|_| Conversion::Done);
                 }
                 // An earlier try may arrive when the others have left, and would upgrade the hold of a reader.
                 ConvertReply::NotSoleHolder if in_doubt => {
                     let reason = "a try without an answer may still convert the hold";
                     return Err(BackendError::outcome_unknown(reason).on(&hold.holder.key));
                 }
-                ConvertReply::NotSoleHolder => return Ok(false),
+                ConvertReply::NotSoleHolder => return Ok(Conversion::NotSoleHolder),
                 ConvertReply::WrongEpoch(view) => {
                     core.extend(&hold.holder, answer.status(view.token, view.remaining));
                     let newer = view.token > expected;

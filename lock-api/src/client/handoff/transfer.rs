@@ -145,7 +145,7 @@ impl LockClient {
 }
 
 /// The retries of one step.
-fn retries<'a>(core: &'a Core, key: &'a Key) -> Retries<'a> {
+fn begin_retries<'a>(core: &'a Core, key: &'a Key) -> Retries<'a> {
     let limit = core.settings.call_timeout * CALL_TIMEOUTS;
     Retries::new(core, key, core.now().saturating_add(limit))
 }
@@ -223,7 +223,7 @@ impl<'a> TransferHold<'a> {
     /// reply.
     async fn acquire(&mut self) -> Result<Stamp, Error> {
         let core = &self.hold.client;
-        let mut retries = retries(core, &self.hold.holder.key);
+        let mut retries = begin_retries(core, &self.hold.holder.key);
         loop {
             let left = self.hold.check()?;
             let failed = match self.send(retries.limit().min(left)).await {
@@ -340,7 +340,7 @@ impl Adopter<'_> {
         self.handoff.adoption = Adoption::Yes;
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut retries = retries(core, &key);
+        let mut retries = begin_retries(core, &key);
         let request = [Renew {
             key: key.clone(),
             operation: self.handoff.operation,
@@ -369,7 +369,7 @@ impl Adopter<'_> {
     async fn release_transfer_hold(&mut self) -> Result<(), Error> {
         let core = self.client;
         let key = self.handoff.key.clone();
-        let mut retries = retries(core, &key);
+        let mut retries = begin_retries(core, &key);
         let transfer_hold = Operation {
             sequence: self.handoff.transfer_hold,
             ..self.handoff.operation

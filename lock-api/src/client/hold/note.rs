@@ -29,6 +29,7 @@ impl Hold {
         let mut retries = Retries::new(core, key, until);
         loop {
             let call = core.backend.write_note(&note);
+            // The full call timeout, even past `until`: a late answer still tells whether a copy was written.
             match core.exchange(core.settings.call_timeout, call).await {
                 Ok(answer) => {
                     if let NoteReply::Lost { reason, .. } = answer.reply {

@@ -283,7 +283,8 @@ impl Hold {
         Error::Released { key }
     }
 
-    /// Ends the hold, which the server no longer has, and returns its error.
+    /// Marks the holder as lost, with all its guards, unless this hold is being released; returns the error of this
+    /// guard.
     pub(crate) fn lose(&self, reason: EndReason) -> Error {
         self.holder.lose_through(self.sequence(), reason);
         let lost = || self.loss_error(reason.into());

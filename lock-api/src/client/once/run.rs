@@ -47,7 +47,7 @@ struct Seen {
 }
 
 enum Attempted<T, E> {
-    /// The body ran to its end.
+    /// The body succeeded: `Done`, or `RanUnrecorded`.
     Ended(JobOutcome<T, E>),
     /// `Seen` has the record that the attempt left.
     Failed(E, Seen),
@@ -544,6 +544,7 @@ impl Once {
         })
     }
 
+    /// A lower bound of the server's time.
     fn server_now(&self) -> Option<ServerTime> {
         let lock = &self.mutex.lock;
         lock.client.server_now(&lock.key)

@@ -14,6 +14,7 @@ use crate::time::{ClockId, Stamp};
 
 #[derive(Clone, Debug)]
 pub(crate) struct Answer<T> {
+    /// The moment before its request was sent.
     pub(crate) sent: Moment,
     pub(crate) stamp: Stamp,
     pub(crate) reply: T,

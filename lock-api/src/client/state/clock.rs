@@ -56,6 +56,7 @@ pub(crate) struct Findings {
 pub(crate) struct Apart {
     pub(crate) ahead: ClockId,
     pub(crate) behind: ClockId,
+    /// An estimate of the difference.
     pub(crate) by: Duration,
 }
 
@@ -257,6 +258,7 @@ impl Clocks {
         })
     }
 
+    /// Makes room for another clock.
     fn forget_unused(&mut self, now: i128) {
         let oldest = now - duration_micros(MAX_UNUSED);
         self.by_id

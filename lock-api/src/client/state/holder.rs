@@ -87,6 +87,7 @@ impl State {
             .map_or(reported, |until| until.min(reported))
     }
 
+    /// Marks the holder as lost if its deadline has passed.
     fn check_deadline(&mut self, now: Moment) {
         if self.lost.is_none() && now >= self.deadline() {
             self.lost = Some(Loss::Deadline);
@@ -391,6 +392,7 @@ impl HolderCell {
         self.state.lock().hold(sequence).is_some()
     }
 
+    /// The number of holds whose release has not begun.
     pub(crate) fn holds(&self) -> usize {
         self.state.lock().holds.len()
     }

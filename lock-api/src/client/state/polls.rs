@@ -58,6 +58,7 @@ struct Schedule {
     /// By the sequence number of the operation.
     waiters: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
+    /// When the task wakes next.
     armed: Option<Moment>,
 }
 

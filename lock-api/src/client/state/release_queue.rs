@@ -50,6 +50,7 @@ pub(crate) struct PendingRelease {
 }
 
 impl PendingRelease {
+    /// A release that the background task sends.
     pub(crate) fn new(
         key: Key,
         operation: Operation,
@@ -111,6 +112,7 @@ struct Queue {
     keys: BTreeMap<Key, usize>,
     /// Calls of the task in flight: for new releases, then for retries.
     calls: [usize; 2],
+    /// Work that may still queue a release.
     busy: usize,
 }
 

@@ -47,6 +47,7 @@ pub(crate) struct Renewals {
 struct Schedule {
     holders: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
+    /// When the task wakes next.
     armed: Option<Moment>,
 }
 

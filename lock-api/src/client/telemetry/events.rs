@@ -164,8 +164,16 @@ impl Events {
 
     /// The release of a hold that was not lost has begun.
     pub(crate) fn releasing(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "released");
-        emit!(DEBUG, "releasing", key, %mode, token, held_ms);
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "releasing",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "released");
     }
 
     /// A hold was left to expire, with this much time left.
@@ -176,36 +184,30 @@ impl Events {
         remaining: Duration,
         now: Moment,
     ) {
-        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "left_to_expire");
-        let remaining_ms = millis(remaining);
-        emit!(DEBUG, "left to expire", key, %mode, token, held_ms, remaining_ms);
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "left to expire",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held),
+            remaining_ms = millis(remaining)
+        );
+        meter_ended_guard(hold, held, "left_to_expire");
     }
 
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "handed_off");
-        emit!(DEBUG, "handed off", key, %mode, token, held_ms);
-    }
-
-    /// Counts a guard that is no longer in use. Returns the fields of its event: key, mode, token, and how long it
-    /// was in use.
-    fn guard_ended<'a>(
-        &self,
-        holder: &'a HolderCell,
-        hold: &HoldState,
-        now: Moment,
-        outcome: &'static str,
-    ) -> (&'a str, DisplayMode, Option<u64>, f64) {
         let held = now.saturating_since(hold.since);
-        let (mode, class) = (mode_name(hold.mode), hold.class);
-        adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
-        record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
-        let token = self.number(holder.token());
-        (
-            holder.key.as_str(),
-            DisplayMode(hold.mode),
-            token,
-            millis(held),
-        )
+        emit!(
+            DEBUG,
+            "handed off",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "handed_off");
     }
 
     pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
@@ -241,18 +243,31 @@ impl Events {
     }
 
     pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
-        let (key, mode, token, held_ms) = self.guard_ended(holder, hold, now, "lost");
-        let reason_name = loss_name(reason);
-        emit!(WARN, "lost", key, %mode, token, reason = reason_name, held_ms);
-        let mode = mode_name(hold.mode);
+        let held = now.saturating_since(hold.since);
+        let token = holder.token();
+        emit!(
+            WARN,
+            "lost",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(token),
+            reason = loss_name(reason),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "lost");
+        let (mode, reason_name) = (mode_name(hold.mode), loss_name(reason));
         count!(meter::LOSSES, "mode" => mode, "reason" => reason_name, "class" => hold.class);
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),
                 mode: hold.mode,
-                token: token.map_or(FencingToken::NONE, FencingToken::new),
+                token: if self.has_tokens {
+                    token
+                } else {
+                    FencingToken::NONE
+                },
                 reason,
-                held: now.saturating_since(hold.since),
+                held,
                 label: self.label.clone(),
             });
         }
@@ -307,6 +322,13 @@ impl Events {
             emit!(WARN, "short lease", key, lease_ms);
         }
     }
+}
+
+/// Counts a guard that is no longer in use, and records for how long it was.
+fn meter_ended_guard(hold: &HoldState, held: Duration, outcome: &'static str) {
+    let (mode, class) = (mode_name(hold.mode), hold.class);
+    adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
+    record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
 }
 
 pub(crate) struct DisplayMode(pub(crate) Mode);

@@ -215,7 +215,7 @@ fn hold_that_a_later_release_does_not_count_is_lost() {
     let holder = holder(hold(1, 1_000));
     let mut younger = hold(2, 1_000);
     younger.since = at(20);
-    let joined = join(&holder, status(7, 1_000), &younger, 2);
+    let joined = holder.join(at(20), status(7, 1_000), &younger, Some(2));
     assert_eq!(joined, Joined::Yes);
     assert!(holder.begin_release(at(20), 1).is_some());
     holder.ended(at(10));
