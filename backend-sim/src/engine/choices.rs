@@ -395,6 +395,7 @@ mod tests {
         let mut choices = random(3);
         choices.draw(Site::Order, 4);
         choices.draw(Site::Task, 3);
+        choices.draw(Site::User, 5);
         let (tape, _) = choices.finish();
 
         let mut other = Choices::new(0, Scheduling::Replay(tape.clone()), true);
@@ -402,6 +403,7 @@ mod tests {
         other.draw(Site::Task, 2);
         let divergence = other.finish().1.expect("a divergence");
         assert_eq!((divergence.draw, divergence.recorded), (1, tape.draws[1]));
+        assert_eq!(divergence.of, 3);
         assert!(divergence.to_string().contains("diverges at draw 1"));
 
         let mut short = Choices::new(0, Scheduling::Replay(tape.clone()), true);
@@ -409,7 +411,7 @@ mod tests {
         let divergence = short.finish().1.expect("a divergence");
         assert_eq!((divergence.draw, divergence.asked), (1, None));
         let text = divergence.to_string();
-        assert!(text.contains("ended after 1 of 2 draws"), "{text}");
+        assert!(text.contains("ended after 1 of 3 draws"), "{text}");
 
         let mut guided = Choices::new(0, Scheduling::Guided(tape), true);
         guided.draw(Site::User, 2);

@@ -22,12 +22,11 @@ const HELD_FOR: Duration = ms(2_500);
 /// How long the client is isolated.
 const SILENT_FOR: Duration = ms(2_500);
 const DOWN_FOR: Duration = secs(1);
-/// How soon calls succeed again under every network condition.
-const RECOVERED: Duration = secs(3);
 /// How soon nothing is left: a quarter of a lease. The last call to an isolated server times out, and
 /// is retried half a second later at most.
 const SOON: Duration = ms(7_500);
-/// A dropped hand-off may stay until its lease expires.
+/// A dropped hand-off may stay until its lease expires. A guard that is still valid then was renewed
+/// after the dropped call.
 const AFTER_A_LEASE: Duration = secs(35);
 
 /// The condition of the network during the method's calls.
@@ -226,13 +225,20 @@ impl Fixture {
         self.locks.multi().mutexes(["job", "job2"]).expect("valid")
     }
 
-    /// As [`completes`](Self::completes). Asserts that a guard is still valid, and releases it.
+    /// As [`completes`](Self::completes). Asserts that a guard is still renewed, and releases it.
     async fn keeps(&self, guard: &MutexGuard, call: impl Future) -> bool {
         let ended = self.completes(call).await;
-        self.server.advance(RECOVERED).await;
-        assert!(guard.is_valid(), "{}", self.server.timeline());
-        assert!(released(&guard.release().await));
+        self.server.advance(AFTER_A_LEASE).await;
+        assert!(guard.is_valid(), "{}", self.context());
+        let release = guard.release().await;
+        assert!(released(&release), "{release:?} {}", self.context());
         ended
+    }
+
+    /// The network, the drop and the timeline, for failed assertions.
+    fn context(&self) -> String {
+        let (network, at) = (self.network, self.at);
+        format!("{network:?} {at:?}\n{}", self.server.timeline())
     }
 }
 
@@ -338,9 +344,10 @@ tests! {
     shutdown_goes_on(60, RELEASES): |it| {
         let guard = hold(&it.locks).await;
         let ended = it.completes(it.locks.shutdown()).await;
-        assert!(!guard.is_valid());
+        assert!(!guard.is_valid(), "{}", it.context());
         it.server.advance(SOON).await;
-        assert_eq!(it.server.left_behind(), "", "its guard still exists");
+        let left = it.server.left_behind();
+        assert_eq!(left, "", "its guard still exists: {}", it.context());
         ended
     };
     many_lock_leaves_nothing(250, ACQUIRES): |it| it.completes(it.many().lock()).await;
@@ -349,8 +356,8 @@ tests! {
     many_renew_keeps_its_guard(30, RENEWS): |it| {
         let guard = it.many().lock().await.expect("free");
         let ended = it.completes(guard.renew()).await;
-        it.server.advance(RECOVERED).await;
-        assert!(guard.is_valid(), "{}", it.server.timeline());
+        it.server.advance(AFTER_A_LEASE).await;
+        assert!(guard.is_valid(), "{}", it.context());
         ended
     };
     many_release_goes_on(40, RELEASES): |it| {

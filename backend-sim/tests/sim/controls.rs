@@ -10,7 +10,7 @@ use leasehold_api::{
     AcquireReply, BackendError, EndReason, Error, LockBackend as _, LockClient, Notification,
     ReleaseReply, RenewReply,
 };
-use leasehold_sim::{Data, Event, Latency, SimOptions, SimServer, replay};
+use leasehold_sim::{Data, Event, Latency, SimOptions, SimServer, assert_deterministic, replay};
 
 use crate::locks::{client, hold, job};
 use crate::support::{Raw, key, ms, paused, secs, unknown};
@@ -379,6 +379,19 @@ async fn replayed_log_gives_the_same_answers() {
         let log = busy_run(seed).await.log();
         assert!(log.len() > 100, "{}", log.len());
         replay(Settings::default(), &log).expect("the same answers");
+    }
+}
+
+#[test]
+fn seed_repeats_a_run_whose_tasks_tokio_runs() {
+    for seed in 0..3 {
+        assert_deterministic(|| {
+            paused().block_on(async {
+                let server = busy_run(seed).await;
+                let log = server.log();
+                (server, log)
+            })
+        });
     }
 }
 

@@ -1,5 +1,6 @@
 //! The two drivers and the schedulings: the same tape gives the same run.
 
+use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::ops::ControlFlow;
 use std::time::Duration;
@@ -151,6 +152,19 @@ fn seeds_and_schedulings_give_different_runs() {
 }
 
 #[test]
+fn diverging_replay_names_the_draw() {
+    let mut tape = run(7, Scheduling::Random).tape;
+    tape.draws[20].bound += 1;
+    let recorded = tape.draws[20];
+    match run(7, Scheduling::Replay(tape)).ending {
+        Ending::Diverged(divergence) => {
+            assert_eq!((divergence.draw, divergence.recorded), (20, recorded));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn changed_tape_is_followed_as_far_as_it_fits() {
     let mut tape = run(7, Scheduling::Random).tape;
     for draw in tape.draws.iter_mut().step_by(3) {
@@ -238,9 +252,11 @@ fn timeouts_and_tasks_end_in_time() {
 #[test]
 fn depth_first_reaches_every_order_of_tasks() {
     // Three tasks with two steps each have 6! / 2!^3 orders.
-    let mut seen = std::collections::BTreeSet::new();
+    let (mut seen, mut choices) = (BTreeSet::new(), BTreeSet::new());
     let runs = Simulation::new(options(1)).run_all(&[Site::Task], three_tasks, |report| {
         seen.insert(completed(report).clone());
+        let first = choices.insert(report.tape.draws.clone());
+        assert!(first, "the same choices again: {}", report.tape);
         ControlFlow::Continue(())
     });
     assert_eq!(seen.len(), 90);

@@ -6,10 +6,11 @@
 
 use std::time::Duration;
 
-use leasehold_api::{Error, LockClient, Mutex, MutexGuard};
+use futures_util::FutureExt as _;
+use leasehold_api::{Error, LockClient, Loss, Mutex, MutexGuard, Outcome};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 
-use crate::support::ms;
+use crate::support::{ms, secs};
 
 const VALIDITY: Duration = ms(29_690);
 
@@ -59,6 +60,20 @@ async fn validity_counts_from_the_request() {
     assert!(released(&guard.release().await));
     assert_eq!(server.elapsed(), ms(6));
     server.assert_idle();
+}
+
+#[tokio::test(start_paused = true)]
+async fn contended_try_names_the_holder() {
+    let (server, (_, a), (_, b)) = two_clients();
+    let _guard = hold(&a).await;
+    let asked = server.elapsed();
+    let Outcome::Contended(held) = job(&b).try_lock().await.expect("an answer") else {
+        panic!("{}", server.timeline());
+    };
+    assert_eq!(held.holder.expect("a label").as_str(), "a");
+    // Granted at 3 ms, tried at 7 ms.
+    assert_eq!(held.retry_after, secs(30) - ms(4));
+    assert_eq!(server.elapsed() - asked, ms(4));
 }
 
 #[tokio::test(start_paused = true)]
@@ -112,6 +127,46 @@ async fn wait_times_out_even_if_it_polls_all_the_time() {
     let outcome = job(&b).try_lock_for(ms(500)).await;
     assert_eq!(server.elapsed() - asked, ms(501), "{outcome:?}");
     drop((breaks, guard));
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_keeps_a_lock_for_hours() {
+    let (server, (_, a)) = one_client();
+    let guard = hold(&a).await;
+    for _ in 0..6 {
+        server.advance(secs(3_600)).await;
+        assert!(guard.valid_for() > secs(19), "{:?}", guard.valid_for());
+    }
+    assert!(guard.lost().now_or_never().is_none());
+    assert!(released(&guard.release().await));
+}
+
+#[tokio::test(start_paused = true)]
+async fn with_stops_its_body_when_the_lock_is_lost() {
+    let (server, (process, a)) = one_client();
+    let time = server.clone();
+    let result = job(&a)
+        .with(async |_| {
+            process.isolate();
+            time.advance(secs(3_600)).await;
+        })
+        .await;
+    assert!(
+        matches!(
+            result,
+            Err(Error::Lost {
+                reason: Loss::Deadline,
+                ..
+            })
+        ),
+        "{result:?}"
+    );
+    // The release then got no reply within its limit of 3 s.
+    assert!(
+        server.elapsed() <= ms(2) + VALIDITY + secs(3),
+        "{:?}",
+        server.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -9,7 +9,7 @@ use leasehold_api::bounds::MAX_BATCHED_CALLERS;
 use leasehold_api::{Key, LockClient, MutexGuard};
 use leasehold_sim::{SimBackend, SimServer};
 
-use crate::support::{client, held, ms, server};
+use crate::support::{client, contended, held, ms, server};
 use crate::wrapped::Wrapped;
 
 type Sizes = Arc<Mutex<Vec<usize>>>;
@@ -94,6 +94,32 @@ async fn call_dropped_before_the_send_is_not_sent() {
     assert_eq!(sent, [1; 3], "the dropped call is not sent");
     drop(held(third.try_lock().await));
     drop(guards);
+}
+
+#[tokio::test(start_paused = true)]
+async fn call_dropped_after_the_send_leaves_nothing() {
+    let server = server();
+    let (a, acquires, _, _) = recorded(&server);
+    let (b, _) = client(&server, "b");
+    release_all(&lock_all(&a, 1).await).await;
+    drop(taken(&acquires));
+    let mutex = |name| a.mutex(name).expect("valid");
+    let (second, third) = (mutex("second"), mutex("third"));
+    let mut before = Box::pin(lock_all(&a, 2));
+    assert!(before.as_mut().now_or_never().is_none());
+    let (mut kept, mut dropped) = (Box::pin(second.lock()), Box::pin(third.lock()));
+    assert!(kept.as_mut().now_or_never().is_none());
+    assert!(dropped.as_mut().now_or_never().is_none());
+    for _ in 0..5 {
+        tokio::task::yield_now().await;
+    }
+    assert_eq!(taken(&acquires), [1, 1, 2], "both calls were sent");
+    drop(dropped);
+    let guards = (before.await, kept.await.expect("free"));
+    assert!(guards.1.is_valid());
+    contended(&b.mutex("second").expect("valid").try_lock().await);
+    server.advance(ms(100)).await;
+    drop(held(b.mutex("third").expect("valid").try_lock().await));
 }
 
 #[tokio::test(start_paused = true)]

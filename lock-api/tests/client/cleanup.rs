@@ -39,6 +39,19 @@ async fn release_is_retried_until_acknowledged() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn dropped_release_continues() {
+    let (server, [(a, network)]) = connected();
+    let guard = lock(&a).await;
+    network.inject_into(Call::Release, Fault::LoseRequest);
+    assert!(tokio::time::timeout(ms(10), guard.release()).await.is_err());
+    assert!(!guard.is_valid());
+    server.advance(secs(3)).await;
+    server.assert_idle();
+    let again = guard.release().await;
+    assert!(matches!(again, Ok(0)), "{again:?}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn release_with_a_lost_reply_reports_an_expired_guard() {
     let (server, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(1)).fixed_lease();

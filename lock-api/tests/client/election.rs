@@ -42,6 +42,9 @@ async fn isolated_leader_ends_before_the_next_one_begins() {
     let standing = election(&b, "b");
     let next = tokio::spawn(async move { standing.campaign().await });
     server.advance(secs(5)).await;
+    let seen = election(&b, "").look().await.expect("answered");
+    let candidates: Vec<_> = seen.candidates.iter().map(|it| it.as_str()).collect();
+    assert_eq!(candidates, ["b"]);
     network.isolate();
     let isolated = server.elapsed();
     let left = term.expiring(secs(2)).await;

@@ -40,6 +40,9 @@ async fn handed_off_hold_is_not_lost() {
     assert_eq!(handoff.fencing_token(), token);
     assert_eq!(handoff.kind(), LockSpec::mutex().kind());
     assert_eq!(handoff.mode(), Mode::Exclusive);
+    let read = a.rw_lock("r").expect("valid").read().await.expect("free");
+    let handoff = read.into_handoff().await.expect("answered");
+    assert_eq!(handoff.mode(), Mode::Shared);
     let outcome = tokio::time::timeout(secs(100), lost).await;
     assert!(outcome.is_err(), "a hand-off is no loss");
 }
@@ -124,12 +127,16 @@ async fn returned_handoff_can_be_adopted_again() {
     let (server, [(a, _), (b, network)]) = connected();
     // No request arrived, so the hand-off is unchanged.
     let handoff = send(&a).await;
+    let late = copy(&handoff);
     network.isolate();
     let failed = adopt(&b, handoff).await.expect_err("the network is down");
     assert!(failed.error().is_transient(), "{failed}");
     network.rejoin();
     let guard = adopt(&b, failed.given_back()).await.expect("answered");
     guard.release().await.expect("answered");
+    let spent = adopt(&b, late).await.expect_err("adopted and released");
+    assert_error!(spent.error(), HandoffSpent);
+    assert_eq!(loss(spent.error()), Loss::Unknown);
 
     // The network fails after the adoption took effect. Only this value can continue it.
     let handoff = send(&a).await;

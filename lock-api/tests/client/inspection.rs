@@ -39,6 +39,10 @@ async fn inspection_shows_holders_and_waiters() {
     let _permits = slots.clone().permits(2).acquire().await.expect("free");
     let permits = a.inspect("s").await.expect("answered");
     insta::assert_snapshot!("semaphore", permits);
+
+    let _mutex = a.mutex("m").expect("valid").lock().await.expect("free");
+    let locked = b.inspect("m").await.expect("answered");
+    assert!(locked.is_held() && !locked.is_read_locked() && !locked.is_write_locked());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,15 +1,17 @@
 //! Several keys under one guard: acquired in order, all or none, with one deadline.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{
     Error, ForceMode, InvalidInput, Key, LockClient, Loss, MultiGuard, MultiLock, Outcome, Policy,
     Refused,
 };
-use leasehold_sim::{Call, Content, Fault, SimServer};
+use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
 
 use crate::support::{
-    assert_error, clients, connected, contended, held, invalid, ms, refused_by, secs,
+    assert_error, client, clients, connected, contended, held, invalid, ms, refused_by, secs,
 };
 
 fn mutexes(locks: &LockClient, keys: &[&str]) -> MultiLock {
@@ -154,6 +156,31 @@ async fn error_names_its_key_and_releases_the_others() {
     assert_free(&b, &["a"]).await;
 }
 
+#[tokio::test(start_paused = true)]
+async fn loss_during_the_wait_starts_over() {
+    let (server, [a, b]) = clients();
+    let last = b.mutex("c").expect("valid").lock().await.expect("free");
+    let many = mutexes(&a, &["a", "b", "c"]);
+    let meanwhile = async {
+        server.advance(secs(2)).await;
+        force(&b, "a").await;
+        let thief = held(b.mutex("a").expect("valid").try_lock().await);
+        server.advance(secs(60)).await;
+        assert_free(&b, &["b"]).await;
+        let view = b.inspect("c").await.expect("answered");
+        assert_eq!(view.waiter_count(), 0, "the waiter is gone: {view}");
+        let stolen = thief.fencing_token();
+        thief.release().await.expect("answered");
+        server.advance(secs(1)).await;
+        last.release().await.expect("answered");
+        stolen
+    };
+    let (outcome, stolen) = tokio::join!(many.try_lock_for(secs(100)), meanwhile);
+    let guard = outcome.expect("answered").into_guard().expect("all keys");
+    assert!(guard.is_valid());
+    assert!(guard.fencing_token("a").expect("its key") > stolen);
+}
+
 /// The news of the forced release is lost, as over a connection of its own. The grant of the last key comes
 /// with a poll, or at once.
 #[tokio::test(start_paused = true)]
@@ -267,4 +294,52 @@ async fn renew_renews_all_and_returns_the_shortest_validity() {
     let failed = guard.renew().await.expect_err("no reply");
     assert!(failed.is_transient(), "{failed}");
     assert!(guard.is_valid(), "a transient error is no loss");
+}
+
+/// Clients name the same keys in different orders. All of them finish, and one at a time holds the
+/// keys.
+#[tokio::test(start_paused = true)]
+async fn opposite_order_does_not_deadlock() {
+    for seed in 0..20 {
+        let latency = Latency::between(Duration::ZERO, ms(3));
+        let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
+        let inside = Arc::new(AtomicU32::new(0));
+        let tasks: Vec<_> = (0..6)
+            .map(|n| {
+                let (locks, _) = client(&server, &format!("c{n}"));
+                tokio::spawn(worker(locks, n, Arc::clone(&inside)))
+            })
+            .collect();
+        let all = futures_util::future::try_join_all(tasks);
+        let finished = tokio::time::timeout(secs(60), all).await;
+        assert!(
+            finished.is_ok(),
+            "seed {seed} deadlocks:\n{}",
+            server.timeline()
+        );
+        finished.expect("finished in time").expect("no panic");
+        server.advance(ms(50)).await;
+        server.assert_idle();
+    }
+}
+
+async fn worker(locks: LockClient, n: u32, inside: Arc<AtomicU32>) {
+    let keys = match n % 3 {
+        0 => ["a", "b", "c"],
+        1 => ["c", "b", "a"],
+        _ => ["b", "c", "a"],
+    };
+    let many = mutexes(&locks, &keys);
+    for _ in 0..4 {
+        let guard = many.lock().await.expect("granted");
+        assert_eq!(
+            inside.fetch_add(1, Ordering::SeqCst),
+            0,
+            "one client at a time"
+        );
+        tokio::time::sleep(ms(5)).await;
+        assert!(guard.is_valid());
+        inside.fetch_sub(1, Ordering::SeqCst);
+        drop(guard);
+    }
 }

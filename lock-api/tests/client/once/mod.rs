@@ -272,6 +272,12 @@ async fn running_job_is_not_reset_and_its_status_is_shown() {
             (None, Some(fire), 1)
         );
         assert_eq!(status.running.expect("it runs").as_str(), "a");
+        let elsewhere = once(&b).at(fire);
+        let tried = elsewhere.try_run(async |_job| Ok::<_, Error>(())).await;
+        assert!(
+            matches!(&tried, Ok(JobOutcome::Running { by: Some(by) }) if by.as_str() == "a"),
+            "{tried:?}"
+        );
         Ok::<_, Error>(())
     });
     drop(ran.await);
