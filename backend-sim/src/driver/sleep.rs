@@ -18,12 +18,21 @@ pub(crate) struct Sleep {
     /// Whether it ends after all other events of the same instant.
     last: bool,
     timer: Option<EventId>,
+    done: bool,
 }
 
 impl Sleep {
-    /// Creates a sleep. With `last`, it ends after all other events of the same instant. Otherwise
-    /// the tape decides their order.
-    pub(crate) fn new(world: &Arc<World>, duration: Duration, last: bool) -> Self {
+    /// Creates a sleep. The tape decides its order among the events of the same instant.
+    pub(crate) fn new(world: &Arc<World>, duration: Duration) -> Self {
+        Self::with_order(world, duration, false)
+    }
+
+    /// Creates a sleep that ends after all other events of the same instant.
+    pub(crate) fn last(world: &Arc<World>, duration: Duration) -> Self {
+        Self::with_order(world, duration, true)
+    }
+
+    fn with_order(world: &Arc<World>, duration: Duration, last: bool) -> Self {
         world.clock.assert_paused();
         world.assert_sound();
         Self {
@@ -31,6 +40,7 @@ impl Sleep {
             world: Arc::clone(world),
             last,
             timer: None,
+            done: false,
         }
     }
 }
@@ -39,12 +49,19 @@ impl Future for Sleep {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.done {
+            return Poll::Ready(());
+        }
         let waker = cx.waker();
         let Some(timer) = self.timer else {
             let (at, last) = (self.at, self.last);
             let timer = self.world.act(|network| {
                 let timer = SimEvent::Timer(Some(network.wakers.waiter(waker)));
-                network.queue.put(at, last, timer)
+                if last {
+                    network.queue.insert_last(at, timer)
+                } else {
+                    network.queue.insert(at, timer)
+                }
             });
             self.timer = Some(timer);
             return Poll::Pending;
@@ -58,7 +75,11 @@ impl Future for Sleep {
         // Dropping the waker may drop the task that is being polled, so it must happen outside the
         // lock.
         drop(before);
-        if done { Poll::Ready(()) } else { Poll::Pending }
+        if done {
+            (self.timer, self.done) = (None, true);
+            return Poll::Ready(());
+        }
+        Poll::Pending
     }
 }
 

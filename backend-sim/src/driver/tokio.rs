@@ -11,7 +11,7 @@
 
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -89,20 +89,19 @@ impl Pump {
     fn work(&mut self, world: &World) {
         let clock = &world.clock;
         clock.set(clock.nanos());
-        clock.working.store(true, Ordering::Relaxed);
+        let _working = Working::new(&clock.working);
         // tokio moves the clock, and the number of steps is unlimited.
         let mut course = Course::new(u64::MAX, 0);
         loop {
             match self.tasks.turn(world, &mut course) {
                 Ok(Turn::Done | Turn::Root) => {}
-                Ok(Turn::Idle(_) | Turn::OutOfSteps) => break,
+                Ok(Turn::Idle(_) | Turn::OutOfSteps) => return,
                 Err(panic) => {
                     let reason = message(&panic);
                     world.fail(format!("a task of the simulation panicked: {reason}"));
                 }
             }
         }
-        clock.working.store(false, Ordering::Relaxed);
     }
 
     fn wait(&mut self, next: Option<Duration>, cx: &mut Context<'_>) -> Poll<()> {
@@ -119,5 +118,21 @@ impl Pump {
             alarm.as_mut().reset(at);
         }
         alarm.as_mut().poll(cx)
+    }
+}
+
+/// Stops the clock while it exists.
+struct Working<'a>(&'a AtomicBool);
+
+impl<'a> Working<'a> {
+    fn new(flag: &'a AtomicBool) -> Self {
+        flag.store(true, Ordering::Relaxed);
+        Self(flag)
+    }
+}
+
+impl Drop for Working<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
     }
 }

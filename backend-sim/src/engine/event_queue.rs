@@ -85,8 +85,12 @@ impl<E> EventQueue<E> {
         self.put(at, false, event)
     }
 
-    /// Schedules an event. With `last`, it comes after all others of its instant.
-    pub(crate) fn put(&mut self, at: Duration, last: bool, event: E) -> EventId {
+    /// Schedules an event that comes after all others of its instant.
+    pub(crate) fn insert_last(&mut self, at: Duration, event: E) -> EventId {
+        self.put(at, true, event)
+    }
+
+    fn put(&mut self, at: Duration, last: bool, event: E) -> EventId {
         let ticks = nanos(at).div_ceil(TICK_NANOS);
         let at = ticks.saturating_mul(TICK_NANOS);
         let number = self.number();
@@ -266,7 +270,7 @@ mod tests {
     #[test]
     fn the_last_event_comes_last() {
         let mut queue = EventQueue::default();
-        queue.put(ms(1), true, 9);
+        queue.insert_last(ms(1), 9);
         queue.insert(Duration::from_micros(300), 1);
         queue.collect(nanos(ms(1)));
         assert_eq!(queue.due(), 1);

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::future::{Future, poll_fn};
-use std::pin::pin;
+use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -52,15 +52,17 @@ impl Gate {
         self.0.shut.load(Ordering::Acquire)
     }
 
-    /// Runs a future that is polled only while the gate is open.
-    pub(crate) async fn through<F: Future>(self, future: F) -> F::Output {
-        let mut future = pin!(future);
+    /// Returns a future that polls another one only while the gate is open. It may be polled again
+    /// after its end if the other one may.
+    pub(crate) fn through<F: Future + Unpin>(
+        self,
+        mut future: F,
+    ) -> impl Future<Output = F::Output> {
         let mut turnstile = Turnstile::new(self);
-        poll_fn(|cx| match turnstile.poll_open(cx) {
-            Poll::Ready(()) => future.as_mut().poll(cx),
+        poll_fn(move |cx| match turnstile.poll_open(cx) {
+            Poll::Ready(()) => Pin::new(&mut future).poll(cx),
             Poll::Pending => Poll::Pending,
         })
-        .await
     }
 }
 

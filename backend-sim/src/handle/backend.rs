@@ -1,8 +1,9 @@
 //! One client's connection to the simulated server, as a [`LockBackend`].
 
+use std::fmt;
 use std::future::poll_fn;
 use std::iter::repeat_n;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
@@ -64,9 +65,17 @@ use crate::record::{Call, Event, ServerAnswer};
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub struct SimBackend {
     pub(crate) runtime: Arc<SimRuntime>,
+}
+
+impl fmt::Debug for SimBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimBackend")
+            .field("client", &self.runtime.client)
+            .finish_non_exhaustive()
+    }
 }
 
 /// A call whose request was sent. Dropping it discards the response.
@@ -113,7 +122,7 @@ impl SimBackend {
             }
             outcome
         };
-        self.gate().clone().through(exchange).await
+        self.gate().clone().through(pin!(exchange)).await
     }
 
     async fn exchange(&self, call: Call, request: Request) -> CallResult {

@@ -1,6 +1,7 @@
 //! The methods by which a test pauses, kills and isolates a client, and injects faults.
 
 use std::future::Future;
+use std::pin::pin;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
@@ -141,7 +142,7 @@ impl SimBackend {
     /// # }
     /// ```
     pub async fn run<F: Future>(&self, future: F) -> F::Output {
-        self.gate().clone().through(future).await
+        self.gate().clone().through(pin!(future)).await
     }
 
     /// Adds a note to the log, in the client's column. Use it for what your code reads, writes or

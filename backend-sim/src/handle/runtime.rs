@@ -74,7 +74,7 @@ impl Runtime for SimRuntime {
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
         let duration = self.convert(duration, LocalClock::true_span);
-        let sleep = Sleep::new(&self.world, duration, false);
+        let sleep = Sleep::new(&self.world, duration);
         Box::pin(self.gate.clone().through(sleep))
     }
 

@@ -201,7 +201,7 @@ impl SimServer {
     /// # }
     /// ```
     pub async fn advance(&self, by: Duration) {
-        Sleep::new(&self.world, by, true).await;
+        Sleep::last(&self.world, by).await;
     }
 
     /// Stops the server. Its connections break, and until [`start`](Self::start) calls return
@@ -259,8 +259,13 @@ impl SimServer {
     /// Panics as [`start`](Self::start) does.
     #[track_caller]
     pub fn restart(&self, data: Data) {
-        self.stop();
-        self.start(data);
+        if matches!(data, Data::AllBut(_)) {
+            self.assert_journal();
+        }
+        self.world.act(|network| {
+            network.stop_server();
+            network.start_server(data);
+        });
     }
 
     /// Steps the server's clock forward, as an administrator or a bad NTP source does.

@@ -83,7 +83,7 @@ impl SimServer {
     /// # Cancel safety
     /// This method is cancel safe: dropping the future cancels the sleep.
     pub async fn sleep(&self, duration: Duration) {
-        Sleep::new(self.world(), duration, false).await;
+        Sleep::new(self.world(), duration).await;
     }
 
     /// Awaits a future for at most `duration` of virtual time. Returns `None` if it doesn't
@@ -105,7 +105,7 @@ impl SimServer {
     /// ```
     pub async fn timeout<F: Future>(&self, duration: Duration, future: F) -> Option<F::Output> {
         let mut future = pin!(future);
-        let mut sleep = Sleep::new(self.world(), duration, false);
+        let mut sleep = Sleep::new(self.world(), duration);
         poll_fn(|cx| match future.as_mut().poll(cx) {
             Poll::Ready(output) => Poll::Ready(Some(output)),
             Poll::Pending => Pin::new(&mut sleep).poll(cx).map(|()| None),

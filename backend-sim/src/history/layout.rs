@@ -141,7 +141,8 @@ impl Layout {
 
     pub(crate) fn instant(&self, at: Duration) -> Instant {
         let index = self.instants.partition_point(|instant| instant.at < at);
-        self.instants[index.min(self.instants.len() - 1)]
+        let found = self.instants.get(index).or(self.instants.last());
+        *found.expect("what asks for an instant has entries, messages or spans, and so instants")
     }
 
     /// Returns the entries about faults of a message.

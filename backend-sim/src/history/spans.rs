@@ -317,13 +317,15 @@ impl Spans {
 
     /// Closes the spans for which `ended` returns the time when they ended.
     fn close_all(&mut self, end: SpanEnd, ended: impl Fn(&Span) -> Option<Duration>) {
-        let open = std::mem::take(&mut self.open);
-        for (id, span) in open {
-            match ended(&span) {
-                Some(at) => self.finish(span, at, end),
-                None => drop(self.open.insert(id, span)),
+        let mut open = std::mem::take(&mut self.open);
+        open.retain(|_, span| match ended(span) {
+            Some(at) => {
+                self.finish(span.clone(), at, end);
+                false
             }
-        }
+            None => true,
+        });
+        self.open = open;
     }
 
     fn forget(&mut self, which: impl Fn(&Span) -> bool) {
