@@ -191,8 +191,11 @@ fn all_refused(found: &[Result<Found, Failure>]) -> bool {
 }
 
 fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
-    let time = redis::from_redis_value_ref(answer);
-    let (seconds, micros) = time.map_err(|_| Failure::garbled("TIME", answer))?;
+    let time = match answer {
+        Value::Array(_) => redis::from_redis_value_ref(answer).ok(),
+        _ => None,
+    };
+    let (seconds, micros) = time.ok_or_else(|| Failure::garbled("TIME", answer))?;
     Ok(time_of(seconds, micros))
 }
 

@@ -34,7 +34,7 @@ pub enum ServerChecks {
 /// use std::fs::read;
 /// use std::time::Duration;
 ///
-/// use leasehold_redis_common::{Options, RespVersion, ServerChecks};
+/// use leasehold_redis_common::{Options, ServerChecks};
 ///
 /// # fn example() -> std::io::Result<()> {
 /// let options = Options::new()
@@ -42,16 +42,18 @@ pub enum ServerChecks {
 ///     .call_timeout(Duration::from_secs(3))
 ///     .connect_timeout(Duration::from_secs(2))
 ///     .initial_connect_timeout(Duration::from_secs(30))
-///     // A proxy that doesn't know HELLO 3.
-///     .resp(RespVersion::Resp2)
-///     // A replica that still runs Valkey 8.0.
-///     .compare_and_set(false)
 ///     // Don't start with a server that may lose locks.
 ///     .server_checks(ServerChecks::Reject)
 ///     .root_certificates(read("/etc/redis/ca.pem")?)
 ///     .client_certificate(read("client.pem")?, read("client.key")?);
 /// # Ok(())
 /// # }
+/// ```
+/// A proxy that doesn't know `HELLO 3`, before a replica that still runs Valkey 8.0:
+/// ```
+/// use leasehold_redis_common::{Options, RespVersion};
+///
+/// let options = Options::new().resp(RespVersion::Resp2).compare_and_set(false);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

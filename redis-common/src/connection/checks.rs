@@ -95,7 +95,7 @@ impl Checks {
     }
 
     /// Asks which rights the user lacks. None, if the server can't tell, or if `has_rights`, which is
-    /// set once none was missing.
+    /// set once none was missing. Only a failure of the connection is an error.
     pub(crate) async fn missing_rights(
         &self,
         connection: &dyn Connection,

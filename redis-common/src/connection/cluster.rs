@@ -51,7 +51,7 @@ pub(crate) struct Cluster {
     map: Mutex<SlotMap>,
     streams: Arc<Streams>,
     has_shard_channels: AtomicBool,
-    /// When the last reading of the slots began, for each lane. Locked while they are read. A runtime
+    /// When the last reading of the slots began, for each of the two [lanes](Lane). Locked while they are read. A runtime
     /// that is blocked must not keep renewals waiting.
     gates: [tokio::sync::Mutex<Option<Moment>>; 2],
     closed: AtomicBool,
@@ -108,6 +108,9 @@ impl Cluster {
     }
 
     /// Reads the slots for the first time, from the first node of the URL that answers.
+    ///
+    /// # Errors
+    /// The error of a node that refuses this client, or else the last error.
     pub(crate) async fn connect(&self) -> Result<(), BackendError> {
         let mut asking = self.ask_in_turn(&self.seeds, Lane::Commands);
         let mut last = BackendError::unavailable("the URL names no node");
@@ -335,6 +338,7 @@ impl Cluster {
         }
     }
 
+    /// Closes the connections to all nodes. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for node in self.candidates(&Order::Any) {

@@ -158,7 +158,7 @@ pub trait Connection: Send + Sync {
     async fn unsubscribe_shard(&self, channel: &str) -> Result<(), Failure>;
 }
 
-/// Aborts a task of a client library when it is dropped, which closes the connection.
+/// Aborts a task when it is dropped, such as the one that drives a connection. The connection is closed then.
 pub struct AbortOnDrop(pub AbortHandle);
 
 impl Drop for AbortOnDrop {

@@ -32,7 +32,7 @@ pub(crate) const ROUND_TRIP: Duration = Duration::from_millis(50);
 /// The nodes. They differ in their ports only.
 #[derive(Default)]
 pub(crate) struct Node {
-    /// How much higher than that of the URL the port of the node is that has all slots.
+    /// The node that has all slots: its port, less that of the URL.
     pub(crate) primary: AtomicU16,
     /// Where the connections for messages report their events, the newest last.
     events: Mutex<Vec<UnboundedSender<ConnectionEvent>>>,

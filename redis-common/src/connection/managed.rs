@@ -76,6 +76,7 @@ pub(crate) struct ManagedConnection {
     current: Mutex<Option<Arc<Live>>>,
     /// Locked while connecting. Contains the last failure, for the callers that waited.
     gate: tokio::sync::Mutex<Option<BackendError>>,
+    /// The number of finished attempts to connect.
     attempts: AtomicU64,
 }
 
@@ -215,6 +216,7 @@ impl ManagedConnection {
         lock(&self.current).take();
     }
 
+    /// Closes the connection. Later calls fail.
     pub(crate) fn close(&self) {
         self.closed.store(true, Ordering::Release);
         lock(&self.current).take();

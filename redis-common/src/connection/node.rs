@@ -75,6 +75,7 @@ impl Node {
         self.warmed.store(false, Ordering::Relaxed);
     }
 
+    /// Closes the connections. Later calls fail.
     pub(crate) fn close(&self) {
         self.commands.close();
         self.renewals.close();

@@ -45,6 +45,7 @@ pub(crate) struct SentinelSource {
 struct Sentinel {
     address: Address,
     connector: Arc<dyn Connector>,
+    /// The connection. Locked while it opens.
     kept: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
 }
 

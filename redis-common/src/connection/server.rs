@@ -31,8 +31,15 @@ pub(crate) struct ServerInfo {
 
 impl ServerInfo {
     /// Reads the answer to `INFO` and checks that the server can be used. Valkey reports its
-    /// mode and version under other names than Redis, and a compatible `redis_version`. Some proxies tell no version.
-    /// A node of a cluster has only some of the keys, and a batch would span nodes.
+    /// mode and version under other names than Redis, and a compatible `redis_version`.
+    ///
+    /// # Errors
+    /// [`BackendError::Rejected`] if
+    /// - the answer has no version, as with some proxies;
+    /// - the version is older than 6.2;
+    /// - the server is a sentinel;
+    /// - the server runs in another mode. A node of a cluster has only some of the keys, and a batch
+    ///   would span nodes.
     pub(crate) fn parse(info: &str, expected: ServerMode) -> Result<Self, BackendError> {
         // Some proxies and forks report no mode.
         if let Some(mode) = field(info, "redis_mode").or(field(info, "server_mode")) {

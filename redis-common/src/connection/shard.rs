@@ -110,6 +110,7 @@ pub(crate) struct Subscriber {
     connection: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
     /// Why the last attempt to connect or to subscribe got no answer.
     failure: Mutex<Option<BackendError>>,
+    /// The number of such attempts.
     failures: AtomicU64,
     channels: Mutex<HashMap<String, Channel>>,
 }
@@ -164,6 +165,7 @@ impl Subscriber {
         subscribed.unwrap_or_else(|ended| Err(not_run(&ended)))
     }
 
+    /// Must run to its end: only there, an unconfirmed channel is removed.
     async fn subscribe_now(
         self: &Arc<Self>,
         cluster: Weak<Cluster>,
@@ -267,6 +269,8 @@ impl Subscriber {
             // A check that goes on has locked the connection. It ends here.
         }
         let mut current = self.connection.lock().await;
+        // If somebody else has given it up, another one may be there. The weak reference keeps the address, so
+        // no other connection can have it.
         let is_it =
             |it: &Arc<dyn Connection>| std::ptr::addr_eq(Arc::as_ptr(it), connection.as_ptr());
         if current.as_ref().is_some_and(is_it) {

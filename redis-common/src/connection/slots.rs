@@ -80,6 +80,8 @@ mod tests {
             ("leasehold:{foo}", 12_182),
             ("{}foo", 9_500),
             ("foo{{bar}}zap", 4_015),
+            ("}{", 12_793),
+            ("a{b", 13_340),
         ] {
             assert_eq!(slot_of(key.as_bytes()), slot, "{key}");
         }

@@ -122,7 +122,7 @@ struct SubscriptionTask {
 impl SubscriptionTask {
     /// Returns when the stream ends or is dropped.
     async fn keep_open(&self, mut subscription: Subscription) {
-        while self.forward(&mut subscription).await {
+        while self.forward_until_lost(&mut subscription).await {
             self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
                 return;
@@ -132,8 +132,8 @@ impl SubscriptionTask {
         }
     }
 
-    /// Forwards messages until the connection is lost or the stream is dropped. Returns whether it is the former.
-    async fn forward(&self, subscription: &mut Subscription) -> bool {
+    /// Forwards messages until the connection is lost, or until the stream is dropped, and returns `false` then.
+    async fn forward_until_lost(&self, subscription: &mut Subscription) -> bool {
         let mut check_at = self.shared.now().saturating_add(CHECK_EVERY);
         loop {
             // Messages must not delay the check.

@@ -103,17 +103,15 @@ impl Address {
     /// The address of a node of a cluster as the node at `asked` names it. A node that doesn't know its own host
     /// leaves it out, or writes a question mark.
     pub(crate) fn told(host: &str, port: u16, asked: &Self) -> Self {
-        let mut told = asked.clone();
-        if let Self::Tcp {
-            host: of, port: at, ..
-        } = &mut told
-        {
-            *at = port;
-            if !matches!(host, "" | "?") {
-                *of = host.into();
-            }
+        match asked {
+            Self::Tcp { host: own, tls, .. } => Self::Tcp {
+                host: if matches!(host, "" | "?") { own } else { host }.to_owned(),
+                port,
+                tls: *tls,
+            },
+            // No URL names the socket of a node.
+            Self::Unix(_) => asked.clone(),
         }
-        told
     }
 }
 

@@ -172,8 +172,9 @@ impl Protocol {
     ///
     /// # Errors
     /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
-    /// hash tag. The scripts also take the part of a key before its first brace as the prefix.
+    /// hash tag.
     pub fn new(prefix: &str, settings: ScriptSettings) -> Result<Self, InvalidInput> {
+        // The scripts also take the part of a key before its first brace as the prefix.
         if prefix.contains(['{', '}']) {
             let problem = "must not contain braces";
             return Err(InvalidInput::setting("key prefix", problem));

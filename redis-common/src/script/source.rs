@@ -212,6 +212,9 @@ const CODES: [(&str, u8); 9] = [
 ];
 
 /// Replaces each `@NAME@` by its value, which may contain further names.
+///
+/// # Panics
+/// Panics if a script has an at sign that is not around a known name.
 fn expand(text: &str, values: &HashMap<&str, String>, out: &mut String) {
     let mut rest = text;
     while let Some((before, after)) = rest.split_once('@') {

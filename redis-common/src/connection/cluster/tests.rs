@@ -35,6 +35,25 @@ async fn revocations_come_from_a_node_of_the_cluster() {
     assert_eq!(node.listeners()[4..], [PORT + 2; 4]);
 }
 
+/// Otherwise a stamp of one node would be read as a stamp of the other.
+#[tokio::test]
+async fn nodes_without_a_run_id_have_different_clocks() {
+    let node = Arc::new(Node::default());
+    node.unnamed.store(true, Ordering::SeqCst);
+    let cluster = fake::cluster(&node, LIMIT).await;
+    let mut clocks = Vec::new();
+    for primary in [0, 1, 0] {
+        node.primary.store(primary, Ordering::SeqCst);
+        cluster
+            .refresh(Lane::Commands, Duration::ZERO, Order::Any)
+            .await;
+        let stamp = cluster.read_clock(b"{k}").await;
+        clocks.push(stamp.expect("the node answers").clock);
+    }
+    assert_ne!(clocks[0], clocks[1]);
+    assert_eq!(clocks[0], clocks[2]);
+}
+
 #[tokio::test]
 async fn slots_that_were_asked_for_before_are_no_answer() {
     let node = Arc::new(Node::default());

@@ -332,6 +332,7 @@
     end
   end,
 
+  -- Call this only if somebody waits.
   drop_expired_waiter = function(S)
     local ticket, waiter = S:own_waiter()
     if ticket and waiter.ends <= S.now then
@@ -340,6 +341,7 @@
     end
   end,
 
+  -- Call this only if somebody waits.
   refresh_waiter = function(S, listening)
     local _, waiter = S:own_waiter()
     if not waiter then
