@@ -145,7 +145,8 @@ impl Quorum {
             (missing == 0).then(|| Err(self.rules.failure(votes, |()| false)))
         };
         let (mut outcomes, _) = self.collect(ballot, 1, until, count).await;
-        outcomes.remove(0).map_err(nothing_changed)
+        let failed = |error| nothing_changed(error, "no quorum of clocks");
+        outcomes.remove(0).map_err(failed)
     }
 
     /// Prepares an acquire for all servers.

@@ -153,7 +153,8 @@ impl Server {
         if lock(&self.clock).is_none()
             && let Err(error) = self.hello().await
         {
-            return vec![Err(nothing_changed(error)); batch.len()];
+            let error = nothing_changed(error, "the clock could not be read");
+            return vec![Err(error); batch.len()];
         }
         let requests = batch.iter().map(|asked| {
             let mut request = asked.request.clone();
@@ -267,12 +268,11 @@ impl Server {
     }
 }
 
-/// The error of a clock that was not read. That leaves no doubt about anything.
-pub(crate) fn nothing_changed(error: BackendError) -> BackendError {
+/// The error of a clock that was not read. Reading a clock changes nothing, so it leaves no doubt: the error is
+/// this `reason` then.
+pub(crate) fn nothing_changed(error: BackendError, reason: &str) -> BackendError {
     match error {
-        BackendError::OutcomeUnknown { .. } => {
-            BackendError::unavailable("the clock could not be read").with_source(error)
-        }
+        BackendError::OutcomeUnknown { .. } => BackendError::unavailable(reason).with_source(error),
         other => other,
     }
 }

@@ -149,7 +149,6 @@ impl<S: Store> StoreBackend<S> {
         answer: impl Future<Output = Result<T, BackendError>>,
         late: &str,
     ) -> Result<T, BackendError> {
-        self.check_open()?;
         let answer = self.commands.runtime.timeout(limit, answer).await;
         answer.unwrap_or_else(|| Err(BackendError::unavailable(late)))
     }
@@ -196,6 +195,7 @@ impl<S: Store> StoreBackend<S> {
             return;
         }
         *removed = Some(now);
+        drop(removed);
         self.commands.runtime.spawn(Box::pin(async move {
             let removing = executor.store.remove_expired();
             // If this fails, a later removal finds the same rows.
@@ -283,6 +283,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.check_open()?;
         let reading = self.store().time();
         let stamp = self.within(self.call_timeout, reading, LATE).await?;
         let Executor {
@@ -305,6 +306,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        self.check_open()?;
         for (executor, name) in self.executors().zip(["commands", "renewals"]) {
             let key = Key::new(format!("{key} {name}"))
                 .map_err(|error| BackendError::rejected(error.to_string()))?;
@@ -327,6 +329,8 @@ impl<S: Store> LockBackend for StoreBackend<S> {
             // Grants that this backend makes reach their waiters, if these are its own.
             self.commands.local.listen(session)
         };
+        // `close` may have ended the streams while this one was on its way.
+        self.check_open()?;
         Ok(Box::pin(stream.take_until(self.closed.clone())))
     }
 
@@ -390,7 +394,9 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn close(&self) -> Result<(), BackendError> {
-        if let Some(close) = lock(&self.close).take() {
+        // The wakers of the streams run without the lock.
+        let close = lock(&self.close).take();
+        if let Some(close) = close {
             let _ = close.send(());
         }
         let closing = join_all(self.executors().map(|it| it.store.close()));

@@ -219,7 +219,9 @@ impl<S: Store> Executor<S> {
     /// Executes the calls on the row that this client remembers, if it does and their results can be trusted:
     /// an acquire or a release that succeeds, and concerns nobody else. The write compares the version, and
     /// that the time of the step is not after the store's clock. So it is a step that was late: no other
-    /// command was executed in between. Returns `false` if they need a read.
+    /// command was executed in between.
+    ///
+    /// Returns `true` if the attempt has [finished](Attempted::Finished), and `false` if the calls need a read.
     async fn try_remembered(
         &self,
         key: &Key,
@@ -243,6 +245,7 @@ impl<S: Store> Executor<S> {
             return Ok(false);
         }
         if !begin_write(calls) {
+            // Without those that were given up meanwhile, the result is another one.
             return Ok(true);
         }
         // The store's clock may be ahead. At its time, too, the result must be the same, and a new hold live.

@@ -114,7 +114,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 pub use backend::StoreBackend;
 pub use store::{Read, Row, Store, Version, Write, Written};
 
-/// Locks a mutex. No code that can panic runs while it is locked.
+/// Locks a mutex. Of what runs while it is locked, only the waker of a task can panic: where a message is delivered, or
+/// a task learns of a release. What the mutex guards is whole then.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -162,6 +162,8 @@ impl Written {
 #[async_trait]
 pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Returns the source of time, randomness and tasks for the client.
+    ///
+    /// A backend asks for it when it is made, and keeps it. It is the same for the store's life.
     fn runtime(&self) -> Arc<dyn Runtime>;
 
     /// Reads the store's clock, or fails if the store cannot be reached.

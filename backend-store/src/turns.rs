@@ -79,8 +79,8 @@ impl Task {
             }
         }
         if calls.is_empty() {
-            keys.remove(&self.key);
             self.ended = true;
+            keys.remove(&self.key);
         }
         !self.ended
     }

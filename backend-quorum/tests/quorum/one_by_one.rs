@@ -132,8 +132,8 @@ async fn work(servers: &Servers, process: &Process, over: Duration, grants: &Gra
     }
 }
 
-/// The servers go down one after the other and come back with their data. Meanwhile one process leads, and two
-/// compete for another lock. Returns the longest time in which neither got it.
+/// The servers go down one after the other and come back with their data. Meanwhile one process leads, nobody else
+/// gets its lock, and two compete for another one. Returns the longest time in which neither got it.
 async fn restarts(seed: u64) -> Duration {
     let random = Random::new(seed);
     let servers = Servers::start(4_000 + seed);
@@ -162,6 +162,7 @@ async fn restarts(seed: u64) -> Duration {
         join(join(one, other), restart).await;
         let lost = leader.loss_reason();
         assert!(leader.is_valid(), "seed {seed}: {lost:?}");
+        assert!(!b.gets("leader").await, "seed {seed}: two lead");
     }
     grants.longest.get()
 }

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
+use futures_util::future::join;
 use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply, Wait};
 use leasehold_store::Written;
 
@@ -142,6 +143,31 @@ async fn closing_ends_the_streams() {
     client.close().await.expect("closes");
     let next = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
     assert_eq!(next, Ok(None), "the stream ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn stream_that_waits_ends_with_close_and_not_with_the_backend() {
+    let (server, closed) = client(Faults::default());
+    let (dropped, session) = (server.client(), operation(1, 1).session);
+    let mut stream = closed.listen(session).await.expect("a stream");
+    let next = tokio::time::timeout(Duration::from_secs(1), stream.next());
+    let (next, closed) = join(next, closed.close()).await;
+    closed.expect("closes");
+    assert_eq!(next, Ok(None), "the stream ends");
+
+    let mut stream = dropped.listen(session).await.expect("a stream");
+    let next = tokio::time::timeout(Duration::from_secs(1), stream.next());
+    let (next, ()) = join(next, async move { drop(dropped) }).await;
+    assert!(next.is_err(), "the stream goes on");
+}
+
+#[tokio::test(start_paused = true)]
+async fn close_while_a_subscription_is_on_its_way_answers_closed() {
+    let client = Server::new(1, Duration::from_millis(900)).client();
+    let listening = client.listen(operation(1, 1).session);
+    let (stream, closed) = join(listening, client.close()).await;
+    closed.expect("closes");
+    assert!(matches!(stream, Err(BackendError::Closed)));
 }
 
 /// A subscription may take a new connection.
