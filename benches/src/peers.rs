@@ -101,9 +101,12 @@ impl Pair for Peer {
     }
 }
 
-/// Creates `count` locks of the floor on the `redis` crate, and of each of [`PEERS`]. They use as few
-/// connections as each library allows.
-async fn locks(url: &str, count: usize) -> Result<[Arc<Vec<Peer>>; 1 + PEERS.len()]> {
+/// The locks of one library, and its name in the figures.
+type Named = (&'static str, Arc<Vec<Peer>>);
+
+/// Creates `count` locks of the floor on the `redis` crate, and then of each of [`PEERS`]. They use as
+/// few connections as each library allows.
+async fn locks(url: &str, count: usize) -> Result<[Named; 1 + PEERS.len()]> {
     let keys = |peer| (0..count).map(move |number| format!("{peer}-{number}"));
     let floor = Library::RedisRs.floor(url).await?;
     let floors = keys("floor").map(|key| Peer::Floor(FloorLock::new(&floor, key)));
@@ -121,13 +124,13 @@ async fn locks(url: &str, count: usize) -> Result<[Arc<Vec<Peer>>; 1 + PEERS.len
     let provider = RedisLockProvider::new(url).await?;
     let distributed = keys("distributed-lock-redis")
         .map(|key| Peer::DistributedLockRedis(provider.create_lock(&key)));
+    let named = |name, locks: Vec<Peer>| (name, Arc::new(locks));
     Ok([
-        floors.collect(),
-        rslock.collect(),
-        redis_lock,
-        distributed.collect(),
-    ]
-    .map(Arc::new))
+        named("floor", floors.collect()),
+        named("rslock", rslock.collect()),
+        named("redis-lock", redis_lock),
+        named("distributed-lock-redis", distributed.collect()),
+    ])
 }
 
 /// Measures sequential and concurrent pairs, next to the floor on the `redis` crate, and a contended
@@ -195,31 +198,32 @@ async fn contend_for<L: Lock + Clone>(
 async fn sequential(fixture: &Fixture) -> Result<Vec<Reading>> {
     let locks = locks(&fixture.url(), 1).await?;
     let block = fixture.effort.of(10, 250);
-    let mut seen: [Samples; 1 + PEERS.len()] = Default::default();
+    let mut seen = locks.map(|(name, locks)| (name, locks, Samples::default()));
     for _ in 0..fixture.effort.of(1, 8) {
-        for (locks, seen) in locks.iter().zip(&mut seen) {
-            seen.merge(one_by_one(&locks[0], block).await?);
+        for (_, locks, samples) in &mut seen {
+            samples.merge(one_by_one(&locks[0], block).await?);
         }
     }
-    let [floor, own @ ..] = &seen;
-    let reading =
-        |(name, own)| Reading::percentile(&format!("peer.{name}.sequential"), 50, own, floor);
-    Ok(PEERS.into_iter().zip(own).map(reading).collect())
+    let [(_, _, floor), own @ ..] = &seen;
+    let readings = own.iter().map(|(name, _, samples)| {
+        Reading::percentile(&format!("peer.{name}.sequential"), 50, samples, floor)
+    });
+    Ok(readings.collect())
 }
 
 async fn distinct_keys(fixture: &Fixture, tasks: usize) -> Result<Vec<Reading>> {
     let locks = locks(&fixture.url(), tasks).await?;
     let time = Duration::from_millis(fixture.effort.of(20, 200));
-    let mut rates: [Vec<f64>; 1 + PEERS.len()] = Default::default();
+    let mut seen = locks.map(|(name, locks)| (name, locks, Vec::new()));
     for _ in 0..fixture.effort.of(1, 3) {
-        for (locks, rates) in locks.iter().zip(&mut rates) {
+        for (_, locks, rates) in &mut seen {
             rates.push(side_by_side(locks, time).await?);
         }
     }
-    let [floor, own @ ..] = rates.map(median);
+    let [(_, floor), own @ ..] = seen.map(|(name, _, rates)| (name, median(rates)));
     let reading = |(name, rate)| {
         let id = format!("peer.{name}.distinct_keys.{tasks}");
         Reading::new(id, rate, "pairs/s").over(floor)
     };
-    Ok(PEERS.into_iter().zip(own).map(reading).collect())
+    Ok(own.map(reading).into())
 }

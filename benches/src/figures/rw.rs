@@ -94,14 +94,14 @@ pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
     for tasks in [1, 16, 256, 1_000] {
         let count = fixture.effort.of(tasks.min(256), tasks);
         let key = format!("mixed-{tasks}");
-        // The last one writes.
-        let readers = count.min(8);
+        // The last client writes.
+        let last = count.min(8);
         let clients = fixture
             .library
-            .connect_all(&fixture.url(), readers + 1)
+            .connect_all(&fixture.url(), last + 1)
             .await?;
-        let writer = Writer(clients[readers].rw_lock(&key)?);
-        let reader = |number: usize| Ok(Reader(clients[number % readers].rw_lock(&key)?));
+        let writer = Writer(clients[last].rw_lock(&key)?);
+        let reader = |number: usize| Ok(Reader(clients[number % last].rw_lock(&key)?));
         let readers = Arc::new((0..count).map(reader).collect::<Result<Vec<_>>>()?);
         let writing = contend(vec![writer], pace, time);
         let (reads, writes) = side_by_side_with(&readers, writing).await?;

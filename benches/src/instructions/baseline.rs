@@ -112,16 +112,17 @@ mod tests {
         ]);
         let seen = kept.compare(&now);
         let expected = [
-            ("down", false),
-            ("from nothing", false),
-            ("gone", false),
-            ("new", false),
-            ("same", true),
-            ("up", false),
+            ("down", "  -3.1 %  MOVED", false),
+            ("from nothing", " %  MOVED", false),
+            ("gone", "  NOT COUNTED", false),
+            ("new", "  NOT KEPT", false),
+            ("same", "  +2.9 %", true),
+            ("up", "  +3.1 %  MOVED", false),
         ];
         assert_eq!(seen.len(), expected.len());
-        for ((line, holds), (name, expected)) in seen.iter().zip(expected) {
-            assert!(line.starts_with(name) && *holds == expected, "{line}");
+        for ((line, holds), (name, verdict, expected)) in seen.iter().zip(expected) {
+            let is_shown = line.starts_with(name) && line.ends_with(verdict);
+            assert!(is_shown && *holds == expected, "{line}");
         }
     }
 

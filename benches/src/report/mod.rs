@@ -19,7 +19,7 @@ use crate::figures::{self, Effort, Fixture, Goal, Measurement, Often, Reading, m
 use crate::library::Library;
 use crate::{Failure, Result};
 
-/// The other libraries that `peers` measures on free locks.
+/// The other libraries that `peers` measures on free locks, as `peers::locks` names them.
 pub(crate) const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
 
 /// The measurements to run.
@@ -135,6 +135,8 @@ impl Plan {
         if turns.is_empty() {
             return Err(format!("no figure id starts with {:?}", self.only).into());
         }
+        // Panics without a server, before all measurements instead of after them.
+        let server = server();
         let begun = Instant::now();
         let mut faults = Vec::new();
         let mut readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>> = BTreeMap::new();
@@ -156,7 +158,7 @@ impl Plan {
         }
         let figures = self.figures(readings);
         Ok(Report {
-            server: server(),
+            server,
             machine: machine(),
             figures,
             faults,

@@ -183,12 +183,13 @@ impl Plot {
         }
         self.panels
             .retain(|(_, groups)| groups.iter().any(has_values));
-        if self.panels.is_empty() {
-            return Ok(());
-        }
         let groups = || self.panels.iter().flat_map(|(_, groups)| groups);
         let values = groups().flat_map(|(_, values)| values).flatten().copied();
-        let most = values.fold(self.line.unwrap_or_default(), f64::max);
+        let most = values.fold(0.0, f64::max);
+        if most <= 0.0 {
+            return Ok(());
+        }
+        let most = most.max(self.line.unwrap_or_default());
         let is_drawn = |index: usize| groups().any(|(_, values)| values[index].is_some());
         let names = self.series.iter().enumerate();
         let names = names
@@ -240,12 +241,12 @@ impl Plot {
             let style = text(TEXT, &INK, HPos::Center, VPos::Top);
             put(&chart, name, &style, (x, y + 8))?;
         }
-        if self.marks.is_some() {
-            self.draw_lines(&mut chart, groups)?;
-        }
         if let Some(at) = self.line {
             let line = PathElement::new([(left, at), (right, at)], INK.stroke_width(1));
             chart.draw_series([line])?;
+        }
+        if self.marks.is_some() {
+            self.draw_lines(&mut chart, groups)?;
         }
         Ok(())
     }

@@ -133,7 +133,9 @@ fn head(out: &mut String, first: &str, names: impl IntoIterator<Item = String>) 
 }
 
 fn row(out: &mut String, first: &str, cells: impl IntoIterator<Item = String>) {
-    let _ = write!(out, "| {first} |");
+    // The corner of a table may be empty.
+    let space = if first.is_empty() { "" } else { " " };
+    let _ = write!(out, "|{space}{first} |");
     for cell in cells {
         let _ = write!(out, " {cell} |");
     }

@@ -75,7 +75,7 @@ impl fmt::Display for Entry {
                     "{:>11}  {:>11}  {}",
                     ms(it.from),
                     ms(it.until),
-                    it.name()
+                    it.shown()
                 )?;
                 let breaks = |assumption| write!(f, " (breaks {assumption:?})");
                 it.breaks.map_or(Ok(()), breaks)
@@ -218,7 +218,8 @@ pub(crate) struct Fault {
 }
 
 impl Fault {
-    pub(crate) fn name(&self) -> String {
+    /// The text of its row.
+    pub(crate) fn shown(&self) -> String {
         match self.client {
             Some(client) => format!("nemesis: {} {client}", self.kind),
             None => format!("nemesis: {}", self.kind),

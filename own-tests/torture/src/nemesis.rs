@@ -13,7 +13,7 @@ use crate::link::{Cut, Link};
 use crate::random::{Random, between};
 use crate::record::Record;
 use crate::run::Plan;
-use crate::topology::{Fault, Kind, Servers, outside, within};
+use crate::topology::{Injection, Kind, Servers, outside, within};
 
 /// Both nemeses pause between two faults.
 const PAUSES: [Duration; 2] = [Duration::from_millis(300), Duration::from_millis(2_000)];
@@ -197,7 +197,7 @@ impl Nemesis<'_> {
     pub(crate) fn torment_servers<S: Servers>(
         &self,
         servers: &mut S,
-        faults: &[Fault<S>],
+        faults: &[Injection<S>],
         random: &mut Random,
     ) {
         let mut looked = self.record.now();

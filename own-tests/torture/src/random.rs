@@ -1,4 +1,4 @@
-//! Choices from a seed.
+//! Choices from a seed. Another version of `fastrand` may choose otherwise.
 
 use std::time::Duration;
 

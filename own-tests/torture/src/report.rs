@@ -33,7 +33,11 @@ fn summaries(folder: &Path) -> Result<Vec<(String, Summary)>, Failure> {
 
 /// Draws the chart of all summaries in a folder.
 pub(crate) fn chart(folder: &Path) -> Result<String, Failure> {
-    Ok(chart::draw(summaries(folder)?.iter().map(|(_, it)| it)))
+    Ok(draw(&summaries(folder)?))
+}
+
+fn draw(summaries: &[(String, Summary)]) -> String {
+    chart::draw(summaries.iter().map(|(_, it)| it))
 }
 
 /// What a page is written as.
@@ -70,7 +74,7 @@ fn markdown(folder: &Path, link: &str, form: Form) -> Result<String, Failure> {
             format!("The [same as one page]({link}.html) also has the chart and all timelines.")
         }
         // One line, so that all of it is HTML.
-        Form::Whole => format!("<figure>{}</figure>", chart(folder)?.replace('\n', "")),
+        Form::Whole => format!("<figure>{}</figure>", draw(&summaries).replace('\n', "")),
     };
     // It ends the first section.
     let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use leasehold_test_servers::SteppedClock;
 
 use crate::client::{Client, Target};
-use crate::history::{About, History};
+use crate::history::{About, Answer, History};
 use crate::link::Link;
 use crate::nemesis::{Nemesis, note_failovers};
 use crate::protocol::{Acquire, Command, Mode, Reply};
@@ -23,7 +23,7 @@ use crate::topology::postgres::Postgres;
 use crate::topology::quorum::Quorum;
 use crate::topology::sentinel::Sentinel;
 use crate::topology::standalone::Standalone;
-use crate::topology::{Fault, Servers, Topology};
+use crate::topology::{Injection, Servers, Topology};
 use crate::workload::{MUTEXES, Worker};
 use crate::{Args, Failure};
 
@@ -181,7 +181,7 @@ impl Plan<'_> {
         }
     }
 
-    fn faults<S: Servers>(&self, servers: &S) -> Vec<Fault<S>> {
+    fn faults<S: Servers>(&self, servers: &S) -> Vec<Injection<S>> {
         let mut faults = servers.faults();
         faults.retain(|(kind, _)| !self.args.within || kind.breaks.is_none());
         faults.retain(|(kind, _)| self.chooses(kind.name));
@@ -262,7 +262,10 @@ impl Plan<'_> {
             });
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
-                other => record.left(format!("{key} is still taken: {other:?}")),
+                other => {
+                    let answer = Answer::from(other);
+                    record.left(format!("a new client doesn't get `{key}`: {answer}"));
+                }
             }
             // An error means that the process has ended, which the next key shows.
             let _ = client.ask(&Command::Release);

@@ -39,7 +39,8 @@ enum Launch {
     Leasehold(Backend, Option<Broken>),
     /// The same, for jobs and elections.
     Coordination(Backend, Work),
-    /// This program, with another library, if it was built with the feature `peers`.
+    /// This program, with another library, if it was built with the feature `peers`. `adapter/peers.rs` finds the
+    /// library by the subject's name.
     Rust,
     Python(&'static str),
     Node(&'static str),
@@ -423,9 +424,7 @@ impl Subject {
 
     pub(crate) fn program(&self, lease_ms: u64, urls: &[String]) -> Result<Program, Failure> {
         let mut program = match self.launch {
-            Launch::Rust if !cfg!(feature = "peers") => {
-                return Err(format!("{}: build with `--features peers`", self.name).into());
-            }
+            Launch::Rust if !cfg!(feature = "peers") => return Err(self.not_built()),
             Launch::Python(file) => {
                 let mut program = Program::new(install::python()?);
                 program.arg(install::adapter(file));
@@ -437,7 +436,10 @@ impl Subject {
                 program.env("NODE_PATH", install::node()?);
                 program
             }
-            _ => {
+            Launch::Leasehold(..)
+            | Launch::Coordination(..)
+            | Launch::Rust
+            | Launch::Specimen(_) => {
                 let mut program = Program::new(std::env::current_exe()?);
                 program.args(["client", self.name]);
                 program
@@ -445,6 +447,10 @@ impl Subject {
         };
         program.arg(lease_ms.to_string()).args(urls);
         Ok(program)
+    }
+
+    fn not_built(&self) -> Failure {
+        format!("{}: build with `--features peers`", self.name).into()
     }
 
     /// Runs a client in this process.
@@ -458,8 +464,12 @@ impl Subject {
             }
             #[cfg(feature = "peers")]
             Launch::Rust => crate::adapter::peers::run(self.name, lease, urls).await,
+            #[cfg(not(feature = "peers"))]
+            Launch::Rust => Err(self.not_built()),
             Launch::Specimen(name) => serve(Tutorial::connect(name, &urls[0]).await?).await,
-            _ => Err(format!("{}: not in this program", self.name).into()),
+            Launch::Python(_) | Launch::Node(_) => {
+                Err(format!("{}: not in this program", self.name).into())
+            }
         }
     }
 }

@@ -191,7 +191,7 @@ fn rows_of(entry: &Entry) -> Vec<Row> {
             asked.into_iter().chain([answered]).collect()
         }
         Entry::Fault(it) => {
-            let name = it.name();
+            let name = it.shown();
             let breaks = it.breaks.map(|it| format!(" (breaks {it:?})"));
             let begins = format!("{name}{}", breaks.unwrap_or_default());
             vec![

@@ -19,12 +19,14 @@ pub(crate) fn page(title: &str, markdown: &str) -> String {
     html(title, OWN_STYLE, &(hatch + &body(markdown)))
 }
 
-/// A block of HTML is ours. Within a line, it is what a library has said, so it is shown as text.
+/// A block of HTML is ours. Within a line, it is what a library has said, so it is shown as text. So is an image, which
+/// the page would load.
 fn body(markdown: &str) -> String {
     let lines: Vec<String> = markdown.lines().map(visible).collect();
     let markdown = lines.join("\n");
     let events = Parser::new_ext(&markdown, Options::ENABLE_TABLES).flat_map(|event| match event {
         Event::InlineHtml(html) => vec![Event::Text(html)],
+        Event::Start(Tag::Image { .. }) | Event::End(TagEnd::Image) => Vec::new(),
         Event::Start(Tag::Table(_)) => vec![Event::Html("<div class=\"table\">".into()), event],
         Event::End(TagEnd::Table) => vec![event, Event::Html("</div>\n".into())],
         _ => vec![event],
@@ -40,10 +42,10 @@ mod tests {
 
     #[test]
     fn what_a_library_says_is_text() {
-        let text = "# One\n\nshe said <img> and \u{202e}\n\n| a | b |\n|---|---|\n| **no** | <hr> |\n\n<hr>\n";
+        let text = "# One\n\nshe said <img>, ![x](http://y) and \u{202e}\n\n| a | b |\n|---|---|\n| **no** | <hr> |\n\n<hr>\n";
         assert_eq!(
             body(text),
-            "<h1>One</h1>\n<p>she said &lt;img&gt; and \u{fffd}</p>\n\
+            "<h1>One</h1>\n<p>she said &lt;img&gt;, x and \u{fffd}</p>\n\
              <div class=\"table\"><table><thead><tr><th>a</th><th>b</th></tr></thead><tbody>\n\
              <tr><td><strong>no</strong></td><td>&lt;hr&gt;</td></tr>\n</tbody></table>\n</div>\n<hr>"
         );

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use crate::client::{Client, Target};
 use crate::history::{Answer, Call, Operation};
-use crate::protocol::{Acquire, Command, Mode, Reply};
+use crate::protocol::{Acquire, Command, Mode};
 use crate::random::{Random, between, percent};
 use crate::record::Record;
 use crate::run::{Plan, millis};
@@ -225,13 +225,7 @@ impl Worker<'_> {
         command: &Command,
         begun: Operation,
     ) -> Result<Answer, Gone> {
-        let answer = match client.ask(command) {
-            Ok(Reply::Held { token }) => Answer::Held { token },
-            Ok(Reply::Free) => Answer::Free,
-            Ok(Reply::Ready) => Answer::Error("an answer to another command".into()),
-            Ok(Reply::Error { text }) => Answer::Error(text),
-            Err(gone) => gone,
-        };
+        let answer = Answer::from(client.ask(command));
         let gone = matches!(answer, Answer::Killed | Answer::Silence);
         self.record.operation(begun, answer.clone());
         if gone { Err(Gone) } else { Ok(answer) }

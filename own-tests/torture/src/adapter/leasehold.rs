@@ -49,6 +49,7 @@ pub(crate) enum Broken {
 
 pub(crate) struct Leasehold {
     locks: LockClient,
+    /// Only for what is broken.
     url: String,
     broken: Option<Broken>,
     /// The locks that the process takes at the same time.

@@ -7,13 +7,13 @@ use std::time::Duration;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use tokio::sync::watch;
 
-use super::{Fault, Servers, outside, within};
+use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, sleep, until};
 use crate::history::Assumption;
 use crate::link::Upstream;
 
-const FAULTS: &[Fault<Balancer>] = &[
+const FAULTS: &[Injection<Balancer>] = &[
     // The primary hands over all that it has written.
     (within("graceful failover").delays(), |it, _| {
         let to = it.replica().port().to_string();
@@ -110,7 +110,7 @@ impl Servers for Balancer {
         vec![self.address.subscribe()]
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         FAULTS.to_vec()
     }
 

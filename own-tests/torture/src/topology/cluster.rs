@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_test_servers::RedisCluster;
 
-use super::{Fault, Servers, outside, within};
+use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, until};
 use crate::history::Assumption;
@@ -19,7 +19,7 @@ const KILL: &str = "kill primary";
 /// Of a distant cluster.
 pub(crate) const LATENCY: Duration = Duration::from_millis(40);
 
-const FAULTS: &[Fault<Cluster>] = &[
+const FAULTS: &[Injection<Cluster>] = &[
     // The primary hands over all that it has written.
     (within("graceful failover").delays(), |it, random| {
         let primary = it.primary(random);
@@ -133,9 +133,9 @@ impl Servers for Cluster {
         vec![self.all.url()]
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         // A node at a distance is not killed: it forgets the address that it tells clients.
-        let stays = |(kind, _): &&Fault<Self>| !self.is_distant || kind.name != KILL;
+        let stays = |(kind, _): &&Injection<Self>| !self.is_distant || kind.name != KILL;
         FAULTS.iter().filter(stays).copied().collect()
     }
 

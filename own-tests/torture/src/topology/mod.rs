@@ -64,7 +64,7 @@ pub(crate) trait Servers: Send + Sized {
     }
 
     /// What can be done to them.
-    fn faults(&self) -> Vec<Fault<Self>>;
+    fn faults(&self) -> Vec<Injection<Self>>;
 
     /// Whether others are primaries than at the last call, although no fault asked for it, or there is one too many. On a
     /// busy machine, servers may take each other for dead.
@@ -77,7 +77,7 @@ pub(crate) trait Servers: Send + Sized {
 }
 
 /// A fault of servers: what does it and undoes it, and returns when they answer again.
-pub(crate) type Fault<S> = (Kind, fn(&mut S, &mut Random));
+pub(crate) type Injection<S> = (Kind, fn(&mut S, &mut Random));
 
 pub(crate) const fn within(name: &'static str) -> Kind {
     Kind {

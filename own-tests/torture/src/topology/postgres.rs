@@ -6,14 +6,14 @@ use std::time::Duration;
 use leasehold_postgres::SCHEMA;
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use super::{Fault, LARGEST_KEY, Servers, sleep, within};
+use super::{Injection, LARGEST_KEY, Servers, sleep, within};
 use crate::link::{Upstream, fixed};
 use crate::random::{Random, between};
 
 const DATABASE: &str = "shop";
 const USER: &str = "locks";
 
-const FAULTS: &[Fault<Postgres>] = &[
+const FAULTS: &[Injection<Postgres>] = &[
     (
         within("kill server, restart with its data"),
         |it, random| {
@@ -87,7 +87,7 @@ impl Servers for Postgres {
         links.iter().map(url).collect()
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         FAULTS.to_vec()
     }
 

@@ -5,14 +5,14 @@ use std::time::Duration;
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 
-use super::{Fault, Servers, within};
+use super::{Injection, Servers, within};
 use super::{cut_connections, fill_memory, flush_scripts, left_on, redis_version, sleep};
 use crate::link::{Upstream, fixed};
 
 const SERVERS: usize = 3;
 const DRIFT: Duration = Duration::from_millis(10);
 
-const FAULTS: &[Fault<Quorum>] = &[
+const FAULTS: &[Injection<Quorum>] = &[
     (
         within("kill one server, restart with its data"),
         |it, random| {
@@ -85,7 +85,7 @@ impl Servers for Quorum {
         addresses.map(fixed).collect()
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         FAULTS.to_vec()
     }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_test_servers::SentinelServers;
 
-use super::{Fault, Servers, outside, within};
+use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version};
 use crate::history::Assumption;
@@ -16,7 +16,7 @@ const DOWN_AFTER: Duration = Duration::from_millis(500);
 const SHORT: Duration = Duration::from_millis(250);
 
 // Redis replicates asynchronously, so each promotion may lose writes. A primary in the minority goes on.
-const FAULTS: &[Fault<Sentinel>] = &[
+const FAULTS: &[Injection<Sentinel>] = &[
     (
         outside("sentinel failover", Assumption::A1).delays(),
         |it, _| {
@@ -92,7 +92,7 @@ impl Servers for Sentinel {
         vec![self.all.url()]
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         FAULTS.to_vec()
     }
 

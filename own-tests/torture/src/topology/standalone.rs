@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_test_servers::{Data, RedisServer, ServerOptions, SteppedClock};
 
-use super::{Fault, Servers, outside, within};
+use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
@@ -15,7 +15,7 @@ use crate::random::between;
 /// How many bytes of the append-only file may get lost: some grants.
 const LAST_WRITES: u64 = 4_000;
 
-const FAULTS: &[Fault<Standalone>] = &[
+const FAULTS: &[Injection<Standalone>] = &[
     (
         within("kill server, restart with its data"),
         |it, random| {
@@ -107,7 +107,7 @@ impl Servers for Standalone {
         vec![fixed(self.server.address())]
     }
 
-    fn faults(&self) -> Vec<Fault<Self>> {
+    fn faults(&self) -> Vec<Injection<Self>> {
         FAULTS.to_vec()
     }
 
