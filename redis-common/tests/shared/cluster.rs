@@ -153,7 +153,8 @@ async fn silent_node_costs_no_lock_of_another() {
         let names = (0..).map(|n| format!("many {n}"));
         let names = names.filter(|name| cluster.primary_of(&stored(name)) == node);
         let mut guards = Vec::new();
-        for name in names.take(count) {
+        // First all names, because each asks the cluster.
+        for name in names.take(count).collect::<Vec<_>>() {
             guards.push(hold(&locks, &name, TIME).await);
         }
         guards

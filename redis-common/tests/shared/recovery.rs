@@ -80,7 +80,7 @@ async fn calls_into_a_black_hole_end_in_time() {
 async fn calls_end_in_time(url: &str, silence: impl Fn(), end: impl Fn()) {
     for constructor in &CONSTRUCTORS {
         let backend = constructor.open(url).await;
-        recovers_within(RECOVERY, &backend).await;
+        hello_in_time(&backend).await.expect("an answer");
         silence();
         let results = keep_calling(&backend, Duration::from_millis(2_500)).await;
         end();
@@ -96,7 +96,7 @@ async fn silent_connection_is_replaced() {
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|it| it.replaces_silent) {
         let backend = constructor.open(&proxy.url()).await;
-        recovers_within(RECOVERY, &backend).await;
+        hello_in_time(&backend).await.expect("an answer");
         proxy.strand_connections();
         // A user's client is suspect after two calls without an answer.
         let factor = if constructor.push { 1 } else { 4 };
@@ -117,7 +117,7 @@ async fn cut_connection_is_replaced() {
         }
         // The proxy cuts in the background, so the last call may have come before the cut.
         tokio::time::sleep(RECOVERY).await;
-        recovers_within(RECOVERY, &backend).await;
+        recovers_within(RECOVERY * 5, &backend).await;
         let after = backend.hello().await.expect("the server answers");
         assert_eq!(before.clock, after.clock, "the same server");
     }
@@ -131,7 +131,7 @@ async fn impatient_callers_get_a_connection() {
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&proxy.url()).await;
-        recovers_within(RECOVERY, &backend).await;
+        hello_in_time(&backend).await.expect("an answer");
         // A call takes 60 ms. Connecting takes several times as long.
         proxy.delay(Duration::from_millis(30));
         proxy.cut_connections();
@@ -212,7 +212,7 @@ async fn slow_server_is_not_considered_dead() {
     let proxy = FaultProxy::start(server.address()).await;
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&proxy.url()).await;
-        recovers_within(RECOVERY, &backend).await;
+        hello_in_time(&backend).await.expect("an answer");
         let connections = proxy.connections();
         // Longer than the silence after which a second connection is opened.
         proxy.delay(Duration::from_millis(400));
@@ -241,7 +241,14 @@ async fn closed_backend_has_no_connections() {
         let server = RedisServer::start();
         let backend = constructor.open(&server.url()).await;
         hello_in_time(&backend).await.expect("an answer");
+        let mut streams = Vec::new();
+        if constructor.push {
+            streams.push(backend.listen(session(1)).await.expect("listening"));
+        }
         backend.close().await.expect("closed");
+        for stream in &mut streams {
+            assert_eq!(stream.next().await, None);
+        }
         backend.close().await.expect("closing twice is fine");
         let error = backend.hello().await.expect_err("closed");
         assert!(matches!(error, BackendError::Closed), "{error}");

@@ -99,6 +99,8 @@ async fn waiters_get_in_after_the_primary_is_killed() {
         at.elapsed()
     );
     assert_exclusive(claims);
+    servers.server_mut(old).start_again();
+    servers.wait_until_in_sync();
 }
 
 /// Both clients take the lock in turns, each while the other one waits. By push, a turn takes some

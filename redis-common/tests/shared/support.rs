@@ -102,8 +102,10 @@ pub(crate) fn url_with_rights(server: &RedisServer, rights: &[&str]) -> String {
 /// A connection of the test itself, through the `redis` crate, whichever client library the backend uses.
 pub(crate) async fn connection(url: &str) -> redis::aio::MultiplexedConnection {
     let client = redis::Client::open(url).expect("a good URL");
-    let connection = client.get_multiplexed_async_connection().await;
-    connection.expect("connected")
+    // A busy machine may take longer than the library's default.
+    let config = redis::AsyncConnectionConfig::new().set_response_timeout(None);
+    let connection = client.get_multiplexed_async_connection_with_config(&config);
+    connection.await.expect("connected")
 }
 
 /// Publishes the messages in order, over one connection.
