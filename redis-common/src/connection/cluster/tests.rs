@@ -42,7 +42,7 @@ async fn nodes_without_a_run_id_have_different_clocks() {
     node.unnamed.store(true, Ordering::SeqCst);
     let cluster = fake::cluster(&node, LIMIT).await;
     let mut clocks = Vec::new();
-    for primary in [0, 1, 0] {
+    for primary in [0, 1] {
         node.primary.store(primary, Ordering::SeqCst);
         cluster
             .refresh(Lane::Commands, Duration::ZERO, Order::Any)
@@ -51,7 +51,6 @@ async fn nodes_without_a_run_id_have_different_clocks() {
         clocks.push(stamp.expect("the node answers").clock);
     }
     assert_ne!(clocks[0], clocks[1]);
-    assert_eq!(clocks[0], clocks[2]);
 }
 
 #[tokio::test]
