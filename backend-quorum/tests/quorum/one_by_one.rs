@@ -27,7 +27,7 @@ enum Jump {
 async fn held_everywhere(servers: &Servers) {
     let lacks = |server: &SimServer| server.left_behind().is_empty();
     while servers.all.iter().any(lacks) {
-        servers.advance(ms(1)).await;
+        servers.advance(ms(20)).await;
     }
 }
 
