@@ -72,6 +72,13 @@ async fn commands_of_a_batch_on_one_key_share_a_write() {
     assert_eq!(server.arrived().len(), before + 1);
 }
 
+/// Expects a holder, and one waiter for whom nobody listens.
+async fn expect_unreachable_waiter(client: &Client) {
+    let inspection = client.inspect(&key()).await.expect("a reply").reply;
+    assert_eq!((inspection.holder_count, inspection.waiter_count), (1, 1));
+    assert!(inspection.waiters[0].unreachable);
+}
+
 #[tokio::test(start_paused = true)]
 async fn store_is_asked_who_listens_before_a_grant() {
     let (server, client) = start(LATENCY);
@@ -81,9 +88,7 @@ async fn store_is_asked_who_listens_before_a_grant() {
     assert!(server.asked().is_empty(), "nothing was to be granted");
     release(&client, operation(1, 1)).await;
     assert_eq!(server.asked(), [session(2), session(3)]);
-    let inspection = client.inspect(&key()).await.expect("a reply").reply;
-    assert_eq!((inspection.holder_count, inspection.waiter_count), (1, 1));
-    assert!(inspection.waiters[0].unreachable);
+    expect_unreachable_waiter(&client).await;
 }
 
 /// A waiter that listens gets the lock in one read and one write. If it doesn't, the write is refused, and the
@@ -107,9 +112,7 @@ async fn store_compares_who_listens_in_the_write() {
     let refused = writes.iter().filter(|it| it.1 == Written::NotListening);
     assert_eq!(refused.count(), 1, "{writes:?}");
     assert_eq!(server.asked(), [session(3), session(4)]);
-    let inspection = client.inspect(&key()).await.expect("a reply").reply;
-    assert_eq!((inspection.holder_count, inspection.waiter_count), (1, 1));
-    assert!(inspection.waiters[0].unreachable);
+    expect_unreachable_waiter(&client).await;
 }
 
 /// A renewal does not wait for a command whose write hangs.

@@ -30,8 +30,8 @@ pub struct Case {
     pub name: &'static str,
     /// The number of iterations per measurement.
     pub times: u32,
-    /// Runs so many iterations. Fails if one does not have the expected result, because its count would be
-    /// meaningless.
+    /// Runs this many iterations. It fails if one has another result than expected, because the count would then
+    /// say nothing.
     pub play: fn(u32) -> Result<()>,
 }
 
