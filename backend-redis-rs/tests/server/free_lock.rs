@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use leasehold_api::{Error, LockClient, Outcome};
+use leasehold_api::{LockClient, Outcome};
 use leasehold_redis_common::Options;
 use leasehold_redis_rs::RedisBackend;
 use leasehold_test_servers::{RedisServer, ServerOptions};
@@ -117,7 +117,9 @@ async fn busy_server_keeps_the_connection() {
     }
     let mutex = locks.mutex("own").expect("a good key");
     let busy = mutex.try_lock().await.expect_err("a busy server");
-    assert!(matches!(busy, Error::Unavailable { .. }), "{busy:?}");
+    // It tries again until its time is over, so the last call may have too little left for an answer.
+    // `busy_server_is_unavailable` has calls with enough.
+    assert!(busy.is_transient(), "{busy:?}");
     server.run(&["SCRIPT", "KILL"]);
     assert!(endless.join().expect("no panic").is_err(), "it was killed");
     pairs(&locks, "own", 5).await;
