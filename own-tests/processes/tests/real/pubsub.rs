@@ -23,8 +23,10 @@ const HOLD: Duration = Duration::from_millis(5);
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 /// The same for each waiter, if that is more: after a kill, all of them poll.
 const BETWEEN_KILLS_PER_WAITER: Duration = Duration::from_millis(1);
-/// The additional time that a wait may take while subscriptions are killed.
-const ALLOWANCE: Duration = Duration::from_secs(1);
+/// The additional time that a wait may take while subscriptions are killed: a few of the turns before
+/// it are found by a poll, up to a second late. A waiter that nobody tells asks again after 10 s, when
+/// a third of its own lease is over.
+const ALLOWANCE: Duration = Duration::from_secs(4);
 /// The time after which a step counts as hung, in addition to all turns.
 const WATCHDOG: Duration = Duration::from_secs(60);
 /// The longest mean time of a turn, on a busy machine.
