@@ -1,16 +1,12 @@
 //! What a free lock sends: a compare-and-set on servers that have it, scripts on others.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
 use leasehold_redis_common::Options;
 use leasehold_redis_rs::RedisBackend;
 use leasehold_test_servers::{RedisServer, ServerOptions};
-
-use crate::shared::refusals::expect_unavailable;
-use crate::shared::requests::{Backend, acquire, key, mutex, operation, session, soon};
 
 /// How many scripts the server has run for its clients.
 fn scripts(server: &RedisServer) -> u64 {
@@ -100,10 +96,8 @@ async fn busy_server_keeps_the_connection() {
     let options = ServerOptions::default().with_config("busy-reply-threshold", ["5"]);
     let server = options.start();
     let backend = RedisBackend::connect(&server.url()).await;
-    let backend: Backend = Arc::new(backend.expect("connected"));
-    let locks = LockClient::new(Arc::clone(&backend));
+    let locks = LockClient::new(backend.expect("connected"));
     pairs(&locks, "own", 5).await;
-    let request = mutex(&key("own"), operation(session(1), 1), soon(&backend).await);
     let clients = || -> BTreeSet<String> {
         let list = server.run(&["CLIENT", "LIST"]);
         list.lines()
@@ -121,11 +115,14 @@ async fn busy_server_keeps_the_connection() {
     while redis::cmd("PING").exec(&mut watching).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    for _ in 0..10 {
-        let busy = acquire(&backend, &request).await;
-        expect_unavailable(&busy.expect_err("a busy server"), "BUSY");
-    }
-    server.run(&["SCRIPT", "KILL"]);
+    // What is refused meanwhile is tried again.
+    let end = async {
+        tokio::time::sleep(Duration::from_millis(300)).await;
+        server.run(&["SCRIPT", "KILL"]);
+    };
+    let mutex = locks.mutex("own").expect("a good key");
+    let (guard, ()) = futures_util::join!(mutex.lock(), end);
+    guard.expect("acquired").release().await.expect("released");
     assert!(endless.join().expect("no panic").is_err(), "it was killed");
     pairs(&locks, "own", 5).await;
     // The one that listed them has ended.

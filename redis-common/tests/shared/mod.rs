@@ -8,7 +8,7 @@ mod failover;
 pub(crate) mod faults;
 pub(crate) mod lossy;
 mod recovery;
-pub(crate) mod refusals;
+mod refusals;
 mod renewal_thread;
 mod replicas;
 pub(crate) mod requests;

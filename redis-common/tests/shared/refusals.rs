@@ -35,7 +35,7 @@ async fn try_acquire(
     }
 }
 
-pub(crate) fn expect_unavailable(error: &BackendError, code: &str) {
+fn expect_unavailable(error: &BackendError, code: &str) {
     assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
     assert!(error.to_string().contains(code), "{error}");
 }
