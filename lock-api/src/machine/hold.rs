@@ -194,9 +194,7 @@ impl State {
         how: ForceMode,
         out: &mut Vec<Message>,
     ) {
-        let Some(holder) = self.holders.get_mut(&holder_id) else {
-            return;
-        };
+        let holder = self.known_holder(holder_id);
         holder.revoked = true;
         let to = holder_id.session;
         let revoked = holder.holds.iter().map(|hold| hold.sequence);

@@ -11,8 +11,25 @@ impl State {
         if is_expired(self.stored_end, now) {
             return InspectReply::default();
         }
-        let mut holders = self.holder_views(now);
-        let mut waiters = self.waiter_views(now);
+        let holders = self.holders.values();
+        let holders = holders.filter(|holder| !is_expired(holder.end, now));
+        let holders = holders.map(|holder| HolderView {
+            label: holder.label.clone(),
+            mode: holder.mode(),
+            holds: u32::try_from(holder.holds.len()).unwrap_or(u32::MAX),
+            token: self.token_of(holder),
+            remaining: holder.end.saturating_since(now),
+            revoked: holder.revoked,
+        });
+        let waiters = self.waiters.values();
+        let waiters = waiters.filter(|waiter| !is_expired(waiter.end, now));
+        let waiters = waiters.map(|waiter| WaiterView {
+            label: waiter.label.clone(),
+            mode: waiter.mode,
+            waiter_remaining: waiter.end.saturating_since(now),
+            unreachable: waiter.unreachable,
+        });
+        let (mut holders, mut waiters): (Vec<_>, Vec<_>) = (holders.collect(), waiters.collect());
         let weights = holders.iter().map(|holder| self.weight(holder.mode));
         let weight = weights.fold(0, u32::saturating_add);
         let holder_count = u32::try_from(holders.len()).unwrap_or(u32::MAX);
@@ -32,35 +49,5 @@ impl State {
             waiter_count,
             note: self.note_view(now),
         }
-    }
-
-    fn holder_views(&self, now: ServerTime) -> Vec<HolderView> {
-        let live = self
-            .holders
-            .values()
-            .filter(|holder| !is_expired(holder.end, now));
-        live.map(|holder| HolderView {
-            label: holder.label.clone(),
-            mode: holder.mode(),
-            holds: u32::try_from(holder.holds.len()).unwrap_or(u32::MAX),
-            token: self.token_of(holder),
-            remaining: holder.end.saturating_since(now),
-            revoked: holder.revoked,
-        })
-        .collect()
-    }
-
-    fn waiter_views(&self, now: ServerTime) -> Vec<WaiterView> {
-        let live = self
-            .waiters
-            .values()
-            .filter(|waiter| !is_expired(waiter.end, now));
-        live.map(|waiter| WaiterView {
-            label: waiter.label.clone(),
-            mode: waiter.mode,
-            waiter_remaining: waiter.end.saturating_since(now),
-            unreachable: waiter.unreachable,
-        })
-        .collect()
     }
 }

@@ -47,20 +47,11 @@ pub struct StateParts {
 impl StateParts {
     /// Resets the parts to those of an unused key. Keeps their memory.
     pub fn clear(&mut self) {
-        let (mut holders, mut waiters, mut watermarks) = (
-            std::mem::take(&mut self.holders),
-            std::mem::take(&mut self.waiters),
-            std::mem::take(&mut self.watermarks),
-        );
-        holders.clear();
-        waiters.clear();
-        watermarks.clear();
-        *self = Self {
-            holders,
-            waiters,
-            watermarks,
-            ..Self::default()
-        };
+        let old = std::mem::take(self);
+        (self.holders, self.waiters, self.watermarks) = (old.holders, old.waiters, old.watermarks);
+        self.holders.clear();
+        self.waiters.clear();
+        self.watermarks.clear();
     }
 
     /// Checks the invariants that a `State` cannot break, and those that making one relies on.
@@ -68,68 +59,47 @@ impl StateParts {
     fn check(&self) -> Result<(), Inconsistent> {
         self.check_numbers()?;
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());
-        let mut holds = self.holders.iter().flat_map(|holder| &holder.holds);
-        let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
-        let in_token = |token: FencingToken| match semaphore {
+        let in_token = |token: FencingToken| match self.is_semaphore() {
             true => token.get() <= self.token,
             false => token.get() == self.token,
         };
-        let all = [
-            ("every holder has a hold", {
-                let mut holders = self.holders.iter();
-                holders.all(|holder| !holder.holds.is_empty())
-            }),
-            (
-                "every hold fits the key",
-                holds.all(|(_, mode)| fits(*mode)),
-            ),
-            (
-                "every waiter fits the key",
-                self.waiters.iter().all(|waiter| fits(waiter.mode)),
-            ),
-            (
-                "every token is one that was granted",
-                self.holders.iter().all(|holder| in_token(holder.token)),
-            ),
-            (
-                "every ticket is one that was given",
-                self.waiters
-                    .iter()
-                    .all(|waiter| waiter.ticket < self.next_ticket),
-            ),
-            ("the note is one that can be written", {
-                let mut note = self.note.iter();
-                note.all(|it| it.token.get() <= self.token && it.bytes.len() <= MAX_NOTE_BYTES)
-            }),
-        ];
-        Inconsistent::unless(&all)
+        let (holders, waiters) = (&self.holders, &self.waiters);
+        let mut holds = holders.iter().flat_map(|holder| &holder.holds);
+        let has_hold = |holder: &HolderParts| !holder.holds.is_empty();
+        require("every holder has a hold", holders.iter().all(has_hold))?;
+        let fit = holds.all(|(_, mode)| fits(*mode));
+        require("every hold fits the key", fit)?;
+        let fit = waiters.iter().all(|waiter| fits(waiter.mode));
+        require("every waiter fits the key", fit)?;
+        let granted = holders.iter().all(|holder| in_token(holder.token));
+        require("every token is one that was granted", granted)?;
+        let mut tickets = waiters.iter().map(|waiter| waiter.ticket);
+        let given = tickets.all(|ticket| ticket < self.next_ticket);
+        require("every ticket is one that was given", given)?;
+        let note = self.note.as_ref();
+        let writable =
+            note.is_none_or(|it| it.token.get() <= self.token && it.bytes.len() <= MAX_NOTE_BYTES);
+        require("the note is one that can be written", writable)
     }
 
     /// Checks the numbers that a step counts up, and the sequences of the holds.
     fn check_numbers(&self) -> Result<(), Inconsistent> {
-        let semaphore = self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore);
+        let (token, next_ticket) = (self.token, self.next_ticket);
+        require("the last token is below 2^53", token < TOO_LARGE)?;
+        require("the next ticket is below 2^53", next_ticket < TOO_LARGE)?;
         let mut floors = self.waiters.iter().filter_map(|waiter| waiter.floor);
-        Inconsistent::unless(&[
-            ("the last token is below 2^53", self.token < TOO_LARGE),
-            (
-                "the next ticket is below 2^53",
-                self.next_ticket < TOO_LARGE,
-            ),
-            (
-                "every floor is below 2^53",
-                floors.all(|floor| floor.get() < TOO_LARGE),
-            ),
-            (
-                "no hold is listed twice",
-                self.holders
-                    .iter()
-                    .all(|holder| holder.holds.are_distinct()),
-            ),
-            (
-                "a holder of a semaphore is one acquisition",
-                !semaphore || self.holders.iter().all(HolderParts::is_one_acquisition),
-            ),
-        ])
+        let small = floors.all(|floor| floor.get() < TOO_LARGE);
+        require("every floor is below 2^53", small)?;
+        let mut holds = self.holders.iter().map(|holder| &holder.holds);
+        let distinct = holds.all(HoldParts::are_distinct);
+        require("no hold is listed twice", distinct)?;
+        let mut holders = self.holders.iter();
+        let single = !self.is_semaphore() || holders.all(HolderParts::is_one_acquisition);
+        require("a holder of a semaphore is one acquisition", single)
+    }
+
+    fn is_semaphore(&self) -> bool {
+        self.spec.is_some_and(|spec| spec.kind() == Kind::Semaphore)
     }
 }
 
@@ -267,12 +237,9 @@ pub struct Inconsistent {
     invariant: &'static str,
 }
 
-impl Inconsistent {
-    /// Returns an error that names the first false invariant.
-    pub(super) fn unless(invariants: &[(&'static str, bool)]) -> Result<(), Self> {
-        let broken = invariants.iter().find(|(_, is_true)| !is_true);
-        broken.map_or(Ok(()), |&(invariant, _)| Err(Self { invariant }))
-    }
+/// Fails unless the invariant is true.
+pub(super) fn require(invariant: &'static str, is_true: bool) -> Result<(), Inconsistent> {
+    is_true.then_some(()).ok_or(Inconsistent { invariant })
 }
 
 impl State {
@@ -334,18 +301,13 @@ impl State {
         }
         let by_session = parts.watermarks.into_iter().map(|it| (it.session, it));
         state.watermarks.extend(by_session);
-        Inconsistent::unless(&[
-            ("no holder is listed twice", state.holders.len() == holders),
-            ("no ticket is listed twice", state.waiters.len() == waiters),
-            (
-                "no session has two watermarks",
-                state.watermarks.len() == watermarks,
-            ),
-            ("no operation holds and waits", {
-                let mut waiters = state.waiters.values();
-                waiters.all(|waiter| !state.has_hold(waiter.operation))
-            }),
-        ])?;
+        require("no holder is listed twice", state.holders.len() == holders)?;
+        require("no ticket is listed twice", state.waiters.len() == waiters)?;
+        let distinct = state.watermarks.len() == watermarks;
+        require("no session has two watermarks", distinct)?;
+        let mut waiters = state.waiters.values();
+        let wait = waiters.all(|waiter| !state.has_hold(waiter.operation));
+        require("no operation holds and waits", wait)?;
         state.check()?;
         Ok(state)
     }

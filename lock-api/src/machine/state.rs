@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use crate::bounds::{FIRST_WAITERS, OFFER_POLLS, SCAN_INTERVAL, STAGGER_STEPS};
 use crate::id::{FencingToken, Label, Operation, SessionId};
+use crate::machine::parts::require;
 use crate::machine::{Env, Inconsistent, NoteParts, Settings, WaiterParts, WatermarkParts};
 use crate::reply::{Acquired, EndReason, HolderStatus, Queued};
 use crate::request::{Kind, LockSpec, Mode};
@@ -127,10 +128,7 @@ impl State {
     ///
     /// A command that is executed before then finds the same holders and waiters as at `now`.
     pub fn next_expiry(&self, now: ServerTime) -> Option<ServerTime> {
-        let holders = self.holders.values().map(|holder| holder.end);
-        let waiters = self.waiters.values().map(|waiter| waiter.end);
-        let ends = holders.chain(waiters);
-        ends.filter(|end| !is_expired(*end, now)).min()
+        self.ends().filter(|end| !is_expired(*end, now)).min()
     }
 
     /// Clears a state past its stored end (rule 14), and a note that stands no more.
@@ -422,59 +420,31 @@ impl State {
 
     /// Checks the invariants that every step keeps.
     pub(super) fn check(&self) -> Result<(), Inconsistent> {
-        let used: u64 = self
-            .holders
-            .values()
-            .map(|holder| u64::from(self.weight(holder.mode())))
-            .sum();
-        let unreachable = self
-            .waiters
-            .values()
-            .filter(|waiter| waiter.unreachable)
-            .count();
-        let all = [
-            (
-                "used is the sum of the weights",
-                used == u64::from(self.used),
-            ),
-            ("used is within capacity", self.used <= self.capacity()),
-            (
-                "unreachable is counted",
-                unreachable == self.unreachable as usize,
-            ),
-            (
-                "every holder has a hold",
-                self.holders.values().all(|holder| !holder.holds.is_empty()),
-            ),
-            (
-                "earliest is a lower bound",
-                self.holders
-                    .values()
-                    .all(|holder| holder.end >= self.earliest),
-            ),
-            (
-                "every waiter has its ticket",
-                self.waiters.len() == self.tickets.len(),
-            ),
-            (
-                "the stored end covers all",
-                self.needed_end() <= self.stored_end,
-            ),
-        ];
-        Inconsistent::unless(&all)
+        let holders = || self.holders.values();
+        let weights = holders().map(|holder| u64::from(self.weight(holder.mode())));
+        let counted = weights.sum::<u64>() == u64::from(self.used);
+        require("used is the sum of the weights", counted)?;
+        require("used is within capacity", self.used <= self.capacity())?;
+        let unreachable = self.waiters.values().filter(|waiter| waiter.unreachable);
+        let counted = unreachable.count() == self.unreachable as usize;
+        require("unreachable is counted", counted)?;
+        let held = holders().all(|holder| !holder.holds.is_empty());
+        require("every holder has a hold", held)?;
+        let bound = holders().all(|holder| holder.end >= self.earliest);
+        require("earliest is a lower bound", bound)?;
+        let known = self.waiters.len() == self.tickets.len();
+        require("every waiter has its ticket", known)?;
+        let watermarks = self.watermarks.values().map(|watermark| watermark.end);
+        let ends = self.ends().chain(watermarks);
+        let needed = ends.chain(self.note.iter().map(|note| note.end)).max();
+        require("the stored end covers all", needed <= Some(self.stored_end))
     }
 
-    fn needed_end(&self) -> ServerTime {
+    /// The ends of all holders and waiters.
+    fn ends(&self) -> impl Iterator<Item = ServerTime> {
         let holders = self.holders.values().map(|holder| holder.end);
         let waiters = self.waiters.values().map(|waiter| waiter.end);
-        let watermarks = self.watermarks.values().map(|watermark| watermark.end);
-        let note = self.note.iter().map(|note| note.end);
-        holders
-            .chain(waiters)
-            .chain(watermarks)
-            .chain(note)
-            .max()
-            .unwrap_or_default()
+        holders.chain(waiters)
     }
 }
 
