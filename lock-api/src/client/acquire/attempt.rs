@@ -55,7 +55,6 @@ pub(crate) struct Attempt<'a> {
     in_doubt: bool,
     /// Whether a grant may be an offer that needs a renewal.
     may_be_offer: bool,
-    too_late: bool,
     /// The waiter's own deadline, on the server's clock.
     wait_until: Option<ServerTime>,
     _busy: Busy<'a>,
@@ -85,7 +84,6 @@ impl<'a> Attempt<'a> {
             live: false,
             in_doubt: false,
             may_be_offer: false,
-            too_late: false,
             wait_until: None,
             _busy: busy,
         }
@@ -153,14 +151,10 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Notes a `TooLate`. Returns whether it is the first.
-    pub(crate) const fn is_first_too_late(&mut self) -> bool {
-        !std::mem::replace(&mut self.too_late, true)
-    }
-
     pub(crate) fn register_polls(&self) -> PollHandle {
         let core = self.ask.client;
-        poll::register(core, &self.session, self.ask.key, self.operation)
+        poll::start(core, &self.session);
+        PollHandle::register(&self.session.polls, self.ask.key, self.operation)
     }
 
     /// Notes that a poll found neither a waiter nor a grant.
@@ -247,30 +241,24 @@ impl<'a> Attempt<'a> {
         let now = core.now();
         let options = self.ask.options;
         let Answer { sent, reply, .. } = *answer;
-        let GrantReply {
-            token,
-            remaining,
-            holds,
-        } = reply;
-        let status = answer.status(token, remaining);
+        let status = answer.status(reply.token, reply.remaining);
         let state = HoldState {
             operation: self.operation,
             mode: self.ask.mode,
             lease: options.lease,
-            renewed: !options.fixed_lease,
             fixed_until: options
                 .fixed_lease
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
             waiter_lease: options.waiter_lease,
             may_be_offer: self.may_be_offer,
-            class: self.ask.options.class,
+            class: options.class,
             since: now,
             loss_reported: false,
             release_result: Arc::default(),
         };
-        core.floors.saw(self.ask.key, token);
-        let holder = self.join_or_create(status, &state, holds);
+        core.floors.saw(self.ask.key, reply.token);
+        let holder = self.join_or_create(status, &state, reply.holds);
         renew::start(core);
         let due = if self.may_be_offer {
             // A hold that is released before that needs no renewal.
@@ -278,9 +266,10 @@ impl<'a> Attempt<'a> {
             now.saturating_add(CONFIRM_AFTER.min(left / 10))
         } else {
             // A grant that was made a while ago may have less than its lease left.
-            core.renewals.due_after(sent, options.lease.min(remaining))
+            core.renewals
+                .due_after(sent, options.lease.min(reply.remaining))
         };
-        core.schedule(&holder, status, state.renewed.then_some(due));
+        core.schedule(&holder, status, state.is_renewed().then_some(due));
         if self.inbox.is_some() {
             let sequence = self.operation.sequence;
             self.session.router.set_held(sequence, &holder);

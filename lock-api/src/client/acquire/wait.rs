@@ -267,6 +267,7 @@ impl<'a> WaitLoop<'a> {
     }
 
     async fn run_attempt(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
+        let mut was_too_late = false;
         loop {
             if self.left().is_zero() {
                 return self.out_of_time().map(Step::Done);
@@ -309,10 +310,9 @@ impl<'a> WaitLoop<'a> {
                 AcquireReply::Refused(Refused::TooLate) => {
                     // The stamp of the reply has corrected the clock, so the first retry is
                     // immediate.
-                    let pause = if attempt.is_first_too_late() {
-                        Duration::ZERO
-                    } else {
-                        self.next_pause()
+                    let pause = match std::mem::replace(&mut was_too_late, true) {
+                        true => self.next_pause(),
+                        false => Duration::ZERO,
                     };
                     if self.sleep(pause).await? == Slept::PastDeadline {
                         return self.out_of_time().map(Step::Done);

@@ -431,7 +431,6 @@ impl Adopter<'_> {
             operation: handoff.operation,
             mode: handoff.mode,
             lease: handoff.lease,
-            renewed: handoff.fixed_until.is_none(),
             fixed_until: handoff.fixed_until.map(local_time),
             max_until: handoff.max_until.map(local_time),
             waiter_lease: handoff.waiter_lease,
@@ -452,7 +451,7 @@ impl Adopter<'_> {
         core.events.adopted(&holder, handoff.mode);
         renew::start(core);
         let due = core.renewals.due_after(sent, state.lease);
-        core.schedule(&holder, status, state.renewed.then_some(due));
+        core.schedule(&holder, status, state.is_renewed().then_some(due));
         Hold::new(core, holder, &state, Origin::Adopted)
     }
 

@@ -94,7 +94,7 @@ impl Runtime for StillRuntime {
 }
 
 /// A server that grants every acquire, or queues every acquire.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub(super) struct Server {
     /// Whether an acquire is answered with `Queued`.
     pub(super) queues: AtomicBool,
@@ -105,18 +105,12 @@ pub(super) struct Server {
     tasks: Arc<Tasks>,
 }
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct ServerState {
     queued: bool,
     released: Vec<u64>,
     /// Its router must know an operation until the release is acknowledged.
     session: Option<Arc<Session>>,
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Server")
-    }
 }
 
 fn stamped<T>(reply: T) -> Stamped<T> {
@@ -130,11 +124,8 @@ impl Server {
     /// How many releases of an operation were executed.
     pub(super) fn releases(&self, sequence: u64) -> usize {
         let state = self.state.lock();
-        state
-            .released
-            .iter()
-            .filter(|released| **released == sequence)
-            .count()
+        let released = state.released.iter();
+        released.filter(|released| **released == sequence).count()
     }
 
     /// Waits until an acquire was queued.

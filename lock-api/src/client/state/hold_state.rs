@@ -17,9 +17,7 @@ pub(crate) struct HoldState {
     pub(crate) operation: Operation,
     pub(crate) mode: Mode,
     pub(crate) lease: Duration,
-    /// Whether the renewal task renews it.
-    pub(crate) renewed: bool,
-    /// The end of a fixed lease, as it was when the hold was granted.
+    /// The end of a fixed lease, as it was when the hold was granted. The renewal task renews all other holds.
     pub(crate) fixed_until: Option<Moment>,
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
@@ -35,6 +33,11 @@ pub(crate) struct HoldState {
 }
 
 impl HoldState {
+    /// Whether the renewal task renews it.
+    pub(crate) const fn is_renewed(&self) -> bool {
+        self.fixed_until.is_none()
+    }
+
     /// When its guard becomes invalid, if the holder is valid until `deadline`.
     pub(super) fn until(&self, deadline: Moment) -> Moment {
         self.max_until.map_or(deadline, |max| max.min(deadline))

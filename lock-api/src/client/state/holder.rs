@@ -432,7 +432,7 @@ impl HolderCell {
         let renewed = state
             .holds
             .iter()
-            .filter(|hold| hold.renewed && hold.max_until.is_none_or(|until| now < until));
+            .filter(|hold| hold.is_renewed() && hold.max_until.is_none_or(|until| now < until));
         let longest = renewed.max_by_key(|hold| hold.lease)?;
         Some(Plan {
             operation: longest.operation,

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use crate::bounds::MAX_BATCH;
 use crate::client::state::answer::Answer;
-use crate::client::state::signal::{Signal, StartFlag};
+use crate::client::state::signal::{Signal, StartFlag, Watched};
 use crate::error::BackendError;
 use crate::id::{Key, Operation};
 use crate::reply::PollReply;
@@ -36,14 +36,10 @@ pub(crate) struct Due {
 }
 
 impl Due {
-    pub(crate) const NOW: Self = Self::exactly(Duration::ZERO);
-
-    pub(crate) const fn exactly(after: Duration) -> Self {
-        Self {
-            after,
-            early: Duration::ZERO,
-        }
-    }
+    pub(crate) const NOW: Self = Self {
+        after: Duration::ZERO,
+        early: Duration::ZERO,
+    };
 }
 
 #[derive(Debug, Default)]
@@ -73,15 +69,7 @@ struct Entry {
 pub(crate) struct PolledWaiter {
     pub(crate) key: Key,
     pub(crate) operation: Operation,
-    answers: Mutex<VecDeque<PollAnswer>>,
-    changed: Signal,
-}
-
-impl PolledWaiter {
-    pub(crate) fn push_answer(&self, answer: PollAnswer) {
-        self.answers.lock().push_back(answer);
-        self.changed.notify();
-    }
+    pub(crate) answers: Watched<VecDeque<PollAnswer>>,
 }
 
 impl Schedule {
@@ -159,8 +147,7 @@ impl PollHandle {
         let waiter = Arc::new(PolledWaiter {
             key: key.clone(),
             operation,
-            answers: Mutex::default(),
-            changed: Signal::default(),
+            answers: Watched::default(),
         });
         let entry = Entry {
             waiter: Arc::clone(&waiter),
@@ -196,10 +183,7 @@ impl PollHandle {
 
     /// Waits for the next answer. Cancel safe.
     pub(crate) async fn next_answer(&self) -> PollAnswer {
-        let PolledWaiter {
-            answers, changed, ..
-        } = &*self.waiter;
-        changed.wait_for(|| answers.lock().pop_front()).await
+        self.waiter.answers.wait_for(VecDeque::pop_front).await
     }
 }
 
@@ -229,8 +213,7 @@ mod tests {
             let waiter = Arc::new(PolledWaiter {
                 key: Key::new(key).expect("valid"),
                 operation: hold(sequence, 0).operation,
-                answers: Mutex::default(),
-                changed: Signal::default(),
+                answers: Watched::default(),
             });
             schedule
                 .waiters

@@ -79,11 +79,14 @@ impl PendingRelease {
     /// Removes the operation from the router and passes the result to the callers that wait for it.
     pub(crate) fn complete(&self, result: Result<ReleaseReply, BackendError>) {
         self.session.router.remove(self.operation.sequence);
-        self.result.set(result.map(|reply| Acknowledged {
+        let result = result.map(|reply| Acknowledged {
             reply,
             in_doubt: self.in_doubt,
             was_lost: self.was_lost,
-        }));
+        });
+        self.result.update(|first| {
+            first.get_or_insert(result);
+        });
     }
 }
 

@@ -34,7 +34,7 @@ pub(crate) enum Next {
     Stop,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Renewals {
     state: Mutex<Schedule>,
     pub(crate) changed: Signal,
@@ -103,11 +103,8 @@ impl Schedule {
 impl Renewals {
     pub(crate) fn new(phase: u64) -> Self {
         Self {
-            state: Mutex::default(),
-            changed: Signal::default(),
-            next_id: AtomicU64::new(1),
-            started: StartFlag::default(),
             phase,
+            ..Self::default()
         }
     }
 

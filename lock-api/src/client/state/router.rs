@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use crate::backend::Notification;
 use crate::client::state::answer::GrantReply;
 use crate::client::state::holder::HolderCell;
-use crate::client::state::signal::Signal;
+use crate::client::state::signal::Watched;
 use crate::reply::EndReason;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
@@ -31,14 +31,10 @@ pub(crate) struct PushedGrant {
     pub(crate) received: Moment,
 }
 
-#[derive(Debug, Default)]
-pub(crate) struct Inbox {
-    state: Mutex<Contents>,
-    changed: Signal,
-}
+pub(crate) type Inbox = Watched<Contents>;
 
 #[derive(Debug, Default)]
-struct Contents {
+pub(crate) struct Contents {
     grant: Option<PushedGrant>,
     poll_now: bool,
 }
@@ -52,21 +48,15 @@ pub(crate) enum InboxEvent {
 }
 
 impl Inbox {
-    fn update(&self, change: impl FnOnce(&mut Contents)) {
-        change(&mut self.state.lock());
-        self.changed.notify();
-    }
-
     /// Waits for the next event. Cancel safe.
     pub(crate) async fn next(&self) -> InboxEvent {
-        let taken = || {
-            let mut contents = self.state.lock();
+        let taken = |contents: &mut Contents| {
             if let Some(grant) = contents.grant.take() {
                 return Some(InboxEvent::Granted(grant));
             }
             std::mem::take(&mut contents.poll_now).then_some(InboxEvent::PollNow)
         };
-        self.changed.wait_for(taken).await
+        self.wait_for(taken).await
     }
 }
 

@@ -7,6 +7,8 @@
 //! Each [`Changed`] future has at most one waker in the slab. It replaces the waker when it is polled
 //! by another task, and removes it when it is dropped. Thousands of waiters may wait on one signal, so
 //! both take constant time.
+//!
+//! [`Watched`] is a value with such a signal.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -83,6 +85,32 @@ impl Signal {
             seen,
             registered: None,
         }
+    }
+}
+
+/// A value, and a signal when it changes.
+#[derive(Debug, Default)]
+pub(crate) struct Watched<T> {
+    value: Mutex<T>,
+    changed: Signal,
+}
+
+impl<T> Watched<T> {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut T)) {
+        change(&mut self.value.lock());
+        self.changed.notify();
+    }
+
+    /// Waits until `ready` returns something. It is asked at once, and after each change. Cancel safe.
+    pub(crate) async fn wait_for<U>(&self, mut ready: impl FnMut(&mut T) -> Option<U>) -> U {
+        let ready = || ready(&mut self.value.lock());
+        self.changed.wait_for(ready).await
+    }
+}
+
+impl<T: Clone> Watched<T> {
+    pub(crate) fn get(&self) -> T {
+        self.value.lock().clone()
     }
 }
 

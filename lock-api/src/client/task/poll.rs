@@ -9,25 +9,18 @@
 use futures_util::stream::FuturesUnordered;
 
 use crate::client::core::Core;
-use crate::client::state::polls::{PollHandle, PolledWaiter};
+use crate::client::state::polls::PolledWaiter;
 use crate::client::state::session::Session;
-use crate::id::{Key, Operation};
 use crate::request::Poll;
 use crate::runtime::BoxFuture;
 use crate::sync::Arc;
 
-/// Registers a waiter. The first call spawns the task of the session.
-pub(crate) fn register(
-    core: &Arc<Core>,
-    session: &Arc<Session>,
-    key: &Key,
-    operation: Operation,
-) -> PollHandle {
+/// Spawns the task of the session, the first time.
+pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     if session.polls.started.is_first() {
         core.runtime
             .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
     }
-    PollHandle::register(&session.polls, key, operation)
 }
 
 async fn run(core: Arc<Core>, session: Arc<Session>) {
@@ -62,6 +55,6 @@ async fn send(core: Arc<Core>, session: Arc<Session>, waiters: Vec<Arc<PolledWai
     let answers = core.exchange_in_background(requests.len(), call).await;
     for (waiter, answer) in waiters.iter().zip(answers) {
         core.events.poll(&waiter.key, &answer);
-        waiter.push_answer(answer);
+        waiter.answers.update(|answers| answers.push_back(answer));
     }
 }

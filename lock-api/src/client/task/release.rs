@@ -170,7 +170,8 @@ pub(crate) async fn await_release(
         return result;
     }
     let limit = core.settings.call_timeout * 2;
-    let result = core.runtime.timeout(limit, released.wait()).await;
+    let known = released.wait_for(|result| result.clone());
+    let result = core.runtime.timeout(limit, known).await;
     result.unwrap_or_else(|| {
         let reason = "the release is not acknowledged yet; the client retries it";
         Err(BackendError::outcome_unknown(reason))

@@ -27,7 +27,6 @@ pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
         },
         mode: Mode::Exclusive,
         lease: Duration::from_millis(lease_ms),
-        renewed: true,
         fixed_until: None,
         max_until: None,
         waiter_lease: Duration::from_secs(5),
@@ -52,13 +51,15 @@ pub(crate) fn holder(first: HoldState) -> HolderCell {
 }
 
 /// Lets a hold join the holder, soon after its first one.
-fn join(
+#[track_caller]
+fn assert_join(
+    joined: Joined,
     holder: &HolderCell,
     status: LeaseStatus,
     hold: &HoldState,
     holds: impl Into<Option<u32>>,
-) -> Joined {
-    holder.join(at(1), status, hold, holds.into())
+) {
+    assert_eq!(holder.join(at(1), status, hold, holds.into()), joined);
 }
 
 #[test]
@@ -93,8 +94,7 @@ fn promoted(deadline_ms: u64) -> LeaseStatus {
 fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
     let holder = holder(hold(1, 1_000));
     // A nested hold's lease ends before the one that the old server has promised.
-    let joined = join(&holder, promoted(900), &hold(2, 100), 2);
-    assert_eq!(joined, Joined::Yes);
+    assert_join(Joined::Yes, &holder, promoted(900), &hold(2, 100), 2);
     assert_eq!(holder.deadline(), at(1_000));
     holder.clock_stepped(ClockId::new(2));
     assert_eq!(holder.lost(), Some(Loss::ClockStepped));
@@ -115,12 +115,11 @@ fn late_reply_of_another_server_does_not_bring_its_clock_back() {
 fn longest_renewed_lease_is_renewed() {
     let holder = holder(hold(1, 1_000));
     let mut fixed = hold(2, 9_000);
-    fixed.renewed = false;
+    fixed.fixed_until = Some(at(9_000));
     let mut limited = hold(3, 5_000);
     limited.max_until = Some(at(500));
     for (nested, holds) in [(fixed, 2), (limited, 3)] {
-        let joined = join(&holder, status(7, 9_000), &nested, holds);
-        assert_eq!(joined, Joined::Yes);
+        assert_join(Joined::Yes, &holder, status(7, 9_000), &nested, holds);
     }
     for (ms, renewed) in [(499, 3), (500, 1)] {
         let plan = holder.plan(at(ms)).expect("a renewal");
@@ -134,8 +133,7 @@ fn longest_renewed_lease_is_renewed() {
 #[test]
 fn loss_of_a_released_hold_spares_the_others() {
     let holder = holder(hold(1, 1_000));
-    let joined = join(&holder, status(7, 1_000), &hold(2, 1_000), 2);
-    assert_eq!(joined, Joined::Yes);
+    assert_join(Joined::Yes, &holder, status(7, 1_000), &hold(2, 1_000), 2);
     assert!(holder.begin_release(at(1), 1).is_some());
     assert!(
         holder.begin_release(at(1), 1).is_none(),
@@ -153,10 +151,10 @@ fn hold_with_a_greater_token_loses_the_holder() {
     // Two holds that were granted together may each say that they are two.
     for holds in [Some(1), None, Some(2)] {
         let other = holder(hold(1, 1_000));
-        let joined = join(&other, status(7, 1_000), &hold(2, 1_000), holds);
-        assert_eq!(joined, Joined::Yes);
-        let joined = join(&other, status(8, 1_000), &hold(3, 1_000), holds);
-        assert_eq!(joined, Joined::Later);
+        let new = status(7, 1_000);
+        assert_join(Joined::Yes, &other, new, &hold(2, 1_000), holds);
+        let new = status(8, 1_000);
+        assert_join(Joined::Later, &other, new, &hold(3, 1_000), holds);
         assert_eq!(other.token(), FencingToken::new(7), "{holds:?}");
         let validity = other.validity(at(1), 1);
         assert_eq!(validity, Validity::Lost(Loss::Unknown), "{holds:?}");
@@ -167,8 +165,8 @@ fn hold_with_a_greater_token_loses_the_holder() {
 #[test]
 fn hold_with_a_lesser_token_is_gone() {
     let holder = holder(hold(1, 1_000));
-    let joined = join(&holder, status(6, 1_000), &hold(2, 1_000), 2);
-    assert_eq!(joined, Joined::Earlier);
+    let new = status(6, 1_000);
+    assert_join(Joined::Earlier, &holder, new, &hold(2, 1_000), 2);
     assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
 }
 
@@ -177,11 +175,10 @@ fn conversion_may_change_the_token_of_a_holder() {
     let holder = holder(hold(1, 1_000));
     holder.converts();
     for token in [8, 6] {
-        let joined = join(&holder, status(token, 1_000), &hold(token, 1_000), 2);
-        assert_eq!(joined, Joined::Yes);
+        let new = status(token, 1_000);
+        assert_join(Joined::Yes, &holder, new, &hold(token, 1_000), 2);
     }
-    let joined = join(&holder, status(9, 1_000), &hold(9, 1_000), 1);
-    assert_eq!(joined, Joined::Later);
+    assert_join(Joined::Later, &holder, status(9, 1_000), &hold(9, 1_000), 1);
     assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Unknown));
 }
 
@@ -194,11 +191,10 @@ fn token_of_readers_may_grow() {
     };
     let holder = holder(reader(1));
     for token in [8, 6] {
-        let joined = join(&holder, status(token, 1_000), &reader(token), 2);
-        assert_eq!(joined, Joined::Yes);
+        let new = status(token, 1_000);
+        assert_join(Joined::Yes, &holder, new, &reader(token), 2);
     }
-    let joined = join(&holder, status(9, 1_000), &reader(9), None);
-    assert_eq!(joined, Joined::Later);
+    assert_join(Joined::Later, &holder, status(9, 1_000), &reader(9), None);
 }
 
 #[test]
@@ -228,8 +224,7 @@ fn hold_that_a_later_release_does_not_count_is_lost() {
 fn join_wakes_nobody() {
     let holder = holder(hold(1, 1_000));
     let before = holder.changed.version();
-    let joined = join(&holder, status(7, 1_000), &hold(2, 1_000), 2);
-    assert_eq!(joined, Joined::Yes);
+    assert_join(Joined::Yes, &holder, status(7, 1_000), &hold(2, 1_000), 2);
     assert_eq!(holder.changed.version(), before);
     holder.wake();
     assert_ne!(holder.changed.version(), before);
@@ -240,8 +235,7 @@ fn join_wakes_nobody() {
 fn nothing_joins_a_holder_that_is_released() {
     let holder = holder(hold(1, 1_000));
     assert!(holder.begin_release(at(0), 1).is_some());
-    let joined = join(&holder, status(7, 500), &hold(2, 500), 2);
-    assert_eq!(joined, Joined::Later);
+    assert_join(Joined::Later, &holder, status(7, 500), &hold(2, 500), 2);
     assert!(holder.is_released());
 }
 
