@@ -157,10 +157,11 @@ impl Error {
         }
     }
 
-    pub(crate) fn outcome_unknown(reason: impl Into<String>) -> Self {
-        Self::OutcomeUnknown {
-            reason: reason.into(),
-            source: None,
+    /// Returns an error unless the backend has a capability.
+    pub(crate) const fn require(has: bool, what: &'static str) -> Result<(), Self> {
+        match has {
+            true => Ok(()),
+            false => Err(Self::Unsupported { what }),
         }
     }
 
@@ -383,19 +384,14 @@ mod tests {
     #[test]
     fn messages_say_what_happened() {
         let key = || Key::new("invoice:42").expect("valid");
-        let refused = |reason| Error::Refused {
+        let refuse = |asked, reason| Error::Refused {
             key: key(),
-            asked: LockSpec::mutex(),
+            asked,
             reason,
         };
+        let refused = |reason| refuse(LockSpec::mutex(), reason);
+        let mismatch = |asked, lives_with| refuse(asked, Refused::Mismatch { lives_with });
         let semaphore = |permits| LockSpec::semaphore(permits).expect("valid");
-        let other_capacity = Error::Refused {
-            key: key(),
-            asked: semaphore(5),
-            reason: Refused::Mismatch {
-                lives_with: semaphore(3),
-            },
-        };
         let other_settings = LockSpec::mutex()
             .with_policy(Policy::Barging)
             .and_then(|spec| spec.with_waiter_lease(Duration::from_secs(9)));
@@ -414,13 +410,9 @@ mod tests {
             BackendError::rejected("NOAUTH Authentication required").on(&key()),
             refused(Refused::Stale),
             refused(Refused::TooLate),
-            refused(Refused::Mismatch {
-                lives_with: LockSpec::rw_lock(),
-            }),
-            refused(Refused::Mismatch {
-                lives_with: other_settings.expect("valid"),
-            }),
-            other_capacity,
+            mismatch(LockSpec::mutex(), LockSpec::rw_lock()),
+            mismatch(LockSpec::mutex(), other_settings.expect("valid")),
+            mismatch(semaphore(5), semaphore(3)),
             refused(Refused::QueueFull),
             refused(Refused::HoldersFull),
             refused(Refused::HoldLimit),

@@ -18,9 +18,7 @@ use crate::sync::{Arc, Mutex, Weak};
 /// How long a caller waits for the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitLimit {
-    /// Not while the lock is held. The server has one call timeout to answer.
-    Try,
-    /// At most this long. Zero does not wait, like `Try`.
+    /// At most this long. Zero does not wait while the lock is held: the server has one call timeout to answer.
     Within(Duration),
     Forever,
 }
@@ -29,7 +27,6 @@ impl WaitLimit {
     /// Whether the caller may wait in the queue.
     pub(crate) const fn waits(self) -> bool {
         match self {
-            Self::Try => false,
             Self::Within(limit) => !limit.is_zero(),
             Self::Forever => true,
         }
@@ -39,7 +36,7 @@ impl WaitLimit {
     pub(crate) fn deadline(self, now: Moment, call_timeout: Duration) -> Option<Moment> {
         match self {
             Self::Within(limit) if !limit.is_zero() => Some(now.saturating_add(limit)),
-            Self::Try | Self::Within(_) => Some(now.saturating_add(call_timeout)),
+            Self::Within(_) => Some(now.saturating_add(call_timeout)),
             Self::Forever => None,
         }
     }

@@ -91,7 +91,13 @@ impl Deref for ClientHandle {
 impl Drop for ClientHandle {
     fn drop(&mut self) {
         self.0.orphaned.store(true, Ordering::Release);
-        self.0.wake_tasks();
+        let session = self.0.session.lock().clone();
+        if let Some(session) = session {
+            session.polls.changed.notify();
+        }
+        self.0.renewals.changed.notify();
+        self.0.releases.changed.notify();
+        self.0.closing.notify();
     }
 }
 
@@ -190,11 +196,8 @@ impl Core {
 
     /// Refuses what needs notes. Their order depends on tokens (rule 16).
     pub(crate) const fn ensure_notes(&self, what: &'static str) -> Result<(), Error> {
-        let capabilities = self.capabilities;
-        if capabilities.notes && capabilities.inspect && capabilities.fencing_tokens {
-            return Ok(());
-        }
-        Err(Error::Unsupported { what })
+        let has = self.capabilities;
+        Error::require(has.notes && has.inspect && has.fencing_tokens, what)
     }
 
     pub(crate) fn is_closed(&self) -> bool {
@@ -321,16 +324,6 @@ impl Core {
 
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
-    }
-
-    fn wake_tasks(&self) {
-        let session = self.session.lock().clone();
-        if let Some(session) = session {
-            session.polls.changed.notify();
-        }
-        self.renewals.changed.notify();
-        self.releases.changed.notify();
-        self.closing.notify();
     }
 }
 

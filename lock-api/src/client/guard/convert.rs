@@ -17,7 +17,6 @@
 use crate::client::error::Error;
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
-use crate::client::state::answer::LeaseStatus;
 use crate::client::state::backoff::Backoff;
 use crate::error::BackendError;
 use crate::id::FencingToken;
@@ -132,10 +131,7 @@ enum Conversion {
 /// Converts a hold. Retries until there is an answer or the hold is lost.
 async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
     let core = &hold.client;
-    if !core.capabilities.convert {
-        let what = "converting a hold";
-        return Err(Error::Unsupported { what });
-    }
+    Error::require(core.capabilities.convert, "converting a hold")?;
     hold.holder.converts();
     let mut expected = hold.token();
     let (mut backoff, mut in_doubt) = (Backoff::foreground(), false);
@@ -154,7 +150,10 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                     return Err(hold.lose(EndReason::Unknown));
                 }
                 ConvertReply::Converted { token, remaining } => {
-                    converted(hold, to, answer.status(token, remaining));
+                    core.extend(&hold.holder, answer.status(token, remaining));
+                    let from = hold.holder.set_mode(hold.operation.sequence, to);
+                    core.events
+                        .converted(&hold.holder.key, from, to, token, hold.class);
                     return hold.check().map(|_| Conversion::Done);
                 }
                 // An earlier try may arrive when the others have left, and would upgrade the hold of a reader.
@@ -190,13 +189,4 @@ fn is_behind(reply: &ConvertReply, known: FencingToken) -> bool {
         ConvertReply::NotSoleHolder | ConvertReply::Lost(_) => return false,
     };
     token < known
-}
-
-/// Applies a conversion that the server has done.
-fn converted(hold: &Hold, to: Mode, status: LeaseStatus) {
-    let core = &hold.client;
-    core.extend(&hold.holder, status);
-    let from = hold.holder.set_mode(hold.operation.sequence, to);
-    let (key, token) = (&hold.holder.key, status.token);
-    core.events.converted(key, from, to, token, hold.class);
 }

@@ -16,6 +16,7 @@ use crate::client::handle::rw_lock::RwLock;
 use crate::client::handle::semaphore::Semaphore;
 use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::settings::ClientSettings;
+use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
 use crate::request::{ForceMode, ForceRelease, Kind, Limits, Policy};
@@ -281,9 +282,7 @@ impl LockClient {
     /// # }
     /// ```
     pub fn list(&self, prefix: impl Into<String>) -> Result<Listing, Error> {
-        if !self.client.capabilities.list {
-            return Err(Error::Unsupported { what: "list" });
-        }
+        Error::require(self.client.capabilities.list, "list")?;
         Ok(Listing::new(&self.client, prefix.into()))
     }
 
@@ -375,7 +374,7 @@ impl LockClient {
         drained.ok_or_else(|| {
             let reason = "the server did not acknowledge all releases; \
                           the remaining locks expire with their leases";
-            Error::outcome_unknown(reason)
+            BackendError::outcome_unknown(reason).about_no_key()
         })
     }
 }
@@ -416,7 +415,7 @@ impl LockClientBuilder {
     /// # Examples
     /// `builder.lease(Duration::from_secs(10))`
     pub const fn lease(mut self, lease: Duration) -> Self {
-        self.settings.lease = lease;
+        self.settings.options.lease = lease;
         self
     }
 
@@ -429,7 +428,7 @@ impl LockClientBuilder {
     /// # Examples
     /// `builder.waiter_lease(Duration::from_secs(3))`
     pub const fn waiter_lease(mut self, lease: Duration) -> Self {
-        self.settings.waiter_lease = lease;
+        self.settings.options.waiter_lease = lease;
         self
     }
 
@@ -477,7 +476,7 @@ impl LockClientBuilder {
     /// # Examples
     /// `builder.limits(Limits { waiters: 100, ..Limits::default() })`
     pub const fn limits(mut self, limits: Limits) -> Self {
-        self.settings.limits = limits;
+        self.settings.options.limits = limits;
         self
     }
 
@@ -553,11 +552,8 @@ impl LockClientBuilder {
     /// ```
     pub fn build(self) -> Result<LockClient, Error> {
         self.settings.check()?;
-        if !self.missing_tokens_allowed && !self.backend.capabilities().fencing_tokens {
-            return Err(Error::Unsupported {
-                what: MISSING_TOKENS,
-            });
-        }
+        let has_tokens = self.backend.capabilities().fencing_tokens;
+        Error::require(has_tokens || self.missing_tokens_allowed, MISSING_TOKENS)?;
         let runtime = self.backend.runtime();
         Ok(LockClient {
             client: Core::new_handle(self.backend, runtime, self.settings),

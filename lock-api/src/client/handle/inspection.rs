@@ -257,7 +257,7 @@ impl fmt::Display for Inspection {
             if holder.holds > 1 {
                 write!(f, " {} times", holder.holds)?;
             }
-            let (token, left) = (holder.token, Millis(holder.remaining));
+            let (token, left) = (holder.token, millis(holder.remaining));
             write!(f, ", token {token}, {left} left")?;
             if holder.revoked {
                 f.write_str(", revoked")?;
@@ -267,7 +267,7 @@ impl fmt::Display for Inspection {
         for waiter in &reply.waiters {
             let (label, mode) = (waiter.label.as_str(), describe_mode(waiter.mode));
             write!(f, "\n  waiting: {label:?} {mode}")?;
-            write!(f, ", expires in {}", Millis(waiter.waiter_remaining))?;
+            write!(f, ", expires in {}", millis(waiter.waiter_remaining))?;
             if waiter.unreachable {
                 f.write_str(", unreachable")?;
             }
@@ -279,7 +279,7 @@ impl fmt::Display for Inspection {
                 f,
                 "\n  note of {bytes} bytes, token {token}, version {version}"
             )?;
-            write!(f, ", kept for {}", Millis(note.kept_for))?;
+            write!(f, ", kept for {}", millis(note.kept_for))?;
         }
         Ok(())
     }
@@ -301,10 +301,6 @@ fn describe_mode(mode: Mode) -> String {
     }
 }
 
-struct Millis(Duration);
-
-impl fmt::Display for Millis {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{} ms", self.0.as_millis())
-    }
+fn millis(time: Duration) -> String {
+    format!("{} ms", time.as_millis())
 }

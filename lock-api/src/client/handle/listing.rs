@@ -5,7 +5,7 @@ use std::fmt;
 use crate::client::core::ClientHandle;
 use crate::client::error::Error;
 use crate::id::Key;
-use crate::request::{Cursor, List};
+use crate::request::List;
 use crate::sync::Arc;
 
 /// The keys that begin with a text, page by page. Made by
@@ -27,22 +27,15 @@ use crate::sync::Arc;
 #[must_use = "a listing reads nothing until you call `next_page`"]
 pub struct Listing {
     client: Arc<ClientHandle>,
-    prefix: String,
-    next: Next,
-}
-
-enum Next {
-    First,
-    After(Cursor),
-    Nothing,
+    next: List,
+    ended: bool,
 }
 
 impl fmt::Debug for Listing {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ended = matches!(self.next, Next::Nothing);
         f.debug_struct("Listing")
-            .field("prefix", &self.prefix)
-            .field("ended", &ended)
+            .field("prefix", &self.next.prefix)
+            .field("ended", &self.ended)
             .finish_non_exhaustive()
     }
 }
@@ -51,8 +44,8 @@ impl Listing {
     pub(crate) fn new(client: &Arc<ClientHandle>, prefix: String) -> Self {
         Self {
             client: Arc::clone(client),
-            prefix,
-            next: Next::First,
+            next: List::new(prefix),
+            ended: false,
         }
     }
 
@@ -79,18 +72,14 @@ impl Listing {
     /// # }
     /// ```
     pub async fn next_page(&mut self) -> Result<Option<Vec<Key>>, Error> {
-        loop {
-            let cursor = match &self.next {
-                Next::First => None,
-                Next::After(cursor) => Some(cursor.clone()),
-                Next::Nothing => return Ok(None),
-            };
-            let request = List::new(&self.prefix).with_cursor(cursor);
-            let page = self.client.list(&request).await?;
-            self.next = page.next.map_or(Next::Nothing, Next::After);
+        while !self.ended {
+            let page = self.client.list(&self.next).await?;
+            self.ended = page.next.is_none();
+            self.next.cursor = page.next;
             if !page.keys.is_empty() {
                 return Ok(Some(page.keys));
             }
         }
+        Ok(None)
     }
 }

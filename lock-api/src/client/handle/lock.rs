@@ -1,5 +1,7 @@
 //! The lock that every handle wraps: key, kind, owner and options.
 
+use std::time::Duration;
+
 use crate::bounds;
 use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
@@ -32,14 +34,10 @@ impl Lock {
         permits: u32,
     ) -> Result<Self, Error> {
         client.ensure_open()?;
-        let capabilities = client.capabilities;
-        let unsupported = match kind {
-            Kind::RwLock if !capabilities.rw_locks => Some("reader/writer locks"),
-            Kind::Semaphore if !capabilities.semaphores => Some("semaphores"),
-            Kind::Mutex | Kind::RwLock | Kind::Semaphore => None,
-        };
-        if let Some(what) = unsupported {
-            return Err(Error::Unsupported { what });
+        match kind {
+            Kind::Mutex => {}
+            Kind::RwLock => Error::require(client.capabilities.rw_locks, "reader/writer locks")?,
+            Kind::Semaphore => Error::require(client.capabilities.semaphores, "semaphores")?,
         }
         let lock = Self {
             client: Arc::clone(client),
@@ -47,7 +45,7 @@ impl Lock {
             kind,
             permits,
             owner: Owner::Fresh,
-            options: LockOptions::from_settings(&client.settings),
+            options: client.settings.options.clone(),
         };
         lock.spec(&lock.options)?;
         Ok(lock)
@@ -55,11 +53,7 @@ impl Lock {
 
     /// Gives the handle and its clones one owner.
     pub(crate) fn reentrant(mut self) -> Result<Self, Error> {
-        if !self.client.capabilities.reentrancy {
-            return Err(Error::Unsupported {
-                what: "reentrant locks",
-            });
-        }
+        Error::require(self.client.capabilities.reentrancy, "reentrant locks")?;
         if matches!(self.owner, Owner::Fresh) {
             let id = OwnerId::from_u64(self.client.runtime.random_u64());
             self.owner = Owner::reentrant(id);
@@ -68,11 +62,7 @@ impl Lock {
     }
 
     /// Takes the lock. Checks the input before any I/O.
-    pub(crate) async fn acquire<K>(
-        &self,
-        mode: Mode,
-        limit: WaitLimit,
-    ) -> Result<Outcome<Guard<K>>, Error> {
+    async fn acquire<K>(&self, mode: Mode, limit: WaitLimit) -> Result<Outcome<Guard<K>>, Error> {
         let outcome = acquire(self.ask(mode, &self.options)?, limit).await?;
         Ok(outcome.map(Guard::new))
     }
@@ -100,7 +90,7 @@ impl Lock {
 
     /// Checks the options and returns the spec that an acquire sends.
     pub(crate) fn spec(&self, options: &LockOptions) -> Result<LockSpec, Error> {
-        let spec = options.spec(self.kind, self.permits, &self.client.settings);
+        let spec = self.client.settings.spec(self.kind, self.permits, options);
         spec.map_err(|error| error.on(&self.key))
     }
 
@@ -116,6 +106,15 @@ impl Lock {
             }),
             _ => Ok(asked.capacity().saturating_sub(reply.weight)),
         }
+    }
+
+    /// Takes the lock if it is free within `time`.
+    pub(crate) async fn acquire_within<K>(
+        &self,
+        mode: Mode,
+        time: Duration,
+    ) -> Result<Outcome<Guard<K>>, Error> {
+        self.acquire(mode, WaitLimit::Within(time)).await
     }
 
     pub(crate) async fn wait_for<K>(&self, mode: Mode) -> Result<Guard<K>, Error> {

@@ -83,7 +83,7 @@ impl MultiLock {
         Self {
             client: Arc::clone(client),
             wants: Vec::new(),
-            options: LockOptions::from_settings(&client.settings),
+            options: client.settings.options.clone(),
         }
     }
 
@@ -272,7 +272,7 @@ impl MultiLock {
     /// # }
     /// ```
     pub async fn try_lock(&self) -> Result<Outcome<MultiGuard>, Error> {
-        self.acquire(WaitLimit::Try).await
+        self.try_lock_for(Duration::ZERO).await
     }
 
     /// Locks all keys. Waits for at most `time` in total.
@@ -342,7 +342,15 @@ impl MultiLock {
         let asks: Result<Vec<_>, Error> = asks
             .map(|want| want.lock.ask(want.mode, &self.options))
             .collect();
-        MultiAcquire::new(&self.client, asks?, limit).run().await
+        let started_at = self.client.now();
+        let call = MultiAcquire {
+            client: &self.client,
+            asks: asks?,
+            limit,
+            started_at,
+            deadline: limit.deadline(started_at, self.client.settings.call_timeout),
+        };
+        call.run().await
     }
 }
 
@@ -362,19 +370,7 @@ enum Round {
     Lost(Key),
 }
 
-impl<'a> MultiAcquire<'a> {
-    fn new(client: &'a Arc<ClientHandle>, asks: Vec<Ask<'a>>, limit: WaitLimit) -> Self {
-        let started_at = client.now();
-        let deadline = limit.deadline(started_at, client.settings.call_timeout);
-        Self {
-            client,
-            asks,
-            limit,
-            started_at,
-            deadline,
-        }
-    }
-
+impl MultiAcquire<'_> {
     fn left(&self) -> Duration {
         let now = self.client.now();
         self.deadline

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::WaitLimit;
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::handle::lock::Lock;
@@ -144,7 +143,7 @@ impl Mutex {
     /// # }
     /// ```
     pub async fn try_lock(&self) -> Result<Outcome<MutexGuard>, Error> {
-        self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
+        self.try_lock_for(Duration::ZERO).await
     }
 
     /// Locks the mutex. Waits for at most `time`.
@@ -176,9 +175,7 @@ impl Mutex {
     /// ```
     #[doc(alias = "timeout")]
     pub async fn try_lock_for(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
-        self.lock
-            .acquire(Mode::Exclusive, WaitLimit::Within(time))
-            .await
+        self.lock.acquire_within(Mode::Exclusive, time).await
     }
 
     /// Locks the mutex, runs `body`, and releases the lock.

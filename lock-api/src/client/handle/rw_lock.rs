@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::WaitLimit;
 use crate::client::error::Error;
 use crate::client::guard::{ReadGuard, WriteGuard};
 use crate::client::handle::lock::Lock;
@@ -126,7 +125,7 @@ impl RwLock {
     /// # }
     /// ```
     pub async fn try_read(&self) -> Result<Outcome<ReadGuard>, Error> {
-        self.lock.acquire(Mode::Shared, WaitLimit::Try).await
+        self.try_read_for(Duration::ZERO).await
     }
 
     /// Takes the lock for reading. Waits for at most `time`.
@@ -154,9 +153,7 @@ impl RwLock {
     /// # }
     /// ```
     pub async fn try_read_for(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
-        self.lock
-            .acquire(Mode::Shared, WaitLimit::Within(time))
-            .await
+        self.lock.acquire_within(Mode::Shared, time).await
     }
 
     /// Takes the lock for writing. Waits without a time limit, also through outages of the lock
@@ -205,7 +202,7 @@ impl RwLock {
     /// # }
     /// ```
     pub async fn try_write(&self) -> Result<Outcome<WriteGuard>, Error> {
-        self.lock.acquire(Mode::Exclusive, WaitLimit::Try).await
+        self.try_write_for(Duration::ZERO).await
     }
 
     /// Takes the lock for writing. Waits for at most `time`.
@@ -233,9 +230,7 @@ impl RwLock {
     /// # }
     /// ```
     pub async fn try_write_for(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
-        self.lock
-            .acquire(Mode::Exclusive, WaitLimit::Within(time))
-            .await
+        self.lock.acquire_within(Mode::Exclusive, time).await
     }
 
     /// Takes the lock for reading, runs `body`, and releases the lock.

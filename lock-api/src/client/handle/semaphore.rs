@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::client::acquire::request::WaitLimit;
 use crate::client::error::Error;
 use crate::client::guard::PermitGuard;
 use crate::client::handle::lock::Lock;
@@ -164,9 +163,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub async fn try_acquire(&self) -> Result<Outcome<PermitGuard>, Error> {
-        self.lock
-            .acquire(Mode::Permits(self.permits), WaitLimit::Try)
-            .await
+        self.try_acquire_for(Duration::ZERO).await
     }
 
     /// Takes a permit, or as many as the handle [says](Self::permits). Waits for at most `time`.
@@ -196,9 +193,8 @@ impl Semaphore {
     /// ```
     #[doc(alias = "timeout")]
     pub async fn try_acquire_for(&self, time: Duration) -> Result<Outcome<PermitGuard>, Error> {
-        self.lock
-            .acquire(Mode::Permits(self.permits), WaitLimit::Within(time))
-            .await
+        let mode = Mode::Permits(self.permits);
+        self.lock.acquire_within(mode, time).await
     }
 
     /// Takes a permit, or as many as the handle [says](Self::permits), runs `body`, and releases them.

@@ -1,7 +1,7 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
 //! A handle starts from the settings of its client. The setters check nothing.
-//! `ClientSettings::check` runs when the client is built, and `LockOptions::spec` runs when a handle is made and
+//! `ClientSettings::check` runs when the client is built, and `ClientSettings::spec` runs when a handle is made and
 //! at the start of each acquisition, before any I/O.
 
 use std::time::Duration;
@@ -15,33 +15,62 @@ use crate::request::{Kind, Limits, LockSpec, Policy};
 /// Settings of a client, and the defaults of its handles.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
-    pub(crate) lease: Duration,
-    pub(crate) waiter_lease: Duration,
+    /// The options of a new handle.
+    pub(crate) options: LockOptions,
     pub(crate) policy: Policy,
     pub(crate) label: Label,
     pub(crate) call_timeout: Duration,
-    pub(crate) limits: Limits,
     pub(crate) on_loss: Option<Hook>,
 }
 
 impl ClientSettings {
     pub(crate) const fn new(label: Label) -> Self {
         Self {
-            lease: bounds::DEFAULT_LEASE,
-            waiter_lease: bounds::DEFAULT_WAITER_LEASE,
+            options: LockOptions {
+                lease: bounds::DEFAULT_LEASE,
+                waiter_lease: bounds::DEFAULT_WAITER_LEASE,
+                policy: None,
+                fixed_lease: false,
+                max_hold: None,
+                limits: Limits::DEFAULT,
+                class: "",
+            },
             policy: Policy::Fair,
             label,
             call_timeout: bounds::CALL_TIMEOUT,
-            limits: Limits::DEFAULT,
             on_loss: None,
         }
     }
 
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
-        check_lease(self.lease)?;
-        check_waiter_lease(self.waiter_lease)?;
-        InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
-        check_limits(self.limits)
+        self.options.check()?;
+        InvalidInput::check_time_limit("call timeout", self.call_timeout)
+    }
+
+    /// Checks the options of a handle and returns the spec that the acquire sends.
+    pub(crate) fn spec(
+        &self,
+        kind: Kind,
+        permits: u32,
+        options: &LockOptions,
+    ) -> Result<LockSpec, InvalidInput> {
+        options.check()?;
+        let spec = match kind {
+            Kind::Mutex => LockSpec::mutex(),
+            Kind::RwLock => LockSpec::rw_lock(),
+            Kind::Semaphore => LockSpec::semaphore(permits)?,
+        };
+        let is_preference = matches!(
+            self.policy,
+            Policy::ReaderPreference | Policy::WriterPreference
+        );
+        let policy = match options.policy {
+            Some(policy) => policy,
+            None if is_preference && kind != Kind::RwLock => Policy::Fair,
+            None => self.policy,
+        };
+        spec.with_policy(policy)?
+            .with_waiter_lease(options.waiter_lease)
     }
 }
 
@@ -60,65 +89,21 @@ pub(crate) struct LockOptions {
 }
 
 impl LockOptions {
-    pub(crate) const fn from_settings(settings: &ClientSettings) -> Self {
-        Self {
-            lease: settings.lease,
-            waiter_lease: settings.waiter_lease,
-            policy: None,
-            fixed_lease: false,
-            max_hold: None,
-            limits: settings.limits,
-            class: "",
+    fn check(&self) -> Result<(), InvalidInput> {
+        InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=bounds::MAX_LEASE)?;
+        let waiter_leases = bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE;
+        InvalidInput::check_waiter_lease(self.waiter_lease, waiter_leases)?;
+        let limits = self.limits;
+        if [limits.holds, limits.waiters, limits.holders].contains(&0) {
+            let problem = "a limit of 0 would refuse everything";
+            return Err(InvalidInput::setting("limits", problem));
         }
-    }
-
-    /// Checks the options and returns the spec that the acquire sends.
-    pub(crate) fn spec(
-        &self,
-        kind: Kind,
-        permits: u32,
-        settings: &ClientSettings,
-    ) -> Result<LockSpec, InvalidInput> {
-        check_lease(self.lease)?;
-        check_waiter_lease(self.waiter_lease)?;
-        check_limits(self.limits)?;
-        if self.max_hold.is_some_and(|max| max.is_zero()) {
+        if self.max_hold == Some(Duration::ZERO) {
             let problem = "it must be more than zero";
             return Err(InvalidInput::setting("max_hold", problem));
         }
-        let spec = match kind {
-            Kind::Mutex => LockSpec::mutex(),
-            Kind::RwLock => LockSpec::rw_lock(),
-            Kind::Semaphore => LockSpec::semaphore(permits)?,
-        };
-        let is_preference = matches!(
-            settings.policy,
-            Policy::ReaderPreference | Policy::WriterPreference
-        );
-        let policy = match self.policy {
-            Some(policy) => policy,
-            None if is_preference && kind != Kind::RwLock => Policy::Fair,
-            None => settings.policy,
-        };
-        spec.with_policy(policy)?
-            .with_waiter_lease(self.waiter_lease)
+        Ok(())
     }
-}
-
-fn check_limits(limits: Limits) -> Result<(), InvalidInput> {
-    if limits.holds == 0 || limits.waiters == 0 || limits.holders == 0 {
-        let problem = "a limit of 0 would refuse everything";
-        return Err(InvalidInput::setting("limits", problem));
-    }
-    Ok(())
-}
-
-fn check_lease(lease: Duration) -> Result<(), InvalidInput> {
-    InvalidInput::check_lease(lease, bounds::MIN_LEASE..=bounds::MAX_LEASE)
-}
-
-fn check_waiter_lease(lease: Duration) -> Result<(), InvalidInput> {
-    InvalidInput::check_waiter_lease(lease, bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE)
 }
 
 /// The setters that all handles share. They check nothing: see the top of this file.
