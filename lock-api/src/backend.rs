@@ -334,7 +334,8 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Never creates a waiter.
     /// - Never extends an offer.
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        unsupported(batch.len(), "poll")
+        let answer = |_| Err(BackendError::unsupported("poll"));
+        batch.iter().map(answer).collect()
     }
 
     /// Extends holders, and confirms offers.
@@ -412,12 +413,6 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     /// - Closing twice is fine.
     /// - Streams of [`listen`](Self::listen) end.
     async fn close(&self) -> Result<(), BackendError>;
-}
-
-fn unsupported<T>(len: usize, what: &'static str) -> Vec<Result<T, BackendError>> {
-    (0..len)
-        .map(|_| Err(BackendError::unsupported(what)))
-        .collect()
 }
 
 /// Writes [`LockBackend`] methods that forward to the same method of another backend.
@@ -546,36 +541,28 @@ macro_rules! forward_lock_backend {
             $($to)+
         );
     };
-    (@batch $name:ident($request:ident) -> $reply:ident, |$wrapper:ident| $inner:expr) => {
-        fn $name<'life0, 'life1, 'async_trait>(
-            &'life0 self,
-            batch: &'life1 [$crate::$request],
-        ) -> $crate::BoxFuture<
-            'async_trait,
-            ::std::vec::Vec<
+    (@batch $name:ident($request:ident) -> $reply:ident, $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @future $name(batch: &'life1 [[$crate::$request]]) -> [::std::vec::Vec<
                 ::std::result::Result<$crate::Stamped<$crate::$reply>, $crate::BackendError>,
-            >,
-        >
-        where
-            'life0: 'async_trait,
-            'life1: 'async_trait,
-            Self: 'async_trait,
-        {
-            let $wrapper = self;
-            ($inner).$name(batch)
-        }
+            >]
+            $($to)+
+        );
+    };
+    (@async $name:ident($($argument:tt)*) -> [$output:ty] $($to:tt)+) => {
+        $crate::forward_lock_backend!(
+            @future $name($($argument)*) -> [::std::result::Result<$output, $crate::BackendError>]
+            $($to)+
+        );
     };
     (
-        @async $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> [$output:ty]
+        @future $name:ident($($argument:ident: $(&$life:lifetime)? [$type:ty])?) -> [$output:ty]
         |$wrapper:ident| $inner:expr
     ) => {
         fn $name<'life0, $($($life,)?)? 'async_trait>(
             &'life0 self,
             $($argument: $(&$life)? $type,)?
-        ) -> $crate::BoxFuture<
-            'async_trait,
-            ::std::result::Result<$output, $crate::BackendError>,
-        >
+        ) -> $crate::BoxFuture<'async_trait, $output>
         where
             'life0: 'async_trait,
             $($($life: 'async_trait,)?)?

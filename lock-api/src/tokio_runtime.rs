@@ -56,7 +56,7 @@ impl TokioRuntime {
     ///
     /// A fork does not copy threads. A forked child starts a new renewal thread.
     pub fn renewal_thread() -> Option<tokio::runtime::Handle> {
-        static RENEWAL_THREAD: Mutex<RenewalThread> = Mutex::new(RenewalThread::NONE);
+        static RENEWAL_THREAD: Mutex<RenewalThread> = Mutex::new(RenewalThread(None));
         let mut renewal_thread = RENEWAL_THREAD
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
@@ -120,27 +120,17 @@ impl TokioRuntime {
     }
 }
 
-struct RenewalThread {
-    process: Option<u32>,
-    handle: Option<tokio::runtime::Handle>,
-}
+/// The process that has started the thread, and the thread's runtime.
+struct RenewalThread(Option<(u32, tokio::runtime::Handle)>);
 
 impl RenewalThread {
-    const NONE: Self = Self {
-        process: None,
-        handle: None,
-    };
-
     /// The runtime for `process`. Starts the thread if this process has none, also if that failed
     /// before: a process that has just started may be short of threads for a moment.
     fn of_process(&mut self, process: u32) -> Option<tokio::runtime::Handle> {
-        if self.process != Some(process) || self.handle.is_none() {
-            *self = Self {
-                process: Some(process),
-                handle: start_renewal_thread(),
-            };
+        if self.0.as_ref().is_none_or(|(of, _)| *of != process) {
+            self.0 = start_renewal_thread().map(|handle| (process, handle));
         }
-        self.handle.clone()
+        self.0.as_ref().map(|(_, handle)| handle.clone())
     }
 }
 
@@ -232,7 +222,7 @@ mod tests {
 
     #[test]
     fn forked_child_starts_a_new_renewal_thread() {
-        let mut renewal_thread = RenewalThread::NONE;
+        let mut renewal_thread = RenewalThread(None);
         let mut id = |process| renewal_thread.of_process(process).expect("a thread").id();
         let parent = id(1);
         assert_eq!(id(1), parent, "the parent starts one thread");

@@ -42,15 +42,6 @@ pub struct Observation {
     pub candidates: Vec<Label>,
 }
 
-impl Observation {
-    fn new(reply: &InspectReply) -> Self {
-        Self {
-            leader: leader_of(reply),
-            candidates: reply.waiters.iter().map(|it| it.label.clone()).collect(),
-        }
-    }
-}
-
 fn leader_of(reply: &InspectReply) -> Option<Leader> {
     let holder = reply.holders.first()?;
     // The note of an earlier term says nothing about this leader.
@@ -115,9 +106,11 @@ impl Election {
     /// ```
     pub async fn look(&self) -> Result<Observation, Error> {
         let lock = &self.mutex.lock;
-        Ok(Observation::new(
-            &lock.client.inspect(&lock.key).await?.reply,
-        ))
+        let reply = lock.client.inspect(&lock.key).await?.reply;
+        Ok(Observation {
+            leader: leader_of(&reply),
+            candidates: reply.waiters.into_iter().map(|it| it.label).collect(),
+        })
     }
 
     /// Returns a stream of leaders: the present one, and each other one when it changes. `None` stands for

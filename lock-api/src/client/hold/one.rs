@@ -351,13 +351,6 @@ impl Hold {
         }
     }
 
-    pub(crate) fn release_in_background(&self) {
-        let _busy = Busy::begin(&self.client);
-        if let Some(job) = self.begin_release() {
-            self.client.releases.push(job);
-        }
-    }
-
     /// Runs `body`, and drops it when the hold is lost.
     pub(crate) async fn protect<F: Future>(&self, body: F) -> Result<F::Output, Error> {
         self.check()?;
@@ -392,7 +385,10 @@ impl Drop for Hold {
         // comes before any lock is taken: a thread that exists only in the parent may hold it.
         let is_ours = || self.holder.session.process == self.client.runtime.process_id();
         if !self.release_begun.load(Ordering::Relaxed) && is_ours() {
-            self.release_in_background();
+            let _busy = Busy::begin(&self.client);
+            if let Some(job) = self.begin_release() {
+                self.client.releases.push(job);
+            }
         }
     }
 }

@@ -225,17 +225,14 @@ impl Occurrence {
 
     /// Checks the settings.
     fn check(&self) -> Result<(), Error> {
-        let checked = match self.wish.max_attempts {
-            0 => {
-                let problem = "there must be at least one";
-                Err(InvalidInput::setting("the attempts of a job", problem))
-            }
-            _ => {
-                let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
-                InvalidInput::check_time("the window or period of a job", self.wish.window, limits)
-            }
-        };
-        checked.map_err(|problem| problem.on(&self.once.mutex.lock.key))
+        let key = &self.once.mutex.lock.key;
+        if self.wish.max_attempts == 0 {
+            let problem = "there must be at least one";
+            return Err(InvalidInput::setting("the attempts of a job", problem).on(key));
+        }
+        let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
+        InvalidInput::check_time("the window or period of a job", self.wish.window, limits)
+            .map_err(|problem| problem.on(key))
     }
 }
 

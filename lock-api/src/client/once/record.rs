@@ -4,7 +4,6 @@ use crate::time::{FireTime, ServerTime};
 
 /// The first bytes of the note of a job: what it is, and the version of its format.
 const MAGIC: [u8; 2] = *b"J\x01";
-const LENGTH: usize = 2 + 4 * 8 + 4;
 
 /// The state of a job. All times are the server's.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,39 +22,29 @@ pub(super) struct Record {
 
 impl Record {
     pub(super) fn to_bytes(self) -> Vec<u8> {
-        let mut bytes = MAGIC.to_vec();
-        let done_at = self.done_at.unwrap_or_default().as_micros();
-        for number in [
+        let numbers = [
             self.done.unwrap_or_default().as_millis(),
-            done_at,
+            self.done_at.unwrap_or_default().as_micros(),
             self.tried.unwrap_or_default().as_millis(),
             self.tried_at.as_micros(),
-        ] {
-            bytes.extend(number.to_le_bytes());
-        }
-        bytes.extend(self.attempts.to_le_bytes());
-        bytes
+        ];
+        let (numbers, attempts) = (numbers.map(u64::to_le_bytes), self.attempts.to_le_bytes());
+        [&MAGIC[..], numbers.as_flattened(), &attempts].concat()
     }
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        if bytes.len() != LENGTH || bytes[..2] != MAGIC {
+        let (numbers, attempts) = bytes.strip_prefix(&MAGIC)?.split_last_chunk()?;
+        let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks() else {
             return None;
-        }
-        let number = |index: usize| {
-            let at = 2 + 8 * index;
-            u64::from_le_bytes(bytes[at..at + 8].try_into().expect("8 bytes"))
         };
-        let attempts = bytes[LENGTH - 4..].try_into().expect("4 bytes");
-        let fire =
-            |index| Some(FireTime::from_millis(number(index))).filter(|fire| fire.as_millis() > 0);
-        let done_at = Some(ServerTime::from_micros(number(1)));
+        let known = |bytes| Some(u64::from_le_bytes(bytes)).filter(|number| *number > 0);
         Some(Self {
-            done: fire(0),
-            done_at: done_at.filter(|at| at.as_micros() > 0),
-            tried: fire(2),
-            tried_at: ServerTime::from_micros(number(3)),
-            attempts: u32::from_le_bytes(attempts),
+            done: known(done).map(FireTime::from_millis),
+            done_at: known(done_at).map(ServerTime::from_micros),
+            tried: known(tried).map(FireTime::from_millis),
+            tried_at: ServerTime::from_micros(u64::from_le_bytes(tried_at)),
+            attempts: u32::from_le_bytes(*attempts),
         })
     }
 }
