@@ -129,10 +129,15 @@ mod config {
         /// # }
         /// ```
         pub fn client_config(&self, requires_tls: bool) -> Result<ClientConfig, InvalidInput> {
-            let roots = match &self.roots {
-                Some(pem) => given_roots(pem)?,
-                None => system_roots(),
-            };
+            let mut roots = RootCertStore::empty();
+            if let Some(pem) = &self.roots {
+                for certificate in certificates(ROOTS, pem)? {
+                    let added = roots.add(certificate);
+                    added.map_err(|error| InvalidInput::setting(ROOTS, error))?;
+                }
+            } else {
+                roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+            }
             if requires_tls && roots.is_empty() {
                 let problem = "this machine has none; set them with `root_certificates`";
                 return Err(InvalidInput::setting(ROOTS, problem));
@@ -156,22 +161,6 @@ mod config {
                 .with_client_auth_cert(chain, key)
                 .map_err(|error| InvalidInput::setting(what, error))
         }
-    }
-
-    fn given_roots(pem: &[u8]) -> Result<RootCertStore, InvalidInput> {
-        let mut roots = RootCertStore::empty();
-        for certificate in certificates(ROOTS, pem)? {
-            roots
-                .add(certificate)
-                .map_err(|error| InvalidInput::setting(ROOTS, error))?;
-        }
-        Ok(roots)
-    }
-
-    fn system_roots() -> RootCertStore {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        roots
     }
 
     fn certificates(

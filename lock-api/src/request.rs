@@ -193,17 +193,13 @@ pub struct Limits {
     pub holders: u32,
 }
 
-impl Limits {
-    pub(crate) const DEFAULT: Self = Self {
-        holds: bounds::DEFAULT_HOLD_LIMIT,
-        waiters: bounds::DEFAULT_WAITER_LIMIT,
-        holders: bounds::DEFAULT_HOLDER_LIMIT,
-    };
-}
-
 impl Default for Limits {
     fn default() -> Self {
-        Self::DEFAULT
+        Self {
+            holds: bounds::DEFAULT_HOLD_LIMIT,
+            waiters: bounds::DEFAULT_WAITER_LIMIT,
+            holders: bounds::DEFAULT_HOLDER_LIMIT,
+        }
     }
 }
 
@@ -399,6 +395,15 @@ impl Renew {
             operation,
             lease: check_lease(lease)?,
         })
+    }
+
+    /// A renewal with a lease that was checked before.
+    pub(crate) fn checked(key: &Key, operation: Operation, lease: Duration) -> Self {
+        Self {
+            key: key.clone(),
+            operation,
+            lease,
+        }
     }
 }
 

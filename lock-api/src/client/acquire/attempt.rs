@@ -175,11 +175,8 @@ impl<'a> Attempt<'a> {
         limit: Duration,
     ) -> Result<Option<Answer<GrantReply>>, BackendError> {
         let core = self.ask.client;
-        let request = [Renew {
-            key: self.ask.key.clone(),
-            operation: self.operation,
-            lease: self.ask.options.lease,
-        }];
+        let lease = self.ask.options.lease;
+        let request = [Renew::checked(self.ask.key, self.operation, lease)];
         let call = core.backend.renew(&request);
         let answer = core.exchange_one(limit, call).await;
         core.events.renewal(self.ask.key, &answer);
@@ -291,14 +288,8 @@ impl<'a> Attempt<'a> {
     ) -> Arc<HolderCell> {
         let core = self.ask.client;
         let create = || {
-            let session = Arc::clone(&self.session);
-            Arc::new(HolderCell::new(
-                self.ask.key.clone(),
-                &core.renewals,
-                session,
-                status,
-                state.clone(),
-            ))
+            let (key, session) = (self.ask.key.clone(), Arc::clone(&self.session));
+            HolderCell::new(key, &core.renewals, session, status, state.clone())
         };
         let Owner::Reentrant(shared) = self.ask.owner else {
             return create();

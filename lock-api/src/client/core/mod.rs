@@ -291,13 +291,6 @@ impl Core {
         self.releases.push(job);
     }
 
-    /// Reports the guards of a holder that are lost by now, each one once.
-    pub(crate) fn report_losses(&self, holder: &HolderCell, now: Moment) {
-        for (hold, loss) in holder.take_losses(now) {
-            self.events.lost(holder, &hold, loss, now);
-        }
-    }
-
     /// Reports that the release of a hold has begun, or that the hold was lost before.
     pub(crate) fn report_releasing(
         &self,

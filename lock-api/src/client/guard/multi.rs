@@ -5,9 +5,11 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
+use futures_util::future::try_join_all;
+
 use crate::client::error::{Error, Loss};
 use crate::client::hold::{
-    Hold, first_expiring, first_lost, leave_all, release_all, renew_all, run_until_lost,
+    Hold, first_expiring, first_lost, release_all, renew_all, run_until_lost,
 };
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
@@ -155,12 +157,7 @@ impl MultiGuard {
 
     /// Returns the shortest time left, or why there is none.
     fn check(&self) -> Result<Duration, Error> {
-        let mut shortest = Duration::MAX;
-        for hold in &self.holds {
-            let left = hold.check()?;
-            shortest = shortest.min(left);
-        }
-        Ok(shortest)
+        shortest(self.holds.iter().map(Hold::check))
     }
 
     /// Returns a future that completes when one of the keys is lost, with that key and the reason.
@@ -324,7 +321,9 @@ impl MultiGuard {
     /// # }
     /// ```
     pub async fn let_expire(self) -> Result<Duration, Error> {
-        leave_all(&self.holds).await
+        try_join_all(self.holds.iter().map(Hold::confirm)).await?;
+        self.check()?;
+        shortest(self.holds.iter().map(Hold::leave))
     }
 
     /// Runs `body` while the guard is valid. If a key is lost first, `body` is dropped at its
@@ -370,6 +369,11 @@ impl MultiGuard {
             _ => Ok(output),
         }
     }
+}
+
+/// The shortest of the times, or the first error. Asks for no more times after an error.
+fn shortest(mut times: impl Iterator<Item = Result<Duration, Error>>) -> Result<Duration, Error> {
+    times.try_fold(Duration::MAX, |shortest, time| Ok(shortest.min(time?)))
 }
 
 /// The error of [`MultiGuard::release`]: some keys were lost, or not released in time.

@@ -508,7 +508,7 @@ impl LockClientBuilder {
     /// # }
     /// ```
     pub fn on_loss(mut self, hook: impl Fn(&LossEvent) + Send + Sync + 'static) -> Self {
-        self.settings.on_loss = Some(Hook::new(hook));
+        self.settings.on_loss = Some(Hook(Arc::new(hook)));
         self
     }
 

@@ -341,11 +341,8 @@ impl Adopter<'_> {
         let core = self.client;
         let key = self.handoff.key.clone();
         let mut retries = begin_retries(core, &key);
-        let request = [Renew {
-            key: key.clone(),
-            operation: self.handoff.operation,
-            lease: self.handoff.lease,
-        }];
+        let (operation, lease) = (self.handoff.operation, self.handoff.lease);
+        let request = [Renew::checked(&key, operation, lease)];
         loop {
             let call = core.backend.renew(&request);
             let failed = match core.exchange_one(retries.limit(), call).await {
@@ -441,13 +438,8 @@ impl Adopter<'_> {
             release_result: Arc::default(),
         };
         core.floors.saw(&handoff.key, status.token);
-        let holder = Arc::new(HolderCell::new(
-            handoff.key.clone(),
-            &core.renewals,
-            self.session(),
-            status,
-            state.clone(),
-        ));
+        let (key, session) = (handoff.key.clone(), self.session());
+        let holder = HolderCell::new(key, &core.renewals, session, status, state.clone());
         core.events.adopted(&holder, handoff.mode);
         renew::start(core);
         let due = core.renewals.due_after(sent, state.lease);

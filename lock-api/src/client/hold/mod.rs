@@ -5,6 +5,4 @@ mod one;
 mod several;
 
 pub(crate) use one::{Hold, Origin, run_until_lost};
-pub(crate) use several::{
-    check_all, first_expiring, first_lost, leave_all, release_all, renew_all,
-};
+pub(crate) use several::{check_all, first_expiring, first_lost, release_all, renew_all};

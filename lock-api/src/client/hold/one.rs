@@ -212,23 +212,16 @@ impl Hold {
     }
 
     pub(super) fn renew_request(&self) -> Renew {
-        Renew {
-            key: self.holder.key.clone(),
-            operation: self.operation,
-            lease: self.lease,
-        }
+        Renew::checked(&self.holder.key, self.operation, self.lease)
     }
 
     /// A renewal that asks whether the server still has the hold. It doesn't extend a fixed lease.
     pub(super) fn check_request(&self) -> Renew {
-        let lease = match self.fixed_lease {
-            true => MIN_LEASE,
-            false => self.lease,
-        };
-        Renew {
-            lease,
-            ..self.renew_request()
+        let mut request = self.renew_request();
+        if self.fixed_lease {
+            request.lease = MIN_LEASE;
         }
+        request
     }
 
     /// Applies the answer to a renewal that the user asked for.

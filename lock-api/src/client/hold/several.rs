@@ -3,7 +3,7 @@
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::{join_all, try_join_all};
+use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
 use futures_util::{FutureExt, StreamExt};
 
@@ -84,20 +84,6 @@ pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<u32, Error>)
         .iter()
         .map(async |hold| (hold.holder.key.clone(), hold.wait_released().await));
     join_all(results).await
-}
-
-/// Ends all holds without releasing them. Returns how long the server keeps all of them at least.
-pub(crate) async fn leave_all(holds: &[Hold]) -> Result<Duration, Error> {
-    try_join_all(holds.iter().map(Hold::confirm)).await?;
-    for hold in holds {
-        hold.check()?;
-    }
-    let mut shortest = Duration::MAX;
-    for hold in holds {
-        let left = hold.leave()?;
-        shortest = shortest.min(left);
-    }
-    Ok(shortest)
 }
 
 pub(crate) fn first_lost(

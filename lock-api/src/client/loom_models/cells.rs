@@ -79,7 +79,7 @@ fn loom_pushed_grant_is_taken_once() {
 #[test]
 fn loom_release_begins_once() {
     explore(|| {
-        let holder = Arc::new(holder(hold(1, 1_000)));
+        let holder = holder(hold(1, 1_000));
         let other = Arc::clone(&holder);
         let shutdown = spawn(move || other.shut_down(at(1)).len());
         let dropped = usize::from(holder.begin_release(at(1), 1).is_some());
@@ -91,7 +91,7 @@ fn loom_release_begins_once() {
 #[test]
 fn loom_nothing_is_renewed_after_its_release_began() {
     explore(|| {
-        let holder = Arc::new(holder(hold(1, 1_000)));
+        let holder = holder(hold(1, 1_000));
         let begun = Arc::new(AtomicBool::new(false));
         let (renewed, seen) = (Arc::clone(&holder), Arc::clone(&begun));
         let renewal = spawn(move || {
@@ -113,7 +113,7 @@ fn loom_nothing_is_renewed_after_its_release_began() {
 #[test]
 fn loom_loss_during_a_renewal_is_final_and_wakes() {
     explore(|| {
-        let holder = Arc::new(holder(hold(1, 1_000)));
+        let holder = holder(hold(1, 1_000));
         let (renewed, losing) = (Arc::clone(&holder), Arc::clone(&holder));
         let renewal = spawn(move || renewed.extend(at(1), status(7, 2_000)));
         let loss = spawn(move || losing.lose(Loss::Forced));

@@ -121,8 +121,8 @@ impl HolderCell {
         session: Arc<Session>,
         status: LeaseStatus,
         hold: HoldState,
-    ) -> Self {
-        Self {
+    ) -> Arc<Self> {
+        Arc::new(Self {
             key,
             id: renewals.new_id(),
             session,
@@ -136,7 +136,7 @@ impl HolderCell {
                 shut_down: Vec::new(),
             }),
             changed: Signal::default(),
-        }
+        })
     }
 
     /// Adds a nested hold, if it belongs to the same holder at the server.
@@ -409,11 +409,6 @@ impl HolderCell {
 
     pub(crate) fn token(&self) -> FencingToken {
         self.state.lock().status.token
-    }
-
-    #[cfg(test)]
-    pub(crate) fn deadline(&self) -> Moment {
-        self.state.lock().status.deadline
     }
 
     /// The renewal that the holder needs. `None` if it is lost or released, or if no hold is

@@ -31,13 +31,9 @@ pub struct LossEvent {
 }
 
 #[derive(Clone)]
-pub(crate) struct Hook(Arc<dyn Fn(&LossEvent) + Send + Sync>);
+pub(crate) struct Hook(pub(crate) Arc<dyn Fn(&LossEvent) + Send + Sync>);
 
 impl Hook {
-    pub(crate) fn new(hook: impl Fn(&LossEvent) + Send + Sync + 'static) -> Self {
-        Self(Arc::new(hook))
-    }
-
     /// Calls the hook. Returns `false` if it panicked.
     pub(crate) fn call(&self, event: &LossEvent) -> bool {
         // A panic must not stop the task that renews all guards.

@@ -76,11 +76,6 @@ impl Schedule {
         is_sooner && self.armed.is_none_or(|armed| by < armed)
     }
 
-    /// Whether the task should have woken by now. Timers may not count a suspend of the machine.
-    fn has_overslept(&self, now: Moment) -> bool {
-        self.armed.is_some_and(|armed| armed <= now)
-    }
-
     fn remove(&mut self, id: u64) -> Option<Entry> {
         let removed = self.holders.remove(&id);
         if let Some(due) = removed.as_ref().and_then(|entry| entry.due) {
@@ -147,7 +142,9 @@ impl Renewals {
             entry.renew = asked.into_iter().chain(renew).min().or(entry.renew);
             let by = entry.renew.into_iter().chain(loss).min();
             let is_sooner = by.is_some_and(|by| state.check_by(holder.id, by));
-            is_sooner || state.has_overslept(now)
+            // The task should have woken by now. Timers may not count a suspend of the machine.
+            let has_overslept = state.armed.is_some_and(|armed| armed <= now);
+            is_sooner || has_overslept
         };
         if wake {
             self.changed.notify();
@@ -274,7 +271,7 @@ mod tests {
     /// A schedule, its only holder, and the number of a renewal that was sent at 100 ms.
     fn renewing() -> (Renewals, Arc<HolderCell>, u64) {
         let renewals = Renewals::new(0);
-        let holder = Arc::new(holder(hold(1, 1_000)));
+        let holder = holder(hold(1, 1_000));
         renewals.schedule(&holder, at(0), Some(at(100)));
         assert!(takes_renewal(&renewals, 100));
         let number = renewals.begin_try(&holder, at(150));

@@ -250,7 +250,7 @@ mod tests {
 
     /// A holder with this hold, which gets its notifications.
     fn held(router: &NotificationRouter, sequence: u64) -> Arc<HolderCell> {
-        let holder = Arc::new(holder(hold(sequence, 1_000)));
+        let holder = holder(hold(sequence, 1_000));
         router.set_held(sequence, &holder);
         holder
     }

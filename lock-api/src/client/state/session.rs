@@ -28,12 +28,8 @@ impl Session {
     pub(crate) fn draw(runtime: &dyn Runtime, process: u32) -> Self {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);
-        Self::new(
-            SessionId::from_bytes(bytes),
-            process,
-            1,
-            runtime.random_u64(),
-        )
+        let (id, owner_base) = (SessionId::from_bytes(bytes), runtime.random_u64());
+        Self::new(id, process, 1, owner_base)
     }
 
     /// The session of an adopted hold. It belongs to another client, so no operation is drawn from

@@ -24,7 +24,7 @@ pub(crate) struct ClientSettings {
 }
 
 impl ClientSettings {
-    pub(crate) const fn new(label: Label) -> Self {
+    pub(crate) fn new(label: Label) -> Self {
         Self {
             options: LockOptions {
                 lease: bounds::DEFAULT_LEASE,
@@ -32,7 +32,7 @@ impl ClientSettings {
                 policy: None,
                 fixed_lease: false,
                 max_hold: None,
-                limits: Limits::DEFAULT,
+                limits: Limits::default(),
                 class: "",
             },
             policy: Policy::Fair,
@@ -60,14 +60,12 @@ impl ClientSettings {
             Kind::RwLock => LockSpec::rw_lock(),
             Kind::Semaphore => LockSpec::semaphore(permits)?,
         };
-        let is_preference = matches!(
-            self.policy,
-            Policy::ReaderPreference | Policy::WriterPreference
-        );
-        let policy = match options.policy {
-            Some(policy) => policy,
-            None if is_preference && kind != Kind::RwLock => Policy::Fair,
-            None => self.policy,
+        let policy = match (options.policy, self.policy) {
+            (Some(policy), _) => policy,
+            (None, Policy::ReaderPreference | Policy::WriterPreference) if kind != Kind::RwLock => {
+                Policy::Fair
+            }
+            (None, policy) => policy,
         };
         spec.with_policy(policy)?
             .with_waiter_lease(options.waiter_lease)

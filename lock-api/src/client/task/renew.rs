@@ -68,7 +68,9 @@ pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
     let now = core.now();
     let mut members = Vec::new();
     for (holder, renew) in core.renewals.take_due(now) {
-        core.report_losses(&holder, now);
+        for (hold, loss) in holder.take_losses(now) {
+            core.events.lost(&holder, &hold, loss, now);
+        }
         core.renewals.schedule_next_check(&holder);
         if renew && let Some(plan) = holder.plan(now) {
             let retry = now.saturating_add(try_time(plan.lease) + pause(core, plan.lease));
@@ -98,11 +100,7 @@ fn pause(core: &Core, lease: Duration) -> Duration {
 pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     let requests: Vec<Renew> = batch
         .iter()
-        .map(|Member { holder, plan, .. }| Renew {
-            key: holder.key.clone(),
-            operation: plan.operation,
-            lease: plan.lease,
-        })
+        .map(|Member { holder, plan, .. }| Renew::checked(&holder.key, plan.operation, plan.lease))
         .collect();
     let call = async || core.backend.renew(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;

@@ -38,16 +38,11 @@ pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
     }
 }
 
-pub(crate) fn holder(first: HoldState) -> HolderCell {
+pub(crate) fn holder(first: HoldState) -> Arc<HolderCell> {
     let key = Key::new("k").expect("valid");
-    let session = Session::foreign(first.operation.session, 1);
-    HolderCell::new(
-        key,
-        &Arc::new(Renewals::new(0)),
-        Arc::new(session),
-        status(7, 1_000),
-        first,
-    )
+    let session = Arc::new(Session::foreign(first.operation.session, 1));
+    let renewals = Arc::new(Renewals::new(0));
+    HolderCell::new(key, &renewals, session, status(7, 1_000), first)
 }
 
 /// Lets a hold join the holder, soon after its first one.
@@ -78,7 +73,7 @@ fn older_reply_shortens_nothing() {
     assert!(holder.extend(at(10), status(9, 3_000)));
     assert!(holder.extend(at(20), status(8, 2_000)));
     assert_eq!(holder.token(), FencingToken::new(9));
-    assert_eq!(holder.deadline(), at(3_000));
+    assert_eq!(holder.validity(at(20), 1), Validity::ValidUntil(at(3_000)));
 }
 
 /// What another server promises, which was asked later.
@@ -95,7 +90,7 @@ fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
     let holder = holder(hold(1, 1_000));
     // A nested hold's lease ends before the one that the old server has promised.
     assert_join(Joined::Yes, &holder, promoted(900), &hold(2, 100), 2);
-    assert_eq!(holder.deadline(), at(1_000));
+    assert_eq!(holder.validity(at(1), 1), Validity::ValidUntil(at(1_000)));
     holder.clock_stepped(ClockId::new(2));
     assert_eq!(holder.lost(), Some(Loss::ClockStepped));
 }
