@@ -4,73 +4,71 @@ use async_trait::async_trait;
 use redis::{RedisError, cmd};
 
 use crate::lock::{Attempt, Freed, HandWritten};
-use crate::store::{COMPARE_AND_EXTEND, Seen, Store};
+use crate::store::{COMPARE_AND_EXTEND, Seen};
 
 /// `INCR key:count`, then `SETNX key id`. Each call has a new identifier.
 #[derive(Debug)]
-pub(crate) struct CounterKey(pub(crate) Store);
+pub(crate) struct CounterKey;
 
 #[async_trait]
 impl HandWritten for CounterKey {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
         let count = attempt.key_of("count");
-        let holds: u32 = self.0.ask(cmd("INCR").arg(count)).await?;
+        let holds: u32 = attempt.store.ask(cmd("INCR").arg(count)).await?;
         let mut setnx = cmd("SETNX");
         setnx.arg(&attempt.key).arg(&attempt.id);
-        let seen: Seen<u32> = self.0.see(&attempt.key, &setnx).await?;
+        let seen: Seen<u32> = attempt.see(&setnx).await?;
         Ok(seen.map(|set| (set == 1).then_some(holds)))
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        let found: Option<String> = self.0.ask(cmd("GET").arg(&attempt.key)).await?;
-        if found.as_ref() != Some(&attempt.id) {
+        let Attempt { store, key, id, .. } = attempt;
+        let found: Option<String> = store.ask(cmd("GET").arg(key)).await?;
+        if found.as_ref() != Some(id) {
             return Ok(Freed::NotMine);
         }
         let count = attempt.key_of("count");
-        let left: i64 = self.0.ask(cmd("DECR").arg(&count)).await?;
+        let left: i64 = store.ask(cmd("DECR").arg(&count)).await?;
         if let Ok(left @ 1..) = u32::try_from(left) {
             return Ok(Freed::StillHeld(left));
         }
-        let () = self.0.ask(cmd("DEL").arg(&attempt.key).arg(&count)).await?;
+        let () = store.ask(cmd("DEL").arg(key).arg(&count)).await?;
         Ok(Freed::Yes)
     }
 }
 
 /// `SETNX key owner`, then `HSET key counter 1` on the same key.
 #[derive(Debug)]
-pub(crate) struct HashUnderTheString(pub(crate) Store);
+pub(crate) struct HashUnderTheString;
 
 #[async_trait]
 impl HandWritten for HashUnderTheString {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        let mut setnx = cmd("SETNX");
-        setnx.arg(&attempt.key).arg(&attempt.owner);
-        let seen: Seen<u32> = self.0.see(&attempt.key, &setnx).await?;
+        let Attempt {
+            store, key, owner, ..
+        } = attempt;
+        let seen: Seen<u32> = attempt.see(cmd("SETNX").arg(key).arg(owner)).await?;
         if seen.value == 1 {
             let mut hset = cmd("HSET");
-            let () = self
-                .0
-                .ask(hset.arg(&attempt.key).arg("counter").arg(1))
-                .await?;
+            let () = store.ask(hset.arg(key).arg("counter").arg(1)).await?;
             return Ok(seen.map(Some));
         }
-        let found: Option<String> = self.0.ask(cmd("GET").arg(&attempt.key)).await?;
-        if found.as_ref() != Some(&attempt.owner) {
+        let found: Option<String> = store.ask(cmd("GET").arg(key)).await?;
+        if found.as_ref() != Some(owner) {
             return Ok(seen.map(|_| None));
         }
         let mut count = cmd("HINCRBY");
-        count.arg(&attempt.key).arg("counter").arg(1);
-        Ok(self.0.see::<u32>(&attempt.key, &count).await?.map(Some))
+        count.arg(key).arg("counter").arg(1);
+        Ok(attempt.see::<u32>(&count).await?.map(Some))
     }
 
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
+    async fn release(&self, Attempt { store, key, .. }: &Attempt) -> Result<Freed, RedisError> {
         let mut count = cmd("HINCRBY");
-        count.arg(&attempt.key).arg("counter").arg(-1);
-        let left: i64 = self.0.ask(&count).await?;
+        let left: i64 = store.ask(count.arg(key).arg("counter").arg(-1)).await?;
         if let Ok(left @ 1..) = u32::try_from(left) {
             return Ok(Freed::StillHeld(left));
         }
-        let () = self.0.ask(cmd("DEL").arg(&attempt.key)).await?;
+        let () = store.ask(cmd("DEL").arg(key)).await?;
         Ok(Freed::Yes)
     }
 }
@@ -111,82 +109,64 @@ const COUNT_DOWN: &str = "
     redis.call('DEL', KEYS[1], KEYS[2])
     return 1";
 
-async fn run(store: &Store, script: &str, attempt: &Attempt) -> Result<Seen<i64>, RedisError> {
+/// `GET`, a comparison and `INCRBY` in a script.
+#[derive(Debug)]
+pub(crate) struct CountInLua {
+    acquire: &'static str,
+    /// Whether the caller sees only whether the release answered 1.
+    release_as_bool: bool,
+}
+
+impl CountInLua {
+    /// The lease is set by `SET NX`.
+    pub(crate) const SET_NX: Self = Self {
+        acquire: COUNT_AND_SET_NX,
+        release_as_bool: false,
+    };
+
+    /// A release that answers 1, 0 or −1, of which the caller sees only whether it is 1.
+    pub(crate) const RELEASE_AS_BOOL: Self = Self {
+        acquire: COUNT_AND_EXTEND,
+        release_as_bool: true,
+    };
+}
+
+async fn run(script: &str, attempt: &Attempt) -> Result<Seen<i64>, RedisError> {
     let mut eval = cmd("EVAL");
     eval.arg(script).arg(2);
     eval.arg(&attempt.key).arg(attempt.key_of("count"));
     eval.arg(&attempt.owner).arg(attempt.lease_ms());
-    store.see(&attempt.key, &eval).await
+    attempt.see(&eval).await
 }
-
-fn holds(seen: Seen<i64>) -> Seen<Option<u32>> {
-    seen.map(|holds| u32::try_from(holds).ok().filter(|it| *it > 0))
-}
-
-/// How many holds the owner has, if the key is the owner's.
-async fn find(store: &Store, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-    let mut mget = cmd("MGET");
-    mget.arg(&attempt.key).arg(attempt.key_of("count"));
-    let seen: Seen<(Option<String>, Option<u32>)> = store.see(&attempt.key, &mget).await?;
-    let mine = seen.value.0.as_ref() == Some(&attempt.owner);
-    Ok(mine.then(|| seen.map(|(_, count)| count.unwrap_or_default())))
-}
-
-/// `GET`, `INCRBY` and `SET NX` in a script.
-#[derive(Debug)]
-pub(crate) struct CountInLua(pub(crate) Store);
 
 #[async_trait]
 impl HandWritten for CountInLua {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        run(&self.0, COUNT_AND_SET_NX, attempt).await.map(holds)
+        let seen = run(self.acquire, attempt).await?;
+        Ok(seen.map(|holds| u32::try_from(holds).ok().filter(|it| *it > 0)))
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        Ok(match run(&self.0, COUNT_DOWN, attempt).await?.value {
+        Ok(match run(COUNT_DOWN, attempt).await?.value {
             1 => Freed::Yes,
-            0 => Freed::StillHeld(find(&self.0, attempt).await?.map_or(0, |it| it.value)),
+            0 if !self.release_as_bool => {
+                Freed::StillHeld(self.find(attempt).await?.map_or(0, |it| it.value))
+            }
             _ => Freed::NotMine,
         })
     }
 
+    /// How many holds the owner has, if the key is the owner's.
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        let mut mget = cmd("MGET");
+        mget.arg(&attempt.key).arg(attempt.key_of("count"));
+        let seen: Seen<(Option<String>, Option<u32>)> = attempt.see(&mget).await?;
+        let mine = seen.value.0.as_ref() == Some(&attempt.owner);
+        Ok(mine.then(|| seen.map(|(_, count)| count.unwrap_or_default())))
     }
 
     async fn renew(&self, attempt: &Attempt) -> Result<Option<Seen<bool>>, RedisError> {
-        Ok(Some(
-            run(&self.0, COMPARE_AND_EXTEND, attempt)
-                .await?
-                .map(|it| it == 1),
-        ))
-    }
-}
-
-/// A release that answers 1, 0 or −1, of which the caller sees only whether it is 1.
-#[derive(Debug)]
-pub(crate) struct ReleaseAsBool(pub(crate) Store);
-
-#[async_trait]
-impl HandWritten for ReleaseAsBool {
-    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        run(&self.0, COUNT_AND_EXTEND, attempt).await.map(holds)
-    }
-
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        let freed = run(&self.0, COUNT_DOWN, attempt).await?.value == 1;
-        Ok(Freed::if_true(freed))
-    }
-
-    async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
-    }
-
-    async fn renew(&self, attempt: &Attempt) -> Result<Option<Seen<bool>>, RedisError> {
-        Ok(Some(
-            run(&self.0, COMPARE_AND_EXTEND, attempt)
-                .await?
-                .map(|it| it == 1),
-        ))
+        let seen = run(COMPARE_AND_EXTEND, attempt).await?;
+        Ok(Some(seen.map(|it| it == 1)))
     }
 }

@@ -1,6 +1,6 @@
 //! The list of specimens: what each one is, and which cases must reject it.
 
-use crate::counting::{CountInLua, CounterKey, HashUnderTheString, ReleaseAsBool};
+use crate::counting::{CountInLua, CounterKey, HashUnderTheString};
 use crate::mutexes::{
     AutoRelease, Basic, CompareAndDelete, CompareThenDelete, CompareThenExtend, GetSet, GetThenSet,
     NilInLua, RenewingTask, SetnxThenExpire,
@@ -50,7 +50,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "exclusion::one_of_many_at_once_wins",
             "exclusion::release_frees_the_key",
         ],
-        make: |store| Box::new(Basic(store)),
+        make: || Box::new(Basic),
         extras: MUTEX,
     },
     Specimen {
@@ -69,7 +69,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "expiry::unattended_lease_frees_the_key",
             "stalls::crash_in_an_acquire_costs_one_lease",
         ],
-        make: |store| Box::new(AutoRelease(store)),
+        make: || Box::new(AutoRelease),
         extras: MUTEX,
     },
     Specimen {
@@ -89,7 +89,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "ownership::second_release_spares_the_next_holder",
             "stalls::stalled_release_spares_the_next_holder",
         ],
-        make: |store| Box::new(SetnxThenExpire(store)),
+        make: || Box::new(SetnxThenExpire),
         extras: MUTEX,
     },
     Specimen {
@@ -108,7 +108,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "stalls::crash_in_an_acquire_costs_one_lease",
             "stalls::stalled_release_spares_the_next_holder",
         ],
-        make: |store| Box::new(GetThenSet(store)),
+        make: || Box::new(GetThenSet),
         extras: MUTEX,
     },
     Specimen {
@@ -133,7 +133,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "exclusion::keys_are_independent",
             "ownership::release_of_a_free_key",
         ],
-        make: |store| Box::new(GetSet(store)),
+        make: || Box::new(GetSet),
         extras: Extras {
             clocks: Clocks::EachAhead,
             ..MUTEX
@@ -155,7 +155,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "ownership::second_release_spares_the_next_holder",
             "stalls::crash_in_an_acquire_costs_one_lease",
         ],
-        make: |store| Box::new(CompareThenDelete(store)),
+        make: || Box::new(CompareThenDelete),
         extras: MUTEX,
     },
     Specimen {
@@ -174,7 +174,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "stalls::stalled_release_spares_the_next_holder",
             "stalls::stalled_renewal_spares_the_next_holder",
         ],
-        make: |store| Box::new(CompareAndDelete(store)),
+        make: || Box::new(CompareAndDelete),
         extras: Extras {
             queue: true,
             ..MUTEX
@@ -208,7 +208,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "exclusion::one_of_many_at_once_wins",
             "ownership::release_of_a_free_key",
         ],
-        make: |store| Box::new(CounterKey(store)),
+        make: || Box::new(CounterKey),
         extras: REENTRANT,
     },
     Specimen {
@@ -229,7 +229,7 @@ pub const SPECIMENS: &[Specimen] = &[
             },
         ],
         passes: &["exclusion::capabilities_are_as_declared"],
-        make: |store| Box::new(HashUnderTheString(store)),
+        make: || Box::new(HashUnderTheString),
         extras: REENTRANT,
     },
     Specimen {
@@ -256,7 +256,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "reentrancy::never_across_sessions",
             "stalls::stalled_release_spares_the_next_holder",
         ],
-        make: |store| Box::new(CountInLua(store)),
+        make: || Box::new(CountInLua::SET_NX),
         extras: REENTRANT,
     },
     Specimen {
@@ -273,7 +273,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "ownership::late_release_after_another_holder",
             "reentrancy::never_across_sessions",
         ],
-        make: |store| Box::new(ReleaseAsBool(store)),
+        make: || Box::new(CountInLua::RELEASE_AS_BOOL),
         extras: REENTRANT,
     },
     Specimen {
@@ -291,7 +291,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "ownership::late_release_after_another_holder",
             "stalls::stalled_release_spares_the_next_holder",
         ],
-        make: |store| Box::new(CompareThenExtend(store)),
+        make: || Box::new(CompareThenExtend),
         extras: MUTEX,
     },
     Specimen {
@@ -308,7 +308,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "exclusion::release_frees_the_key",
             "ownership::another_session_cannot_release",
         ],
-        make: |store| Box::new(RenewingTask::new(store)),
+        make: || Box::new(RenewingTask::default()),
         extras: MUTEX,
     },
     Specimen {
@@ -321,7 +321,7 @@ pub const SPECIMENS: &[Specimen] = &[
             did: "nobody ever gets the lock: in Lua a missing key is `false`, not `nil`",
         }],
         passes: &["exclusion::capabilities_are_as_declared"],
-        make: |store| Box::new(NilInLua(store)),
+        make: || Box::new(NilInLua),
         extras: MUTEX,
     },
     Specimen {
@@ -329,7 +329,7 @@ pub const SPECIMENS: &[Specimen] = &[
         how: "`SET key id NX PX lease`; compare and delete in a script; renewal in a script; watermarks",
         faults: &[],
         passes: &[],
-        make: |store| Box::new(CompareAndDelete(store)),
+        make: || Box::new(CompareAndDelete),
         extras: MUTEX,
     },
     Specimen {
@@ -349,7 +349,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "stalls::stalled_release_spares_the_next_holder",
             "stalls::stalled_renewal_spares_the_next_holder",
         ],
-        make: |store| Box::new(CompareAndDelete(store)),
+        make: || Box::new(CompareAndDelete),
         extras: Extras {
             watermarks: false,
             ..MUTEX
@@ -379,7 +379,7 @@ pub const SPECIMENS: &[Specimen] = &[
             },
         ],
         passes: RW_PASSES,
-        make: |store| Box::new(SortedSet(store)),
+        make: || Box::new(SortedSet),
         extras: Extras {
             queue: true,
             ..RW_LOCK
@@ -398,7 +398,7 @@ pub const SPECIMENS: &[Specimen] = &[
             "readers_writers::writer_keeps_readers_out",
             "readers_writers::writers_exclude_each_other",
         ],
-        make: |store| Box::new(SortedSet(store)),
+        make: || Box::new(SortedSet),
         extras: Extras {
             queue: true,
             clocks: Clocks::EachBehind,
@@ -415,7 +415,7 @@ pub const SPECIMENS: &[Specimen] = &[
             did: "a writer never gets in: in Lua 0 is true",
         }],
         passes: &["exclusion::capabilities_are_as_declared"],
-        make: |store| Box::new(ReadersInHash::as_published(store)),
+        make: || Box::new(ReadersInHash::AS_PUBLISHED),
         extras: RW_LOCK,
     },
     Specimen {
@@ -436,7 +436,7 @@ pub const SPECIMENS: &[Specimen] = &[
             },
         ],
         passes: RW_PASSES,
-        make: |store| Box::new(ReadersInHash::with_comparison(store)),
+        make: || Box::new(ReadersInHash::WITH_COMPARISON),
         extras: RW_LOCK,
     },
 ];

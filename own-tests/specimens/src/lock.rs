@@ -7,13 +7,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::{StreamExt as _, stream};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Contended, EndReason,
     FencingToken, HolderStatus, Key, LockBackend, Mode, Operation, Poll, PollReply, Queued,
     Refused, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp,
     Stamped, TokioRuntime, bounds,
 };
-use redis::RedisError;
+use redis::{Cmd, FromRedisValue, RedisError};
 
 use crate::store::{Seen, Store, failed};
 
@@ -23,6 +24,7 @@ const TRY_AGAIN_AFTER: Duration = Duration::from_millis(100);
 /// One attempt to hold a key, as a tutorial sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
+    pub(crate) store: Store,
     pub(crate) key: String,
     /// The identifier that a tutorial draws for each acquire.
     pub(crate) id: String,
@@ -33,6 +35,14 @@ pub(crate) struct Attempt {
 }
 
 impl Attempt {
+    /// Sends a command, and reads the clock and the key's time to live in the same step.
+    pub(crate) async fn see<T: FromRedisValue>(
+        &self,
+        command: &Cmd,
+    ) -> Result<Seen<T>, RedisError> {
+        self.store.see(&self.key, command).await
+    }
+
     /// The lease as `PX` takes it, rounded up.
     pub(crate) fn lease_ms(&self) -> u64 {
         u64::try_from(self.lease.as_micros().div_ceil(1_000)).unwrap_or(u64::MAX)
@@ -61,15 +71,20 @@ impl Freed {
     }
 }
 
-/// A lock as a tutorial writes it. Where the tutorial has a lease in seconds, the specimen counts in
+/// A lock as a tutorial writes it, as far as it differs from `SET key id NX PX lease` with a script that compares and
+/// deletes. Where the tutorial has a lease in seconds, the specimen counts in
 /// milliseconds, because the cases do.
 #[async_trait]
 pub(crate) trait HandWritten: fmt::Debug + Send + Sync + 'static {
     /// Tries once. Returns how many holds the caller has, or `None` if somebody else has the key.
-    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError>;
+    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
+        attempt.set_nx_px().await
+    }
 
     /// Releases what the attempt holds.
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError>;
+    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
+        attempt.compare_and_delete().await
+    }
 
     /// Whether the attempt holds the key. A lock without an owner cannot tell.
     async fn find(&self, _attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
@@ -153,6 +168,7 @@ impl HandWrittenBackend {
             .map(|b| format!("{b:02x}"))
             .collect();
         Attempt {
+            store: self.store.clone(),
             key: format!("{}{}", self.prefix, key.as_str()),
             id: format!("{session}-{}", operation.sequence),
             owner: format!("{session}/{}", operation.owner.as_u64()),
@@ -310,34 +326,22 @@ impl LockBackend for HandWrittenBackend {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.acquire_one(request).await);
-        }
-        replies
+        let replies = stream::iter(batch).then(|request| self.acquire_one(request));
+        replies.collect().await
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.poll_one(request).await);
-        }
-        replies
+        let replies = stream::iter(batch).then(|request| self.poll_one(request));
+        replies.collect().await
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.renew_one(request).await);
-        }
-        replies
+        let replies = stream::iter(batch).then(|request| self.renew_one(request));
+        replies.collect().await
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        let mut replies = Vec::new();
-        for request in batch {
-            replies.push(self.release_one(request).await);
-        }
-        replies
+        let replies = stream::iter(batch).then(|request| self.release_one(request));
+        replies.collect().await
     }
 }

@@ -7,62 +7,90 @@ use async_trait::async_trait;
 use redis::{RedisError, cmd, pipe};
 
 use crate::lock::{Attempt, Freed, HandWritten};
-use crate::store::{COMPARE_AND_EXTEND, Seen, Store};
+use crate::store::{COMPARE_AND_EXTEND, Seen};
 
-/// `SET key id NX PX lease`.
-async fn set_nx_px(store: &Store, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-    let mut set = cmd("SET");
-    set.arg(&attempt.key).arg(&attempt.id);
-    set.arg("NX").arg("PX").arg(attempt.lease_ms());
-    let seen: Seen<Option<String>> = store.see(&attempt.key, &set).await?;
-    Ok(seen.map(|ok| ok.map(|_| 1)))
-}
+/// What most of these locks consist of.
+impl Attempt {
+    /// `SET key id NX PX lease`.
+    pub(crate) async fn set_nx_px(&self) -> Result<Seen<Option<u32>>, RedisError> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg(&self.id);
+        set.arg("NX").arg("PX").arg(self.lease_ms());
+        let seen: Seen<Option<String>> = self.see(&set).await?;
+        Ok(seen.map(|ok| ok.map(|_| 1)))
+    }
 
-/// Whether the key has the attempt's identifier.
-async fn find(store: &Store, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-    let seen: Seen<Option<String>> = store
-        .see(&attempt.key, cmd("GET").arg(&attempt.key))
-        .await?;
-    let mine = seen.value.as_ref() == Some(&attempt.id);
-    Ok(mine.then(|| seen.map(|_| 1)))
-}
+    async fn get(&self) -> Result<Seen<Option<String>>, RedisError> {
+        self.see(cmd("GET").arg(&self.key)).await
+    }
 
-async fn is_mine(store: &Store, attempt: &Attempt) -> Result<bool, RedisError> {
-    let found: Option<String> = store.ask(cmd("GET").arg(&attempt.key)).await?;
-    Ok(found.as_ref() == Some(&attempt.id))
-}
+    /// Whether the key has the attempt's identifier.
+    async fn find(&self) -> Result<Option<Seen<u32>>, RedisError> {
+        let seen = self.get().await?;
+        let mine = seen.value.as_ref() == Some(&self.id);
+        Ok(mine.then(|| seen.map(|_| 1)))
+    }
 
-async fn delete(store: &Store, attempt: &Attempt) -> Result<Freed, RedisError> {
-    let deleted: u32 = store.ask(cmd("DEL").arg(&attempt.key)).await?;
-    Ok(Freed::if_true(deleted == 1))
-}
+    /// `PEXPIRE key lease`.
+    async fn expire(&self) -> Result<Seen<bool>, RedisError> {
+        let mut expire = cmd("PEXPIRE");
+        expire.arg(&self.key).arg(self.lease_ms());
+        let seen: Seen<u32> = self.see(&expire).await?;
+        Ok(seen.map(|it| it == 1))
+    }
 
-async fn compare_and_delete(store: &Store, attempt: &Attempt) -> Result<Freed, RedisError> {
-    let deleted = store.compare_and_delete(&attempt.key, &attempt.id).await?;
-    Ok(Freed::if_true(deleted))
+    /// `GET`, a comparison, and `PEXPIRE`.
+    async fn compare_then_extend(&self) -> Result<Seen<bool>, RedisError> {
+        let found = self.get().await?;
+        if found.value.as_ref() != Some(&self.id) {
+            return Ok(found.map(|_| false));
+        }
+        self.expire().await
+    }
+
+    /// Runs a script on the key, the identifier and the lease. Returns whether it answers 1.
+    async fn run(&self, script: &str) -> Result<Seen<bool>, RedisError> {
+        let mut eval = cmd("EVAL");
+        eval.arg(script).arg(1).arg(&self.key);
+        eval.arg(&self.id).arg(self.lease_ms());
+        let seen: Seen<u32> = self.see(&eval).await?;
+        Ok(seen.map(|it| it == 1))
+    }
+
+    /// `DEL key`.
+    async fn delete(&self) -> Result<Freed, RedisError> {
+        let deleted: u32 = self.store.ask(cmd("DEL").arg(&self.key)).await?;
+        Ok(Freed::if_true(deleted == 1))
+    }
+
+    /// Compares the identifier and deletes the key, in a script.
+    pub(crate) async fn compare_and_delete(&self) -> Result<Freed, RedisError> {
+        let deleted = self.store.compare_and_delete(&self.key, &self.id).await?;
+        Ok(Freed::if_true(deleted))
+    }
 }
 
 /// `SET key "" NX`, and `DEL key`.
 #[derive(Debug)]
-pub(crate) struct Basic(pub(crate) Store);
+pub(crate) struct Basic;
 
 #[async_trait]
 impl HandWritten for Basic {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
         let mut set = cmd("SET");
         set.arg(&attempt.key).arg("").arg("NX");
-        let seen: Seen<Option<String>> = self.0.see(&attempt.key, &set).await?;
+        let seen: Seen<Option<String>> = attempt.see(&set).await?;
         Ok(seen.map(|ok| ok.map(|_| 1)))
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        delete(&self.0, attempt).await
+        attempt.delete().await
     }
 }
 
 /// `SET key "" NX PX lease`, and `DEL key`.
 #[derive(Debug)]
-pub(crate) struct AutoRelease(pub(crate) Store);
+pub(crate) struct AutoRelease;
 
 #[async_trait]
 impl HandWritten for AutoRelease {
@@ -71,223 +99,167 @@ impl HandWritten for AutoRelease {
             id: String::new(),
             ..attempt.clone()
         };
-        set_nx_px(&self.0, &nobody).await
+        nobody.set_nx_px().await
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        delete(&self.0, attempt).await
+        attempt.delete().await
     }
 }
 
 /// `SETNX key id`, then `PEXPIRE key lease`. It releases in a transaction that watches the key.
 #[derive(Debug)]
-pub(crate) struct SetnxThenExpire(pub(crate) Store);
+pub(crate) struct SetnxThenExpire;
 
 #[async_trait]
 impl HandWritten for SetnxThenExpire {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
         let mut setnx = cmd("SETNX");
-        let seen: Seen<u32> = self
-            .0
-            .see(&attempt.key, setnx.arg(&attempt.key).arg(&attempt.id))
-            .await?;
+        setnx.arg(&attempt.key).arg(&attempt.id);
+        let seen: Seen<u32> = attempt.see(&setnx).await?;
         if seen.value == 0 {
             return Ok(seen.map(|_| None));
         }
-        let mut expire = cmd("PEXPIRE");
-        expire.arg(&attempt.key).arg(attempt.lease_ms());
-        let seen: Seen<u32> = self.0.see(&attempt.key, &expire).await?;
-        Ok(seen.map(|_| Some(1)))
+        Ok(attempt.expire().await?.map(|_| Some(1)))
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
         let mut transaction = pipe();
         transaction.atomic().cmd("DEL").arg(&attempt.key);
-        let done = self.0.if_unchanged(&attempt.key, &attempt.id, &transaction);
-        Ok(Freed::if_true(done.await?))
+        let Attempt { store, key, id, .. } = attempt;
+        let done = store.if_unchanged(key, id, &transaction).await?;
+        Ok(Freed::if_true(done))
     }
 
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        attempt.find().await
     }
 }
 
 /// `SET key id NX PX lease`. It releases with `GET`, a comparison, and `DEL`.
 #[derive(Debug)]
-pub(crate) struct CompareThenDelete(pub(crate) Store);
+pub(crate) struct CompareThenDelete;
 
 #[async_trait]
 impl HandWritten for CompareThenDelete {
-    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        set_nx_px(&self.0, attempt).await
-    }
-
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        if is_mine(&self.0, attempt).await? {
-            return delete(&self.0, attempt).await;
+        let found: Option<String> = attempt.store.ask(cmd("GET").arg(&attempt.key)).await?;
+        if found.as_ref() == Some(&attempt.id) {
+            return attempt.delete().await;
         }
         Ok(Freed::NotMine)
     }
 
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        attempt.find().await
     }
 }
 
 /// `SET key id NX PX lease`. It compares and deletes, or extends, in a script. A
 /// blocked caller tries again.
 #[derive(Debug)]
-pub(crate) struct CompareAndDelete(pub(crate) Store);
+pub(crate) struct CompareAndDelete;
 
 #[async_trait]
 impl HandWritten for CompareAndDelete {
-    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        set_nx_px(&self.0, attempt).await
-    }
-
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        compare_and_delete(&self.0, attempt).await
-    }
-
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        attempt.find().await
     }
 
     async fn renew(&self, attempt: &Attempt) -> Result<Option<Seen<bool>>, RedisError> {
-        let mut eval = cmd("EVAL");
-        eval.arg(COMPARE_AND_EXTEND).arg(1).arg(&attempt.key);
-        eval.arg(&attempt.id).arg(attempt.lease_ms());
-        let seen: Seen<u32> = self.0.see(&attempt.key, &eval).await?;
-        Ok(Some(seen.map(|it| it == 1)))
+        attempt.run(COMPARE_AND_EXTEND).await.map(Some)
     }
 }
 
 /// `GET key`, then `SET key id PX lease` if it has no value.
 #[derive(Debug)]
-pub(crate) struct GetThenSet(pub(crate) Store);
+pub(crate) struct GetThenSet;
 
 #[async_trait]
 impl HandWritten for GetThenSet {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        let found: Seen<Option<String>> = self
-            .0
-            .see(&attempt.key, cmd("GET").arg(&attempt.key))
-            .await?;
+        let found = attempt.get().await?;
         if found.value.is_some() {
             return Ok(found.map(|_| None));
         }
         let mut set = cmd("SET");
         set.arg(&attempt.key).arg(&attempt.id);
         set.arg("PX").arg(attempt.lease_ms());
-        let seen: Seen<()> = self.0.see(&attempt.key, &set).await?;
+        let seen: Seen<()> = attempt.see(&set).await?;
         Ok(seen.map(|()| Some(1)))
     }
 
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        compare_and_delete(&self.0, attempt).await
-    }
-
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        attempt.find().await
     }
 }
 
 /// `SETNX key end`, where `end` is a time on the client's clock. Past that time, `GETSET` takes over.
 #[derive(Debug)]
-pub(crate) struct GetSet(pub(crate) Store);
+pub(crate) struct GetSet;
 
 impl GetSet {
-    async fn take_over(&self, attempt: &Attempt, end: u64) -> Result<bool, RedisError> {
-        let now = self.0.own_clock_ms();
+    async fn take_over(Attempt { store, key, .. }: &Attempt, end: u64) -> Result<bool, RedisError> {
+        let now = store.own_clock_ms();
         let over = |found: Option<u64>| found.is_none_or(|end| end < now);
-        if !over(self.0.ask(cmd("GET").arg(&attempt.key)).await?) {
+        if !over(store.ask(cmd("GET").arg(key)).await?) {
             return Ok(false);
         }
         // Another client may have taken over since, and its value is overwritten.
-        let mut getset = cmd("GETSET");
-        Ok(over(self.0.ask(getset.arg(&attempt.key).arg(end)).await?))
+        Ok(over(store.ask(cmd("GETSET").arg(key).arg(end)).await?))
     }
 }
 
 #[async_trait]
 impl HandWritten for GetSet {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        let end = self.0.own_clock_ms() + attempt.lease_ms();
+        let end = attempt.store.own_clock_ms() + attempt.lease_ms();
         let mut setnx = cmd("SETNX");
         setnx.arg(&attempt.key).arg(end);
-        let seen: Seen<u32> = self.0.see(&attempt.key, &setnx).await?;
-        let taken = seen.value == 1 || self.take_over(attempt, end).await?;
+        let seen: Seen<u32> = attempt.see(&setnx).await?;
+        let taken = seen.value == 1 || Self::take_over(attempt, end).await?;
         Ok(seen.map(|_| taken.then_some(1)))
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        let end: Option<u64> = self.0.ask(cmd("GET").arg(&attempt.key)).await?;
-        if end.is_some_and(|end| end > self.0.own_clock_ms()) {
-            return delete(&self.0, attempt).await;
+        let end: Option<u64> = attempt.store.ask(cmd("GET").arg(&attempt.key)).await?;
+        if end.is_some_and(|end| end > attempt.store.own_clock_ms()) {
+            return attempt.delete().await;
         }
         Ok(Freed::NotMine)
     }
 }
 
-/// `GET`, a comparison, and `PEXPIRE`.
-async fn compare_then_extend(store: &Store, attempt: &Attempt) -> Result<Seen<bool>, RedisError> {
-    let found: Seen<Option<String>> = store
-        .see(&attempt.key, cmd("GET").arg(&attempt.key))
-        .await?;
-    if found.value.as_ref() != Some(&attempt.id) {
-        return Ok(found.map(|_| false));
-    }
-    let mut expire = cmd("PEXPIRE");
-    expire.arg(&attempt.key).arg(attempt.lease_ms());
-    let seen: Seen<u32> = store.see(&attempt.key, &expire).await?;
-    Ok(seen.map(|it| it == 1))
-}
-
 /// A renewal in two commands.
 #[derive(Debug)]
-pub(crate) struct CompareThenExtend(pub(crate) Store);
+pub(crate) struct CompareThenExtend;
 
 #[async_trait]
 impl HandWritten for CompareThenExtend {
-    async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        set_nx_px(&self.0, attempt).await
-    }
-
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        compare_and_delete(&self.0, attempt).await
-    }
-
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.0, attempt).await
+        attempt.find().await
     }
 
     async fn renew(&self, attempt: &Attempt) -> Result<Option<Seen<bool>>, RedisError> {
-        compare_then_extend(&self.0, attempt).await.map(Some)
+        attempt.compare_then_extend().await.map(Some)
     }
 }
 
 /// The same renewal, by a task that runs until the release.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct RenewingTask {
-    store: Store,
     /// The number of acquires and releases so far. A task ends when it changes.
     turn: Arc<AtomicU64>,
 }
 
 impl RenewingTask {
-    pub(crate) fn new(store: Store) -> Self {
-        let turn = Arc::default();
-        Self { store, turn }
-    }
-
-    fn begin(&self, attempt: &Attempt) {
+    fn begin(&self, attempt: Attempt) {
         let (turn, mine) = (Arc::clone(&self.turn), self.next_turn());
-        let (store, attempt) = (self.store.clone(), attempt.clone());
         tokio::spawn(async move {
             while turn.load(Ordering::Relaxed) == mine {
                 tokio::time::sleep(attempt.lease / 3).await;
                 // The tutorial's thread tells nobody when it fails.
-                let _ = compare_then_extend(&store, &attempt).await;
+                let _ = attempt.compare_then_extend().await;
             }
         });
     }
@@ -300,20 +272,20 @@ impl RenewingTask {
 #[async_trait]
 impl HandWritten for RenewingTask {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        let seen = set_nx_px(&self.store, attempt).await?;
+        let seen = attempt.set_nx_px().await?;
         if seen.value.is_some() {
-            self.begin(attempt);
+            self.begin(attempt.clone());
         }
         Ok(seen)
     }
 
     async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
         self.next_turn();
-        compare_and_delete(&self.store, attempt).await
+        attempt.compare_and_delete().await
     }
 
     async fn find(&self, attempt: &Attempt) -> Result<Option<Seen<u32>>, RedisError> {
-        find(&self.store, attempt).await
+        attempt.find().await
     }
 }
 
@@ -327,19 +299,12 @@ const GET_IS_NIL: &str = "
 
 /// `GET`, `SETNX` and `PEXPIRE` in a script.
 #[derive(Debug)]
-pub(crate) struct NilInLua(pub(crate) Store);
+pub(crate) struct NilInLua;
 
 #[async_trait]
 impl HandWritten for NilInLua {
     async fn acquire(&self, attempt: &Attempt) -> Result<Seen<Option<u32>>, RedisError> {
-        let mut eval = cmd("EVAL");
-        eval.arg(GET_IS_NIL).arg(1).arg(&attempt.key);
-        eval.arg(&attempt.id).arg(attempt.lease_ms());
-        let seen: Seen<u32> = self.0.see(&attempt.key, &eval).await?;
-        Ok(seen.map(|it| (it == 1).then_some(1)))
-    }
-
-    async fn release(&self, attempt: &Attempt) -> Result<Freed, RedisError> {
-        compare_and_delete(&self.0, attempt).await
+        let seen = attempt.run(GET_IS_NIL).await?;
+        Ok(seen.map(|set| set.then_some(1)))
     }
 }

@@ -26,7 +26,7 @@ pub struct Specimen {
     /// Cases that it passes all the same. They show that it is rejected for its fault, and not
     /// because it does not work at all.
     pub passes: &'static [&'static str],
-    pub(crate) make: fn(Store) -> Box<dyn HandWritten>,
+    pub(crate) make: fn() -> Box<dyn HandWritten>,
     pub(crate) extras: Extras,
 }
 
@@ -121,7 +121,7 @@ impl Clients {
             .ahead(self.connected.fetch_add(1, Ordering::Relaxed));
         let store = Store::connect(&self.url, ahead).await.map_err(failed)?;
         Ok(Arc::new(HandWrittenBackend {
-            lock: (self.specimen.make)(store.clone()),
+            lock: (self.specimen.make)(),
             store,
             capabilities: self.specimen.capabilities(),
             prefix: self.prefix.clone(),
