@@ -20,6 +20,9 @@ pub use recording::{Phase, RecordingBackend, Ticket};
 /// these tests don't examine.
 const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// An error that ends a program of this package.
+pub type Failure = Box<dyn std::error::Error + Send + Sync>;
+
 /// The client library of a backend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Library {
@@ -43,10 +46,7 @@ impl Library {
     ///
     /// # Errors
     /// Returns the backend's error if it can't connect.
-    pub async fn connect(
-        self,
-        url: &str,
-    ) -> Result<Arc<dyn LockBackend>, Box<dyn std::error::Error + Send + Sync>> {
+    pub async fn connect(self, url: &str) -> Result<Arc<dyn LockBackend>, Failure> {
         let options = Options::new()
             .call_timeout(CALL_TIMEOUT)
             .connect_timeout(CALL_TIMEOUT);
@@ -61,7 +61,7 @@ impl Library {
         self,
         url: &str,
         options: Options,
-    ) -> Result<Arc<dyn LockBackend>, Box<dyn std::error::Error + Send + Sync>> {
+    ) -> Result<Arc<dyn LockBackend>, Failure> {
         Ok(match self {
             Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
             Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),

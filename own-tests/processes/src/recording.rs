@@ -98,17 +98,19 @@ impl RecordingBackend {
         std::mem::take(&mut lock(&self.notes).phase)
     }
 
-    async fn hold_back(&self) {
-        hold_back(&*self.inner.runtime(), self.hold_back).await;
+    /// Passes an answer on, perhaps later.
+    async fn late<T>(&self, answer: T) -> T {
+        late(&*self.inner.runtime(), self.hold_back, answer).await
     }
 }
 
-async fn hold_back(runtime: &dyn Runtime, longest: Duration) {
+async fn late<T>(runtime: &dyn Runtime, longest: Duration, answer: T) -> T {
     let micros = u64::try_from(longest.as_micros()).unwrap_or(u64::MAX);
     if micros > 0 {
         let time = Duration::from_micros(runtime.random_u64() % micros);
         runtime.sleep(time).await;
     }
+    answer
 }
 
 fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
@@ -147,10 +149,7 @@ impl LockBackend for RecordingBackend {
                 lock(&notes).grant(sequence, token);
             }
             let runtime = Arc::clone(&runtime);
-            async move {
-                hold_back(&*runtime, longest).await;
-                notification
-            }
+            async move { late(&*runtime, longest, notification).await }
         })))
     }
 
@@ -174,14 +173,11 @@ impl LockBackend for RecordingBackend {
                     AcquireReply::Contended(_) | AcquireReply::Refused(_) => continue,
                 }
                 let at = reply.stamp.at;
-                notes
-                    .tickets
-                    .entry(sequence)
-                    .or_insert(Ticket { at, position });
+                let ticket = notes.tickets.entry(sequence);
+                ticket.or_insert(Ticket { at, position });
             }
         }
-        self.hold_back().await;
-        replies
+        self.late(replies).await
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
@@ -198,7 +194,6 @@ impl LockBackend for RecordingBackend {
                 }
             }
         }
-        self.hold_back().await;
-        replies
+        self.late(replies).await
     }
 }

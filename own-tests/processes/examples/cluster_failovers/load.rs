@@ -59,11 +59,8 @@ impl Seen {
             holds.sort_by_key(|hold| hold.from);
             let mut last: Option<Hold> = None;
             for hold in holds {
-                match last {
-                    Some(last) if hold.from < last.until => {
-                        found.push(describe(key, last, hold));
-                    }
-                    _ => {}
+                if let Some(last) = last.filter(|last| hold.from < last.until) {
+                    found.push(describe(key, last, hold));
                 }
                 last = last.filter(|last| last.until >= hold.until).or(Some(hold));
             }

@@ -24,13 +24,11 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use leasehold_api::LockClient;
-use leasehold_processes::Library;
+use leasehold_processes::{Failure, Library};
 use leasehold_redis_rs::Options;
 use leasehold_test_servers::RedisCluster;
 
 use load::{HandOver, Load};
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const CLIENTS: usize = 4;
 const TASKS: usize = 10;
@@ -103,10 +101,8 @@ async fn main() -> Result<(), Failure> {
             run.grants, run.overlaps, run.tokens_twice, run.errors, run.before,
         );
         for After { slow_for, median } in &run.after {
-            print!(
-                ", slow for {slow_for:.1?} then {:.1?}",
-                median.unwrap_or_default()
-            );
+            let median = median.unwrap_or_default();
+            print!(", slow for {slow_for:.1?} then {median:.1?}");
         }
         println!();
         runs.push(run);
@@ -174,8 +170,7 @@ async fn measure(arguments: &Arguments) -> Result<Run, Failure> {
         let median = median_from(&load, Instant::now()).await;
         let hand_overs = load.seen().hand_overs(failed_over, Instant::now());
         let slow = hand_overs.iter().filter(|it| it.took > run.limit());
-        let slow_for = slow.map(|it| it.at - failed_over).max();
-        let slow_for = slow_for.unwrap_or_default();
+        let slow_for = slow.map(|it| it.at - failed_over).max().unwrap_or_default();
         run.after.push(After { slow_for, median });
     }
     let seen = load.seen();

@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_processes::Library;
+use leasehold_processes::{Failure, Library};
 use leasehold_test_servers::RedisCluster;
 
-use crate::{AFTER, BEFORE, Failure, LEASE, connect, first_write};
+use crate::{AFTER, BEFORE, LEASE, connect, first_write};
 
 /// What a run has shown.
 pub(crate) struct Run {

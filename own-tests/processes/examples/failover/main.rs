@@ -15,13 +15,11 @@ mod cluster;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use leasehold_api::{FencingToken, LockClient, MutexGuard};
-use leasehold_processes::Library;
+use leasehold_api::{LockClient, MutexGuard};
+use leasehold_processes::{Failure, Library};
 use leasehold_redis_rs::Options;
 use leasehold_test_servers::SentinelServers;
 use tokio::task::JoinSet;
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 const LEASE: Duration = Duration::from_secs(4);
@@ -186,18 +184,17 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
     let grants = std::mem::take(&mut *grants.lock().expect("no panic"));
     // Over a new connection, so only the new primary is asked.
     let asker = connect(library, &servers.url()).await?;
-    let (mut lost, mut granted) = (0, None);
+    let (mut lost, mut known) = (0, Vec::new());
     for Grant { at, guard } in &grants {
         if is_known(&asker, guard).await? {
-            if *at > raw {
-                granted = granted.min(Some(*at)).or(Some(*at));
-            }
+            known.push(*at);
         } else {
             lost += 1;
             let again = asker.mutex(guard.key().as_str())?.lock().await?;
             tokens_back += usize::from(again.fencing_token() <= guard.fencing_token());
         }
     }
+    let granted = known.into_iter().filter(|at| *at > raw).min();
     let granted = granted.ok_or("the new primary granted no lock")?;
     Ok(Run {
         raw: raw - began,
@@ -212,16 +209,15 @@ async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {
 
 async fn is_known(asker: &LockClient, guard: &MutexGuard) -> Result<bool, Failure> {
     let seen = asker.inspect(guard.key().as_str()).await?;
-    let tokens: Vec<FencingToken> = seen.holders().iter().map(|it| it.token).collect();
-    Ok(tokens.contains(&guard.fencing_token()))
+    let token = guard.fencing_token();
+    Ok(seen.holders().iter().any(|it| it.token == token))
 }
 
 /// Takes one lock after the other.
 async fn take(client: LockClient, number: usize, grants: Arc<Mutex<Vec<Grant>>>) {
     for turn in 0.. {
-        let mutex = client
-            .mutex(format!("{number}-{turn}"))
-            .expect("a good key");
+        let mutex = client.mutex(format!("{number}-{turn}"));
+        let mutex = mutex.expect("a good key");
         let guard = mutex.lease(Duration::from_secs(60)).lock().await;
         let guard = guard.expect("no permanent error");
         let at = Instant::now();

@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use clap::Parser;
 use leasehold_api::{Error, Label, LockClient, Mutex};
-use leasehold_processes::{Library, RecordingBackend, Ticket};
+use leasehold_processes::{Failure, Library, RecordingBackend, Ticket};
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::task::JoinSet;
 
@@ -43,8 +43,6 @@ struct Arguments {
     #[arg(long, default_value_t = 5_000)]
     waiter_lease_ms: u64,
 }
-
-type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Failure> {

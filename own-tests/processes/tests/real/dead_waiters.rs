@@ -7,7 +7,9 @@ use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 use rustix::process::Signal;
 
-use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, until, waiters};
+use crate::support::{
+    Behavior, Grant, PROCESSES, Processes, assert_order, client, connect, until, waiters,
+};
 
 /// The queue positions of waiters whose processes die, with all their waiters. They are not adjacent,
 /// so that a cost for each one would add up to five waiter leases or more.
@@ -34,14 +36,9 @@ async fn dead_waiters_cost_one_waiter_lease_stopped(library: Library) {
 
 async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
     let server = RedisServer::start();
-    let locks = client(
-        library.connect(&server.url()).await.expect("connected"),
-        "test",
-    );
-    let mutex = locks
-        .mutex(KEY)
-        .expect("a good key")
-        .waiter_lease(WAITER_LEASE);
+    let locks = client(connect(library, &server).await, "test");
+    let mutex = locks.mutex(KEY).expect("a good key");
+    let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
     let behavior = Behavior {
         waiters: waiters(PROCESSES),
@@ -65,11 +62,8 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         "in the order of the queue",
     );
     let delays = Delays::measure(&grants, &live);
-    println!(
-        "{} {signal:?}: {} dead waiters; {delays:?}",
-        library.name(),
-        dead.len()
-    );
+    let (name, count) = (library.name(), dead.len());
+    println!("{name} {signal:?}: {count} dead waiters; {delays:?}");
     delays.check();
 
     let mut succeeded = PROCESSES - VICTIMS.len();
@@ -85,9 +79,9 @@ async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
         seen.holder_count() == 0 && seen.waiter_count() == 0
     })
     .await;
+    let ended = processes.end().await;
     assert_eq!(
-        processes.end().await,
-        succeeded,
+        ended, succeeded,
         "every process that was not killed succeeds"
     );
 }

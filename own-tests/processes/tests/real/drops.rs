@@ -7,19 +7,20 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::task::Poll;
 use std::time::Duration;
 
-use leasehold_api::{Error, LockBackend, LockClient, Mutex, MutexGuard, Outcome};
+use futures_util::TryFutureExt as _;
+use leasehold_api::{BoxFuture, LockBackend as _, LockClient, Mutex, Outcome};
 use leasehold_processes::{Library, Phase, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use tokio::task::JoinSet;
 
-use crate::support::client;
+use crate::support::recording_clients;
 
 /// The number of futures to drop: a tenth of a long run, or the value of
 /// `LEASEHOLD_DROPPED_FUTURES`.
 const DROPS: u32 = 1_000;
 /// Futures are dropped in waves, so that each wave is checked before its leftovers expire.
 const WAVE: u32 = 500;
-const CLIENTS: u32 = 16;
+const CLIENTS: usize = 16;
 /// The number of attempts on one key, sequential or concurrent.
 const ATTEMPTS_PER_KEY: u32 = 4;
 const LEASE: Duration = Duration::from_secs(10);
@@ -36,13 +37,7 @@ async fn dropped_futures_leave_nothing(library: Library) {
         Err(_) => DROPS,
     };
     let server = RedisServer::start();
-    let mut droppers = Vec::new();
-    for number in 0..CLIENTS {
-        let backend = library.connect(&server.url()).await.expect("connected");
-        let recording = Arc::new(RecordingBackend::new(backend).holding_back(MAX_DELAY));
-        let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
-        droppers.push((recording, locks));
-    }
+    let droppers = recording_clients(library, &server, CLIENTS, MAX_DELAY).await;
     let mut total = Counts::default();
     let (mut keys, mut left_after_1_s, mut suspects) = (0, 0, Vec::new());
     while total.dropped < wanted {
@@ -58,22 +53,14 @@ async fn dropped_futures_leave_nothing(library: Library) {
             }
         }
     }
-    println!(
-        "{}: {total:?}; {left_after_1_s} left after 1 s",
-        library.name()
-    );
-    assert!(
-        total.sent * 5 >= total.dropped,
-        "{total:?}: too few were dropped after the send"
-    );
-    assert!(
-        total.granted * 20 >= total.dropped,
-        "{total:?}: too few were dropped after the grant"
-    );
-    assert!(
-        left_after_1_s * 100 <= total.dropped,
-        "{left_after_1_s} left after 1 s, {total:?}"
-    );
+    let name = library.name();
+    println!("{name}: {total:?}; {left_after_1_s} left after 1 s");
+    let sent = total.sent * 5 >= total.dropped;
+    assert!(sent, "{total:?}: too few were dropped after the send");
+    let granted = total.granted * 20 >= total.dropped;
+    assert!(granted, "{total:?}: too few were dropped after the grant");
+    let few = left_after_1_s * 100 <= total.dropped;
+    assert!(few, "{left_after_1_s} left after 1 s, {total:?}");
     if !suspects.is_empty() {
         tokio::time::sleep(LEASE).await;
     }
@@ -84,7 +71,7 @@ async fn dropped_futures_leave_nothing(library: Library) {
 
 type Dropper = (Arc<RecordingBackend>, LockClient);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 struct Counts {
     /// Futures dropped before they completed.
     dropped: u32,
@@ -109,7 +96,7 @@ impl Counts {
 async fn drop_some(droppers: &[Dropper], wanted: u32, keys: &mut u32) -> Counts {
     let (left, attempts) = (
         Arc::new(AtomicU32::new(wanted)),
-        Arc::new(AtomicU32::new(0)),
+        Arc::<AtomicU32>::default(),
     );
     let first_key = *keys;
     let mut tasks = JoinSet::new();
@@ -155,43 +142,29 @@ fn name(key: u32) -> String {
 async fn drop_one(recording: &RecordingBackend, mutex: &Mutex, counts: &mut Counts) {
     let random = || recording.runtime().random_u64();
     recording.take_phase();
-    let guard = match random() % 3 {
-        0 => run_briefly(random(), mutex.lock())
-            .await
-            .map(|it| it.map(Some)),
-        1 => run_briefly(random(), mutex.try_lock()).await.map(acquired),
-        _ => {
-            let within = mutex.try_lock_for(Duration::from_millis(50));
-            run_briefly(random(), within).await.map(acquired)
-        }
+    let acquire: BoxFuture<'_, _> = match random() % 3 {
+        0 => Box::pin(mutex.lock().map_ok(Outcome::Acquired)),
+        1 => Box::pin(mutex.try_lock()),
+        _ => Box::pin(mutex.try_lock_for(Duration::from_millis(50))),
     };
+    let outcome = run_briefly(random(), acquire).await;
     let phase = recording.take_phase();
-    match guard {
-        None => {
-            counts.dropped += 1;
-            counts.sent += u32::from(phase >= Phase::Sent);
-            counts.granted += u32::from(phase >= Phase::Granted);
+    let Some(outcome) = outcome else {
+        counts.dropped += 1;
+        counts.sent += u32::from(phase >= Phase::Sent);
+        counts.granted += u32::from(phase >= Phase::Granted);
+        return;
+    };
+    counts.ready += 1;
+    match outcome {
+        Ok(Outcome::Contended(_)) => {}
+        Ok(Outcome::Acquired(guard)) => {
+            // Dropped or completed: the outcome doesn't matter.
+            let _ = run_briefly(random(), guard.release()).await;
         }
-        Some(guard) => {
-            counts.ready += 1;
-            match guard {
-                Ok(None) => {}
-                Ok(Some(guard)) => {
-                    // Dropped or completed: the outcome doesn't matter.
-                    let _ = run_briefly(random(), guard.release()).await;
-                }
-                // The time limit was over before a reply arrived.
-                Err(error) => assert!(error.is_transient(), "{error}"),
-            }
-        }
+        // The time limit was over before a reply arrived.
+        Err(error) => assert!(error.is_transient(), "{error}"),
     }
-}
-
-fn acquired(result: Result<Outcome<MutexGuard>, Error>) -> Result<Option<MutexGuard>, Error> {
-    Ok(match result? {
-        Outcome::Acquired(guard) => Some(guard),
-        Outcome::Contended(_) => None,
-    })
 }
 
 /// Runs a future for a few polls or a short time. Returns `None` if it was dropped.

@@ -5,7 +5,9 @@ use std::time::Duration;
 use leasehold_processes::Library;
 use leasehold_test_servers::RedisServer;
 
-use crate::support::{Behavior, Grant, PROCESSES, Processes, assert_order, client, waiters};
+use crate::support::{
+    Behavior, Grant, PROCESSES, Processes, assert_order, client, connect, waiters,
+};
 
 const ROUNDS: u32 = 4;
 /// Long enough that no waiter expires, even on a busy machine.
@@ -16,10 +18,7 @@ through_both_libraries!(fifo_across_processes);
 
 async fn fifo_across_processes(library: Library) {
     let server = RedisServer::start();
-    let locks = client(
-        library.connect(&server.url()).await.expect("connected"),
-        "test",
-    );
+    let locks = client(connect(library, &server).await, "test");
     let mutex = locks.mutex(KEY).expect("a good key");
     let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");

@@ -1,16 +1,17 @@
 //! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
 //! their grants.
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
 
-use leasehold_api::{LockClient, Mutex};
+use leasehold_api::{Inspection, LockClient, Mutex};
 use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
-use tokio::task::{JoinHandle, JoinSet};
+use redis::aio::MultiplexedConnection;
+use tokio::task::JoinSet;
 
-use crate::support::{Stalls, assert_order, client, queue, until, waiters};
+use crate::support::{Stalls, assert_order, queue, recording_clients, until, waiters};
 
 const CLIENTS: usize = 8;
 /// The least number of acquisitions in a run of all waiters. Each waiter makes at least one.
@@ -37,13 +38,7 @@ through_both_libraries!(pubsub_killed_under_contention);
 async fn pubsub_killed_under_contention(library: Library) {
     let server = RedisServer::start();
     let waiters = waiters(CLIENTS);
-    let mut clients = Vec::new();
-    for number in 0..CLIENTS {
-        let backend = library.connect(&server.url()).await.expect("connected");
-        let recording = Arc::new(RecordingBackend::new(backend));
-        let locks = client(Arc::clone(&recording) as _, &format!("client-{number}"));
-        clients.push((recording, locks));
-    }
+    let clients = recording_clients(library, &server, CLIENTS, Duration::ZERO).await;
     // Subscribes all clients.
     waiters_are_kept(&server, &clients, waiters).await;
 
@@ -51,15 +46,19 @@ async fn pubsub_killed_under_contention(library: Library) {
     let calm = longest_wait(&clients, waiters, rounds, "calm").await;
     println!("{}: {calm:?} at most", library.name());
     let before = attempts(&clients);
-    let killer = Killer::start(&server, waiters).await;
+    let kills = Arc::new(AtomicUsize::new(0));
+    let killer = tokio::spawn(kill_repeatedly(
+        connect(&server).await,
+        waiters,
+        Arc::clone(&kills),
+    ));
     let stalls = Stalls::watch();
     let killed = longest_wait(&clients, waiters, rounds, "killed").await;
     let stalled = stalls.longest();
-    let kills = killer.stop().await;
-    println!(
-        "{}: {killed:?} with {kills} kills; the machine stalled for {stalled:?}",
-        library.name()
-    );
+    assert!(!killer.is_finished(), "the killer doesn't panic");
+    killer.abort();
+    let (name, kills) = (library.name(), kills.load(Ordering::Relaxed));
+    println!("{name}: {killed:?} with {kills} kills; the machine stalled for {stalled:?}");
     assert!(
         kills > 2 * CLIENTS,
         "only {kills} subscriptions were killed"
@@ -105,11 +104,8 @@ async fn longest_wait(clients: &[Client], waiters: usize, rounds: usize, key: &s
     }
     let turns = u32::try_from(waiters * rounds).expect("few");
     let waits = tokio::time::timeout(WATCHDOG + TURN * turns, tasks.join_all()).await;
-    waits
-        .expect("nothing hangs")
-        .into_iter()
-        .max()
-        .expect("at least one client")
+    let longest = waits.expect("nothing hangs").into_iter().max();
+    longest.expect("at least one client")
 }
 
 /// A waiter whose subscription is killed is served in its turn.
@@ -128,7 +124,7 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usi
         });
     }
     let locks = &clients[0].1;
-    let all = |seen: &leasehold_api::Inspection| seen.waiter_count() as usize == waiters;
+    let all = |seen: &Inspection| seen.waiter_count() as usize == waiters;
     let waiting = queue(&until(locks, KEY, "all wait", all).await);
     let mut connection = connect(server).await;
     for _ in 0..3 {
@@ -152,7 +148,7 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usi
     );
 }
 
-async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
+async fn all_listen(connection: &mut MultiplexedConnection) {
     let began = Instant::now();
     loop {
         let request = redis::cmd("PUBSUB").arg("CHANNELS").to_owned();
@@ -165,7 +161,7 @@ async fn all_listen(connection: &mut redis::aio::MultiplexedConnection) {
     }
 }
 
-async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
+async fn connect(server: &RedisServer) -> MultiplexedConnection {
     let client = redis::Client::open(server.url()).expect("a good URL");
     let config = redis::AsyncConnectionConfig::new()
         .set_connection_timeout(Some(WATCHDOG))
@@ -175,40 +171,23 @@ async fn connect(server: &RedisServer) -> redis::aio::MultiplexedConnection {
 }
 
 /// Kills all subscriptions of a server. Returns their number.
-async fn kill_all(connection: &mut redis::aio::MultiplexedConnection) -> usize {
+async fn kill_all(connection: &mut MultiplexedConnection) -> usize {
     let mut kill = redis::cmd("CLIENT");
     kill.arg("KILL").arg("TYPE").arg("pubsub");
     kill.query_async(connection).await.expect("a count")
 }
 
-/// Repeatedly kills all subscriptions of a server.
-struct Killer {
-    stop: Arc<AtomicBool>,
-    task: JoinHandle<usize>,
-}
-
-impl Killer {
-    async fn start(server: &RedisServer, waiters: usize) -> Self {
-        let waiters = u32::try_from(waiters).expect("few");
-        let pause = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
-        let mut connection = connect(server).await;
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let task = tokio::spawn(async move {
-            let mut killed = 0;
-            while !stopped.load(Ordering::Relaxed) {
-                killed += kill_all(&mut connection).await;
-                all_listen(&mut connection).await;
-                tokio::time::sleep(pause).await;
-            }
-            killed
-        });
-        Self { stop, task }
-    }
-
-    /// The number of killed subscriptions.
-    async fn stop(self) -> usize {
-        self.stop.store(true, Ordering::Relaxed);
-        self.task.await.expect("the killer doesn't panic")
+/// Repeatedly kills all subscriptions of a server, and counts them.
+async fn kill_repeatedly(
+    mut connection: MultiplexedConnection,
+    waiters: usize,
+    killed: Arc<AtomicUsize>,
+) {
+    let waiters = u32::try_from(waiters).expect("few");
+    let pause = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
+    loop {
+        killed.fetch_add(kill_all(&mut connection).await, Ordering::Relaxed);
+        all_listen(&mut connection).await;
+        tokio::time::sleep(pause).await;
     }
 }

@@ -6,7 +6,7 @@ use leasehold_api::{LockBackend, Loss, MutexGuard, bounds};
 use leasehold_processes::Library;
 use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions, SteppedClock};
 
-use crate::support::client;
+use crate::support::{client, connect};
 
 /// Far above the allowed clock difference, but too short for a lease to expire.
 const STEP_US: i64 = 2_000_000;
@@ -40,10 +40,7 @@ async fn stepped_server_clock_ends_validity(library: Library) {
     let (server, clock) = server_with_a_clock();
     let mut offset = 0;
     for step in [STEP_US, -STEP_US] {
-        let locks = client(
-            library.connect(&server.url()).await.expect("connected"),
-            "test",
-        );
+        let locks = client(connect(library, &server).await, "test");
         let mutex = |key| locks.mutex(key).expect("a good key").lease(LEASE);
         let guard = mutex("stepped").lock().await.expect("acquired");
         offset += step;

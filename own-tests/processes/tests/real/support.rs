@@ -7,7 +7,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use leasehold_api::{Inspection, Label, LockBackend, LockClient, ServerTime};
-use leasehold_processes::{Library, Ticket};
+use leasehold_processes::{Library, RecordingBackend, Ticket};
+use leasehold_test_servers::RedisServer;
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -63,6 +64,28 @@ impl Stalls {
         self.0.store(true, Ordering::Relaxed);
         self.1.join().expect("the thread doesn't panic")
     }
+}
+
+/// Connects to a server.
+pub(crate) async fn connect(library: Library, server: &RedisServer) -> Arc<dyn LockBackend> {
+    library.connect(&server.url()).await.expect("connected")
+}
+
+/// Clients in this process that record what they do. They delay replies and notifications by up to `longest`.
+pub(crate) async fn recording_clients(
+    library: Library,
+    server: &RedisServer,
+    count: usize,
+    longest: Duration,
+) -> Vec<(Arc<RecordingBackend>, LockClient)> {
+    let mut clients = Vec::new();
+    for number in 0..count {
+        let backend = RecordingBackend::new(connect(library, server).await);
+        let backend = Arc::new(backend.holding_back(longest));
+        let locks = client(Arc::clone(&backend) as _, &format!("client-{number}"));
+        clients.push((backend, locks));
+    }
+    clients
 }
 
 /// Creates a client in this process, with the same call timeout as the others.
