@@ -3,14 +3,13 @@
 mod follow;
 mod office;
 
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
 use leasehold_api::{Election, LockClient, Term};
 use leasehold_sim::{Data, SimBackend, SimServer};
 
+use crate::work_until;
 use office::Office;
 
 const TERMS: u32 = 3;
@@ -28,62 +27,46 @@ impl Candidate {
         let locks = LockClient::new(self.backend.clone());
         let election = locks.election("leader").expect("valid").lease(LEASE);
         let election = election.info("here").expect("short");
-        let work = self.backend.run(async {
+        let work = async {
             for _ in 0..TERMS {
                 match self.office.sim.draw(2) {
                     0 => self.campaign(&election).await,
                     _ => self.stand(&election).await,
                 }
             }
-        });
-        let Some(dies) = dies else {
-            return work.await;
         };
-        let death = async {
-            self.office.sim.sleep(dies).await;
-            self.backend.kill();
-        };
-        select(pin!(work), pin!(death)).await;
+        work_until(&self.office.sim, &self.backend, dies, work).await;
     }
 
     /// Leads for one term, which may be over before it resigns.
     async fn campaign(&self, election: &Election) {
-        let term = match election.campaign().await {
-            Ok(term) => Arc::new(term),
-            Err(error) => return self.office.problem(format!("a campaign ends: {error}")),
-        };
-        let _leading = self.office.begin(self.number, Arc::clone(&term));
-        let until = self.until();
-        while self.office.sim.elapsed() < until {
-            self.office.check_alone();
-            self.office.sim.sleep(Duration::from_millis(200)).await;
+        match election.campaign().await {
+            Ok(term) => self.lead(Arc::new(term), false).await,
+            Err(error) => self.office.problem(format!("a campaign ends: {error}")),
         }
     }
 
     /// Stands until a body has led to its end.
     async fn stand(&self, election: &Election) {
-        if let Err(error) = election.run(|term| self.lead(term)).await {
-            self.office
-                .problem(format!("a candidate doesn't stand again: {error}"));
+        if let Err(error) = election.run(|term| self.lead(term, true)).await {
+            let text = format!("a candidate doesn't stand again: {error}");
+            self.office.problem(text);
         }
     }
 
-    async fn lead(&self, term: Arc<Term>) {
+    /// Leads for some time. `is_body`: it is a body, which is dropped when its term is over.
+    async fn lead(&self, term: Arc<Term>, is_body: bool) {
+        let Office { sim, .. } = &*self.office;
         let _leading = self.office.begin(self.number, Arc::clone(&term));
-        let until = self.until();
-        while self.office.sim.elapsed() < until {
+        let until = sim.elapsed() + Duration::from_millis(sim.draw(12_000).into());
+        while sim.elapsed() < until {
             self.office.check_alone();
-            if !term.is_leader() {
+            if is_body && !term.is_leader() {
                 let text = format!("the leader acts after its term {}", term.number());
                 self.office.problem(text);
             }
-            self.office.sim.sleep(Duration::from_millis(200)).await;
+            sim.sleep(Duration::from_millis(200)).await;
         }
-    }
-
-    fn until(&self) -> Duration {
-        let time = self.office.sim.draw(12_000);
-        self.office.sim.elapsed() + Duration::from_millis(time.into())
     }
 }
 

@@ -5,18 +5,13 @@ use std::time::Duration;
 use leasehold_api::{Error, FireTime, Job, JobOutcome};
 
 use crate::broken::STEP;
-use crate::log::{Call, Log, SLACK, Watch, pause};
-use crate::machine::LONGEST_BODY;
-use crate::machine::Outcome;
+use crate::log::{Call, Known, Log, SLACK, Watch, millis, pause};
+use crate::machine::{LONGEST_BODY, Outcome};
 use crate::plan::{ATTEMPTS, Form, LEASE, PERIOD, WINDOW};
 
 /// By how much the server's clock may differ from what a machine knows: the clocks of servers that follow each other,
 /// and the latency.
 const CLOCKS: u64 = 150;
-
-fn millis(time: Duration) -> u64 {
-    u64::try_from(time.as_millis()).expect("short")
-}
 
 impl Log {
     /// Checks that a body may begin now. A machine that is paused hasn't dropped a body that it has lost, and runs none
@@ -34,18 +29,15 @@ impl Log {
                 "attempt {starts} at {fire} follows without a pause"
             ));
         }
-        let is_done =
-            |(at, known): (&FireTime, &crate::log::Known)| *at >= fire && known.done.is_some();
+        let is_done = |(at, known): (&FireTime, &Known)| *at >= fire && known.done.is_some();
         if self.known.iter().any(is_done) {
             self.problem(format!("{fire} runs again after it was done"));
         }
         if self.known.keys().next_back() > Some(&fire) {
             self.problem(format!("{fire} begins after a later one"));
         }
-        let (begins, ends) = (
-            fire.as_millis(),
-            fire.as_millis() + millis(self.form.window() + LEASE),
-        );
+        let begins = fire.as_millis();
+        let ends = begins + millis(self.form.window() + LEASE);
         if now + CLOCKS < begins || now >= ends + CLOCKS {
             self.problem(format!("{fire} begins at {now} ms, outside of its window"));
         }
@@ -78,8 +70,8 @@ impl Log {
     /// Checks that somebody ran an occurrence as often as it needed, while machines asked for it from `idle` to `ends`,
     /// and no other body ran.
     fn check_tried(&mut self, fire: Option<FireTime>, idle: Duration, ends: Duration) {
-        let known = fire.and_then(|fire| self.known.get(&fire).copied());
-        let known = known.unwrap_or_default();
+        let known = fire.and_then(|fire| self.known.get(&fire));
+        let known = known.copied().unwrap_or_default();
         let done = fire.is_some_and(|fire| self.succeeded.contains_key(&fire));
         let tried = known.starts >= ATTEMPTS || done;
         let idle = idle.max(known.next);
@@ -132,9 +124,7 @@ impl Watch {
         let about = format!("{:?} of {:?}", call.fire.map(|(fire, _)| fire), call.began);
         match outcome {
             Ok(JobOutcome::Done(())) => log.judge_done(call.machine),
-            Ok(JobOutcome::AlreadyDone { fire }) => {
-                log.judge_already(self, call, *fire);
-            }
+            Ok(JobOutcome::AlreadyDone { fire }) => log.judge_already(self, call, *fire),
             Ok(JobOutcome::Missed { .. }) => log.judge_missed(call, elapsed),
             Ok(JobOutcome::GaveUp { attempts, .. }) => {
                 let starts = log.known.values().map(|known| known.starts).max();
@@ -233,10 +223,8 @@ impl Log {
 
     fn judge_missed(&mut self, call: Call, elapsed: Duration) {
         let last = self.known.keys().next_back().copied();
-        let (fire, due) = match call.fire {
-            Some((fire, due)) => (Some(fire), due),
-            None => (last, call.began),
-        };
+        let (fire, due) = call.fire.unzip();
+        let (fire, due) = (fire.or(last), due.unwrap_or(call.began));
         let later = call.fire.is_some() && last > fire;
         // What was forgotten may be what the call has met.
         let knows = self.intact && self.forgotten == 0;

@@ -55,7 +55,7 @@ pub(crate) struct Call {
 }
 
 /// All times on the server's clock are milliseconds since 1970.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Log {
     pub(crate) form: Form,
     /// Whether no assumption was broken yet.
@@ -111,7 +111,7 @@ pub(crate) struct Watch {
     log: Mutex<Log>,
 }
 
-fn millis(time: Duration) -> u64 {
+pub(crate) fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).expect("short")
 }
 
@@ -126,17 +126,8 @@ impl Watch {
         let log = Mutex::new(Log {
             form,
             intact: true,
-            ahead: false,
-            running: BTreeMap::new(),
-            known: BTreeMap::new(),
-            succeeded: BTreeMap::new(),
-            last: BTreeMap::new(),
-            last_end: Duration::ZERO,
             quiet: Duration::MAX,
-            forgotten: 0,
-            calls: 0,
-            calls_now: 0,
-            problems: Vec::new(),
+            ..Log::default()
         });
         Self { sim, offset, log }
     }

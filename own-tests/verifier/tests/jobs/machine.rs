@@ -1,16 +1,15 @@
 //! A machine: how it calls, and the body of its job, which fails, hangs or is poison.
 
 use std::ops::Range;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use futures_util::future::select;
 use leasehold_api::{Error, FireTime, Job, JobOutcome, LockClient, Occurrence, Once};
 use leasehold_sim::SimBackend;
 
 use crate::log::{Call, Watch};
 use crate::plan::{ATTEMPTS, Form, LEASE, OCCURRENCES, PERIOD, WINDOW, due};
+use crate::work_until;
 
 /// How long a body runs at most.
 pub(crate) const LONGEST_BODY: Duration = Duration::from_secs(40);
@@ -47,22 +46,15 @@ impl Machine {
         let locks = LockClient::new(self.backend.clone());
         let job = locks.once("job").expect("valid");
         let job = job.attempts(ATTEMPTS).lease(LEASE);
-        let work = self.backend.run(async {
+        let work = async {
             match self.form {
                 Form::At | Form::NotWithin => self.occurrences(&job).await,
                 Form::Every => self.every(job).await,
             }
-        });
-        let Some(dies) = dies else {
-            return work.await;
         };
-        let death = async {
-            self.watch.sim.sleep(dies).await;
-            self.backend.kill();
+        if work_until(&self.watch.sim, &self.backend, dies, work).await {
             self.watch.disturb();
-        };
-        // Without the body, whose machine is dead.
-        select(pin!(work), pin!(death)).await;
+        }
     }
 
     fn draw(&self, bound: u32) -> u32 {

@@ -10,9 +10,11 @@ mod operator;
 mod plan;
 
 use std::ops::Range;
+use std::pin::pin;
 use std::time::Duration;
 
-use leasehold_sim::{Exploration, FaultMix};
+use futures_util::future::{Either, select};
+use leasehold_sim::{Exploration, FaultMix, SimBackend, SimServer};
 
 /// The number in an environment variable, or the default.
 fn number(variable: &str, default: u64) -> u64 {
@@ -30,6 +32,26 @@ fn explorations(seeds: Range<u64>) -> Exploration {
 fn asked() -> Exploration {
     let first = number("LEASEHOLD_FIRST_SEED", 0);
     explorations(first..first + number("LEASEHOLD_SEEDS", 150))
+}
+
+/// Does the work of a machine, which dies at this time, if there is one. Returns whether it has died.
+async fn work_until(
+    sim: &SimServer,
+    machine: &SimBackend,
+    dies: Option<Duration>,
+    work: impl Future<Output = ()>,
+) -> bool {
+    let work = machine.run(work);
+    let Some(dies) = dies else {
+        work.await;
+        return false;
+    };
+    let death = async {
+        sim.sleep(dies).await;
+        machine.kill();
+    };
+    // Without the work, whose machine is dead.
+    matches!(select(pin!(work), pin!(death)).await, Either::Right(_))
 }
 
 #[test]

@@ -32,8 +32,9 @@ pub(crate) enum Model {
 }
 
 /// How the machines name the occurrences.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Form {
+    #[default]
     At,
     NotWithin,
     Every,
@@ -105,8 +106,5 @@ pub(crate) async fn scenario(sim: SimServer, model: Model) -> Result<(), String>
     if form == Form::Every && awake {
         log.check_all_done(&watch, ends);
     }
-    match log.problems.first() {
-        Some(problem) => Err(problem.clone()),
-        None => Ok(()),
-    }
+    log.problems.first().cloned().map_or(Ok(()), Err)
 }
