@@ -105,22 +105,16 @@ impl Situation {
     pub const fn is_reachable(self, out_of_model: bool, remembering: bool) -> bool {
         match self {
             Self::Compared | Self::Created | Self::ComparedInVain => remembering,
-            other => out_of_model || !other.needs_broken_assumption(),
-        }
-    }
-
-    const fn needs_broken_assumption(self) -> bool {
-        matches!(
-            self,
             Self::DataLost
-                | Self::Evicted
-                | Self::FailedOver
-                | Self::Split
-                | Self::OlderToken
-                | Self::FloorRaised
-                | Self::ClockStepped
-                | Self::Overlap
-        )
+            | Self::Evicted
+            | Self::FailedOver
+            | Self::Split
+            | Self::OlderToken
+            | Self::FloorRaised
+            | Self::ClockStepped
+            | Self::Overlap => out_of_model,
+            _ => true,
+        }
     }
 }
 

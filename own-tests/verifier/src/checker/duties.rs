@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
 use leasehold_api::machine::Reply;
-use leasehold_api::{AcquireReply, Key, Notification, PollReply, SessionId};
+use leasehold_api::{AcquireReply, Key, Notification, PollReply};
 use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
 use litemap::LiteMap;
 
 use crate::checker::findings::{Findings, client_name};
-use crate::checker::step::Step;
+use crate::checker::step::{Name, Step, name_of};
 
 /// How soon a waiter polls after its lost subscription is back. A call and the pause before a retry
 /// may have to end first.
@@ -22,7 +22,7 @@ const fn is_harmless(fault: Fault) -> bool {
 }
 
 /// The waiters: client, expiry and key of each.
-pub(crate) type Waiting = LiteMap<(SessionId, u64), (usize, Duration, Key)>;
+pub(crate) type Waiting = LiteMap<Name, (usize, Duration, Key)>;
 
 #[derive(Debug, Default)]
 struct Health {
@@ -44,7 +44,7 @@ pub(crate) struct Duties {
     /// When the last outage ended. A client may pause before it retries a refused call.
     outage: Option<Duration>,
     /// The client of each waiter, and when the waiter must have polled.
-    polls: LiteMap<(SessionId, u64), (usize, Duration)>,
+    polls: LiteMap<Name, (usize, Duration)>,
     /// Whether calls may take so long that clients repeat them all the time.
     slow: bool,
 }
@@ -70,15 +70,11 @@ impl Duties {
         self.polls.retain(|_, (owner, _)| *owner != client);
     }
 
-    /// Records the begin or the end of a disturbance.
-    fn begin_or_end(&mut self, client: usize, at: Duration, begins: bool) {
+    /// Records that a disturbance begins, by 1, or ends, by −1.
+    fn change(&mut self, client: usize, at: Duration, by: i32) {
         let health = self.clients.entry(client).or_default();
         health.message_fault = Some(at);
-        health.ongoing = if begins {
-            health.ongoing + 1
-        } else {
-            health.ongoing.saturating_sub(1)
-        };
+        health.ongoing = health.ongoing.saturating_add_signed(by);
         self.disturb(client, at);
     }
 
@@ -105,10 +101,10 @@ impl Duties {
                 self.disturb(client, at);
             }
             (Event::Client(Paused | Isolated | VisitsReplica), Some(client)) => {
-                self.begin_or_end(client, at, true);
+                self.change(client, at, 1);
             }
             (Event::Client(Resumed | Reachable | LeftReplica), Some(client)) => {
-                self.begin_or_end(client, at, false);
+                self.change(client, at, -1);
             }
             // It keeps no client from its duties.
             (Event::Fault { fault, .. }, _) if is_harmless(*fault) => {}
@@ -162,22 +158,19 @@ impl Duties {
         }
         if let Some(operation) = step.own {
             // Any command for the waiter counts as a poll.
-            self.polls.remove(&(operation.session, operation.sequence));
+            self.polls.remove(&name_of(operation));
         }
         for waiter in &step.before.waiters {
             let operation = waiter.operation;
             if !step.after.waiters.iter().any(|p| p.operation == operation) {
-                self.polls.remove(&(operation.session, operation.sequence));
+                self.polls.remove(&name_of(operation));
             }
         }
         self.polls.retain(|(_, sequence), (client, until)| {
             let late = step.at > *until;
             if late {
-                let text = format!(
-                    "{} did not poll for {sequence} in time",
-                    client_name(*client)
-                );
-                found.add("L2", text);
+                let who = client_name(*client);
+                found.add("L2", format!("{who} did not poll for {sequence} in time"));
             }
             !late
         });
@@ -198,7 +191,6 @@ impl Duties {
             return;
         }
         let until = step.at + MAX_POLL_INTERVAL + MAX_POLL_INTERVAL / 4 + SOON;
-        let name = (operation.session, operation.sequence);
-        self.polls.insert(name, (step.client, until));
+        self.polls.insert(name_of(operation), (step.client, until));
     }
 }

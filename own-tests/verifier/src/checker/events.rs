@@ -29,15 +29,10 @@ pub(crate) struct Events {
     /// When a replica with all data last took over.
     switched_over: Option<Duration>,
     /// Whether the keys moved to a server with another time, while nothing was held.
-    clock_moved: bool,
+    pub(super) clock_moved: bool,
 }
 
 impl Events {
-    /// Whether the keys moved to a server with another time.
-    pub(crate) const fn clock_moved(&self) -> bool {
-        self.clock_moved
-    }
-
     /// Whether a session listens. If the server cannot tell, everybody counts as listening (rule 9).
     pub(crate) fn may_listen(&self, session: &SessionId) -> bool {
         self.publish_refused || self.count_refused || self.listeners.contains_key(session)

@@ -56,9 +56,10 @@ impl Findings {
 }
 
 /// Whether the assumptions A1 to A4 hold, which decides what is checked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Model {
     /// They hold. Everything is checked.
+    #[default]
     Within,
     /// One of them fails. Checks S3, S4 under its condition, S5, and after recovery L1 to L4.
     Outside,

@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 use crate::checker::coverage::Situation;
 use crate::checker::duties::{Duties, Waiting};
 use crate::checker::findings::{Findings, Model, client_name};
-use crate::checker::step::{Set, Step, has, waiter_of};
+use crate::checker::step::{Name, Set, Step, holder_of, name_of, names, waiter_of};
 
 /// A guard of any kind of lock, as the checker reads it.
 pub(crate) trait TrackableGuard: Send + Sync {
@@ -60,7 +60,7 @@ pub(crate) struct GuardReading {
 struct TrackedGuard {
     holding: Holding,
     /// The operation that holds, if a server granted one.
-    operation: Option<(SessionId, u64)>,
+    operation: Option<Name>,
     since: Duration,
     /// When the guard was last read as valid; `None` once it was read as lost.
     valid: Option<Duration>,
@@ -102,8 +102,8 @@ pub(crate) type InUse = SmallVec<[(GuardId, Arc<dyn TrackableGuard>); 4]>;
 pub(crate) struct Guards {
     next: GuardId,
     held: LiteMap<GuardId, TrackedGuard>,
-    at_server: LiteMap<(SessionId, u64), AtServer>,
-    granted: LiteMap<(SessionId, u64), Granted>,
+    at_server: LiteMap<Name, AtServer>,
+    granted: LiteMap<Name, Granted>,
     waiting: Waiting,
     sessions: LiteMap<SessionId, usize>,
     /// How much faster a client's clock runs than true time, in parts per million.
@@ -123,27 +123,23 @@ impl Guards {
             client.or_insert(step.client);
         }
         self.release_in_use(step, found);
-        for holder in &step.before.holders {
-            for (sequence, _) in &holder.holds {
-                let after = step.after.holders.iter();
-                let mut same = after.filter(|t| t.session == holder.session);
-                if !same.any(|t| has(t, *sequence)) {
-                    self.at_server.remove(&(holder.session, *sequence));
-                }
+        for name in step.before.holders.iter().flat_map(names) {
+            if holder_of(step.after, name).is_none() {
+                self.at_server.remove(&name);
             }
         }
         self.follow_waiters(step);
         for holder in &step.after.holders {
             let left = holder.end.saturating_since(step.clock);
-            for (sequence, _) in &holder.holds {
-                let granted = self.granted.entry((holder.session, *sequence));
+            for name in names(holder) {
+                let granted = self.granted.entry(name);
                 granted.or_insert(Granted {
                     holder: holder.id,
                     released: false,
                 });
-                let hold = self.at_server.entry((holder.session, *sequence));
+                let hold = self.at_server.entry(name);
                 let hold = hold.or_insert_with(|| AtServer {
-                    client: self.sessions.get(&holder.session).copied().unwrap_or(0),
+                    client: self.sessions.get(&name.0).copied().unwrap_or(0),
                     key: step.key.clone(),
                     id: holder.id,
                     end: Duration::ZERO,
@@ -163,16 +159,16 @@ impl Guards {
 
     fn follow_waiters(&mut self, step: &Step<'_>) {
         for waiter in &step.before.waiters {
-            let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
-            if waiter_of(step.after, session, sequence).is_none() {
-                self.waiting.remove(&(session, sequence));
+            let name = name_of(waiter.operation);
+            if waiter_of(step.after, name).is_none() {
+                self.waiting.remove(&name);
             }
         }
         for waiter in &step.after.waiters {
-            let (session, sequence) = (waiter.operation.session, waiter.operation.sequence);
-            let client = self.sessions.get(&session).copied().unwrap_or(0);
+            let name = name_of(waiter.operation);
+            let client = self.client_of(&name.0).unwrap_or(0);
             let end = step.at + waiter.end.saturating_since(step.clock);
-            let waits = self.waiting.entry((session, sequence));
+            let waits = self.waiting.entry(name);
             let waits = waits.or_insert_with(|| (client, end, step.key.clone()));
             (waits.0, waits.1) = (client, end);
         }
@@ -183,8 +179,7 @@ impl Guards {
         let Command::Release(request) = step.command else {
             return;
         };
-        let session = request.operation.session;
-        let operation = (session, request.operation.sequence);
+        let operation = name_of(request.operation);
         let Some(granted) = self.granted.get_mut(&operation) else {
             return;
         };
@@ -197,7 +192,7 @@ impl Guards {
         // Of holds that an owner took at once, nobody can tell whose guard is which. So it has that of another one.
         let used = |name| self.held.values().any(|held| held.operation == Some(name));
         let others = self.granted.iter().filter(|(name, other)| {
-            name.0 == session && other.holder == holder && !other.released && !used(**name)
+            name.0 == operation.0 && other.holder == holder && !other.released && !used(**name)
         });
         // A server that lost its data may have only the one that is released.
         let other = others.max_by_key(|(name, _)| self.at_server.contains_key(*name));
@@ -260,7 +255,7 @@ impl Guards {
     /// Starts to track a guard that a user received.
     pub(crate) fn track(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.next += 1;
-        let mine = |(_, at): &(&(SessionId, u64), &mut AtServer)| {
+        let mine = |(_, at): &(&Name, &mut AtServer)| {
             at.client == holding.client && at.key == holding.key && !at.taken
         };
         // A client never returns a guard for an older operation. If an owner has several at once, any will do.
@@ -335,7 +330,7 @@ impl Guards {
         self.jumped.contains_key(&client)
     }
 
-    /// Returns the live holds and waiters at the servers, each with its client.
+    /// Returns the live holds and waiters at the servers, each with its client, which can't have given it up.
     pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
         let holds = self.at_server.iter().filter(|(_, hold)| hold.end > at);
         let holds = holds.map(|((_, sequence), hold)| {
@@ -346,16 +341,13 @@ impl Guards {
         let waiters = waiters.map(|((_, sequence), (client, end, _))| {
             (*client, format!("waiter {sequence} until {end:?}"))
         });
-        holds.chain(waiters).collect()
+        let all = holds.chain(waiters);
+        all.filter(|(client, _)| !self.may_have_given_up(*client))
+            .collect()
     }
 
     /// Returns a hold of a client on a key that belongs to no tracked guard.
-    pub(crate) fn leaked(
-        &self,
-        client: usize,
-        key: &Key,
-        at: Duration,
-    ) -> Option<(SessionId, u64)> {
+    pub(crate) fn leaked(&self, client: usize, key: &Key, at: Duration) -> Option<Name> {
         let used = |name| self.held.values().any(|held| held.operation == Some(name));
         let mut holds = self.at_server.iter();
         let hold = holds.find(|(name, hold)| {
@@ -365,7 +357,7 @@ impl Guards {
     }
 
     /// Returns a waiter of a client for a key.
-    pub(crate) fn waits(&self, client: usize, key: &Key, at: Duration) -> Option<(SessionId, u64)> {
+    pub(crate) fn waits(&self, client: usize, key: &Key, at: Duration) -> Option<Name> {
         let mut waiters = self.waiting.iter();
         let waiter =
             waiters.find(|(_, (owner, end, what))| *owner == client && *end > at && what == key);

@@ -11,9 +11,7 @@ use litemap::LiteMap;
 use crate::checker::coverage::Situation;
 use crate::checker::findings::{Findings, Model};
 use crate::checker::holders::lives;
-use crate::checker::step::{Set, Step, holder_of, name, waiter_of};
-
-type Name = (SessionId, u64);
+use crate::checker::step::{Name, Set, Step, holder_of, name_of, names, waiter_of};
 
 #[derive(Debug, Default)]
 pub(crate) struct History {
@@ -47,24 +45,22 @@ impl History {
     }
 
     fn offers(&mut self, step: &Step<'_>, found: &mut Findings) {
-        for holder in step.before.holders.iter().filter(|t| t.end <= step.now) {
-            for (sequence, _) in &holder.holds {
-                if self.offers.remove(&(holder.session, *sequence)).is_some() {
-                    found.reached(Situation::OfferExpired);
-                }
+        let expired = step.before.holders.iter().filter(|t| t.end <= step.now);
+        for name in expired.flat_map(names) {
+            if self.offers.remove(&name).is_some() {
+                found.reached(Situation::OfferExpired);
             }
         }
         for waiter in step.waiters_before() {
-            let name = (waiter.operation.session, waiter.operation.sequence);
-            if holder_of(step.after, name.0, name.1).is_some() {
+            let name = name_of(waiter.operation);
+            if holder_of(step.after, name).is_some() {
                 self.offers.insert(name, ());
             }
         }
         if let (Command::Renew(request), Reply::Renew(RenewReply::Renewed { .. })) =
             (step.command, step.reply)
         {
-            let operation = request.operation;
-            self.offers.remove(&(operation.session, operation.sequence));
+            self.offers.remove(&name_of(request.operation));
         }
     }
 
@@ -72,11 +68,11 @@ impl History {
         let Some(operation) = step.own else {
             return;
         };
-        let name_of = (operation.session, operation.sequence);
-        match (step.command, self.released.get(&name_of).copied()) {
+        let own = name_of(operation);
+        match (step.command, self.released.get(&own).copied()) {
             (Command::Release(_), None) => {
-                self.released.insert(name_of, step.sent);
-                if self.offers.remove(&name_of).is_some() {
+                self.released.insert(own, step.sent);
+                if self.offers.remove(&own).is_some() {
                     found.reached(Situation::OfferReleased);
                 }
             }
@@ -88,11 +84,11 @@ impl History {
             // A late acquire that makes its key may hold it until its lease is over, if the watermark is gone.
             (_, Some(sent)) if step.makes_late() && step.at > sent + DELIVERY_WINDOW * 2 => {}
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
-                let lived = waiter_of(step.before, name_of.0, name_of.1).is_some()
-                    || holder_of(step.before, name_of.0, name_of.1).is_some();
+                let lived =
+                    waiter_of(step.before, own).is_some() || holder_of(step.before, own).is_some();
                 let text = format!(
                     "after its release, {} finds {operation:?} live (live before: {lived})",
-                    name(step.command)
+                    step.by()
                 );
                 found.add("rule 12", text);
             }

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
-    AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime, SessionId,
+    AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime,
 };
 
 use crate::checker::findings::Findings;
-use crate::checker::step::{Step, find, has, holder_of, name, waiter_of};
+use crate::checker::step::{Name, Step, find, has, holder_of, name_of, names, waiter_of};
 
 /// Checks how the step changed each holder. `forgets` tells whether the clock may have moved past the end
 /// of a watermark, by which the key refuses late copies. Then an attempt that is repeated may be granted again.
@@ -21,11 +21,9 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
             Some(after) => kept(step, holder, after, found),
             None if may_go(step, holder) => {}
             None => {
-                let by = name(step.command);
-                found.add(
-                    "S3",
-                    format!("{by} removed a holder that is not its own: {holder:?}"),
-                );
+                let by = step.by();
+                let text = format!("{by} removed a holder that is not its own: {holder:?}");
+                found.add("S3", text);
             }
         }
     }
@@ -38,7 +36,7 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
         let holds = before.map_or(&[][..], |before| &before.holds);
         if let Some((sequence, _)) = holds.iter().find(|(s, _)| has(holder, *s)) {
             let acquired = matches!(step.command, Command::Acquire(_))
-                && step.is_of(holder.session, *sequence);
+                && step.is_of((holder.session, *sequence));
             let text = || format!("an expired hold is live again: {holder:?}");
             match (acquired, forgets) {
                 (false, _) => found.add("S3", text()),
@@ -50,8 +48,7 @@ pub(crate) fn check(step: &Step<'_>, forgets: bool, found: &mut Findings) {
     }
     if let (Command::Convert(request), Reply::Convert(ConvertReply::Converted { .. })) =
         (step.command, step.reply)
-        && let own = request.operation
-        && let Some(own) = holder_of(step.before, own.session, own.sequence)
+        && let Some(own) = holder_of(step.before, name_of(request.operation))
         && own.token != request.expected
     {
         let text = format!("a conversion acted in another epoch than it names: {own:?}");
@@ -80,47 +77,42 @@ fn may_go(step: &Step<'_>, holder: &HolderParts) -> bool {
     }
 }
 
-/// Whether the step may add the hold `sequence`: by its own acquire within the delivery window, or by
-/// a grant to its waiter.
-fn may_come(step: &Step<'_>, session: SessionId, sequence: u64) -> bool {
+/// Whether the step may add this hold: by its own acquire within the delivery window, or by a grant to
+/// its waiter.
+fn may_come(step: &Step<'_>, name: Name) -> bool {
     let acquired = matches!(
         (step.command, step.reply),
         (Command::Acquire(request), Reply::Acquire(AcquireReply::Acquired(_)))
             if request.deliver_before >= step.now
     );
-    (acquired && step.is_of(session, sequence))
-        || waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
+    (acquired && step.is_of(name)) || step.waiting(name).is_some()
 }
 
 fn kept(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut Findings) {
     for (sequence, mode) in &before.holds {
-        let own = step.is_of(before.session, *sequence);
+        let own = step.is_of((before.session, *sequence));
         let released = own && matches!(step.command, Command::Release(_));
         let is = after.holds.iter().find(|(s, _)| s == sequence);
         match is {
             None if released => {}
             None => found.add("S3", format!("hold {sequence} of {before:?} is gone")),
             Some(_) if released => {
-                found.add(
-                    "S3",
-                    format!("hold {sequence} outlives its release: {after:?}"),
-                );
+                let text = format!("hold {sequence} outlives its release: {after:?}");
+                found.add("S3", text);
             }
             Some((_, now)) if now == mode || (own && converted(step, *now)) => {}
             Some(_) => found.add("S3", format!("hold {sequence} of {before:?} changed mode")),
         }
     }
-    for (sequence, _) in &after.holds {
-        if !has(before, *sequence) && !may_come(step, before.session, *sequence) {
+    for name in names(after) {
+        let sequence = name.1;
+        if !has(before, sequence) && !may_come(step, name) {
             let text = format!("hold {sequence} was neither requested nor queued: {after:?}");
             found.add("reentrancy", text);
         }
     }
     if after.revoked != before.revoked && !revokes(step, before) {
-        found.add(
-            "S3",
-            format!("revoked by {}: {after:?}", name(step.command)),
-        );
+        found.add("S3", format!("revoked by {}: {after:?}", step.by()));
     }
     moved(step, before, after, found);
 }
@@ -155,20 +147,18 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
         }
         _ => None,
     };
-    let offers = after.holds.iter().filter(|(s, _)| !has(before, *s));
-    let offered = offers
-        .filter(|(s, _)| waiter_of(step.before, after.session, *s).is_some())
-        .filter_map(|(s, _)| granted_until(step, after.session, *s))
-        .max();
+    let offers =
+        names(after).filter(|name| !has(before, name.1) && waiter_of(step.before, *name).is_some());
+    let offered = offers.filter_map(|name| granted_until(step, name)).max();
     let least = asked.map_or(before.end, |lease| {
         before.end.max(step.now.saturating_add(lease))
     });
     let most = least.max(offered.unwrap_or_default());
     if after.end < least {
-        let text = format!("{} shortened {before:?}", name(step.command));
+        let text = format!("{} shortened {before:?}", step.by());
         found.add("rule 5", text);
     } else if after.end > most {
-        found.add("S3", format!("{} extended {before:?}", name(step.command)));
+        found.add("S3", format!("{} extended {before:?}", step.by()));
     }
 }
 
@@ -176,30 +166,25 @@ fn moved(step: &Step<'_>, before: &HolderParts, after: &HolderParts, found: &mut
 /// rule 10 says.
 fn begun(step: &Step<'_>, holder: &HolderParts, found: &mut Findings) {
     let mut end = None;
-    for (sequence, _) in &holder.holds {
-        if !may_come(step, holder.session, *sequence) {
-            let text = format!(
-                "{} made a holder that was neither requested nor queued: {holder:?}",
-                name(step.command)
-            );
-            found.add("S3", text);
-            return;
+    for name in names(holder) {
+        if !may_come(step, name) {
+            let by = step.by();
+            let text =
+                format!("{by} made a holder that was neither requested nor queued: {holder:?}");
+            return found.add("S3", text);
         }
-        end = end.max(granted_until(step, holder.session, *sequence));
+        end = end.max(granted_until(step, name));
     }
     if end.is_some_and(|end| end != holder.end) {
-        found.add(
-            "rule 10",
-            format!("a grant does not expire at {end:?}: {holder:?}"),
-        );
+        let text = format!("a grant does not expire at {end:?}: {holder:?}");
+        found.add("rule 10", text);
     }
 }
 
 /// The expiry that the rules give to a grant made in this step.
-fn granted_until(step: &Step<'_>, session: SessionId, sequence: u64) -> Option<ServerTime> {
-    let own = step.is_of(session, sequence);
-    let waiter = waiter_of(step.before, session, sequence).filter(|waiter| waiter.end > step.now);
-    match (step.command, waiter) {
+fn granted_until(step: &Step<'_>, name: Name) -> Option<ServerTime> {
+    let own = step.is_of(name);
+    match (step.command, step.waiting(name)) {
         (Command::Acquire(request), None) if own => Some(step.now.saturating_add(request.lease)),
         (Command::Renew(request), Some(waiter)) if own => {
             let offer = step.offer_end(waiter, waiter.end);
@@ -229,9 +214,6 @@ fn stored(step: &Step<'_>, found: &mut Findings) {
 
 /// Whether an operation has a hold or a waiter after the step.
 pub(crate) fn lives(step: &Step<'_>, operation: Operation) -> bool {
-    let (session, sequence) = (operation.session, operation.sequence);
-    let holds = step
-        .holders_after()
-        .any(|t| t.session == session && has(t, sequence));
-    holds || step.waiters_after().any(|p| p.operation == operation)
+    step.holding(name_of(operation)).is_some()
+        || step.waiters_after().any(|p| p.operation == operation)
 }

@@ -5,7 +5,7 @@ use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterPart
 use leasehold_api::{AcquireReply, ConvertReply, Key, Mode, Operation, Policy, SessionId};
 
 use crate::checker::findings::Findings;
-use crate::checker::step::{Set, Step, find, has, holder_of, name};
+use crate::checker::step::{Set, Step, find, has, holder_of, name_of, names, same_waiter};
 
 /// Checks the queue: what happened to each waiter, and who was granted.
 pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
@@ -13,7 +13,7 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
         kept(step, waiter, found);
     }
     for waiter in &step.after.waiters {
-        let before = same(step.before, waiter);
+        let before = same_waiter(step.before, waiter);
         if before.is_none() {
             joined(step, waiter, found);
         }
@@ -25,28 +25,18 @@ pub(crate) fn check(step: &Step<'_>, found: &mut Findings) {
     }
 }
 
-/// A waiter, as another state has it.
-fn same<'a>(state: &'a StateParts, waiter: &WaiterParts) -> Option<&'a WaiterParts> {
-    let mut waiters = state.waiters.iter();
-    waiters.find(|it| it.ticket == waiter.ticket)
-}
-
 /// Whether the operation of a waiter holds after the step.
 fn granted(step: &Step<'_>, waiter: &WaiterParts) -> bool {
-    let operation = waiter.operation;
-    let holder = holder_of(step.after, operation.session, operation.sequence);
-    holder.is_some_and(|holder| holder.end > step.now)
+    step.holding(name_of(waiter.operation)).is_some()
 }
 
 /// Checks what happened to a live waiter.
 fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
-    let operation = waiter.operation;
-    let own = step.is_of(operation.session, operation.sequence);
-    let after = same(step.after, waiter);
-    let Some(after) = after else {
+    let own = step.is_of(name_of(waiter.operation));
+    let Some(after) = same_waiter(step.after, waiter) else {
         let released = own && matches!(step.command, Command::Release(_));
         if !released && !granted(step, waiter) {
-            let text = format!("{} removed a waiter: {waiter:?}", name(step.command));
+            let text = format!("{} removed a waiter: {waiter:?}", step.by());
             found.add("rule 9", text);
         }
         return;
@@ -54,7 +44,7 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     if own && matches!(step.command, Command::Release(_)) {
         found.add("rule 11", format!("a release left its waiter: {waiter:?}"));
     }
-    if after.operation != operation || after.mode != waiter.mode {
+    if after.operation != waiter.operation || after.mode != waiter.mode {
         found.add("S3", format!("{waiter:?} became {after:?}"));
     }
     let polled = own && matches!(step.command, Command::Poll(_));
@@ -63,7 +53,7 @@ fn kept(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
         false => waiter.end,
     };
     if after.end != end {
-        let text = format!("{} moved the expiry of {waiter:?}", name(step.command));
+        let text = format!("{} moved the expiry of {waiter:?}", step.by());
         found.add("rule 9", text);
     }
     let marked = after.unreachable && (!waiter.unreachable || polled);
@@ -79,7 +69,7 @@ pub(crate) fn unreachable(
     found: &mut Findings,
 ) {
     for waiter in &step.after.waiters {
-        let before = same(step.before, waiter);
+        let before = same_waiter(step.before, waiter);
         let marks = before.map_or(0, |before| before.unreachable_marks);
         if waiter.unreachable_marks > marks && hears(&waiter.operation.session) {
             let text = format!("marked unreachable, though it listens: {waiter:?}");
@@ -89,12 +79,11 @@ pub(crate) fn unreachable(
 }
 
 fn joined(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
-    let operation = waiter.operation;
-    let own = step.is_of(operation.session, operation.sequence);
+    let own = step.is_of(name_of(waiter.operation));
     let queued = matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_)));
     let last = step.before.waiters.iter().map(|p| p.ticket).max();
     if !own || !queued || last.is_some_and(|last| last >= waiter.ticket) {
-        let text = format!("{} queued a waiter: {waiter:?}", name(step.command));
+        let text = format!("{} queued a waiter: {waiter:?}", step.by());
         found.add("rule 7", text);
     }
 }
@@ -113,8 +102,7 @@ fn passes(policy: Policy, mode: Mode, waiting: Mode) -> bool {
 fn grants(step: &Step<'_>, found: &mut Findings) {
     let Some(policy) = step.policy() else { return };
     for waiter in step.waiters_before().filter(|waiter| granted(step, waiter)) {
-        let operation = waiter.operation;
-        if policy == Policy::Barging && !step.is_of(operation.session, operation.sequence) {
+        if policy == Policy::Barging && !step.is_of(name_of(waiter.operation)) {
             let text = format!("a barging waiter was granted without a poll: {waiter:?}");
             found.add("rule 7", text);
         }
@@ -137,15 +125,11 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
     else {
         return;
     };
-    let operation = request.operation;
-    let Some(holder) = holder_of(step.after, operation.session, operation.sequence) else {
+    let Some(holder) = holder_of(step.after, name_of(request.operation)) else {
         return;
     };
     let before = find(step.before, holder).filter(|before| before.end > step.now);
-    let queued = step.waiters_before().any(|waiter| {
-        let waiter = waiter.operation;
-        waiter.session == holder.session && has(holder, waiter.sequence)
-    });
+    let queued = names(holder).any(|name| step.waiting(name).is_some());
     if before.is_some() || queued {
         // The holder existed before, or one of its holds was granted to a waiter in this step.
         return;
@@ -250,7 +234,7 @@ impl Upgrades {
 
 /// The holder that has the hold of an operation, if that hold is exclusive.
 fn writes(state: &StateParts, own: Operation) -> Option<&HolderParts> {
-    let holder = holder_of(state, own.session, own.sequence)?;
+    let holder = holder_of(state, name_of(own))?;
     let hold = (own.sequence, Mode::Exclusive);
     holder.holds.contains(&hold).then_some(holder)
 }

@@ -1,13 +1,13 @@
 //! Records the rare situations that a step reaches.
 
-use leasehold_api::machine::{Command, Reply};
+use leasehold_api::machine::{Command, Reply, WaiterParts};
 use leasehold_api::{
-    AcquireReply, ConvertReply, EndReason, ForceReply, Mode, NoteReply, PollReply, Refused,
-    ReleaseReply, RenewReply,
+    Acquire, AcquireReply, ConvertReply, EndReason, ForceReply, Mode, NoteReply, PollReply,
+    Refused, ReleaseReply, RenewReply,
 };
 
 use crate::checker::coverage::{Coverage, Situation};
-use crate::checker::step::{Step, find, holder_of, mode, waiter_of};
+use crate::checker::step::{Step, find, holder_of, mode, name_of, same_waiter};
 
 pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
     if step.batch_size > 1 && matches!(step.command, Command::Acquire(_)) {
@@ -15,11 +15,7 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
     }
     match step.reply {
         Reply::Acquire(reply) => acquire(step, reply, seen),
-        Reply::Poll(PollReply::Acquired(_))
-            if step
-                .own
-                .is_some_and(|own| was_waiting(step, own.session, own.sequence)) =>
-        {
+        Reply::Poll(PollReply::Acquired(_)) if own_waiter(step).is_some() => {
             seen.reached(Situation::GrantedByOwnPoll);
         }
         Reply::Renew(RenewReply::Lost(reason)) => {
@@ -60,18 +56,19 @@ fn epoch_with_note(step: &Step<'_>, seen: &mut Coverage) {
     }
 }
 
-fn was_waiting(step: &Step<'_>, session: leasehold_api::SessionId, sequence: u64) -> bool {
-    waiter_of(step.before, session, sequence).is_some_and(|waiter| waiter.end > step.now)
+/// The live waiter of the operation that the command names.
+fn own_waiter<'a>(step: &'a Step<'_>) -> Option<&'a WaiterParts> {
+    step.waiting(name_of(step.own?))
 }
 
 fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
     let Command::Acquire(request) = step.command else {
         return;
     };
-    let (session, sequence) = (request.operation.session, request.operation.sequence);
-    let held = holder_of(step.before, session, sequence).is_some_and(|t| t.end > step.now);
+    let own = holder_of(step.before, name_of(request.operation));
+    let held = own.is_some_and(|t| t.end > step.now);
     match reply {
-        _ if held || was_waiting(step, session, sequence) => seen.reached(Situation::AcquireTwice),
+        _ if held || own_waiter(step).is_some() => seen.reached(Situation::AcquireTwice),
         AcquireReply::Acquired(acquired) => {
             seen.reached(Situation::GrantedAtOnce);
             let waits = step.waiters_after().next().is_some();
@@ -88,13 +85,12 @@ fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
     }
 }
 
-fn nested(step: &Step<'_>, request: &leasehold_api::Acquire, waits: bool, seen: &mut Coverage) {
+fn nested(step: &Step<'_>, request: &Acquire, waits: bool, seen: &mut Coverage) {
     seen.reached(Situation::Nested);
     if waits {
         seen.reached(Situation::NestedPastWaiter);
     }
-    let operation = request.operation;
-    let own = holder_of(step.after, operation.session, operation.sequence);
+    let own = holder_of(step.after, name_of(request.operation));
     if own.is_some_and(|own| own.end > step.now.saturating_add(request.lease)) {
         seen.reached(Situation::NestedShorter);
     }
@@ -107,7 +103,7 @@ fn release(step: &Step<'_>, reply: ReleaseReply, seen: &mut Coverage) {
     {
         let before = step
             .own
-            .and_then(|own| holder_of(step.before, own.session, own.sequence));
+            .and_then(|own| holder_of(step.before, name_of(own)));
         if before.is_some_and(|before| mode(before) != view.mode) {
             seen.reached(Situation::Downgraded);
             lets_in(step, seen);
@@ -151,27 +147,21 @@ fn grants(step: &Step<'_>, seen: &mut Coverage) {
         seen.reached(Situation::FloorRaised);
     }
     let granted = step.waiters_before().filter(|waiter| {
-        let operation = waiter.operation;
-        let own = step.is_of(operation.session, operation.sequence);
-        !own && holder_of(step.after, operation.session, operation.sequence).is_some()
+        let name = name_of(waiter.operation);
+        !step.is_of(name) && holder_of(step.after, name).is_some()
     });
-    match granted.count() {
-        0 => {}
-        1 => seen.reached(Situation::GrantedByAnother),
-        _ => {
-            seen.reached(Situation::GrantedByAnother);
-            seen.reached(Situation::GroupGranted);
-        }
+    let granted = granted.count();
+    if granted > 0 {
+        seen.reached(Situation::GrantedByAnother);
     }
-    let marked = |waiter: &&leasehold_api::machine::WaiterParts| {
-        let before = step
-            .before
-            .waiters
-            .iter()
-            .find(|p| p.ticket == waiter.ticket);
+    if granted > 1 {
+        seen.reached(Situation::GroupGranted);
+    }
+    let marked = |waiter: &WaiterParts| {
+        let before = same_waiter(step.before, waiter);
         before.is_some_and(|before| waiter.unreachable_marks > before.unreachable_marks)
     };
-    if step.after.waiters.iter().any(|waiter| marked(&waiter)) {
+    if step.after.waiters.iter().any(marked) {
         seen.reached(Situation::UnreachablePassedOver);
     }
 }

@@ -18,7 +18,7 @@ use crate::checker::{holders, order, rare};
 /// The checker of one run.
 ///
 /// The simulation calls it under its lock; the checker never calls back.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Checker {
     pub(crate) model: Model,
     pub(crate) found: Findings,
@@ -33,12 +33,7 @@ impl Checker {
     pub(crate) fn new(model: Model) -> Self {
         Self {
             model,
-            found: Findings::default(),
-            history: History::default(),
-            upgrades: Upgrades::default(),
-            guards: Guards::default(),
-            duties: Duties::default(),
-            events: Events::default(),
+            ..Self::default()
         }
     }
 
@@ -47,7 +42,7 @@ impl Checker {
         self.found.at = step.at;
         rare::note(step, &mut self.found.seen);
         let within = self.model == Model::Within;
-        let forgets = !within || self.events.clock_moved();
+        let forgets = !within || self.events.clock_moved;
         holders::check(step, forgets, &mut self.found);
         if step.has_queue() {
             order::check(step, &mut self.found);
@@ -97,13 +92,6 @@ impl Checker {
     pub(crate) fn added(&mut self, at: Duration, key: &Key, token: u64, values: (u32, u32)) {
         self.found.at = at;
         self.history.added(key, token, values, &mut self.found);
-    }
-
-    /// Returns the live holds and waiters at the servers, each with its client.
-    pub(crate) fn left_by(&self, at: Duration) -> Vec<(usize, String)> {
-        let mut left = self.guards.left_by(at);
-        left.retain(|(client, _)| !self.guards.may_have_given_up(*client));
-        left
     }
 
     /// Checks that a client has nothing left on a key.

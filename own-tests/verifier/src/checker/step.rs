@@ -40,6 +40,19 @@ pub(crate) struct Step<'a> {
     pub(crate) retention: Duration,
 }
 
+/// What tells an operation from others: its session and its sequence.
+pub(crate) type Name = (SessionId, u64);
+
+pub(crate) const fn name_of(operation: Operation) -> Name {
+    (operation.session, operation.sequence)
+}
+
+/// The operations that share a holder.
+pub(crate) fn names(holder: &HolderParts) -> impl Iterator<Item = Name> {
+    let session = holder.session;
+    holder.holds.iter().map(move |hold| (session, hold.0))
+}
+
 /// The operation that a command names.
 pub(crate) const fn operation(command: &Command) -> Option<Operation> {
     match command {
@@ -53,30 +66,39 @@ pub(crate) const fn operation(command: &Command) -> Option<Operation> {
     }
 }
 
-/// The name of a command in findings.
-pub(crate) fn name(command: &Command) -> &'static str {
-    match command {
-        Command::Acquire(_) => "acquire",
-        Command::Poll(_) => "poll",
-        Command::Renew(_) => "renew",
-        Command::Release(_) => "release",
-        Command::Convert(_) => "convert",
-        Command::Inspect => "inspect",
-        Command::ForceRelease(_) => "force_release",
-        Command::Note(_) => "note",
-    }
-}
-
 impl Step<'_> {
+    /// The name of the command in findings.
+    pub(crate) const fn by(&self) -> &'static str {
+        match self.command {
+            Command::Acquire(_) => "acquire",
+            Command::Poll(_) => "poll",
+            Command::Renew(_) => "renew",
+            Command::Release(_) => "release",
+            Command::Convert(_) => "convert",
+            Command::Inspect => "inspect",
+            Command::ForceRelease(_) => "force_release",
+            Command::Note(_) => "note",
+        }
+    }
+
     /// Whether the command names an operation of this session.
     pub(crate) fn is_by(&self, session: SessionId) -> bool {
         self.own.is_some_and(|own| own.session == session)
     }
 
     /// Whether the command names this operation.
-    pub(crate) fn is_of(&self, session: SessionId, sequence: u64) -> bool {
-        self.own
-            .is_some_and(|own| own.session == session && own.sequence == sequence)
+    pub(crate) fn is_of(&self, name: Name) -> bool {
+        self.own.map(name_of) == Some(name)
+    }
+
+    /// Returns the waiter that an operation had before the step, if it had not expired.
+    pub(crate) fn waiting(&self, name: Name) -> Option<&WaiterParts> {
+        waiter_of(self.before, name).filter(|waiter| waiter.end > self.now)
+    }
+
+    /// Returns the holder that an operation has after the step, if it has not expired.
+    pub(crate) fn holding(&self, name: Name) -> Option<&HolderParts> {
+        holder_of(self.after, name).filter(|holder| holder.end > self.now)
     }
 
     /// Returns the holders of the state before the step that had not expired.
@@ -153,26 +175,19 @@ impl Step<'_> {
 
     /// Returns the mode and the floor of each grant in this step that came with a floor.
     fn floors(&self) -> impl Iterator<Item = (Mode, u64)> {
-        let granted = |session, sequence| {
-            let holder = holder_of(self.after, session, sequence);
-            // A further hold of a holder shares its epoch, and so its token, whatever its floor is.
-            holder.is_some_and(|it| {
-                it.end > self.now && it.holds.first().map(|h| h.0) == Some(sequence)
-            })
-        };
         let own = match self.command {
-            Command::Acquire(request) => {
-                let own = request.operation;
-                let floor = request.floor.filter(|_| granted(own.session, own.sequence));
-                floor.map(|floor| (request.mode, floor.get()))
-            }
+            Command::Acquire(request) => Some((request.operation, request.mode, request.floor)),
             _ => None,
         };
         let waiters = self.before.waiters.iter();
-        let brought = waiters
-            .filter(move |waiter| granted(waiter.operation.session, waiter.operation.sequence))
-            .filter_map(|waiter| Some((waiter.mode, waiter.floor?.get())));
-        own.into_iter().chain(brought)
+        let brought = waiters.map(|waiter| (waiter.operation, waiter.mode, waiter.floor));
+        let asked = own.into_iter().chain(brought);
+        asked.filter_map(|(operation, mode, floor)| {
+            let name = name_of(operation);
+            // A further hold of a holder shares its epoch, and so its token, whatever its floor is.
+            let is_first = names(self.holding(name)?).next() == Some(name);
+            floor.filter(|_| is_first).map(|floor| (mode, floor.get()))
+        })
     }
 
     /// The highest floor of the grants in this step, or 0.
@@ -234,20 +249,20 @@ pub(crate) fn find<'a>(state: &'a StateParts, like: &HolderParts) -> Option<&'a 
 }
 
 /// The holder that has the hold of an operation, expired or not.
-pub(crate) fn holder_of(
-    state: &StateParts,
-    session: SessionId,
-    sequence: u64,
-) -> Option<&HolderParts> {
+pub(crate) fn holder_of(state: &StateParts, (session, sequence): Name) -> Option<&HolderParts> {
     let mut holders = state.holders.iter();
     holders.find(|t| t.session == session && has(t, sequence))
 }
 
-pub(crate) fn waiter_of(
-    state: &StateParts,
-    session: SessionId,
-    sequence: u64,
-) -> Option<&WaiterParts> {
+pub(crate) fn waiter_of(state: &StateParts, name: Name) -> Option<&WaiterParts> {
+    state.waiters.iter().find(|p| name_of(p.operation) == name)
+}
+
+/// A waiter, as another state has it.
+pub(crate) fn same_waiter<'a>(
+    state: &'a StateParts,
+    waiter: &WaiterParts,
+) -> Option<&'a WaiterParts> {
     let mut waiters = state.waiters.iter();
-    waiters.find(|p| p.operation.session == session && p.operation.sequence == sequence)
+    waiters.find(|it| it.ticket == waiter.ticket)
 }

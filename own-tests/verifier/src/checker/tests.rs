@@ -262,7 +262,7 @@ fn only_a_client_with_a_jumped_clock_may_leave_a_hold() {
             key.checker.event(key.at, Some(1), &event);
         }
         key.pass(ms(1_500));
-        let left = key.checker.left_by(key.at);
+        let left = key.checker.guards.left_by(key.at);
         assert_eq!(left.is_empty(), jumped, "{left:?}");
         let name = key.key.clone();
         key.checker.check_nothing_left(key.at, 1, &name, ms(1_000));

@@ -278,7 +278,7 @@ impl Stress {
         let sim = &monitor.sim;
         sim.sleep(CLEAN_UP).await;
         let at = sim.elapsed();
-        for (client, left) in monitor.checker(|it| it.left_by(at)) {
+        for (client, left) in monitor.checker(|it| it.guards.left_by(at)) {
             let dead = chaos.dead.get(client);
             let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
             // A server that lost its watermarks may have executed a late acquire again.
