@@ -125,43 +125,39 @@ fn each_specimen_is_rejected_for_its_fault() {
     let began = Instant::now();
     let all = SPECIMENS.iter().flat_map(|it| jobs(it, &server.url()));
     let queue = Mutex::new(all);
-    let (wrong, passed) = (Mutex::new(Vec::new()), Mutex::new(Vec::new()));
-    thread::scope(|scope| {
-        for _ in 0..THREADS {
-            scope.spawn(|| {
-                while let Some(job) = take(&queue) {
-                    let name = job.specimen.name;
-                    match run(&job) {
-                        Ok(()) => push(&passed, (name, job.finds.is_some())),
-                        Err(text) => push(&wrong, format!("{name}: {} {text}", job.case.name())),
-                    }
-                }
+    let work = || {
+        let mut results = Vec::new();
+        while let Some(job) = take(&queue) {
+            let name = job.specimen.name;
+            results.push(match run(&job) {
+                Ok(()) => Ok((name, job.finds.is_some())),
+                Err(text) => Err(format!("{name}: {} {text}", job.case.name())),
             });
         }
+        results
+    };
+    let results = thread::scope(|scope| {
+        let threads = [(); THREADS].map(|()| scope.spawn(work));
+        threads.map(|it| it.join().expect("no thread panicked"))
     });
-    let passed = passed.into_inner().expect("no thread panicked");
+    let results = results.concat();
+    let passed: Vec<_> = results.iter().flatten().collect();
+    let wrong: Vec<_> = results
+        .iter()
+        .filter_map(|it| it.as_ref().err().cloned())
+        .collect();
     for Specimen { name, .. } in SPECIMENS {
-        let of_it = |finds| passed.iter().filter(|it| **it == (*name, finds)).count();
-        println!(
-            "{name}: {} fault(s) found, {} case(s) passed",
-            of_it(true),
-            of_it(false)
-        );
+        let of_it = |finds| passed.iter().filter(|it| ***it == (*name, finds)).count();
+        let (found, fine) = (of_it(true), of_it(false));
+        println!("{name}: {found} fault(s) found, {fine} case(s) passed");
     }
     println!("{} cases in {:?}", passed.len(), began.elapsed());
-    let wrong = wrong.into_inner().expect("no thread panicked");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(passed.len() >= 200, "only {} cases ran", passed.len());
 }
 
 fn take<T>(queue: &Mutex<impl Iterator<Item = T>>) -> Option<T> {
     queue.lock().unwrap_or_else(PoisonError::into_inner).next()
-}
-
-fn push<T>(list: &Mutex<Vec<T>>, value: T) {
-    list.lock()
-        .unwrap_or_else(PoisonError::into_inner)
-        .push(value);
 }
 
 #[test]
