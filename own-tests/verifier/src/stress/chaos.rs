@@ -9,7 +9,7 @@ use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
 use crate::stress::healed::Healed;
-use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, UNTIL_DELETED};
+use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, UNTIL_DELETED, span};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
 const LONGEST_DETOUR: Duration = Duration::from_secs(30);
@@ -101,10 +101,12 @@ impl Chaos {
             .collect()
     }
 
-    /// Draws a time on the grid of 1 ms, up to `most`.
     fn span(&self, most: Duration) -> Duration {
-        let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
-        Duration::from_millis(self.sim.draw(ms.saturating_add(1)).into())
+        span(&self.sim, most)
+    }
+
+    pub(crate) fn is_dead(&self, client: usize) -> bool {
+        self.dead[client].load(Ordering::Relaxed)
     }
 
     /// Draws the delay of a message: often less than a lease, sometimes longer than a call.
@@ -128,26 +130,17 @@ impl Chaos {
 
     /// Injects a fault into one message of a drawn kind of call, or of the next call.
     fn inject(&self, victim: usize, fault: Fault) {
-        let calls = [
-            Call::Acquire,
-            Call::Acquire,
-            Call::Acquire,
-            Call::Acquire,
-            Call::Acquire,
-            Call::Poll,
-            Call::Renew,
-            Call::Renew,
-            Call::Release,
-            Call::Convert,
-            Call::Note,
-        ];
-        match calls.get(self.sim.draw(13) as usize) {
-            Some(Call::Acquire) if self.remembers() && self.sim.draw(2) == 1 => {
-                self.clients[victim].inject_into(Call::CompareAndSet, fault);
-            }
-            Some(call) => self.clients[victim].inject_into(*call, fault),
-            None => self.clients[victim].inject(fault),
-        }
+        let call = match self.sim.draw(13) {
+            0..=4 if self.remembers() && self.sim.draw(2) == 1 => Call::CompareAndSet,
+            0..=4 => Call::Acquire,
+            5 => Call::Poll,
+            6 | 7 => Call::Renew,
+            8 => Call::Release,
+            9 => Call::Convert,
+            10 => Call::Note,
+            _ => return self.clients[victim].inject(fault),
+        };
+        self.clients[victim].inject_into(call, fault);
     }
 
     /// Does something after this time.
@@ -209,7 +202,7 @@ impl Chaos {
 
     fn pause(&self, victim: usize) {
         let backend = self.clients[victim].clone();
-        if self.dead[victim].load(Ordering::Relaxed) {
+        if self.is_dead(victim) {
             return;
         }
         backend.pause();
@@ -225,10 +218,7 @@ impl Chaos {
 
     /// Kills a client, unless it is the last one alive.
     fn kill(&self, victim: usize) {
-        let alive = self
-            .dead
-            .iter()
-            .filter(|dead| !dead.load(Ordering::Relaxed));
+        let alive = (0..self.dead.len()).filter(|client| !self.is_dead(*client));
         if alive.count() > 1 {
             self.dead[victim].store(true, Ordering::Relaxed);
             self.clients[victim].kill();
@@ -298,10 +288,9 @@ impl Chaos {
         } else {
             // The draws 0, 1, 2, 3, 4 give 0, 1, -1, 2, -2 thousandths.
             let nth = i32::try_from(self.sim.draw(2 * most + 1)).unwrap_or(0);
-            let rate = if nth % 2 == 1 {
-                nth / 2 + 1
-            } else {
-                -(nth / 2)
+            let rate = match nth % 2 {
+                1 => nth / 2 + 1,
+                _ => -(nth / 2),
             };
             backend.set_clock_rate(rate * 1_000);
         }
@@ -347,7 +336,7 @@ impl Chaos {
     /// may use up the rest. At other times they may differ by more.
     fn node_clock(&mut self) -> Duration {
         // A clock that is behind revives what a dead client has left in the state, although it has expired.
-        let dead = || self.dead.iter().any(|dead| dead.load(Ordering::Relaxed));
+        let dead = || (0..self.dead.len()).any(|client| self.is_dead(client));
         let any = || self.plan.out_of_model || (self.sim.left_behind().is_empty() && !dead());
         if self.sim.draw(2) == 1 && any() {
             let most = [Duration::from_secs(1), LONGEST_STEP][self.sim.draw(2) as usize];
@@ -404,11 +393,11 @@ impl Chaos {
         if std::mem::take(&mut self.split) {
             self.sim.heal();
         }
-        for (client, dead) in self.clients.iter().zip(&self.dead) {
+        for (n, client) in self.clients.iter().enumerate() {
             client.clear_faults();
             client.rejoin();
             client.leave_replica();
-            if !dead.load(Ordering::Relaxed) {
+            if !self.is_dead(n) {
                 client.resume();
             }
         }

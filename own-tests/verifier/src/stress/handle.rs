@@ -30,11 +30,11 @@ pub(crate) enum Handle {
 
 /// Calls the method of a handle that fits the wait limit.
 macro_rules! acquire {
-    ($handle:expr, $wait_limit:expr, $guard:path, $try:ident, $within:ident, $forever:ident) => {
+    ($handle:ident, $wait_limit:ident, $guard:ident, $try:ident, $within:ident, $forever:ident) => {
         match $wait_limit {
-            WaitLimit::Try => $handle.$try().await?.map($guard),
-            WaitLimit::Within(time) => $handle.$within(time).await?.map($guard),
-            WaitLimit::Forever => Outcome::Acquired($guard($handle.$forever().await?)),
+            WaitLimit::Try => $handle.$try().await?.map(AnyGuard::$guard),
+            WaitLimit::Within(time) => $handle.$within(time).await?.map(AnyGuard::$guard),
+            WaitLimit::Forever => Outcome::Acquired(AnyGuard::$guard($handle.$forever().await?)),
         }
     };
 }
@@ -47,29 +47,24 @@ impl Handle {
             ..Limits::default()
         };
         macro_rules! with_terms {
-            ($handle:expr, $variant:path) => {{
+            ($handle:expr, $variant:ident) => {{
                 let handle = $handle
                     .lease(terms.lease)
                     .waiter_lease(terms.waiter_lease)
                     .limits(limits)
                     .policy(terms.policy);
-                $variant(if terms.fixed {
-                    handle.fixed_lease()
-                } else {
-                    handle
+                Self::$variant(match terms.fixed {
+                    true => handle.fixed_lease(),
+                    false => handle,
                 })
             }};
         }
         Ok(match (terms.kind, terms.reentrant) {
-            (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Self::Mutex),
-            (Kind::Mutex, true) => with_terms!(locks.mutex(key)?.reentrant()?, Self::Mutex),
-            (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, Self::RwLock),
-            (Kind::RwLock, true) => {
-                with_terms!(locks.rw_lock(key)?.reentrant()?, Self::RwLock)
-            }
-            (Kind::Semaphore, _) => {
-                with_terms!(locks.semaphore(key, terms.capacity)?, Self::Semaphore)
-            }
+            (Kind::Mutex, false) => with_terms!(locks.mutex(key)?, Mutex),
+            (Kind::Mutex, true) => with_terms!(locks.mutex(key)?.reentrant()?, Mutex),
+            (Kind::RwLock, false) => with_terms!(locks.rw_lock(key)?, RwLock),
+            (Kind::RwLock, true) => with_terms!(locks.rw_lock(key)?.reentrant()?, RwLock),
+            (Kind::Semaphore, _) => with_terms!(locks.semaphore(key, terms.capacity)?, Semaphore),
         })
     }
 
@@ -86,40 +81,20 @@ impl Handle {
     pub(crate) async fn acquire(
         &self,
         mode: Mode,
-        wait_limit: WaitLimit,
+        limit: WaitLimit,
     ) -> Result<Outcome<AnyGuard>, Error> {
         let reads = mode == Mode::Shared;
         Ok(match self {
-            Self::Mutex(h) => {
-                acquire!(h, wait_limit, AnyGuard::Mutex, try_lock, try_lock_for, lock)
-            }
-            Self::RwLock(h) if reads => {
-                acquire!(h, wait_limit, AnyGuard::Read, try_read, try_read_for, read)
-            }
-            Self::RwLock(h) => {
-                acquire!(
-                    h,
-                    wait_limit,
-                    AnyGuard::Write,
-                    try_write,
-                    try_write_for,
-                    write
-                )
-            }
+            Self::Mutex(h) => acquire!(h, limit, Mutex, try_lock, try_lock_for, lock),
+            Self::RwLock(h) if reads => acquire!(h, limit, Read, try_read, try_read_for, read),
+            Self::RwLock(h) => acquire!(h, limit, Write, try_write, try_write_for, write),
             Self::Semaphore(h) => {
                 let permits = match mode {
                     Mode::Permits(permits) => permits,
                     Mode::Exclusive | Mode::Shared => h.capacity(),
                 };
                 let h = h.clone().permits(permits);
-                acquire!(
-                    h,
-                    wait_limit,
-                    AnyGuard::Permits,
-                    try_acquire,
-                    try_acquire_for,
-                    acquire
-                )
+                acquire!(h, limit, Permits, try_acquire, try_acquire_for, acquire)
             }
         })
     }

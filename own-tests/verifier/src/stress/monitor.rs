@@ -12,7 +12,8 @@ use litemap::LiteMap;
 use smallvec::SmallVec;
 
 use crate::checker::{
-    Checker, GuardId, GuardReading, Holding, Model, Situation, Step, operation_of,
+    Checker, Coverage, GuardId, GuardReading, Holding, Model, Situation, Step, Violation,
+    operation_of,
 };
 use crate::stress::resource::{Flaw, Refused, Resource};
 
@@ -25,7 +26,7 @@ pub(crate) struct Monitor {
     pub(crate) notes: bool,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Shared {
     checker: Checker,
     /// The number of owners so far.
@@ -51,13 +52,6 @@ impl Shared {
             self.checker.broken(at, "S5", text);
         }
     }
-}
-
-/// The start of a timed call.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct CallStart {
-    pub(crate) at: Duration,
-    pauses: u32,
 }
 
 /// The tolerance of a time limit: a fiftieth of it for drifting clocks, and the timers' resolution.
@@ -158,13 +152,9 @@ impl Monitor {
     ) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             checker: Checker::new(model),
-            owners: 0,
             resource: Resource::new(flaw),
-            pauses: LiteMap::new_vec(),
             retention: settings.retention,
-            steps: Vec::new(),
-            era: Duration::ZERO,
-            split: false,
+            ..Shared::default()
         }));
         sim.observe(CheckingObserver {
             shared: Arc::clone(&shared),
@@ -316,37 +306,29 @@ impl Monitor {
         }
     }
 
-    /// Starts to time a call of a client.
-    pub(crate) fn start_call(&self, client: usize) -> CallStart {
-        let at = self.sim.elapsed();
-        let pauses = lock(&self.shared).pauses.get(&client).copied();
-        let pauses = pauses.unwrap_or(0);
-        CallStart { at, pauses }
-    }
-
     /// L4: a call ends by its deadline, unless its client was paused.
-    pub(crate) fn end_call(
+    pub(crate) async fn timed<F: Future>(
         &self,
         client: usize,
-        from: CallStart,
         limit: Option<Duration>,
-        call: &str,
-    ) {
-        let Some(limit) = limit else { return };
-        let to = self.start_call(client);
-        let model = self.model();
-        let most = match model {
+        name: &str,
+        call: F,
+    ) -> F::Output {
+        let pauses = || lock(&self.shared).pauses.get(&client).copied();
+        let (began, pauses_before) = (self.sim.elapsed(), pauses());
+        let output = call.await;
+        let took = self.sim.elapsed() - began;
+        let Some(limit) = limit else { return output };
+        let most = match self.model() {
             Model::Within => limit + limit / SLACK_PARTS + SLACK,
             // Clocks may drift by nearly a third.
             Model::Outside => limit + limit / 2 + SLACK,
         };
-        if to.pauses == from.pauses && to.at - from.at > most {
-            let took = to.at - from.at;
-            self.broken(
-                "L4",
-                format!("{call} took {took:?}, the limit is {limit:?}"),
-            );
+        if pauses() == pauses_before && took > most {
+            let text = format!("{name} took {took:?}, the limit is {limit:?}");
+            self.broken("L4", text);
         }
+        output
     }
 
     /// Returns a weak reference to the shared state, to find leaks.
@@ -356,7 +338,7 @@ impl Monitor {
     }
 
     /// Returns the violations and the coverage of a run that has ended.
-    pub(crate) fn verdict(&self) -> (Vec<crate::checker::Violation>, crate::checker::Coverage) {
+    pub(crate) fn verdict(&self) -> (Vec<Violation>, Coverage) {
         let mut shared = lock(&self.shared);
         let verdict = shared.checker.verdict();
         // A guard keeps the simulation alive, and the simulation keeps its observer alive.

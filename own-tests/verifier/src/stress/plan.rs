@@ -149,6 +149,12 @@ const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)
 }
 
+/// Draws a time on the grid of 1 ms, up to `most`.
+pub(crate) fn span(sim: &SimServer, most: Duration) -> Duration {
+    let most = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
+    ms(sim.draw(most.saturating_add(1)).into())
+}
+
 impl Plan {
     pub(crate) fn draw(sim: &SimServer, out_of_model: bool) -> Self {
         let clients = 2 + sim.draw(3);
@@ -232,11 +238,7 @@ impl Plan {
     /// How soon after recovery every live client has had the lock. The time covers the leases of
     /// dead clients, and the work of each live one.
     pub(crate) fn wait_limit(&self) -> Duration {
-        let Terms {
-            lease,
-            waiter_lease,
-            ..
-        } = self.terms;
+        let (lease, waiter_lease) = (self.terms.lease, self.terms.waiter_lease);
         let turn = self.pace * 4 + lease + Duration::from_secs(2);
         let all = turn * (self.clients * 2);
         let break_time = self.remembers.map_or(Duration::ZERO, |_| UNTIL_DELETED);
@@ -250,16 +252,15 @@ impl Plan {
 
     /// How far the server's clock may have been set back in total.
     fn set_back(&self) -> Duration {
-        match self.fault_mix {
-            FaultMix { clock: true, .. } => LONGEST_STEP * (self.incidents + 1),
-            // The next server's clock may be behind. Then an expired hold is live again, unless another client has
-            // removed it: clients that remember are alone for a while.
-            FaultMix { switchovers, .. }
-                if switchovers && (self.out_of_model || self.remembers.is_some()) =>
-            {
-                LONGEST_STEP
-            }
-            _ => Duration::ZERO,
+        if self.fault_mix.clock {
+            return LONGEST_STEP * (self.incidents + 1);
+        }
+        // The next server's clock may be behind. Then an expired hold is live again, unless another client has
+        // removed it: clients that remember are alone for a while.
+        let revives = self.out_of_model || self.remembers.is_some();
+        match self.fault_mix.switchovers && revives {
+            true => LONGEST_STEP,
+            false => Duration::ZERO,
         }
     }
 }

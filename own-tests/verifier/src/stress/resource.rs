@@ -17,7 +17,7 @@ pub(crate) enum Flaw {
     ReadsWithoutClaim,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Resource {
     flaw: Option<Flaw>,
     /// The highest token of a plain write to each key.
@@ -36,11 +36,10 @@ struct Counter {
 pub(crate) struct Refused(pub(crate) u64);
 
 impl Resource {
-    pub(crate) const fn new(flaw: Option<Flaw>) -> Self {
+    pub(crate) fn new(flaw: Option<Flaw>) -> Self {
         Self {
             flaw,
-            highest: LiteMap::new_vec(),
-            counters: LiteMap::new_vec(),
+            ..Self::default()
         }
     }
 

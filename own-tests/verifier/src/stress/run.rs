@@ -1,7 +1,6 @@
 //! One stress run: its clients, its faults, and what must hold at its end.
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use leasehold_api::machine::Settings;
@@ -12,7 +11,7 @@ use leasehold_sim::{
 
 use crate::checker::{Model, client_name};
 use crate::stress::chaos::Chaos;
-use crate::stress::foreign::{FOREIGN, ForeignUser};
+use crate::stress::foreign::{FOREIGN, try_foreign};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
 use crate::stress::outcome::StressRun;
@@ -147,12 +146,10 @@ impl Stress {
         scheduling: Scheduling,
     ) -> (RunReport<()>, Option<Monitor>) {
         let stress = self.clone();
-        let options = options.settings(self.settings());
-        let options = if self.out_of_model || self.broken.is_some() {
-            options.journal(JOURNAL)
-        } else {
-            options
-        };
+        let mut options = options.settings(self.settings());
+        if self.out_of_model || self.broken.is_some() {
+            options = options.journal(JOURNAL);
+        }
         let notes = options.is_logged();
         let mut monitor = None;
         let slot = &mut monitor;
@@ -182,10 +179,9 @@ impl Stress {
     }
 
     fn monitor(&self, sim: &SimServer, notes: bool) -> Monitor {
-        let model = if self.out_of_model {
-            Model::Outside
-        } else {
-            Model::Within
+        let model = match self.out_of_model {
+            true => Model::Outside,
+            false => Model::Within,
         };
         let monitor = Monitor::new(sim, (model, self.settings()), self.flaw, notes);
         monitor.checker(|it| it.found.promises = self.promises);
@@ -257,16 +253,13 @@ impl Stress {
         healed.set();
         let until = sim.elapsed() + plan.wait_limit();
         for (client, user) in users {
-            if chaos.dead[client].load(Ordering::Relaxed) {
+            if chaos.is_dead(client) {
                 continue;
             }
             let left = until.saturating_sub(sim.elapsed());
             if sim.timeout(left, user).await.is_none() {
-                let wait_limit = plan.wait_limit();
-                let text = format!(
-                    "{} did not get the lock in {wait_limit:?}",
-                    client_name(client)
-                );
+                let (who, limit) = (client_name(client), plan.wait_limit());
+                let text = format!("{who} did not get the lock in {limit:?}");
                 return monitor.broken("L2", text);
             }
         }
@@ -279,8 +272,8 @@ impl Stress {
         sim.sleep(CLEAN_UP).await;
         let at = sim.elapsed();
         for (client, left) in monitor.checker(|it| it.guards.left_by(at)) {
-            let dead = chaos.dead.get(client);
-            let alive = dead.is_some_and(|dead| !dead.load(Ordering::Relaxed));
+            // The operator is no client of the plan.
+            let alive = client < chaos.clients.len() && !chaos.is_dead(client);
             // A server that lost its watermarks may have executed a late acquire again.
             if alive && !self.out_of_model {
                 monitor.broken("no orphans", format!("{} left {left}", client_name(client)));
@@ -305,8 +298,8 @@ fn users_of(
 ) -> Vec<JoinHandle<()>> {
     let locks = match plan.remembers {
         Some(settings) => {
-            let (backend, monitor) = (backend.clone(), monitor.clone());
-            LockClient::new(Remembering::new(backend, settings, monitor))
+            let remembering = Remembering::new(backend.clone(), settings, monitor.clone());
+            LockClient::new(remembering)
         }
         None => LockClient::new(backend.clone()),
     };
@@ -326,14 +319,8 @@ fn users_of(
         tasks.push(monitor.sim.spawn(async move { backend.run(work).await }));
     }
     if plan.foreign {
-        let monitor = monitor.clone();
-        let user = ForeignUser {
-            locks,
-            plan,
-            monitor,
-        };
-        let (sim, backend) = (user.monitor.sim.clone(), backend.clone());
-        tasks.push(sim.spawn(async move { backend.run(user.run()).await }));
+        let (backend, user) = (backend.clone(), try_foreign(locks, plan, monitor.clone()));
+        tasks.push(monitor.sim.spawn(async move { backend.run(user).await }));
     }
     tasks
 }

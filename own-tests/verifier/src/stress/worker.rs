@@ -16,7 +16,7 @@ use crate::checker::{GuardId, Holding, Situation, TrackableGuard};
 use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::monitor::Monitor;
-use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED};
+use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED, span};
 
 /// A worker, with its client and its key.
 pub(crate) struct Worker {
@@ -80,10 +80,8 @@ impl Worker {
         self.monitor.sim.draw(bound)
     }
 
-    /// Draws a time on the grid of 1 ms, up to `most`.
     fn span(&self, most: Duration) -> Duration {
-        let ms = u32::try_from(most.as_millis()).unwrap_or(u32::MAX);
-        Duration::from_millis(self.draw(ms.saturating_add(1)).into())
+        span(&self.monitor.sim, most)
     }
 
     /// The longest work under the lock.
@@ -230,6 +228,15 @@ impl Worker {
             .await
     }
 
+    fn timed<F: Future>(
+        &self,
+        limit: Option<Duration>,
+        name: &str,
+        call: F,
+    ) -> impl Future<Output = F::Output> {
+        self.monitor.timed(self.client, limit, name, call)
+    }
+
     /// Acquires the lock, unless `cancel` drops the future first.
     async fn acquire(
         &self,
@@ -239,21 +246,18 @@ impl Worker {
         owner: u64,
         cancel: Option<Cancel>,
     ) -> Option<HeldLock> {
-        let began = self.monitor.start_call(self.client);
-        let acquire = handle.acquire(mode, wait_limit);
-        let outcome = self.run_or_drop(acquire, cancel).await;
+        let asked = self.monitor.sim.elapsed();
         let limit = match wait_limit {
             WaitLimit::Try => Some(Duration::from_secs(1)),
             WaitLimit::Within(time) if time.is_zero() => Some(Duration::from_secs(1)),
             WaitLimit::Within(time) => Some(time),
             WaitLimit::Forever => None,
         };
-        self.monitor
-            .end_call(self.client, began, limit, "an acquire");
-        match outcome {
+        let acquire = self.run_or_drop(handle.acquire(mode, wait_limit), cancel);
+        match self.timed(limit, "an acquire", acquire).await {
             None => self.monitor.reached(Situation::Cancelled),
             Some(Ok(Outcome::Acquired(guard))) => {
-                return Some(self.hold(guard, mode, owner, began.at));
+                return Some(self.hold(guard, mode, owner, asked));
             }
             Some(Ok(Outcome::Contended(_))) => {
                 if matches!(wait_limit, WaitLimit::Within(_)) {
@@ -320,14 +324,11 @@ impl Worker {
         if self.draw(8) == 7
             && let Some(guard) = held.slot.guard()
         {
-            let began = self.monitor.start_call(self.client);
             let sent = self.monitor.sim.elapsed();
             self.monitor.excuse(self.client);
-            let renewed = guard.renew().await;
-            self.monitor.excuse(self.client);
             let limit = Some(Duration::from_secs(1));
-            self.monitor
-                .end_call(self.client, began, limit, "a renewal");
+            let renewed = self.timed(limit, "a renewal", guard.renew()).await;
+            self.monitor.excuse(self.client);
             match renewed {
                 Ok(_) => self.monitor.check_clock_step(held.asked, held.since, sent),
                 Err(error) => self.note_loss(&error),
@@ -363,11 +364,9 @@ impl Worker {
             return;
         };
         let (token, sent_valid) = (guard.token(), guard.is_valid());
+        drop(guard);
         if self.draw(4) == 3 {
-            drop(guard);
             self.sleep(self.span(self.pace())).await;
-        } else {
-            drop(guard);
         }
         // A guard that was valid when the write was sent may be lost when it arrives.
         let valid = sent_valid && is_valid(held, may_refuse);
@@ -410,11 +409,9 @@ impl Worker {
         self.visit_replica();
         match guard.convert().await {
             Ok(guard) => {
-                let mode = match &guard {
-                    AnyGuard::Read(_) => Mode::Shared,
-                    AnyGuard::Mutex(_) | AnyGuard::Write(_) | AnyGuard::Permits(_) => {
-                        Mode::Exclusive
-                    }
+                let mode = match guard.is_exclusive() {
+                    true => Mode::Exclusive,
+                    false => Mode::Shared,
                 };
                 held.slot.put(guard);
                 set_mode(mode);
@@ -437,12 +434,9 @@ impl Worker {
         drop(held);
         match self.draw(4) {
             0 | 1 => {
-                let began = self.monitor.start_call(self.client);
-                let released = guard.release().await;
                 let limit = Some(Duration::from_secs(3));
-                self.monitor
-                    .end_call(self.client, began, limit, "a release");
-                if let Err(error) = released {
+                let released = self.timed(limit, "a release", guard.release());
+                if let Err(error) = released.await {
                     self.note_loss(&error);
                 }
             }
