@@ -1,6 +1,8 @@
 //! Small scopes: a few clients with a few atomic calls each, in every order.
 
+use std::fmt;
 use std::ops::ControlFlow;
+use std::str::FromStr;
 
 use leasehold_api::machine::Settings;
 use leasehold_sim::{Scheduling, SimOptions, Simulation, Site, Tape};
@@ -14,14 +16,44 @@ use crate::stress::try_only::try_only;
 /// their calls is checked like a stress run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SmallScope {
-    clients: usize,
-    calls: usize,
+    clients: u32,
+    calls: u32,
+}
+
+/// In the form `CLIENTSxCALLS`.
+impl FromStr for SmallScope {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (clients, calls) = text
+            .split_once('x')
+            .ok_or("expected CLIENTSxCALLS, for example 3x4")?;
+        let number = |text: &str| match text.parse() {
+            Ok(n @ 1..=6) => Ok(n),
+            _ => Err(format!("{text:?} is not a number from 1 to 6")),
+        };
+        Ok(Self {
+            clients: number(clients)?,
+            calls: number(calls)?,
+        })
+    }
+}
+
+impl fmt::Display for SmallScope {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}x{}", self.clients, self.calls)
+    }
 }
 
 impl SmallScope {
-    /// A scope of `clients` clients with `calls` calls each.
-    pub const fn new(clients: usize, calls: usize) -> Self {
-        Self { clients, calls }
+    /// The number of orders: (clients × calls)! / calls! ^ clients.
+    pub fn orders(self) -> u64 {
+        // For each further client: the number of ways to insert its calls among the earlier ones.
+        let choose = |n: u64, k: u64| (1..=k).fold(1, |product, i| product * (n - k + i) / i);
+        let calls = u64::from(self.calls);
+        (1..=u64::from(self.clients)).fold(1, |product: u64, n| {
+            product.saturating_mul(choose(n * calls, calls))
+        })
     }
 
     /// Runs one order.
@@ -37,7 +69,7 @@ impl SmallScope {
                     None,
                     false,
                 ));
-                try_only(sim, self.clients, self.calls)
+                try_only(sim, self.clients as usize, self.calls as usize)
             });
         StressRun::new(report, monitor.as_ref())
     }
@@ -69,12 +101,13 @@ mod tests {
     #[test]
     fn every_order_keeps_its_promises() {
         let mut steps = 0;
-        let runs = SmallScope::new(3, 2).run_all(|run| {
+        let scope: SmallScope = "3x2".parse().expect("a scope");
+        let runs = scope.run_all(|run| {
             assert_eq!(run.violations, []);
             steps += run.report.steps;
             ControlFlow::Continue(())
         });
-        assert_eq!(runs, 90);
+        assert_eq!((runs, scope.orders()), (90, 90));
         assert!(steps >= 90 * 6);
     }
 }

@@ -6,6 +6,7 @@ use std::str::FromStr;
 
 use clap::Parser;
 use leasehold_sim::{Scheduling, Tape};
+use leasehold_verifier::SmallScope;
 
 /// Runs the production lock client on simulated machines, injects every kind of fault, and checks
 /// each run.
@@ -28,7 +29,7 @@ pub(crate) struct Args {
     /// Explores a small scope instead of stress runs: this many clients with this many atomic calls
     /// each, without faults
     #[arg(long, value_name = "CLIENTSxCALLS", conflicts_with = "out_of_model")]
-    pub(crate) scope: Option<Scope>,
+    pub(crate) scope: Option<SmallScope>,
 
     /// Also lets servers lose data and steps their clocks; checks what is promised even then
     #[arg(long)]
@@ -94,9 +95,8 @@ impl Args {
             _ => {}
         }
         if let Some(scope) = self.scope.filter(|scope| scope.orders() > MOST_ORDERS) {
-            let Scope { clients, steps } = scope;
             return Err(format!(
-                "{clients}x{steps} has more than {MOST_ORDERS} orders, which would take days"
+                "{scope} has more than {MOST_ORDERS} orders, which would take days"
             ));
         }
         for file in [&self.html, &self.perfetto, &self.json]
@@ -171,43 +171,6 @@ impl FromStr for Choose {
             },
             _ => Err("expected random, pct:DEPTH or dfs".to_owned()),
         }
-    }
-}
-
-/// A value of `--scope`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Scope {
-    pub(crate) clients: u32,
-    pub(crate) steps: u32,
-}
-
-impl Scope {
-    /// The number of orders: (clients × steps)! / steps! ^ clients.
-    pub(crate) fn orders(self) -> u64 {
-        // For each further client: the number of ways to insert its steps among the earlier ones.
-        let choose = |n: u64, k: u64| (1..=k).fold(1, |product, i| product * (n - k + i) / i);
-        let steps = u64::from(self.steps);
-        (1..=u64::from(self.clients)).fold(1, |product: u64, n| {
-            product.saturating_mul(choose(n * steps, steps))
-        })
-    }
-}
-
-impl FromStr for Scope {
-    type Err = String;
-
-    fn from_str(text: &str) -> Result<Self, String> {
-        let (clients, steps) = text
-            .split_once('x')
-            .ok_or("expected CLIENTSxCALLS, for example 3x4")?;
-        let number = |text: &str| match text.parse() {
-            Ok(n @ 1..=6) => Ok(n),
-            _ => Err(format!("{text:?} is not a number from 1 to 6")),
-        };
-        Ok(Self {
-            clients: number(clients)?,
-            steps: number(steps)?,
-        })
     }
 }
 

@@ -1,7 +1,7 @@
 //! The mutants of this build. The copy that `.ci/plant` makes has another file in this place.
 
-/// The names of the mutants that this build contains.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
+/// The mutants that this build contains, and that need no threads: their names, and the rules that they break.
+pub(crate) fn mutants() -> impl Iterator<Item = (&'static str, &'static str)> {
     std::iter::empty()
 }
 

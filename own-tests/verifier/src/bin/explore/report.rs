@@ -85,12 +85,11 @@ impl Summary {
 
 /// Describes the violations of a run, one per line.
 pub(crate) fn verdict(violations: &[Violation]) -> String {
-    let mut text = String::new();
-    for violation in violations {
-        let (promise, at, details) = (violation.promise, violation.at, &violation.text);
-        let _ = writeln!(text, "{promise} at {:.6} s: {details}", at.as_secs_f64());
-    }
-    text
+    let lines = violations.iter().map(|it| {
+        let (promise, at, details) = (it.promise, it.at.as_secs_f64(), &it.text);
+        format!("{promise} at {at:.6} s: {details}\n")
+    });
+    lines.collect()
 }
 
 /// A progress bar, if stderr is a terminal.

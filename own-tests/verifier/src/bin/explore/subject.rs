@@ -30,17 +30,15 @@ impl Subject {
             if args.remembering {
                 stress = stress.remembering();
             }
-            return Ok(Self::Stress(if args.out_of_model {
-                stress.out_of_model()
-            } else {
-                stress
-            }));
+            if args.out_of_model {
+                stress = stress.out_of_model();
+            }
+            return Ok(Self::Stress(stress));
         };
         if mutant.is_some_and(|it| it.out_of_model || IN_EVERY_BUILD.contains(&it.name)) {
             return Err("a small scope cannot find this mutant".into());
         }
-        let (clients, calls) = (scope.clients as usize, scope.steps as usize);
-        Ok(Self::Scope(SmallScope::new(clients, calls)))
+        Ok(Self::Scope(scope))
     }
 
     pub(crate) fn run(&self, options: SimOptions, scheduling: Scheduling) -> StressRun {
@@ -78,17 +76,14 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     };
     command.push_str(" -p leasehold-verifier --bin explore --");
     if let Some(scope) = args.scope {
-        command.push_str(&format!(" --scope {}x{}", scope.clients, scope.steps));
+        command.push_str(&format!(" --scope {scope}"));
     }
-    if args.out_of_model {
-        command.push_str(" --out-of-model");
-    }
-    if args.replicas_answer {
-        command.push_str(" --replicas-answer");
-    }
-    if args.remembering {
-        command.push_str(" --remembering");
-    }
+    let flags = [
+        (args.out_of_model, " --out-of-model"),
+        (args.replicas_answer, " --replicas-answer"),
+        (args.remembering, " --remembering"),
+    ];
+    command.extend(flags.map(|(is, flag)| if is { flag } else { "" }));
     if let Some(mutant) = &args.mutant {
         command.push_str(&format!(" --mutant {mutant}"));
     }
@@ -102,8 +97,11 @@ pub(crate) const BUILD: &str =
 
 /// The mutants of this build that stress runs must find.
 pub(crate) fn mutants() -> impl Iterator<Item = MutantInfo> {
-    let names = planted::names().chain(IN_EVERY_BUILD.iter().copied());
-    names.filter_map(MutantInfo::of)
+    let planted = planted::mutants().filter_map(|(name, rule)| MutantInfo::of(name, rule));
+    let others = IN_EVERY_BUILD
+        .iter()
+        .filter_map(|name| MutantInfo::of(name, "S5"));
+    planted.chain(others)
 }
 
 /// Activates a mutant for the rest of the process.

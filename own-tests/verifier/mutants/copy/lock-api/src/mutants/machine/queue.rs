@@ -93,22 +93,19 @@ fn pass_over_permits(step: &mut Step<'_>) {
 
 /// Under the barging policy, a release sends no wake-up.
 pub(super) fn no_wake_up(step: &mut Step<'_>) {
-    let is_wake_up = |payload| matches!(payload, Payload::WakeUp { .. });
-    step.messages.retain(|message| !is_wake_up(message.payload));
+    (step.messages).retain(|it| !matches!(it.payload, Payload::WakeUp { .. }));
 }
 
 /// No grant is notified.
 pub(super) fn grant_untold(step: &mut Step<'_>) {
-    let is_grant = |payload| matches!(payload, Payload::Granted { .. });
-    step.messages.retain(|message| !is_grant(message.payload));
+    (step.messages).retain(|it| !matches!(it.payload, Payload::Granted { .. }));
 }
 
 /// A grant is notified to the next waiter in the queue.
 pub(super) fn grant_told_to_next(step: &mut Step<'_>) {
-    let is_grant = |payload| matches!(payload, Payload::Granted { .. });
     let mut next = step.after.waiters.first().map(|it| it.operation.session);
     for message in step.messages.iter_mut().rev() {
-        if is_grant(message.payload) {
+        if matches!(message.payload, Payload::Granted { .. }) {
             let to = message.to;
             message.to = next.unwrap_or(to);
             next = Some(to);

@@ -48,8 +48,7 @@ pub(super) fn revoked_is_renewed(step: &mut Step<'_>) {
 
 /// No revocation is notified.
 pub(super) fn revocation_untold(step: &mut Step<'_>) {
-    let is_revocation = |payload| matches!(payload, Payload::Revoked { .. });
-    step.messages.retain(|it| !is_revocation(it.payload));
+    (step.messages).retain(|it| !matches!(it.payload, Payload::Revoked { .. }));
 }
 
 /// The reply to a forced release counts all holders.

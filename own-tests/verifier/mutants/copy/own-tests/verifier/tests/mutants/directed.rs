@@ -22,14 +22,14 @@ type Body = Pin<Box<dyn Future<Output = ()>>>;
 /// A scenario, which panics if it fails.
 pub(crate) struct Scenario {
     pub(crate) name: &'static str,
-    body: fn() -> Body,
+    body: fn(SimServer) -> Body,
 }
 
 macro_rules! scenarios {
     ($($name:ident)+) => {
         pub(crate) const SCENARIOS: &[Scenario] = &[$(Scenario {
             name: stringify!($name),
-            body: || Box::pin($name()),
+            body: |server| Box::pin($name(server)),
         }),+];
     };
 }
@@ -65,7 +65,7 @@ impl Scenario {
                 .start_paused(true)
                 .build()
                 .expect("a runtime without I/O starts");
-            let passed = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body()))).is_ok();
+            let passed = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body(SimServer::new(1))))).is_ok();
             // Nobody receives this if the scenario took too long.
             let _ = sender.send(passed);
         });
@@ -84,6 +84,10 @@ const fn secs(n: u64) -> Duration {
 fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient) {
     let backend = server.client(name);
     (backend.clone(), LockClient::new(backend))
+}
+
+fn clients<const N: usize>(server: &SimServer) -> [(SimBackend, LockClient); N] {
+    std::array::from_fn(|n| client(server, ["a", "b", "c"][n]))
 }
 
 fn job(locks: &LockClient) -> Mutex {
@@ -116,8 +120,7 @@ fn waiter(
     })
 }
 
-async fn lease_counts_from_its_request() {
-    let server = SimServer::new(1);
+async fn lease_counts_from_its_request(server: SimServer) {
     let (process, locks) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::DelayReply(ms(500)));
     let guard = hold(&locks).await;
@@ -125,17 +128,14 @@ async fn lease_counts_from_its_request() {
     assert!(server.elapsed() + guard.valid_for() <= ms(3) + LEASE);
 }
 
-async fn clocks_may_drift_apart() {
-    let server = SimServer::new(1);
+async fn clocks_may_drift_apart(server: SimServer) {
     let (_, locks) = client(&server, "a");
     let guard = hold(&locks).await;
     assert!(guard.valid_for() <= LEASE.mul_f64(0.99) - ms(10));
 }
 
-async fn paused_guard_is_lost_at_its_deadline() {
-    let server = SimServer::new(1);
-    let (process, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+async fn paused_guard_is_lost_at_its_deadline(server: SimServer) {
+    let [(process, a), (_, b)] = clients(&server);
     let old = hold(&a).await;
     process.pause();
     let _new = hold(&b).await;
@@ -144,16 +144,14 @@ async fn paused_guard_is_lost_at_its_deadline() {
     assert!(!old.is_valid());
 }
 
-async fn step_of_the_servers_clock_is_noticed() {
-    let server = SimServer::new(1);
+async fn step_of_the_servers_clock_is_noticed(server: SimServer) {
     let (_, a) = client(&server, "a");
     let guard = hold(&a).await;
     server.step_clock_forward(secs(5));
     assert_eq!(guard.lost().await, Loss::ClockStepped);
 }
 
-async fn nested_holds_are_renewed_together() {
-    let server = SimServer::new(1);
+async fn nested_holds_are_renewed_together(server: SimServer) {
     let (_, locks) = client(&server, "a");
     let mutex = locks.mutex("job").expect("a valid key").reentrant().expect("supported");
     let outer = mutex.lock().await.expect("free");
@@ -170,11 +168,8 @@ async fn nested_holds_are_renewed_together() {
     assert!((8..=12).contains(&renewals), "{renewals}");
 }
 
-async fn waiter_dropped_with_an_unread_grant_frees_the_next() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
-    let (_, c) = client(&server, "c");
+async fn waiter_dropped_with_an_unread_grant_frees_the_next(server: SimServer) {
+    let [(_, a), (_, b), (_, c)] = clients(&server);
     let guard = hold(&a).await;
     let mutex = job(&b);
     let mut first = Box::pin(mutex.lock());
@@ -194,8 +189,7 @@ async fn waiter_dropped_with_an_unread_grant_frees_the_next() {
     assert!(got - freed <= ms(20));
 }
 
-async fn lost_reply_is_not_a_refusal() {
-    let server = SimServer::new(1);
+async fn lost_reply_is_not_a_refusal(server: SimServer) {
     let (process, locks) = client(&server, "a");
     process.inject_into(Call::Acquire, Fault::LoseReply);
     let tried = job(&locks).try_lock().await;
@@ -204,8 +198,7 @@ async fn lost_reply_is_not_a_refusal() {
     assert_eq!(server.left_behind(), "");
 }
 
-async fn lost_renewal_is_retried() {
-    let server = SimServer::new(1);
+async fn lost_renewal_is_retried(server: SimServer) {
     let (process, locks) = client(&server, "a");
     let guard = hold(&locks).await;
     process.inject_into(Call::Renew, Fault::LoseRequest);
@@ -215,8 +208,7 @@ async fn lost_renewal_is_retried() {
     assert!(lost.as_mut().now_or_never().is_none());
 }
 
-async fn contention_names_the_first_holder_to_expire() {
-    let server = SimServer::new(1);
+async fn contention_names_the_first_holder_to_expire(server: SimServer) {
     let mut readers = Vec::new();
     for (name, lease) in [("a", LEASE), ("b", secs(2)), ("c", LEASE)] {
         let (_, locks) = client(&server, name);
@@ -232,10 +224,8 @@ async fn contention_names_the_first_holder_to_expire() {
     assert!(held.retry_after <= secs(2));
 }
 
-async fn first_waiter_polls_when_a_lease_expires() {
-    let server = SimServer::new(1);
-    let (holder, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
+async fn first_waiter_polls_when_a_lease_expires(server: SimServer) {
+    let [(holder, a), (_, b)] = clients(&server);
     let _guard = job(&a).lease(ms(2_750)).lock().await.expect("free");
     holder.kill();
     let ends = server.elapsed() + ms(2_750);
@@ -243,8 +233,7 @@ async fn first_waiter_polls_when_a_lease_expires() {
     assert!(got <= ends + ms(100), "{got:?}, {ends:?}");
 }
 
-async fn release_after_the_lease_reports_expired() {
-    let server = SimServer::new(1);
+async fn release_after_the_lease_reports_expired(server: SimServer) {
     let (_, locks) = client(&server, "a");
     let mutex = job(&locks).lease(secs(2)).fixed_lease();
     let guard = mutex.lock().await.expect("free");
@@ -260,11 +249,8 @@ async fn release_after_the_lease_reports_expired() {
     assert!(expired, "{released:?}");
 }
 
-async fn waiter_that_may_listen_is_not_skipped() {
-    let server = SimServer::new(1);
-    let (_, a) = client(&server, "a");
-    let (_, b) = client(&server, "b");
-    let (_, c) = client(&server, "c");
+async fn waiter_that_may_listen_is_not_skipped(server: SimServer) {
+    let [(_, a), (_, b), (_, c)] = clients(&server);
     let guard = hold(&a).await;
     let next = waiter(&server, b);
     server.advance(ms(100)).await;
@@ -280,13 +266,8 @@ async fn waiter_that_may_listen_is_not_skipped() {
 
 /// After a graceful failover, the first waiter's subscription is at a replica, so the server gives
 /// the lock to the second. The first must not get a guard.
-async fn grant_that_is_relayed_is_made() {
-    let server = SimServer::new(1);
-    let ((_, a), (relayed, b), (_, c)) = (
-        client(&server, "a"),
-        client(&server, "b"),
-        client(&server, "c"),
-    );
+async fn grant_that_is_relayed_is_made(server: SimServer) {
+    let [(_, a), (relayed, b), (_, c)] = clients(&server);
     let guard = hold(&a).await;
     let first = waiter(&server, b);
     server.advance(ms(100)).await;
@@ -306,9 +287,8 @@ async fn grant_that_is_relayed_is_made() {
 
 /// The new primary's clock is 410 ms ahead, and the replica relays the grant 400 ms late. By the
 /// replica's clock, the grant would be as young as the message.
-async fn relayed_grant_counts_by_the_clock_that_it_names() {
-    let server = SimServer::new(1);
-    let ((_, a), (relayed, b)) = (client(&server, "a"), client(&server, "b"));
+async fn relayed_grant_counts_by_the_clock_that_it_names(server: SimServer) {
+    let [(_, a), (relayed, b)] = clients(&server);
     let guard = hold(&a).await;
     let next = waiter(&server, b);
     server.advance(ms(100)).await;
@@ -334,9 +314,8 @@ async fn relayed_grant_counts_by_the_clock_that_it_names() {
 
 /// The replica knows A as the writer of an epoch that is over. Its answers must not make A a writer
 /// next to B.
-async fn replica_that_lags_upgrades_nobody() {
-    let server = SimServer::new(1);
-    let ((machine, a), (_, b)) = (client(&server, "a"), client(&server, "b"));
+async fn replica_that_lags_upgrades_nobody(server: SimServer) {
+    let [(machine, a), (_, b)] = clients(&server);
     let lock = |locks: &LockClient| locks.rw_lock("job").expect("valid").lease(LEASE);
     let writer = lock(&a).write().await.expect("free");
     server.cut_off_replica(Reads::Answered);
@@ -353,8 +332,7 @@ fn fire_time(server: &SimServer) -> FireTime {
     FireTime::from_millis(server.server_time().as_micros() / 1_000)
 }
 
-async fn done_ahead_of_the_clock_silences_nothing() {
-    let server = SimServer::new(1);
+async fn done_ahead_of_the_clock_silences_nothing(server: SimServer) {
     let (_, locks) = client(&server, "a");
     let once = locks.once("job").expect("a valid key");
     server.step_clock_forward(secs(100_000));
@@ -367,8 +345,7 @@ async fn done_ahead_of_the_clock_silences_nothing() {
     assert!(second.is_err(), "the job is silent");
 }
 
-async fn paused_leader_leads_no_more() {
-    let server = SimServer::new(1);
+async fn paused_leader_leads_no_more(server: SimServer) {
     let (process, locks) = client(&server, "a");
     let term = locks
         .election("leader")

@@ -2,9 +2,9 @@
 
 use leasehold_api::mutants;
 
-/// The names of the mutants that this build contains.
-pub(crate) fn names() -> impl Iterator<Item = &'static str> {
-    mutants::all().map(|(name, _)| name)
+/// The mutants that this build contains, and that need no threads: their names, and the rules that they break.
+pub(crate) fn mutants() -> impl Iterator<Item = (&'static str, &'static str)> {
+    mutants::all().filter(|(name, _)| !mutants::NEED_THREADS.contains(name))
 }
 
 /// Plants this mutant, or none. Returns whether this build contains it.
