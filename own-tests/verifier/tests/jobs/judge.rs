@@ -41,7 +41,7 @@ impl Log {
         if now + CLOCKS < begins || now >= ends + CLOCKS {
             self.problem(format!("{fire} begins at {now} ms, outside of its window"));
         }
-        if self.form == Form::Every && begins % millis(PERIOD) != 0 {
+        if self.form == Form::Every && !begins.is_multiple_of(millis(PERIOD)) {
             self.problem(format!("{fire} is no multiple of the period"));
         }
         self.check_within(fire);

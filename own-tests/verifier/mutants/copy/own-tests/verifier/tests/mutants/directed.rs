@@ -65,7 +65,9 @@ impl Scenario {
                 .start_paused(true)
                 .build()
                 .expect("a runtime without I/O starts");
-            let passed = catch_unwind(AssertUnwindSafe(|| runtime.block_on(body(SimServer::new(1))))).is_ok();
+            // The server runs its tasks on this runtime.
+            let run = || runtime.block_on(async { body(SimServer::new(1)).await });
+            let passed = catch_unwind(AssertUnwindSafe(run)).is_ok();
             // Nobody receives this if the scenario took too long.
             let _ = sender.send(passed);
         });
