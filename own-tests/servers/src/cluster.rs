@@ -4,13 +4,12 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::latency;
+use crate::process::{CHANGE_WITHIN, eventually};
 use crate::server::{RedisServer, ServerOptions};
 use crate::thread_proxy::ThreadProxy;
 
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
-/// The maximum time until the nodes agree, on a busy machine.
-const AGREE_WITHIN: Duration = Duration::from_secs(60);
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(6);
 
 /// Three primaries, and a replica of each unless the options say otherwise.
@@ -152,18 +151,12 @@ impl RedisCluster {
     }
 
     fn wait_until(&self, what: &str, check: impl Fn(&RedisServer) -> bool) {
-        let began = Instant::now();
-        while !self.running().all(|(_, node)| check(node)) {
-            assert!(began.elapsed() < AGREE_WITHIN, "{what} in time");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        eventually(what, || self.running().all(|(_, node)| check(node)));
     }
 
     fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
-        self.nodes
-            .iter()
-            .enumerate()
-            .filter(|(_, node)| node.is_running())
+        let nodes = self.nodes.iter().enumerate();
+        nodes.filter(|(_, node)| node.is_running())
     }
 
     /// The URL of the cluster. It names all nodes.
@@ -276,18 +269,17 @@ impl RedisCluster {
     /// Makes a replica the primary, with the consent of the old one. Waits until it is.
     pub fn fail_over_to(&self, replica: usize) {
         let node = &self.nodes[replica];
-        let began = Instant::now();
         let mut asked: Option<Instant> = None;
-        while !node.myself().is_primary {
-            assert!(began.elapsed() < AGREE_WITHIN, "no failover");
+        eventually("the replica is the primary", || {
+            let is_primary = node.myself().is_primary;
             // A replica gives up after 5 s, for example if its primary was busy.
-            if asked.is_none_or(|at| at.elapsed() > ASK_AGAIN_AFTER) {
+            if !is_primary && asked.is_none_or(|at| at.elapsed() > ASK_AGAIN_AFTER) {
                 asked = Some(Instant::now());
                 // It refuses if it has just become the primary.
-                let _ = node.exchange(&["CLUSTER", "FAILOVER"], AGREE_WITHIN);
+                let _ = node.exchange(&["CLUSTER", "FAILOVER"], CHANGE_WITHIN);
             }
-            std::thread::sleep(Duration::from_millis(10));
-        }
+            is_primary
+        });
     }
 }
 

@@ -9,7 +9,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 
-use crate::thread_proxy::ThreadProxy;
+use crate::thread_proxy::{ThreadProxy, connect};
 
 /// Starts a proxy that forwards all bytes in both directions, each of them a fixed time after it has
 /// arrived. Bytes that follow each other closely stay that close, unlike through
@@ -20,13 +20,9 @@ pub(crate) fn start(upstream: SocketAddr, latency: Duration) -> ThreadProxy {
 
 /// Forwards in both directions until either side closes the connection.
 async fn serve(client: TcpStream, upstream: SocketAddr, latency: Duration) {
-    let Ok(server) = TcpStream::connect(upstream).await else {
+    let Some(server) = connect(&client, upstream).await else {
         return;
     };
-    for stream in [&client, &server] {
-        // An error only means that small messages may be delayed.
-        let _ = stream.set_nodelay(true);
-    }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {

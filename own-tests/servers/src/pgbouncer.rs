@@ -2,13 +2,13 @@
 
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
 
 use crate::postgres::{PostgresServer, folder, unprivileged};
-use crate::process::Process;
+use crate::process::{Process, folder_on_path, path_in};
 
 /// The variable with the program.
 const VARIABLE: &str = "LEASEHOLD_PGBOUNCER";
@@ -58,15 +58,9 @@ impl PgBouncer {
             )
         });
         let socket = folder.path().join(format!(".s.PGSQL.{PORT}"));
-        let begun = Instant::now();
-        while UnixStream::connect(&socket).is_err() {
-            let ended = process.ended().expect("the state of a child");
-            assert!(
-                ended.is_none() && begun.elapsed() < START_WITHIN,
-                "PgBouncer did not start: {ended:?}"
-            );
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        process
+            .wait_until(|| UnixStream::connect(&socket).is_ok(), START_WITHIN)
+            .unwrap_or_else(|ended| panic!("PgBouncer did not start: {ended:?}"));
         Self {
             process,
             folder,
@@ -90,12 +84,8 @@ impl PgBouncer {
 
 /// The variable's program, or that of `PATH`, or Debian's.
 fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os(VARIABLE).filter(|program| !program.is_empty()) {
-        return program.into();
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut programs = std::env::split_paths(&path).map(|folder| folder.join("pgbouncer"));
-    programs
-        .find(|program| program.exists())
+    let on_path = || Some(folder_on_path("pgbouncer")?.join("pgbouncer"));
+    path_in(VARIABLE)
+        .or_else(on_path)
         .unwrap_or_else(|| DEBIAN.into())
 }

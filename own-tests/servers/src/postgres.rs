@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
-use crate::process::{Process, StaticFolder};
+use crate::process::{Process, StaticFolder, folder_on_path, path_in};
 use crate::server::free_port;
 use crate::tls::{Authority, Identity, ServerTls};
 
@@ -178,19 +178,12 @@ impl PostgresServer {
         for setting in own.iter().chain(&prepared).chain(&self.options.settings) {
             command.args(["-c", setting]);
         }
-        let process = Process::spawn(&mut command, &[self.folder.path()])
+        let mut process = Process::spawn(&mut command, &[self.folder.path()])
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.programs, &error)));
+        let answers = || self.psql("postgres", "SELECT 1").status.success();
+        let answers = process.wait_until(answers, START_WITHIN).is_ok();
         self.process = Some(process);
-        let begun = Instant::now();
-        while !self.psql("postgres", "SELECT 1").status.success() {
-            let process = self.process.as_mut().expect("it was started");
-            let ended = process.ended().expect("the state of a child");
-            if ended.is_some() || begun.elapsed() > START_WITHIN {
-                return false;
-            }
-            std::thread::sleep(Duration::from_millis(20));
-        }
-        true
+        answers
     }
 
     /// Ends the server at once, without a checkpoint, as in a crash.
@@ -318,18 +311,13 @@ fn runs_as_root() -> bool {
 
 /// The folder of the programs: the variable's, Debian's newest, or that of `postgres` on `PATH`.
 fn programs() -> PathBuf {
-    if let Some(folder) = std::env::var_os(VARIABLE).filter(|folder| !folder.is_empty()) {
-        return PathBuf::from(folder);
-    }
     let versions = std::fs::read_dir(DEBIAN).into_iter().flatten().flatten();
     let number = |path: &PathBuf| path.file_name()?.to_str()?.parse::<u32>().ok();
     let newest = versions.map(|entry| entry.path()).max_by_key(number);
-    if let Some(newest) = newest {
-        return newest.join("bin");
-    }
-    let path = std::env::var_os("PATH").unwrap_or_default();
-    let on_path = std::env::split_paths(&path).find(|folder| folder.join("initdb").exists());
-    on_path.unwrap_or_else(|| PathBuf::from(DEBIAN))
+    path_in(VARIABLE)
+        .or_else(|| Some(newest?.join("bin")))
+        .or_else(|| folder_on_path("initdb"))
+        .unwrap_or_else(|| DEBIAN.into())
 }
 
 fn cannot_run(program: &Path, error: &std::io::Error) -> String {

@@ -1,10 +1,14 @@
 //! A child process that doesn't outlive the test process.
 
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+/// The maximum time of a change of several servers, such as a failover or their start, on a busy machine.
+pub(crate) const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 /// A shell script that waits for the end of its input. Then it kills the process with the id in its
 /// first argument and removes the folders in the others.
@@ -14,39 +18,33 @@ const REMOVE: &str = r#"read -r _; rm -rf -- "$@""#;
 
 /// A shell that runs a script when this process ends, even if it is killed.
 ///
-/// The shell waits on a pipe that only this process holds open. Dropping this value kills the shell, and
-/// the script doesn't run.
+/// The shell waits on a pipe that only this process holds open: its input, to which nothing is written.
+/// Dropping this value kills the shell, and the script doesn't run.
 #[derive(Debug)]
-struct Watcher {
-    shell: Child,
-    /// Open as long as this process runs. Nothing is written to it.
-    _lifeline: ChildStdin,
-}
+struct Watcher(Child);
 
 impl Watcher {
     fn spawn(script: &str, first: &str, folders: &[&Path]) -> std::io::Result<Self> {
-        let mut shell = Command::new("sh")
+        let shell = Command::new("sh")
             .args(["-c", script, first])
             .args(folders)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn()?;
-        match shell.stdin.take() {
-            Some(lifeline) => Ok(Self {
-                shell,
-                _lifeline: lifeline,
-            }),
-            None => Err(std::io::Error::other("the watching shell has no stdin")),
-        }
+        Ok(Self(shell))
+    }
+
+    fn end(&mut self) {
+        // To wait closes its input, so it is killed before. An error means that it has already exited.
+        let _ = self.0.kill();
+        let _ = self.0.wait();
     }
 }
 
 impl Drop for Watcher {
     fn drop(&mut self) {
-        // An error means that the shell has already exited.
-        let _ = self.shell.kill();
-        let _ = self.shell.wait();
+        self.end();
     }
 }
 
@@ -100,6 +98,23 @@ impl Process {
         }
     }
 
+    /// Waits until it is ready. If it ends before, or takes longer than this, returns its state.
+    pub(crate) fn wait_until(
+        &mut self,
+        is_ready: impl Fn() -> bool,
+        limit: Duration,
+    ) -> Result<(), Option<ExitStatus>> {
+        let begun = Instant::now();
+        while !is_ready() {
+            let ended = self.ended().expect("the state of a child");
+            if ended.is_some() || begun.elapsed() > limit {
+                return Err(ended);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        Ok(())
+    }
+
     /// The exit status, if the process has exited.
     pub(crate) fn ended(&mut self) -> std::io::Result<Option<ExitStatus>> {
         self.child.try_wait()
@@ -118,17 +133,35 @@ impl Drop for Process {
         // after that, its process id may belong to another process. An error means that the process has
         // already exited.
         let _ = self.child.kill();
-        let _ = self.watcher.shell.kill();
-        let _ = self.watcher.shell.wait();
+        self.watcher.end();
         let _ = self.child.wait();
     }
 }
 
+/// Waits for a change of servers.
+pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
+    let begun = Instant::now();
+    while !check() {
+        assert!(begun.elapsed() < CHANGE_WITHIN, "too late: {what}");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The path in a variable of the environment, unless that is empty.
+pub(crate) fn path_in(variable: &str) -> Option<PathBuf> {
+    let path = std::env::var_os(variable).filter(|path| !path.is_empty());
+    path.map(PathBuf::from)
+}
+
+/// The first folder of `PATH` that has this program.
+pub(crate) fn folder_on_path(program: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path).find(|folder| folder.join(program).exists())
+}
+
 /// The server program: `LEASEHOLD_REDIS_SERVER`, or `redis-server` on `PATH`.
 pub(crate) fn server_program() -> PathBuf {
-    std::env::var_os("LEASEHOLD_REDIS_SERVER")
-        .filter(|path| !path.is_empty())
-        .map_or_else(|| PathBuf::from("redis-server"), PathBuf::from)
+    path_in("LEASEHOLD_REDIS_SERVER").unwrap_or_else(|| "redis-server".into())
 }
 
 /// The message for a missing server program.
@@ -159,7 +192,7 @@ mod tests {
             drop(process);
         });
         begun.recv().expect("the thread has begun");
-        std::thread::sleep(std::time::Duration::from_micros(micros));
+        std::thread::sleep(Duration::from_micros(micros));
         std::process::exit(0)
     }
 
@@ -187,9 +220,9 @@ mod tests {
             let (_, id) = text.split_once("sleep=").expect("an id");
             let id: String = id.chars().take_while(char::is_ascii_digit).collect();
             // The watcher may need a moment to notice the exit.
-            let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-            while is_running(&id) && std::time::Instant::now() < deadline {
-                std::thread::sleep(std::time::Duration::from_millis(5));
+            let deadline = Instant::now() + Duration::from_secs(10);
+            while is_running(&id) && Instant::now() < deadline {
+                std::thread::sleep(Duration::from_millis(5));
             }
             if is_running(&id) {
                 left.push(micros);

@@ -11,18 +11,19 @@
 
 use std::collections::VecDeque;
 use std::fmt;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinHandle;
 
 use crate::postgres_wire::{self, Said};
 use crate::resp::{self, Frame, Malformed, Request};
+use crate::thread_proxy::{accept, connect, listen};
 
 type Matches = Box<dyn Fn(&Request) -> bool + Send + Sync>;
 
@@ -94,6 +95,13 @@ impl Shared {
         lock(&self.state)
     }
 
+    /// Counts a connection, and returns its number.
+    fn next_connection(&self) -> u64 {
+        let mut state = self.state();
+        state.connections += 1;
+        state.connections - 1
+    }
+
     /// Whether to drop this message. Counts dropped messages.
     fn drops_message(&self, direction: Direction, request: &Request) -> Option<Loss> {
         let mut state = self.state();
@@ -153,12 +161,7 @@ impl FaultProxy {
     }
 
     async fn start_for(protocol: Protocol, upstream: SocketAddr) -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))
-            .await
-            .expect("a free port of 127.0.0.1");
-        let address = listener
-            .local_addr()
-            .expect("a bound socket has an address");
+        let (listener, address) = listen();
         let shared = Arc::new(Shared {
             protocol,
             faults: watch::Sender::default(),
@@ -171,7 +174,9 @@ impl FaultProxy {
                 connections: 0,
             }),
         });
-        let accepting = tokio::spawn(accept(listener, Arc::clone(&shared)));
+        let accepted = Arc::clone(&shared);
+        let serve = move |client| serve(client, accepted.next_connection(), Arc::clone(&accepted));
+        let accepting = tokio::spawn(accept(listener, serve));
         Self {
             address,
             shared,
@@ -284,20 +289,6 @@ impl Drop for FaultProxy {
     }
 }
 
-async fn accept(listener: TcpListener, shared: Arc<Shared>) {
-    // Dropping the set closes all connections when this task is aborted.
-    let mut connections = JoinSet::new();
-    while let Ok((client, _)) = listener.accept().await {
-        while connections.try_join_next().is_some() {}
-        let number = {
-            let mut state = shared.state();
-            state.connections += 1;
-            state.connections - 1
-        };
-        connections.spawn(serve(client, number, Arc::clone(&shared)));
-    }
-}
-
 /// Serves one connection until either side closes it or a fault does.
 async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
     let mut gate = Gate {
@@ -311,13 +302,9 @@ async fn serve(client: TcpStream, number: u64, shared: Arc<Shared>) {
             return;
         }
         let upstream = shared.state().upstream;
-        let Ok(server) = TcpStream::connect(upstream).await else {
+        let Some(server) = connect(&client, upstream).await else {
             return;
         };
-        for stream in [&client, &server] {
-            // An error only means that small messages may be delayed.
-            let _ = stream.set_nodelay(true);
-        }
         let (from_client, to_client) = client.into_split();
         let (from_server, to_server) = server.into_split();
         let mut said = Said::default();

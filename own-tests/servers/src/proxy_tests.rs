@@ -13,10 +13,7 @@ impl Client {
     }
 
     async fn send(&mut self, words: &[&str]) {
-        let mut text = format!("*{}\r\n", words.len());
-        for word in words {
-            text += &format!("${}\r\n{word}\r\n", word.len());
-        }
+        let text = resp::text_of(words);
         self.0.write_all(text.as_bytes()).await.expect("sends");
     }
 

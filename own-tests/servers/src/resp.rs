@@ -44,6 +44,14 @@ impl Request {
     }
 }
 
+/// A command as the protocol writes it.
+pub(crate) fn text_of(command: &[&str]) -> String {
+    let words = command
+        .iter()
+        .map(|word| format!("${}\r\n{word}\r\n", word.len()));
+    format!("*{}\r\n{}", command.len(), words.collect::<String>())
+}
+
 /// One complete message at the start of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Frame {
@@ -141,13 +149,12 @@ fn count(line: &[u8]) -> Result<Option<usize>, Malformed> {
 
 /// Whether this is a RESP2 message of a subscription: an array that starts with one of these words.
 fn is_resp2_push(frame: &[u8]) -> bool {
-    let Some((_, at)) = line(frame, 0).filter(|(head, _)| head[0] == b'*') else {
+    let mut lines = frame.split(|byte| *byte == b'\n');
+    let mut starts = |with: &[u8]| lines.next().is_some_and(|line| line.starts_with(with));
+    if !starts(b"*") || !starts(b"$") {
         return false;
-    };
-    let Some((_, at)) = line(frame, at).filter(|(head, _)| head[0] == b'$') else {
-        return false;
-    };
-    let word = line(frame, at).map_or(&[][..], |(word, _)| word);
+    }
+    let word = lines.next().unwrap_or_default().trim_ascii_end();
     matches!(
         word,
         b"message"

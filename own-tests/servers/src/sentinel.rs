@@ -3,13 +3,11 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use crate::process::{CHANGE_WITHIN, eventually};
 use crate::server::{RedisServer, ServerOptions};
 
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
-
-/// The maximum time of a failover on a busy machine, and of the start of all servers.
-const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 /// After three times the `failover-timeout`, no sentinel goes on with a failover.
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(3 * FAILOVER_TIMEOUT_MS);
@@ -269,14 +267,6 @@ fn config(port: u16, down_after: Duration) -> String {
          sentinel parallel-syncs {service} 2\n",
         down_after.as_millis()
     )
-}
-
-fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !check() {
-        assert!(begun.elapsed() < CHANGE_WITHIN, "too late: {what}");
-        std::thread::sleep(INTERVAL);
-    }
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -233,14 +233,9 @@ impl RedisServer {
         let folders: Vec<&Path> = folders.into_iter().flatten().map(TempDir::path).collect();
         let mut process = Process::spawn(&mut command, &folders)
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
-        let begun = Instant::now();
-        while !self.answers() {
-            let ended = process.ended().expect("the state of a child");
-            if ended.is_some() || begun.elapsed() > START_WITHIN {
-                return Err(format!("{ended:?}\n{}", self.log()));
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
+        process
+            .wait_until(|| self.answers(), START_WITHIN)
+            .map_err(|ended| format!("{ended:?}\n{}", self.log()))?;
         self.process = Some(process);
         Ok(())
     }
@@ -308,11 +303,7 @@ impl RedisServer {
     pub(crate) fn exchange(&self, command: &[&str], limit: Duration) -> std::io::Result<String> {
         let mut stream = UnixStream::connect(self.socket_path())?;
         stream.set_read_timeout(Some(limit))?;
-        let mut request = format!("*{}\r\n", command.len());
-        for word in command {
-            request.push_str(&format!("${}\r\n{word}\r\n", word.len()));
-        }
-        stream.write_all(request.as_bytes())?;
+        stream.write_all(resp::text_of(command).as_bytes())?;
         let (mut reply, mut part) = (Vec::new(), [0; 4_096]);
         while resp::frame(&reply).is_ok_and(|frame| frame.is_none()) {
             match stream.read(&mut part) {

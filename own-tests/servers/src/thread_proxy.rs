@@ -1,4 +1,4 @@
-//! A proxy that runs on a separate thread.
+//! What proxies have in common, and one that runs on a separate thread.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::thread::JoinHandle;
@@ -9,7 +9,7 @@ use tokio::task::JoinSet;
 
 /// A running proxy. Dropping it closes all its connections.
 #[derive(Debug)]
-pub(crate) struct ThreadProxy {
+pub struct ThreadProxy {
     address: SocketAddr,
     stop: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -17,13 +17,11 @@ pub(crate) struct ThreadProxy {
 
 impl ThreadProxy {
     /// Starts a proxy on a free port of 127.0.0.1. It runs `serve` for each connection of a client.
-    pub(crate) fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
+    pub fn start<F>(serve: impl Fn(TcpStream) -> F + Send + 'static) -> Self
     where
         F: Future<Output = ()> + Send + 'static,
     {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
-        listener.set_nonblocking(true).expect("a socket");
-        let address = listener.local_addr().expect("bound");
+        let (listener, address) = listen();
         let (stop, stopped) = oneshot::channel();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -45,7 +43,7 @@ impl ThreadProxy {
     }
 
     /// The address for clients.
-    pub(crate) fn address(&self) -> SocketAddr {
+    pub fn address(&self) -> SocketAddr {
         self.address
     }
 }
@@ -60,7 +58,16 @@ impl Drop for ThreadProxy {
     }
 }
 
-async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
+/// Listens on a free port of 127.0.0.1.
+pub(crate) fn listen() -> (TcpListener, SocketAddr) {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+    listener.set_nonblocking(true).expect("a socket");
+    let address = listener.local_addr().expect("bound");
+    (listener, address)
+}
+
+/// Runs `serve` for each connection. All connections are closed when this future is dropped.
+pub(crate) async fn accept<F>(listener: TcpListener, serve: impl Fn(TcpStream) -> F)
 where
     F: Future<Output = ()> + Send + 'static,
 {
@@ -70,6 +77,16 @@ where
         while connections.try_join_next().is_some() {}
         connections.spawn(serve(client));
     }
+}
+
+/// Connects to the server of a client, if that answers. Small messages are not delayed.
+pub async fn connect(client: &TcpStream, upstream: SocketAddr) -> Option<TcpStream> {
+    let server = TcpStream::connect(upstream).await.ok()?;
+    for stream in [client, &server] {
+        // An error only means that small messages may be delayed.
+        let _ = stream.set_nodelay(true);
+    }
+    Some(server)
 }
 
 #[cfg(test)]

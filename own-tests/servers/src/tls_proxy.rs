@@ -11,7 +11,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::pem::PemObject;
 use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 
-use crate::thread_proxy::ThreadProxy;
+use crate::thread_proxy::{ThreadProxy, connect};
 use crate::tls::Identity;
 
 /// Starts a proxy to the server at `upstream`. Its clients use TLS.
@@ -33,11 +33,9 @@ fn config(identity: &Identity) -> ServerConfig {
 
 /// Forwards in both directions until either side closes the connection.
 async fn serve(client: TcpStream, acceptor: TlsAcceptor, upstream: SocketAddr) {
-    let (Ok(mut server), Ok(())) = (TcpStream::connect(upstream).await, client.set_nodelay(true))
-    else {
+    let Some(mut server) = connect(&client, upstream).await else {
         return;
     };
-    let _ = server.set_nodelay(true);
     if let Ok(mut client) = acceptor.accept(client).await {
         // An error ends the connection, which the client sees.
         let _ = copy_bidirectional(&mut client, &mut server).await;
