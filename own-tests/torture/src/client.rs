@@ -19,24 +19,13 @@ const REPLY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a process may take to exit after its input has closed.
 const EXIT_WITHIN: Duration = Duration::from_secs(10);
 
-/// Why there is no reply.
-#[derive(Debug)]
-pub(crate) enum NoReply {
-    /// The process has ended.
-    Ended,
-    /// The process is silent, and is killed for it.
-    Silent,
-}
-
-impl From<Result<Reply, NoReply>> for Answer {
-    fn from(reply: Result<Reply, NoReply>) -> Self {
+impl From<Reply> for Answer {
+    fn from(reply: Reply) -> Self {
         match reply {
-            Ok(Reply::Held { token }) => Self::Held { token },
-            Ok(Reply::Free) => Self::Free,
-            Ok(Reply::Ready) => Self::Error("an answer to another command".into()),
-            Ok(Reply::Error { text }) => Self::Error(text),
-            Err(NoReply::Ended) => Self::Killed,
-            Err(NoReply::Silent) => Self::Silence,
+            Reply::Held { token } => Self::Held { token },
+            Reply::Free => Self::Free,
+            Reply::Ready => Self::Error("an answer to another command".into()),
+            Reply::Error { text } => Self::Error(text),
         }
     }
 }
@@ -98,30 +87,31 @@ impl<'a> Client<'a> {
         match client.reply(START_WITHIN) {
             Ok(Reply::Ready) => Ok(client),
             other => {
-                let answer = Answer::from(other);
+                let answer = other.map_or_else(|gone| gone, Answer::from);
                 Err(format!("the client process is not ready: {answer}").into())
             }
         }
     }
 
-    /// Sends a command and waits for the reply.
-    pub(crate) fn ask(&mut self, command: &Command) -> Result<Reply, NoReply> {
+    /// Sends a command and waits for the reply. The error says why there is none: the process has ended, or is silent,
+    /// and is killed for it.
+    pub(crate) fn ask(&mut self, command: &Command) -> Result<Reply, Answer> {
         let mut line = serde_json::to_string(command).expect("a command is JSON");
         line.push('\n');
-        let input = self.input.as_mut().ok_or(NoReply::Ended)?;
+        let input = self.input.as_mut().ok_or(Answer::Killed)?;
         let sent = input.write_all(line.as_bytes());
-        sent.map_err(|_| NoReply::Ended)?;
+        sent.map_err(|_| Answer::Killed)?;
         self.reply(REPLY_WITHIN)
     }
 
-    fn reply(&self, within: Duration) -> Result<Reply, NoReply> {
+    fn reply(&self, within: Duration) -> Result<Reply, Answer> {
         match self.lines.recv_timeout(within) {
             Ok(line) => Ok(serde_json::from_str(&line).unwrap_or_else(|error| {
                 let text = format!("not a reply: {line}: {error}");
                 Reply::Error { text }
             })),
-            Err(RecvTimeoutError::Disconnected) => Err(NoReply::Ended),
-            Err(RecvTimeoutError::Timeout) => Err(NoReply::Silent),
+            Err(RecvTimeoutError::Disconnected) => Err(Answer::Killed),
+            Err(RecvTimeoutError::Timeout) => Err(Answer::Silence),
         }
     }
 

@@ -50,6 +50,13 @@ pub(crate) enum Entry {
 }
 
 impl Entry {
+    pub(crate) const fn operation(&self) -> Option<&Operation> {
+        match self {
+            Self::Operation(operation) => Some(operation),
+            Self::Fault(_) | Self::Left { .. } => None,
+        }
+    }
+
     pub(crate) fn at(&self) -> u64 {
         match self {
             Self::Operation(operation) => operation.invoked,
@@ -263,10 +270,7 @@ impl History {
     }
 
     pub(crate) fn operations(&self) -> impl Iterator<Item = &Operation> {
-        self.entries.iter().filter_map(|entry| match entry {
-            Entry::Operation(operation) => Some(operation),
-            Entry::Fault(_) | Entry::Left { .. } => None,
-        })
+        self.entries.iter().filter_map(Entry::operation)
     }
 
     pub(crate) fn faults(&self) -> impl Iterator<Item = &Fault> {

@@ -1,12 +1,12 @@
 //! The network between one client and one server: a TCP proxy that knows no protocol.
 
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
+use leasehold_test_servers::{ThreadProxy, connect};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
-use tokio::net::{TcpListener, TcpStream};
-use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 /// Where new connections lead to. It may change.
@@ -50,27 +50,21 @@ impl Cut {
 /// again. A new connection may be faster.
 #[derive(Debug)]
 pub(crate) struct Link {
-    address: SocketAddr,
+    proxy: ThreadProxy,
     cut: watch::Sender<Cut>,
 }
 
 impl Link {
-    /// Listens on a free port of 127.0.0.1. The connections end with the runtime.
-    pub(crate) fn start(runtime: &Handle, upstream: Upstream) -> std::io::Result<Self> {
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)))?;
-        let address = listener.local_addr()?;
+    pub(crate) fn start(upstream: Upstream) -> Self {
         let (cut, watching) = watch::channel(Cut::NONE);
-        runtime.spawn(async move {
-            while let Ok((client, _)) = listener.accept().await {
-                tokio::spawn(serve(client, upstream.clone(), watching.clone()));
-            }
-        });
-        Ok(Self { address, cut })
+        let serve = move |client| serve(client, upstream.clone(), watching.clone());
+        let proxy = ThreadProxy::start(serve);
+        Self { proxy, cut }
     }
 
     /// The address for the client.
     pub(crate) fn address(&self) -> SocketAddr {
-        self.address
+        self.proxy.address()
     }
 
     /// Cuts these directions, and no others.
@@ -87,13 +81,9 @@ async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>)
         return;
     }
     let address = *upstream.borrow();
-    let Ok(server) = TcpStream::connect(address).await else {
+    let Some(server) = connect(&client, address).await else {
         return;
     };
-    for stream in [&client, &server] {
-        // An error only means that small messages may be delayed.
-        let _ = stream.set_nodelay(true);
-    }
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
@@ -130,6 +120,8 @@ fn resend_after(waited: Duration) -> Duration {
 
 #[cfg(test)]
 mod tests {
+    use tokio::net::TcpListener;
+
     use super::*;
 
     const SOON: Duration = Duration::from_millis(100);
@@ -142,34 +134,27 @@ mod tests {
         Some(buffer[..count.ok()?.unwrap_or(0)].to_vec())
     }
 
-    #[test]
-    fn refused_connections_end_and_lose_what_is_under_way() {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .enable_all()
-            .build()
-            .expect("a runtime");
-        let listener = runtime.block_on(TcpListener::bind((Ipv4Addr::LOCALHOST, 0)));
-        let listener = listener.expect("a free port");
+    #[tokio::test]
+    async fn refused_connections_end_and_lose_what_is_under_way() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("an address");
-        let link = Link::start(runtime.handle(), fixed(address)).expect("a link");
-        runtime.block_on(async {
-            let mut client = TcpStream::connect(link.address()).await.expect("open");
-            let (mut server, _) = listener.accept().await.expect("a connection");
-            client.write_all(b"one").await.expect("sent");
-            assert_eq!(read(&mut server, IN_TIME).await, Some(b"one".to_vec()));
-            link.set(Cut::REQUESTS);
-            client.write_all(b"two").await.expect("sent");
-            assert_eq!(read(&mut server, SOON).await, None, "held back");
-            link.set(Cut::REFUSED);
-            assert_eq!(read(&mut client, IN_TIME).await, Some(Vec::new()));
-            assert_eq!(read(&mut server, IN_TIME).await, Some(Vec::new()), "lost");
-            let mut refused = TcpStream::connect(link.address()).await.expect("open");
-            assert_eq!(read(&mut refused, IN_TIME).await, Some(Vec::new()));
-            link.set(Cut::NONE);
-            let mut again = TcpStream::connect(link.address()).await.expect("open");
-            let (mut server, _) = listener.accept().await.expect("a connection");
-            again.write_all(b"three").await.expect("sent");
-            assert_eq!(read(&mut server, IN_TIME).await, Some(b"three".to_vec()));
-        });
+        let link = Link::start(fixed(address));
+        let mut client = TcpStream::connect(link.address()).await.expect("open");
+        let (mut server, _) = listener.accept().await.expect("a connection");
+        client.write_all(b"one").await.expect("sent");
+        assert_eq!(read(&mut server, IN_TIME).await, Some(b"one".to_vec()));
+        link.set(Cut::REQUESTS);
+        client.write_all(b"two").await.expect("sent");
+        assert_eq!(read(&mut server, SOON).await, None, "held back");
+        link.set(Cut::REFUSED);
+        assert_eq!(read(&mut client, IN_TIME).await, Some(Vec::new()));
+        assert_eq!(read(&mut server, IN_TIME).await, Some(Vec::new()), "lost");
+        let mut refused = TcpStream::connect(link.address()).await.expect("open");
+        assert_eq!(read(&mut refused, IN_TIME).await, Some(Vec::new()));
+        link.set(Cut::NONE);
+        let mut again = TcpStream::connect(link.address()).await.expect("open");
+        let (mut server, _) = listener.accept().await.expect("a connection");
+        again.write_all(b"three").await.expect("sent");
+        assert_eq!(read(&mut server, IN_TIME).await, Some(b"three".to_vec()));
     }
 }

@@ -145,8 +145,8 @@ fn main() -> ExitCode {
             html,
         }) => match (chart, html) {
             (true, _) => report::chart(&folder),
-            (_, true) => report::whole_page(&folder, "torture"),
-            _ => report::page(&folder, "torture"),
+            (_, true) => report::whole_page(&folder),
+            _ => report::page(&folder),
         }
         .map(|page| {
             print!("{page}");
@@ -225,6 +225,8 @@ fn torment(args: &Args) -> Result<bool, Failure> {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use clap::CommandFactory;
 
     use super::*;
@@ -236,10 +238,9 @@ mod tests {
 
     #[test]
     fn each_subject_has_its_own_name() {
-        let mut names: Vec<_> = subject::ALL.iter().map(|it| it.name).collect();
-        let all = names.len();
-        names.sort_unstable();
-        names.dedup();
-        assert_eq!(names.len(), all);
+        let mut names = BTreeSet::new();
+        for subject in subject::ALL.iter() {
+            assert!(names.insert(subject.name), "twice: {}", subject.name);
+        }
     }
 }

@@ -83,12 +83,14 @@ impl Nemesis<'_> {
             let time = between(random, lease / 2, lease * 3);
             match kinds[random.usize(..kinds.len())] {
                 KILLED => self.kill(client, target),
-                STOPPED => self.stop(client, target, time),
+                STOPPED => self.stop(client, target, time, STOPPED, |_| {}),
                 STEPPED => self.step(client, &clocks[client], random),
-                SUSPENDED => {
-                    let clock = (&clocks[client], &mut suspended[client]);
-                    self.suspend(client, target, clock, time);
-                }
+                // When it goes on, its monotonic clock has stood still.
+                SUSPENDED => self.stop(client, target, time, SUSPENDED, |slept| {
+                    let (clock, suspended) = (&clocks[client], &mut suspended[client]);
+                    *suspended += clock.shown(micros(slept.saturating_sub(UNTIL_STOPPED)));
+                    clock.set_monotonic(-*suspended);
+                }),
                 REFUSED if random.bool() => self.refuse(None, all_links, random),
                 REFUSED => self.refuse(Some(client), &all_links[client..=client], random),
                 cut => {
@@ -123,33 +125,22 @@ impl Nemesis<'_> {
         }
     }
 
-    fn stop(&self, client: usize, target: &Target, time: Duration) {
-        let stopped = target.signal(Signal::STOP);
-        let from = self.record.now();
-        if stopped {
-            self.record.sleep(time);
-            // Noted before the process goes on, so it certainly slept for all of it.
-            self.record.fault(within(STOPPED), Some(client), from);
-            target.signal(Signal::CONT);
-        }
-    }
-
-    /// Stops a process. When it goes on, its monotonic clock has stood still.
-    fn suspend(
+    /// Stops a process. Before it goes on, `wakes_up` learns how long it has slept.
+    fn stop(
         &self,
         client: usize,
         target: &Target,
-        (clock, suspended): (&SteppedClock, &mut i64),
         time: Duration,
+        kind: &'static str,
+        wakes_up: impl FnOnce(Duration),
     ) {
         let stopped = target.signal(Signal::STOP);
         let from = self.record.now();
         if stopped {
             self.record.sleep(time);
-            let slept = Duration::from_micros(self.record.now() - from);
-            *suspended += clock.shown(micros(slept.saturating_sub(UNTIL_STOPPED)));
-            clock.set_monotonic(-*suspended);
-            self.record.fault(within(SUSPENDED), Some(client), from);
+            wakes_up(Duration::from_micros(self.record.now() - from));
+            // Noted before the process goes on, so it certainly slept for all of it.
+            self.record.fault(within(kind), Some(client), from);
             target.signal(Signal::CONT);
         }
     }

@@ -12,9 +12,11 @@ use crate::verdict::{Broken, Summary};
 use crate::{subject, timeline, web};
 
 const INTRODUCTION: &str = include_str!("report.md");
+/// Where the page is: `docs/torture.md`. The folder of the runs and the other form are beside it.
+const LINK: &str = "torture";
 
-/// The runs of one subject on one topology.
-type Rows<'a> = BTreeMap<(usize, &'a str, &'a str), Vec<(&'a str, &'a Summary)>>;
+/// The runs of one subject, which has this place in the list, on one topology.
+type Rows<'a> = BTreeMap<(usize, &'a str), Vec<(&'a str, &'a Summary)>>;
 
 /// The summaries of all runs in a folder, and the names of the runs.
 fn summaries(folder: &Path) -> Result<Vec<(String, Summary)>, Failure> {
@@ -49,29 +51,29 @@ enum Form {
     Whole,
 }
 
-/// Writes the page in Markdown from all summaries in a folder, which the page links to as `link`.
-pub(crate) fn page(folder: &Path, link: &str) -> Result<String, Failure> {
-    markdown(folder, link, Form::Markdown)
+/// Writes the page in Markdown from all summaries in a folder.
+pub(crate) fn page(folder: &Path) -> Result<String, Failure> {
+    markdown(folder, Form::Markdown)
 }
 
 /// Writes the same as one HTML page, which needs no other file.
-pub(crate) fn whole_page(folder: &Path, link: &str) -> Result<String, Failure> {
-    Ok(web::page("Torture", &markdown(folder, link, Form::Whole)?))
+pub(crate) fn whole_page(folder: &Path) -> Result<String, Failure> {
+    Ok(web::page("Torture", &markdown(folder, Form::Whole)?))
 }
 
-fn markdown(folder: &Path, link: &str, form: Form) -> Result<String, Failure> {
+fn markdown(folder: &Path, form: Form) -> Result<String, Failure> {
     let summaries = summaries(folder)?;
     let mut rows = Rows::new();
     for (run, summary) in &summaries {
         let about = &summary.about;
         let place = subject::ALL.iter().position(|it| it.name == about.subject);
         let place = place.ok_or_else(|| format!("{run}: no such subject"))?;
-        let row = (place, about.subject.as_str(), about.topology.as_str());
-        rows.entry(row).or_default().push((run, summary));
+        let row = rows.entry((place, about.topology.as_str())).or_default();
+        row.push((run, summary));
     }
     let line = match form {
         Form::Markdown => {
-            format!("The [same as one page]({link}.html) also has the chart and all timelines.")
+            format!("The [same as one page]({LINK}.html) also has the chart and all timelines.")
         }
         // One line, so that all of it is HTML.
         Form::Whole => format!("<figure>{}</figure>", draw(&summaries).replace('\n', "")),
@@ -80,7 +82,7 @@ fn markdown(folder: &Path, link: &str, form: Form) -> Result<String, Failure> {
     let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;
     let mut page = format!("{first}\n{line}\n\n## {rest}");
     promises(&mut page, &rows)?;
-    findings(&mut page, &rows, link, form)?;
+    findings(&mut page, &rows, form)?;
     runs(&mut page, &rows)?;
     Ok(page)
 }
@@ -94,10 +96,11 @@ fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
         page,
         "| lock | servers | {names} | lost without a fence | first success, ms | first lock, ms |\n|{lines}"
     )?;
-    for ((place, name, topology), runs) in rows {
-        write!(page, "| {name} | {topology} |")?;
+    for ((place, topology), runs) in rows {
+        let subject = &subject::ALL[*place];
+        write!(page, "| {} | {topology} |", subject.name)?;
         for promise in Promise::ALL {
-            let given = subject::ALL[*place].promises.contains(&promise);
+            let given = subject.promises.contains(&promise);
             write!(page, " {} |", cell(promise, given, runs))?;
         }
         let sum = |of: fn(&Figures) -> usize| runs.iter().map(|(_, run)| of(&run.figures)).sum();
@@ -148,35 +151,34 @@ fn cell(promise: Promise, given: bool, runs: &[(&str, &Summary)]) -> String {
 }
 
 /// The convictions, each with the few operations that show it.
-fn findings(page: &mut String, rows: &Rows<'_>, link: &str, form: Form) -> std::fmt::Result {
+fn findings(page: &mut String, rows: &Rows<'_>, form: Form) -> std::fmt::Result {
     writeln!(page, "\n## Convictions")?;
     if form == Form::Whole {
         writeln!(page, "\n{}", timeline::LEGEND)?;
     }
-    for ((place, name, topology), runs) in rows {
+    for ((place, topology), runs) in rows {
+        let subject = &subject::ALL[*place];
         let mut shown: Vec<Promise> = Vec::new();
         for (run, summary) in runs {
             for (number, broken) in summary.broken.iter().enumerate() {
                 if broken.convicts && !shown.contains(&broken.promise) {
                     shown.push(broken.promise);
-                    let title = format!("{name}, {topology}: {}", broken.promise.name());
+                    let promise = broken.promise.name();
+                    writeln!(page, "\n### {}, {topology}: {promise}\n", subject.name)?;
                     let name = format!("{run}.violation-{number}");
-                    finding(page, &title, broken, (link, &name), form)?;
+                    finding(page, broken, &name, form)?;
                     if form == Form::Whole {
                         let (about, entries) = (summary.about.clone(), broken.evidence.clone());
                         let drawing = timeline::drawing(&History { about, entries });
                         // Folded. Each line of it is HTML.
-                        writeln!(
-                            page,
-                            "<details id=\"{name}\"><summary>Timeline</summary><div>"
-                        )?;
+                        let head = "<summary>Timeline</summary><div>";
+                        writeln!(page, "<details id=\"{name}\">{head}")?;
                         writeln!(page, "{drawing}</div></details>")?;
                     }
                 }
             }
         }
         if !shown.is_empty() {
-            let subject = &subject::ALL[*place];
             writeln!(page, "\nIts documentation: {}", subject.documentation)?;
             if !subject.explained.is_empty() {
                 writeln!(page, "\nWhy: {}", subject.explained)?;
@@ -186,21 +188,14 @@ fn findings(page: &mut String, rows: &Rows<'_>, link: &str, form: Form) -> std::
     Ok(())
 }
 
-fn finding(
-    page: &mut String,
-    title: &str,
-    broken: &Broken,
-    (link, name): (&str, &str),
-    form: Form,
-) -> std::fmt::Result {
-    writeln!(page, "\n### {title}\n")?;
+fn finding(page: &mut String, broken: &Broken, name: &str, form: Form) -> std::fmt::Result {
     let timeline = match form {
-        Form::Markdown => format!(", [the timeline]({link}.html#{name})"),
+        Form::Markdown => format!(", [the timeline]({LINK}.html#{name})"),
         Form::Whole => String::new(),
     };
     writeln!(
         page,
-        "{}. Seen {} times. [The history]({link}/{name}.jsonl){timeline}. From and until in ms:\n",
+        "{}. Seen {} times. [The history]({LINK}/{name}.jsonl){timeline}. From and until in ms:\n",
         in_one_line(&broken.text),
         broken.count
     )?;
@@ -249,6 +244,8 @@ fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
     use crate::history::{About, Entry};
 
@@ -283,13 +280,13 @@ mod tests {
             }],
         };
         save("b", &summary(vec![broken]));
-        let whole = whole_page(folder.path(), "runs").expect("a page");
+        let whole = whole_page(folder.path()).expect("a page");
         assert!(!whole.contains("<img") && !whole.contains("<hr"), "{whole}");
-        let page = page(folder.path(), "runs").expect("a page");
+        let page = page(folder.path()).expect("a page");
         for text in [
             "| redis-semaphore | standalone | kept |",
             "**broken 3 times**, in 1 of 2 runs",
-            "[The history](runs/b.violation-0.jsonl)",
+            "[The history](torture/b.violation-0.jsonl)",
         ] {
             assert!(page.contains(text), "no {text}: {page}");
         }
@@ -298,8 +295,8 @@ mod tests {
     #[test]
     fn whole_page_has_each_conviction_and_loads_nothing() {
         let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/torture"));
-        let markdown = super::page(folder, "torture").expect("a page");
-        let page = whole_page(folder, "torture").expect("a page");
+        let markdown = super::page(folder).expect("a page");
+        let page = whole_page(folder).expect("a page");
         let links: Vec<_> = markdown.split("(torture.html#").skip(1).collect();
         for link in &links {
             let name = link.split(')').next().unwrap_or_default();
@@ -307,19 +304,11 @@ mod tests {
         }
         let summaries = summaries(folder).expect("saved runs");
         let all = summaries.iter().flat_map(|(_, it)| {
+            let (lock, servers) = (&it.about.subject, &it.about.topology);
             let of = it.broken.iter().filter(|broken| broken.convicts);
-            of.map(move |broken| {
-                format!(
-                    "{}, {}: {}",
-                    it.about.subject,
-                    it.about.topology,
-                    broken.promise.name()
-                )
-            })
+            of.map(move |broken| format!("{lock}, {servers}: {}", broken.promise.name()))
         });
-        let mut titles: Vec<_> = all.collect();
-        titles.sort_unstable();
-        titles.dedup();
+        let titles: BTreeSet<_> = all.collect();
         assert!(!titles.is_empty());
         assert_eq!(links.len(), titles.len());
         for title in &titles {

@@ -66,15 +66,10 @@ pub(crate) fn run(plan: &Plan<'_>) -> Ran {
 
 fn run_on(plan: &Plan<'_>, mut servers: impl Servers) -> Ran {
     let (args, lease) = (plan.args, plan.lease());
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()?;
-    let link = |to| Link::start(runtime.handle(), to);
     // The last one is the probe's.
-    let links = (0..=args.clients)
-        .map(|_| servers.linked().into_iter().map(link).collect())
-        .collect::<std::io::Result<Vec<Vec<Link>>>>()?;
+    let links: Vec<Vec<Link>> = (0..=args.clients)
+        .map(|_| servers.linked().into_iter().map(Link::start).collect())
+        .collect();
     let mut about = About {
         subject: plan.subject.name.into(),
         version: plan.subject.version(),
@@ -263,7 +258,7 @@ impl Plan<'_> {
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
                 other => {
-                    let answer = Answer::from(other);
+                    let answer = other.map_or_else(|gone| gone, Answer::from);
                     record.left(format!("a new client doesn't get `{key}`: {answer}"));
                 }
             }

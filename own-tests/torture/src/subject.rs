@@ -7,7 +7,12 @@ use std::time::Duration;
 use leasehold_specimens::{SPECIMENS, Specimen};
 
 use crate::adapter::coordination::{self, Work};
-use crate::adapter::leasehold::{Backend, Broken, Leasehold};
+use crate::adapter::leasehold::Backend::{self, Fred, Postgres, Quorum, RedisRs};
+use crate::adapter::leasehold::Broken::{
+    self, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock, IgnoresItsDeadline,
+    ReleasesAnyone, SubscribesAtTheFormerPrimary, TakesGrantsBack,
+};
+use crate::adapter::leasehold::Leasehold;
 use crate::adapter::serve;
 use crate::adapter::specimens::Tutorial;
 use crate::checker::Promise::{
@@ -58,71 +63,74 @@ const REDIS: &[Topology] = &[
 const ONE: &[Topology] = &[Topology::Standalone];
 const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
-const fn leasehold(name: &'static str, backend: Backend, broken: Option<Broken>) -> Subject {
+const fn leasehold(name: &'static str, backend: Backend) -> Subject {
     Subject {
         name,
         version: "",
-        topologies: match (backend, broken) {
-            (_, Some(Broken::TakesGrantsBack)) => &[Topology::Balancer, Topology::Cluster],
-            (_, Some(Broken::SubscribesAtTheFormerPrimary)) => {
-                &[Topology::Cluster, Topology::DistantCluster]
-            }
-            (Backend::RedisRs | Backend::Fred, _) => REDIS,
-            (Backend::Postgres, _) => &[Topology::Postgres],
-            (Backend::Quorum, _) => &[Topology::Quorum],
+        topologies: match backend {
+            RedisRs | Fred => REDIS,
+            Postgres => &[Topology::Postgres],
+            Quorum => &[Topology::Quorum],
         },
-        launch: Launch::Leasehold(backend, broken),
+        launch: Launch::Leasehold(backend, None),
         promises: match backend {
-            Backend::Quorum => WITHOUT_QUEUE,
+            Quorum => WITHOUT_QUEUE,
             _ => OF_A_LOCK,
         },
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
-        explained: match broken {
-            Some(broken) => why(broken),
-            None => "",
-        },
+        explained: "",
     }
 }
 
-const fn broken(name: &'static str, broken: Broken) -> Subject {
-    leasehold(name, Backend::RedisRs, Some(broken))
+const fn broken(name: &'static str, backend: Backend, broken: Broken) -> Subject {
+    let whole = leasehold(name, backend);
+    Subject {
+        topologies: match broken {
+            TakesGrantsBack => &[Topology::Balancer, Topology::Cluster],
+            SubscribesAtTheFormerPrimary => &[Topology::Cluster, Topology::DistantCluster],
+            _ => whole.topologies,
+        },
+        launch: Launch::Leasehold(backend, Some(broken)),
+        explained: why(broken),
+        ..whole
+    }
 }
 
 /// What leasehold lacks, and what comes of it.
 const fn why(broken: Broken) -> &'static str {
     match broken {
-        Broken::IgnoresItsDeadline => {
+        IgnoresItsDeadline => {
             "Its user never looks at the deadline. So a process that was stopped past its lease still believes in its guard, \
              while the server has granted the lock again."
         }
-        Broken::ReleasesAnyone => {
+        ReleasesAnyone => {
             "A copy of each release arrives 50 ms later and deletes the key, whoever holds it by then. The client behind \
              that key notices at its next renewal; until then there are two."
         }
-        Broken::CountsItsOwnTokens => {
+        CountsItsOwnTokens => {
             "Each process counts its acquisitions and takes that for the token. Two processes count the same numbers."
         }
-        Broken::ForgetsSuspend => {
+        ForgetsSuspend => {
             "Its user remembers until when the guard is valid, on a clock that stands still while the machine is suspended. The \
              server's clock goes on."
         }
-        Broken::HasASlowClock => {
+        HasASlowClock => {
             "The clocks of its clients run at half the rate, so the assumption A3 is false and nobody notices. A client that \
              can't renew believes in its guard for twice as long as the server does. Its calls take twice as long, too."
         }
-        Broken::TakesGrantsBack => {
+        TakesGrantsBack => {
             "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
              that, with the same token. After a failover the first waiter may listen on the other server, which passes the \
              message on. So both believe that they hold the lock."
         }
-        Broken::SubscribesAtTheFormerPrimary => {
+        SubscribesAtTheFormerPrimary => {
             "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
              that, with the same token. After a failover, a client subscribes where the slot was before and polls at the new primary. The \
              former one is its replica now, accepts the subscription and passes the message on. So both believe that they hold the \
              lock. A fence doesn't help: it takes the writes of both, because they have the same token."
         }
-        Broken::DecidesTwice => {
+        DecidesTwice => {
             "An attempt that got no majority is taken back, and its client asks again with the same attempt. If that gets a \
              majority before the releases have arrived, they end the new grant behind the back of its guard."
         }
@@ -146,7 +154,7 @@ const fn coordination(name: &'static str, backend: Backend, work: Work) -> Subje
         documentation: "docs/jobs.md. One at a time, and retried until it is done, given up or late. Only while the \
             servers keep their data and their clocks run evenly. Asked: `Guard::is_valid` within the body, \
             `Term::is_leader`.",
-        ..leasehold(name, backend, None)
+        ..leasehold(name, backend)
     }
 }
 
@@ -217,39 +225,27 @@ fn tutorial(specimen: &'static Specimen) -> Subject {
 }
 
 const WITH_NAMES: &[Subject] = &[
-    leasehold("leasehold-redis-rs", Backend::RedisRs, None),
-    leasehold("leasehold-fred", Backend::Fred, None),
-    leasehold("leasehold-postgres", Backend::Postgres, None),
-    leasehold("leasehold-quorum", Backend::Quorum, None),
-    coordination("job-redis-rs", Backend::RedisRs, Work::Job),
-    coordination("job-fred", Backend::Fred, Work::Job),
-    coordination("job-postgres", Backend::Postgres, Work::Job),
-    coordination("election-redis-rs", Backend::RedisRs, Work::Election),
-    coordination("election-fred", Backend::Fred, Work::Election),
-    coordination("election-postgres", Backend::Postgres, Work::Election),
-    coordination("broken-lock-as-job", Backend::RedisRs, Work::LockAsJob),
-    broken("broken-ignores-its-deadline", Broken::IgnoresItsDeadline),
-    broken("broken-releases-anyone", Broken::ReleasesAnyone),
-    broken("broken-counts-its-own-tokens", Broken::CountsItsOwnTokens),
-    broken("unmended-failover", Broken::TakesGrantsBack),
-    leasehold(
-        "unmended-failover-fred",
-        Backend::Fred,
-        Some(Broken::TakesGrantsBack),
-    ),
-    broken("unmended-cluster", Broken::SubscribesAtTheFormerPrimary),
-    leasehold(
-        "unmended-cluster-fred",
-        Backend::Fred,
-        Some(Broken::SubscribesAtTheFormerPrimary),
-    ),
-    leasehold(
-        "unmended-quorum",
-        Backend::Quorum,
-        Some(Broken::DecidesTwice),
-    ),
-    broken("broken-forgets-suspend", Broken::ForgetsSuspend),
-    broken("broken-has-a-slow-clock", Broken::HasASlowClock),
+    leasehold("leasehold-redis-rs", RedisRs),
+    leasehold("leasehold-fred", Fred),
+    leasehold("leasehold-postgres", Postgres),
+    leasehold("leasehold-quorum", Quorum),
+    coordination("job-redis-rs", RedisRs, Work::Job),
+    coordination("job-fred", Fred, Work::Job),
+    coordination("job-postgres", Postgres, Work::Job),
+    coordination("election-redis-rs", RedisRs, Work::Election),
+    coordination("election-fred", Fred, Work::Election),
+    coordination("election-postgres", Postgres, Work::Election),
+    coordination("broken-lock-as-job", RedisRs, Work::LockAsJob),
+    broken("broken-ignores-its-deadline", RedisRs, IgnoresItsDeadline),
+    broken("broken-releases-anyone", RedisRs, ReleasesAnyone),
+    broken("broken-counts-its-own-tokens", RedisRs, CountsItsOwnTokens),
+    broken("unmended-failover", RedisRs, TakesGrantsBack),
+    broken("unmended-failover-fred", Fred, TakesGrantsBack),
+    broken("unmended-cluster", RedisRs, SubscribesAtTheFormerPrimary),
+    broken("unmended-cluster-fred", Fred, SubscribesAtTheFormerPrimary),
+    broken("unmended-quorum", Quorum, DecidesTwice),
+    broken("broken-forgets-suspend", RedisRs, ForgetsSuspend),
+    broken("broken-has-a-slow-clock", RedisRs, HasASlowClock),
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
@@ -387,7 +383,7 @@ impl Subject {
 
     /// Whether it has reader/writer locks and semaphores beside mutexes.
     pub(crate) fn has_all_modes(&self) -> bool {
-        matches!(self.launch, Launch::Leasehold(backend, _) if backend != Backend::Quorum)
+        matches!(self.launch, Launch::Leasehold(backend, _) if backend != Quorum)
     }
 
     /// Whether it is leasehold, whose documentation says that the wall clocks of its clients don't matter, and that
@@ -409,10 +405,7 @@ impl Subject {
     }
 
     pub(crate) const fn has_slow_clocks(&self) -> bool {
-        matches!(
-            self.launch,
-            Launch::Leasehold(_, Some(Broken::HasASlowClock))
-        )
+        matches!(self.launch, Launch::Leasehold(_, Some(HasASlowClock)))
     }
 
     pub(crate) fn version(&self) -> String {

@@ -85,13 +85,12 @@ impl Worker<'_> {
             let pause = between(&mut self.random, Duration::ZERO, PAUSE);
             self.record.sleep(pause);
         }
+        let left = |what| self.record.left(format!("client {}: {what}", self.number));
         if let Some(peak) = client.peak_memory().filter(|peak| *peak > MOST_MEMORY_KIB) {
-            let what = format!("client {}: the process used {peak} KiB", self.number);
-            self.record.left(what);
+            left(format!("the process used {peak} KiB"));
         }
         if !client.end() {
-            let what = format!("client {}: the process stays", self.number);
-            self.record.left(what);
+            left("the process stays".into());
         }
     }
 
@@ -225,8 +224,9 @@ impl Worker<'_> {
         command: &Command,
         begun: Operation,
     ) -> Result<Answer, Gone> {
-        let answer = Answer::from(client.ask(command));
-        let gone = matches!(answer, Answer::Killed | Answer::Silence);
+        let reply = client.ask(command);
+        let gone = reply.is_err();
+        let answer = reply.map_or_else(|gone| gone, Answer::from);
         self.record.operation(begun, answer.clone());
         if gone { Err(Gone) } else { Ok(answer) }
     }

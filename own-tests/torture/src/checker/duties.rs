@@ -41,10 +41,8 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
                 hold.key,
                 history.about.lasts_asleep_ms,
             );
-            let mut evidence = hold.evidence();
-            evidence.push(Entry::Fault(fault.clone()));
-            let broken = broken(history, hold.asked, fault.until);
-            found.push(Violation::new(Promise::Loss, text, evidence).excused_by(broken));
+            let violation = Violation::new(Promise::Loss, text, hold.evidence()).with(fault);
+            found.push(violation.excused_by(broken(history, hold.asked, fault.until)));
         }
     }
     found
@@ -77,11 +75,7 @@ pub(super) fn limits(history: &History) -> Vec<Violation> {
             seconds(operation.invoked),
             ended.map_or("never".into(), |at| format!("at {}", seconds(at))),
         );
-        Violation::new(
-            Promise::Limit,
-            text,
-            vec![Entry::Operation(operation.clone())],
-        )
+        Violation::new(Promise::Limit, text, [operation])
     };
     history.operations().filter(late).map(violation).collect()
 }
@@ -157,18 +151,20 @@ fn stuck(history: &History, fault: &Fault, limit: u64) -> Violation {
             && it.invoked < fault.until + limit
     };
     let attempts = history.operations().filter(tried).take(SHOWN_ATTEMPTS);
-    let mut evidence = vec![Entry::Fault(fault.clone())];
-    evidence.extend(attempts.cloned().map(Entry::Operation));
     let (limit, kind, until) = (seconds(limit), &fault.kind, seconds(fault.until));
     let text = format!("nobody got a lock within {limit} after `{kind}` was over at {until}");
-    Violation::new(Promise::Progress, text, evidence)
+    Violation::new(Promise::Progress, text, attempts).with(fault)
 }
 
 pub(super) fn left(history: &History) -> Vec<Violation> {
     let left = |entry: &Entry| match entry {
         Entry::Left { what } => {
+            let violation = Violation::new(Promise::Cleanup, what.clone(), []);
             let evidence = vec![entry.clone()];
-            Some(Violation::new(Promise::Cleanup, what.clone(), evidence))
+            Some(Violation {
+                evidence,
+                ..violation
+            })
         }
         Entry::Operation(_) | Entry::Fault(_) => None,
     };

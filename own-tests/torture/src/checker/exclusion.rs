@@ -27,10 +27,6 @@ fn overlap(history: &History, key: &str, active: &[Hold<'_>], new: &Hold<'_>) ->
     let names = active.iter().map(name).collect::<Vec<_>>().join(" and ");
     let (client, from) = (new.client, seconds(new.from));
     let text = format!("client {client} got {key} at {from}, which {names} still held");
-    let evidence = active
-        .iter()
-        .chain([new])
-        .flat_map(Hold::evidence)
-        .collect();
+    let evidence = active.iter().chain([new]).flat_map(Hold::evidence);
     Violation::new(Promise::Exclusion, text, evidence).excused_by(fault)
 }

@@ -101,20 +101,31 @@ pub(crate) struct Violation {
 }
 
 impl Violation {
-    fn new(promise: Promise, text: String, evidence: Vec<Entry>) -> Self {
+    fn new<'a>(
+        promise: Promise,
+        text: String,
+        evidence: impl IntoIterator<Item = &'a Operation>,
+    ) -> Self {
+        let evidence = evidence.into_iter().cloned().map(Entry::Operation);
         Self {
             promise,
             outside: None,
             text,
-            evidence,
+            evidence: evidence.collect(),
         }
+    }
+
+    /// Adds a fault to the evidence.
+    fn with(mut self, fault: &Fault) -> Self {
+        self.evidence.push(Entry::Fault(fault.clone()));
+        self
     }
 
     /// Adds the faults that broke assumptions. The first one is the excuse.
     fn excused_by<'a>(mut self, faults: impl IntoIterator<Item = &'a Fault>) -> Self {
         for fault in faults {
             self.outside = self.outside.or(fault.breaks);
-            self.evidence.push(Entry::Fault(fault.clone()));
+            self = self.with(fault);
         }
         self
     }
@@ -274,9 +285,8 @@ impl<'a> Hold<'a> {
     }
 
     /// The operations that show it.
-    fn evidence(&self) -> Vec<Entry> {
-        let operations = std::iter::once(self.acquire).chain(self.last_held);
-        operations.map(|it| Entry::Operation(it.clone())).collect()
+    fn evidence(&self) -> impl Iterator<Item = &'a Operation> + use<'a> {
+        std::iter::once(self.acquire).chain(self.last_held)
     }
 
     /// Whether this one was over, or at least granted, before the other was asked for.
@@ -294,6 +304,19 @@ fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
     keys
 }
 
+/// Whether one of these faults concerns the client of an operation, or the servers, from this long before it until then.
+fn is_disturbed<'a>(
+    mut faults: impl Iterator<Item = &'a Fault>,
+    operation: &Operation,
+    before: u64,
+    until: u64,
+) -> bool {
+    faults.any(|fault| {
+        let concerns = fault.client.is_none_or(|it| it == operation.client);
+        concerns && fault.from <= until && fault.until + before >= operation.invoked
+    })
+}
+
 /// The first fault that broke an assumption between these times.
 fn broken(history: &History, from: u64, until: u64) -> Option<&Fault> {
     let mut faults = history.faults();
@@ -303,12 +326,7 @@ fn broken(history: &History, from: u64, until: u64) -> Option<&Fault> {
 /// Adds the faults that those who read the evidence want to know of: the latest of the servers, and
 /// those of the same clients.
 fn add_circumstances(history: &History, violation: &mut Violation) {
-    let operations = || {
-        violation.evidence.iter().filter_map(|entry| match entry {
-            Entry::Operation(operation) => Some(operation),
-            Entry::Fault(_) | Entry::Left { .. } => None,
-        })
-    };
+    let operations = || violation.evidence.iter().filter_map(Entry::operation);
     let first = operations().map(|it| it.invoked).min();
     let last = operations().map(Operation::ended).max();
     let (Some(first), Some(last)) = (first, last) else {

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Hold, Promise, Violation, broken, seconds};
-use crate::history::{Answer, Call, Entry, Fault, History, Operation};
+use super::{Hold, Promise, Violation, broken, is_disturbed, seconds};
+use crate::history::{Answer, Call, History, Operation};
 
 /// How often an occurrence may be tried.
 const ATTEMPTS: usize = 3;
@@ -39,7 +39,7 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         attempts.entry(hold.key).or_default().push(hold);
     }
     for (key, holds) in attempts.iter().filter(|(_, all)| all.len() > ATTEMPTS) {
-        let shown = holds.iter().flat_map(|hold| hold.evidence()).collect();
+        let shown = holds.iter().flat_map(|hold| hold.evidence());
         let (first, last) = (holds[0], holds[ATTEMPTS]);
         let text = format!("{key} was started {} times", holds.len());
         found.push(violation(history, (first.asked, last.from), text, shown));
@@ -68,7 +68,7 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
     };
     let in_vain = operations()
         .filter(in_vain)
-        .filter(|it| is_undisturbed(history, it));
+        .filter(|it| !is_disturbed(history.faults(), it, SETTLED_US, it.ended()));
     let shown: Vec<&Operation> = in_vain.take(IN_VAIN).collect();
     let until = shown.get(IN_VAIN - 1)?.ended();
     let text = format!(
@@ -77,20 +77,8 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
         attempts.len(),
         seconds(died),
     );
-    let mut evidence = last.evidence();
-    evidence.extend(shown.into_iter().cloned().map(Entry::Operation));
+    let evidence = last.evidence().chain(shown);
     Some(violation(history, (last.asked, until), text, evidence))
-}
-
-/// Whether nothing was done to the client or to the servers shortly before and during an operation.
-fn is_undisturbed(history: &History, operation: &Operation) -> bool {
-    let concerns = |fault: &Fault| fault.client.is_none_or(|it| it == operation.client);
-    let overlaps = |fault: &Fault| {
-        fault.from <= operation.ended() && fault.until + SETTLED_US >= operation.invoked
-    };
-    !history
-        .faults()
-        .any(|fault| concerns(fault) && overlaps(fault))
 }
 
 /// Starts that were asked for after the occurrence, or a later one, was certainly done.
@@ -121,8 +109,7 @@ fn done_again(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
             done.key,
             done.completed.map_or_else(String::new, seconds),
         );
-        let mut evidence = hold.evidence();
-        evidence.push(Entry::Operation((*done).clone()));
+        let evidence = hold.evidence().chain([*done]);
         found.push(violation(
             history,
             (done.invoked, hold.from),
@@ -133,11 +120,11 @@ fn done_again(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     found
 }
 
-fn violation(
+fn violation<'a>(
     history: &History,
     (from, until): (u64, u64),
     text: String,
-    evidence: Vec<Entry>,
+    evidence: impl IntoIterator<Item = &'a Operation>,
 ) -> Violation {
     let fault = broken(history, from, until);
     Violation::new(Promise::Once, text, evidence).excused_by(fault)

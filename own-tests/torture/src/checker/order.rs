@@ -3,8 +3,8 @@
 //! From outside, nobody sees when a server puts a client into the queue. So a client only certainly waits once
 //! it asked a good while ago, without any fault of its own, of the servers or of the machine since then.
 
-use super::{Hold, Promise, STALL, Violation, seconds};
-use crate::history::{Call, Entry, Fault, History, Operation};
+use super::{Hold, Promise, Violation, is_disturbed, seconds};
+use crate::history::{Call, Fault, History, Operation};
 use crate::protocol::Mode;
 
 /// After this time, a request has reached the server even on a busy machine.
@@ -31,7 +31,7 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
             waiter.key == hold.key
                 && waiter.client != hold.client
                 && ends(waiter) > hold.from + LATE_US
-                && !is_disturbed(&faults, waiter, hold.from)
+                && !is_disturbed(faults.iter().copied(), waiter, RECOVERY_US, hold.from)
         })
     };
     let violation = |hold: &Hold<'_>| {
@@ -45,8 +45,7 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
             waiter.client,
             seconds(waiter.invoked),
         );
-        let mut evidence = hold.evidence();
-        evidence.push(Entry::Operation(waiter.clone()));
+        let evidence = hold.evidence().chain([waiter]);
         Some(Violation::new(Promise::Order, text, evidence))
     };
     let mutexes = holds.iter().filter(|hold| hold.mode == Mode::Mutex);
@@ -71,12 +70,4 @@ fn ends(waiter: &Operation) -> u64 {
     };
     let limit = waiter.invoked + wait_ms * 1_000;
     waiter.completed.map_or(0, |at| at.min(limit))
-}
-
-fn is_disturbed(faults: &[&Fault], waiter: &Operation, until: u64) -> bool {
-    faults.iter().any(|fault| {
-        let concerns =
-            fault.client.is_none_or(|client| client == waiter.client) || fault.kind == STALL;
-        concerns && fault.from <= until && fault.until + RECOVERY_US >= waiter.invoked
-    })
 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::tokens::lost_and_stepped;
 use super::{Hold, Promise, Violation, seconds};
-use crate::history::{Answer, Call, Entry, History, Operation};
+use crate::history::{Answer, Call, History, Operation};
 
 /// Finds stale writes that the fence let pass, and additions that were lost behind it.
 pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
@@ -51,18 +51,15 @@ fn accepted(history: &History) -> BTreeMap<&str, Vec<&Operation>> {
     keys
 }
 
-fn violation(
+fn violation<'a>(
     history: &History,
     promise: Promise,
-    [one, other]: [(&Operation, &Hold<'_>); 2],
+    [one, other]: [(&'a Operation, &Hold<'a>); 2],
     order: &str,
 ) -> Violation {
     let at = other.0.ended();
-    let mut evidence = Vec::new();
-    for (operation, hold) in [one, other] {
-        evidence.extend(hold.evidence());
-        evidence.push(Entry::Operation(operation.clone()));
-    }
+    let shown = |(operation, hold): (_, &Hold<'a>)| hold.evidence().chain([operation]);
+    let evidence = [one, other].into_iter().flat_map(shown);
     let wrote = |hold: &Hold<'_>| (hold.client, hold.token.unwrap_or_default());
     let ((earlier, its), (later, token)) = (wrote(one.1), wrote(other.1));
     let text = format!(

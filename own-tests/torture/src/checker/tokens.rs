@@ -70,11 +70,7 @@ fn violation([before, hold]: [&Hold<'_>; 2], what: &str, other: Option<&Hold<'_>
     let (earlier, later) = (got(before), got(hold));
     let text = format!("{}: {earlier}, and {later}, which {what}", hold.key);
     let holds = [before, hold].into_iter().chain(other);
-    Violation::new(
-        Promise::Tokens,
-        text,
-        holds.flat_map(Hold::evidence).collect(),
-    )
+    Violation::new(Promise::Tokens, text, holds.flat_map(Hold::evidence))
 }
 
 /// A fault that may have lost the stored token, and one that stepped a clock, if there were both before

@@ -4,12 +4,12 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_test_servers::{RedisServer, ServerOptions, eventually};
 use tokio::sync::watch;
 
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version, sleep, until};
+use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
 use crate::link::Upstream;
 
@@ -18,7 +18,7 @@ const FAULTS: &[Injection<Balancer>] = &[
     (within("graceful failover").delays(), |it, _| {
         let to = it.replica().port().to_string();
         it.primary().run(&["FAILOVER", "TO", "127.0.0.1", &to]);
-        until("the replica is the primary", || {
+        eventually("the replica is the primary", || {
             it.replica().run(&["ROLE"]).contains("master")
         });
         it.lead_to_the_other();
@@ -94,7 +94,7 @@ impl Balancer {
     }
 
     fn wait_until_in_sync(&self) {
-        until("the replica follows", || {
+        eventually("the replica follows", || {
             let info = self.primary().run(&["INFO", "replication"]);
             info.contains("state=online")
         });
@@ -102,16 +102,14 @@ impl Balancer {
 }
 
 impl Servers for Balancer {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         redis_version(self.primary())
     }
 
     fn linked(&self) -> Vec<Upstream> {
         vec![self.address.subscribe()]
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {

@@ -3,11 +3,11 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::RedisCluster;
+use leasehold_test_servers::{RedisCluster, eventually};
 
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version, until};
+use super::{left_on, redis_version};
 use crate::history::Assumption;
 use crate::random::{Random, between};
 use crate::workload::KEYS;
@@ -43,7 +43,7 @@ const FAULTS: &[Injection<Cluster>] = &[
         let key = it.key(random);
         let primary = it.all.primary_of(&key);
         it.all.kill(primary);
-        until("another primary", || it.all.find_primary_of(&key).is_some());
+        eventually("another primary", || it.all.find_primary_of(&key).is_some());
         it.all.start_again(primary);
         it.has_promoted();
     }),
@@ -116,7 +116,7 @@ impl Cluster {
     /// Waits until each primary has a replica that follows it.
     fn wait_until_in_sync(&self) {
         self.all.wait_until_healthy();
-        until("the replicas follow", || {
+        eventually("the replicas follow", || {
             let infos: Vec<String> = (0..2 * PRIMARIES).map(|node| self.info(node)).collect();
             let count = |text| infos.iter().filter(|info| info.contains(text)).count();
             count("role:master") == PRIMARIES && count("master_link_status:up") == PRIMARIES
@@ -125,6 +125,8 @@ impl Cluster {
 }
 
 impl Servers for Cluster {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         redis_version(&self.all.nodes()[0])
     }
@@ -136,7 +138,7 @@ impl Servers for Cluster {
     fn faults(&self) -> Vec<Injection<Self>> {
         // A node at a distance is not killed: it forgets the address that it tells clients.
         let stays = |(kind, _): &&Injection<Self>| !self.is_distant || kind.name != KILL;
-        FAULTS.iter().filter(stays).copied().collect()
+        Self::FAULTS.iter().filter(stays).copied().collect()
     }
 
     fn have_failed_over(&mut self) -> bool {
@@ -164,6 +166,6 @@ mod tests {
         it.all.fail_over_to(it.all.replica_of(primary));
         assert!(it.have_failed_over());
         // It lasts until the old primary follows.
-        until("three primaries again", || !it.have_failed_over());
+        eventually("three primaries again", || !it.have_failed_over());
     }
 }

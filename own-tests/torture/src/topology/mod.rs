@@ -8,7 +8,7 @@ pub(crate) mod sentinel;
 pub(crate) mod standalone;
 
 use std::net::SocketAddr;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_test_servers::RedisServer;
 
@@ -48,7 +48,7 @@ impl Kind {
     }
 }
 
-pub(crate) trait Servers: Send + Sized {
+pub(crate) trait Servers: Send + Sized + 'static {
     /// Their program and version.
     fn version(&self) -> String;
 
@@ -63,8 +63,13 @@ pub(crate) trait Servers: Send + Sized {
         links.iter().map(|link| format!("redis://{link}")).collect()
     }
 
+    /// What can be done to all of this kind.
+    const FAULTS: &[Injection<Self>];
+
     /// What can be done to them.
-    fn faults(&self) -> Vec<Injection<Self>>;
+    fn faults(&self) -> Vec<Injection<Self>> {
+        Self::FAULTS.to_vec()
+    }
 
     /// Whether others are primaries than at the last call, although no fault asked for it, or there is one too many. On a
     /// busy machine, servers may take each other for dead.
@@ -129,16 +134,6 @@ fn redis_version(server: &RedisServer) -> String {
         "Redis {}.{}.{}",
         version.major, version.minor, version.patch
     )
-}
-
-/// Waits for a change of the servers.
-fn until(what: &str, mut check: impl FnMut() -> bool) {
-    const CHANGE_WITHIN: Duration = Duration::from_secs(60);
-    let began = Instant::now();
-    while !check() {
-        assert!(began.elapsed() < CHANGE_WITHIN, "too late: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// Sleeps between these parts of the lease, in percent.

@@ -74,6 +74,8 @@ impl Postgres {
 }
 
 impl Servers for Postgres {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         format!("PostgreSQL {}", self.execute("SHOW server_version"))
     }
@@ -85,10 +87,6 @@ impl Servers for Postgres {
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
         let url = |link| format!("postgres://{USER}@{link}/{DATABASE}");
         links.iter().map(url).collect()
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {

@@ -76,6 +76,8 @@ impl Quorum {
 }
 
 impl Servers for Quorum {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         format!("{SERVERS} × {}", redis_version(&self.servers[0]))
     }
@@ -83,10 +85,6 @@ impl Servers for Quorum {
     fn linked(&self) -> Vec<Upstream> {
         let addresses = self.servers.iter().map(RedisServer::address);
         addresses.map(fixed).collect()
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {

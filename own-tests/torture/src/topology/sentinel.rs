@@ -84,16 +84,14 @@ impl Sentinel {
 }
 
 impl Servers for Sentinel {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         redis_version(self.all.server(0))
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
         vec![self.all.url()]
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        FAULTS.to_vec()
     }
 
     fn have_failed_over(&mut self) -> bool {

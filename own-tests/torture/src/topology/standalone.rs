@@ -99,16 +99,14 @@ impl Standalone {
 }
 
 impl Servers for Standalone {
+    const FAULTS: &[Injection<Self>] = FAULTS;
+
     fn version(&self) -> String {
         redis_version(&self.server)
     }
 
     fn linked(&self) -> Vec<Upstream> {
         vec![fixed(self.server.address())]
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        FAULTS.to_vec()
     }
 
     fn left(&self) -> Vec<String> {
