@@ -1,7 +1,8 @@
 //! Runs the cases.
 
+use std::iter;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::Instant;
 
@@ -25,23 +26,18 @@ pub(crate) fn select(only: Option<&str>) -> Result<Vec<&'static Case>, Problem> 
 pub(crate) fn run(server: &Arc<Server>, cases: &[&'static Case], threads: u8) -> Report {
     let harness: Arc<dyn Harness> = Arc::new(OnServer(Arc::clone(server)));
     let (next, began) = (AtomicUsize::new(0), Instant::now());
-    let results = Mutex::new(Vec::new());
-    thread::scope(|scope| {
-        for _ in 0..threads {
-            scope.spawn(|| {
-                loop {
-                    let number = next.fetch_add(1, Ordering::Relaxed);
-                    let Some(case) = cases.get(number) else {
-                        break;
-                    };
-                    let result = one(&harness, case);
-                    let mut results = results.lock().unwrap_or_else(PoisonError::into_inner);
-                    results.push((number, result));
-                }
-            });
-        }
+    let next_result = || {
+        let number = next.fetch_add(1, Ordering::Relaxed);
+        Some((number, one(&harness, cases.get(number)?)))
+    };
+    let mut results: Vec<_> = thread::scope(|scope| {
+        let work = || iter::from_fn(next_result).collect::<Vec<_>>();
+        let workers: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        let done = workers
+            .into_iter()
+            .map(|it| it.join().expect("no case panics"));
+        done.flatten().collect()
     });
-    let mut results = results.into_inner().unwrap_or_else(PoisonError::into_inner);
     results.sort_by_key(|(number, _)| *number);
     Report {
         backend: harness.name().to_string(),

@@ -35,15 +35,11 @@ pub(crate) fn render(report: &Report) -> String {
 }
 
 fn row(counts: &Counts) -> String {
-    let Counts {
-        name,
-        passed,
-        failed,
-        ignored,
-        took,
-    } = counts;
-    let took = took.as_secs_f64();
-    format!("{name:<20}{passed:>8}{failed:>8}{ignored:>9}{took:>8.1} s\n")
+    let took = counts.took.as_secs_f64();
+    format!(
+        "{:<20}{:>8}{:>8}{:>9}{took:>8.1} s\n",
+        counts.name, counts.passed, counts.failed, counts.ignored
+    )
 }
 
 // Writing to a string cannot fail.

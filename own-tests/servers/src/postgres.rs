@@ -70,7 +70,7 @@ impl PostgresOptions {
         };
         server.initialize();
         for _ in 0..PORT_TRIES {
-            if server.options.has_port() {
+            if server.options.method().is_some() {
                 server.port = free_port();
             }
             if server.launch() {
@@ -80,17 +80,15 @@ impl PostgresOptions {
         panic!("the Postgres server did not start");
     }
 
-    fn has_port(&self) -> bool {
-        self.tls.is_some() || self.access.is_some()
+    /// How users log in through the port. Without it, there is only the Unix socket.
+    fn method(&self) -> Option<&str> {
+        let default = self.tls.as_ref().map(|_| "trust");
+        self.access.as_deref().or(default)
     }
 
     /// Writes the certificates and who may log in. Returns the server's settings.
     fn prepare(&self, data: &Path) -> Vec<String> {
-        let Some(method) = self
-            .access
-            .as_deref()
-            .or(self.tls.as_ref().map(|_| "trust"))
-        else {
+        let Some(method) = self.method() else {
             return vec!["listen_addresses=".into()];
         };
         let kind = if self.tls.is_some() {
@@ -119,8 +117,13 @@ fn write(folder: &Path, name: &str, text: &str) {
     let path = folder.join(name);
     std::fs::write(&path, text).expect("a writable folder");
     std::fs::set_permissions(&path, Permissions::from_mode(0o600)).expect("our file");
+    give_away(&path);
+}
+
+/// Gives a file or folder of root to the user of [`unprivileged`].
+fn give_away(path: &Path) {
     if runs_as_root() {
-        chown(&path, Some(ROOTS_USER), Some(ROOTS_USER)).expect("root may give a file away");
+        chown(path, Some(ROOTS_USER), Some(ROOTS_USER)).expect("root may give a file away");
     }
 }
 
@@ -230,7 +233,8 @@ impl PostgresServer {
     /// The URL of a database for a user through the port, without a password. It ends with the name of
     /// the database.
     pub fn tcp_url(&self, user: &str, database: &str) -> String {
-        assert!(self.options.has_port(), "the server has only a Unix socket");
+        let method = self.options.method();
+        assert!(method.is_some(), "the server has only a Unix socket");
         format!("postgres://{user}@127.0.0.1:{}/{database}", self.port)
     }
 
@@ -298,10 +302,7 @@ pub(crate) fn unprivileged(program: &Path, folder: &Path) -> Command {
 pub(crate) fn folder(prefix: &str) -> TempDir {
     let folder = tempfile::Builder::new().prefix(prefix).tempdir();
     let folder = folder.expect("a temporary folder");
-    if runs_as_root() {
-        let user = Some(ROOTS_USER);
-        chown(folder.path(), user, user).expect("root may give a folder away");
-    }
+    give_away(folder.path());
     folder
 }
 

@@ -436,21 +436,11 @@ impl RedisServer {
         }
         self.kill();
         if data == Data::Lost {
-            self.remove_data();
+            let folder = self.folder.path();
+            std::fs::remove_dir_all(folder).expect("removable files");
+            std::fs::create_dir(folder).expect("a writable folder");
         }
         self.start_again();
-    }
-
-    fn remove_data(&self) {
-        for entry in std::fs::read_dir(self.folder.path()).expect("a readable folder") {
-            let path = entry.expect("a readable folder").path();
-            let removed = if path.is_dir() {
-                std::fs::remove_dir_all(&path)
-            } else {
-                std::fs::remove_file(&path)
-            };
-            removed.expect("removable files");
-        }
     }
 
     /// Stops the server with `SIGSTOP`. Connections stay open, and nothing is answered until

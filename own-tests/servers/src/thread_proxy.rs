@@ -1,18 +1,17 @@
 //! What proxies have in common, and one that runs on a separate thread.
 
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
-use std::thread::JoinHandle;
 
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
 /// A running proxy. Dropping it closes all its connections.
 #[derive(Debug)]
 pub struct ThreadProxy {
     address: SocketAddr,
-    stop: Option<oneshot::Sender<()>>,
-    thread: Option<JoinHandle<()>>,
+    /// Taken by the drop.
+    runtime: Option<Runtime>,
 }
 
 impl ThreadProxy {
@@ -22,23 +21,15 @@ impl ThreadProxy {
         F: Future<Output = ()> + Send + 'static,
     {
         let (listener, address) = listen();
-        let (stop, stopped) = oneshot::channel();
-        let thread = std::thread::spawn(move || {
-            let runtime = tokio::runtime::Builder::new_current_thread()
-                .enable_all()
-                .build()
-                .expect("a runtime");
-            runtime.block_on(async {
-                tokio::select! {
-                    () = accept(listener, serve) => {}
-                    _ = stopped => {}
-                }
-            });
-        });
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
+            .enable_all()
+            .build()
+            .expect("a runtime");
+        runtime.spawn(accept(listener, serve));
         Self {
             address,
-            stop: Some(stop),
-            thread: Some(thread),
+            runtime: Some(runtime),
         }
     }
 
@@ -50,10 +41,9 @@ impl ThreadProxy {
 
 impl Drop for ThreadProxy {
     fn drop(&mut self) {
-        drop(self.stop.take());
-        if let Some(thread) = self.thread.take() {
-            // It has panicked already if this fails.
-            let _ = thread.join();
+        // A test that runs on another runtime may not wait for the end of this one.
+        if let Some(runtime) = self.runtime.take() {
+            runtime.shutdown_background();
         }
     }
 }

@@ -35,18 +35,12 @@ impl Line<'_> {
 
 /// The name in the chart. What is broken on purpose has none, nor have jobs and elections, which are not only locks.
 fn name(subject: &str) -> Option<&str> {
-    const HIDDEN: [&str; 4] = ["broken-", "unmended-", "job-", "election-"];
-    if HIDDEN.iter().any(|it| subject.starts_with(it)) {
-        return None;
+    match subject.split_once('-') {
+        Some(("broken" | "unmended" | "job" | "election", _)) => None,
+        Some(("leasehold", _)) => Some("leasehold"),
+        Some(("tutorial", _)) => Some("locks of tutorials"),
+        _ => Some(subject),
     }
-    let together = [
-        ("leasehold-", "leasehold"),
-        ("tutorial-", "locks of tutorials"),
-    ];
-    let found = together
-        .iter()
-        .find(|(start, _)| subject.starts_with(start));
-    Some(found.map_or(subject, |(_, name)| name))
 }
 
 fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line<'a>> {

@@ -19,29 +19,22 @@ pub(crate) fn fixed(address: SocketAddr) -> Upstream {
 
 /// Which directions are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Cut {
-    requests: bool,
-    replies: bool,
+pub(crate) enum Cut {
+    None,
+    Requests,
+    Replies,
+    Both,
     /// Connections are closed, with all that is under way in them, and new ones are refused at once.
-    refused: bool,
+    Refused,
 }
 
 impl Cut {
-    pub(crate) const NONE: Self = Self::new(false, false);
-    pub(crate) const REQUESTS: Self = Self::new(true, false);
-    pub(crate) const REPLIES: Self = Self::new(false, true);
-    pub(crate) const BOTH: Self = Self::new(true, true);
-    pub(crate) const REFUSED: Self = Self {
-        refused: true,
-        ..Self::BOTH
-    };
+    fn cuts_requests(self) -> bool {
+        !matches!(self, Self::None | Self::Replies)
+    }
 
-    const fn new(requests: bool, replies: bool) -> Self {
-        Self {
-            requests,
-            replies,
-            refused: false,
-        }
+    fn cuts_replies(self) -> bool {
+        !matches!(self, Self::None | Self::Requests)
     }
 }
 
@@ -56,7 +49,7 @@ pub(crate) struct Link {
 
 impl Link {
     pub(crate) fn start(upstream: Upstream) -> Self {
-        let (cut, watching) = watch::channel(Cut::NONE);
+        let (cut, watching) = watch::channel(Cut::None);
         let serve = move |client| serve(client, upstream.clone(), watching.clone());
         let proxy = ThreadProxy::start(serve);
         Self { proxy, cut }
@@ -76,8 +69,8 @@ impl Link {
 async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>) {
     let (mut connecting, mut closing) = (cut.clone(), cut.clone());
     // A connection is made only if both directions are there.
-    let decided = connecting.wait_for(|cut| cut.refused || *cut == Cut::NONE);
-    if decided.await.is_ok_and(|cut| cut.refused) {
+    let decided = connecting.wait_for(|cut| matches!(cut, Cut::Refused | Cut::None));
+    if decided.await.is_ok_and(|cut| *cut == Cut::Refused) {
         return;
     }
     let address = *upstream.borrow();
@@ -87,9 +80,9 @@ async fn serve(client: TcpStream, upstream: Upstream, cut: watch::Receiver<Cut>)
     let (from_client, to_client) = client.into_split();
     let (from_server, to_server) = server.into_split();
     tokio::select! {
-        () = forward(from_client, to_server, cut.clone(), |cut| cut.requests) => {}
-        () = forward(from_server, to_client, cut, |cut| cut.replies) => {}
-        _ = closing.wait_for(|cut| cut.refused) => {}
+        () = forward(from_client, to_server, cut.clone(), Cut::cuts_requests) => {}
+        () = forward(from_server, to_client, cut, Cut::cuts_replies) => {}
+        _ = closing.wait_for(|cut| *cut == Cut::Refused) => {}
     }
 }
 
@@ -98,12 +91,12 @@ async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,
     mut cut: watch::Receiver<Cut>,
-    is_cut: impl Fn(&Cut) -> bool,
+    is_cut: fn(Cut) -> bool,
 ) {
     let mut buffer = vec![0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut buffer).await {
-        let (was_cut, began) = (is_cut(&cut.borrow()), Instant::now());
-        let open = cut.wait_for(|cut| !is_cut(cut)).await.is_ok();
+        let (was_cut, began) = (is_cut(*cut.borrow()), Instant::now());
+        let open = cut.wait_for(|cut| !is_cut(*cut)).await.is_ok();
         if was_cut {
             tokio::time::sleep(resend_after(began.elapsed())).await;
         }
@@ -143,15 +136,15 @@ mod tests {
         let (mut server, _) = listener.accept().await.expect("a connection");
         client.write_all(b"one").await.expect("sent");
         assert_eq!(read(&mut server, IN_TIME).await, Some(b"one".to_vec()));
-        link.set(Cut::REQUESTS);
+        link.set(Cut::Requests);
         client.write_all(b"two").await.expect("sent");
         assert_eq!(read(&mut server, SOON).await, None, "held back");
-        link.set(Cut::REFUSED);
+        link.set(Cut::Refused);
         assert_eq!(read(&mut client, IN_TIME).await, Some(Vec::new()));
         assert_eq!(read(&mut server, IN_TIME).await, Some(Vec::new()), "lost");
         let mut refused = TcpStream::connect(link.address()).await.expect("open");
         assert_eq!(read(&mut refused, IN_TIME).await, Some(Vec::new()));
-        link.set(Cut::NONE);
+        link.set(Cut::None);
         let mut again = TcpStream::connect(link.address()).await.expect("open");
         let (mut server, _) = listener.accept().await.expect("a connection");
         again.write_all(b"three").await.expect("sent");

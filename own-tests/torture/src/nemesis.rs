@@ -156,14 +156,14 @@ impl Nemesis<'_> {
     /// Cuts a client off from one server, or from all.
     fn cut(&self, client: usize, links: &[Link], time: Duration, kind: &'static str) {
         let cut = match kind {
-            LOSE_REQUESTS => Cut::REQUESTS,
-            LOSE_REPLIES => Cut::REPLIES,
-            _ => Cut::BOTH,
+            LOSE_REQUESTS => Cut::Requests,
+            LOSE_REPLIES => Cut::Replies,
+            _ => Cut::Both,
         };
         let from = self.record.now();
         links.iter().for_each(|it| it.set(cut));
         self.record.sleep(time);
-        links.iter().for_each(|it| it.set(Cut::NONE));
+        links.iter().for_each(|it| it.set(Cut::None));
         self.record.fault(within(kind).delays(), Some(client), from);
     }
 
@@ -176,11 +176,11 @@ impl Nemesis<'_> {
         // Long enough for the pauses of what is tried again in the background to get longer than those of a caller.
         let refused = between(random, lease / 2, lease * 3 / 2);
         let from = self.record.now();
-        set(Cut::BOTH);
+        set(Cut::Both);
         self.record.sleep(cut);
-        set(Cut::REFUSED);
+        set(Cut::Refused);
         self.record.sleep(refused);
-        set(Cut::NONE);
+        set(Cut::None);
         self.record.fault(within(REFUSED).delays(), client, from);
     }
 

@@ -50,7 +50,7 @@ enum Launch {
     Python(&'static str),
     Node(&'static str),
     /// This program, with a lock as tutorials write it.
-    Specimen(&'static str),
+    Specimen(&'static Specimen),
 }
 
 const REDIS: &[Topology] = &[
@@ -214,7 +214,7 @@ fn tutorial(specimen: &'static Specimen) -> Subject {
         leak(format!("tutorial-{}", specimen.name)),
         "docs/specimens.md",
         ONE,
-        Launch::Specimen(specimen.name),
+        Launch::Specimen(specimen),
         EXCLUSION,
         leak(format!(
             "{}. Tried every 100 ms, and not renewed. Asked: whether the lease is over.",
@@ -417,7 +417,9 @@ impl Subject {
 
     pub(crate) fn program(&self, lease_ms: u64, urls: &[String]) -> Result<Program, Failure> {
         let mut program = match self.launch {
-            Launch::Rust if !cfg!(feature = "peers") => return Err(self.not_built()),
+            Launch::Rust if !cfg!(feature = "peers") => {
+                return Err(format!("{}: build with `--features peers`", self.name).into());
+            }
             Launch::Python(file) => {
                 let mut program = Program::new(install::python()?);
                 program.arg(install::adapter(file));
@@ -442,10 +444,6 @@ impl Subject {
         Ok(program)
     }
 
-    fn not_built(&self) -> Failure {
-        format!("{}: build with `--features peers`", self.name).into()
-    }
-
     /// Runs a client in this process.
     pub(crate) async fn serve(&self, lease: Duration, urls: Vec<String>) -> Result<(), Failure> {
         match self.launch {
@@ -457,12 +455,8 @@ impl Subject {
             }
             #[cfg(feature = "peers")]
             Launch::Rust => crate::adapter::peers::run(self.name, lease, urls).await,
-            #[cfg(not(feature = "peers"))]
-            Launch::Rust => Err(self.not_built()),
-            Launch::Specimen(name) => serve(Tutorial::connect(name, &urls[0]).await?).await,
-            Launch::Python(_) | Launch::Node(_) => {
-                Err(format!("{}: not in this program", self.name).into())
-            }
+            Launch::Specimen(specimen) => serve(Tutorial::connect(specimen, &urls[0]).await?).await,
+            _ => Err(format!("{}: not in this program", self.name).into()),
         }
     }
 }

@@ -11,7 +11,7 @@ use leasehold_api::{
     AcquireReply, Key, LockSpec, Mode as LockMode, Operation, OwnerId, Release, ReleaseReply,
     SessionId,
 };
-use leasehold_specimens::SPECIMENS;
+use leasehold_specimens::Specimen;
 
 use super::Adapter;
 use crate::Failure;
@@ -33,11 +33,8 @@ pub(crate) struct Held {
 }
 
 impl Tutorial {
-    pub(crate) async fn connect(name: &str, url: &str) -> Result<Self, Failure> {
-        let specimen = SPECIMENS.iter().find(|it| it.name == name);
-        let clients = specimen
-            .ok_or("no such specimen")?
-            .clients(url, "tutorial:");
+    pub(crate) async fn connect(specimen: &'static Specimen, url: &str) -> Result<Self, Failure> {
+        let clients = specimen.clients(url, "tutorial:");
         let mut session = [0; 16];
         session[..4].copy_from_slice(&std::process::id().to_be_bytes());
         Ok(Self {
