@@ -12,7 +12,7 @@ pub(crate) const CHANGE_WITHIN: Duration = Duration::from_secs(60);
 
 /// A shell script that waits for the end of its input. Then it kills the process with the id in its
 /// first argument and removes the folders in the others.
-pub(crate) const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$@""#;
+const WATCH: &str = r#"read -r _; kill -9 "$0"; rm -rf -- "$@""#;
 /// The same without a process.
 const REMOVE: &str = r#"read -r _; rm -rf -- "$@""#;
 
@@ -177,6 +177,18 @@ pub(crate) fn cannot_run(program: &Path, error: &std::io::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn watcher_kills_the_server_after_its_test_process() {
+        let folder = tempfile::tempdir().expect("a folder").keep();
+        let mut process =
+            Process::spawn(Command::new("sleep").arg("60"), &[&folder]).expect("sleep runs");
+        // Closes only the pipe, because this process can't be killed.
+        drop(process.watcher.0.stdin.take());
+        assert!(!process.child.wait().expect("an exit status").success());
+        process.watcher.0.wait().expect("an exit status");
+        assert!(!folder.exists(), "the folder is removed");
+    }
 
     /// Makes the test program exit while a thread drops a process, after this many microseconds.
     const EXIT_AFTER: &str = "LEASEHOLD_TEST_EXIT_AFTER_US";

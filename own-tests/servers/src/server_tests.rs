@@ -56,24 +56,6 @@ fn missing_program_panics_with_instructions() {
 }
 
 #[test]
-fn watcher_kills_the_server_after_its_test_process() {
-    // Closes only the pipe, because this process can't be killed.
-    let folder = tempfile::tempdir().expect("a folder").keep();
-    let mut command = Command::new("sleep");
-    let mut child = command.arg("60").spawn().expect("sleep runs");
-    let mut watcher = Command::new("sh")
-        .args(["-c", crate::process::WATCH, &child.id().to_string()])
-        .arg(&folder)
-        .stdin(std::process::Stdio::piped())
-        .spawn()
-        .expect("sh runs");
-    drop(watcher.stdin.take());
-    assert!(!child.wait().expect("an exit status").success());
-    watcher.wait().expect("an exit status");
-    assert!(!folder.exists(), "the folder is removed");
-}
-
-#[test]
 fn version_is_parsed_from_the_output() {
     let text = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64 build=d81";
     let version = parse_version(text).expect("a version");

@@ -19,13 +19,14 @@ const REPLY_WITHIN: Duration = Duration::from_secs(30);
 /// How long a process may take to exit after its input has closed.
 const EXIT_WITHIN: Duration = Duration::from_secs(10);
 
-impl From<Reply> for Answer {
-    fn from(reply: Reply) -> Self {
+impl From<Result<Reply, Self>> for Answer {
+    fn from(reply: Result<Reply, Self>) -> Self {
         match reply {
-            Reply::Held { token } => Self::Held { token },
-            Reply::Free => Self::Free,
-            Reply::Ready => Self::Error("an answer to another command".into()),
-            Reply::Error { text } => Self::Error(text),
+            Ok(Reply::Held { token }) => Self::Held { token },
+            Ok(Reply::Free) => Self::Free,
+            Ok(Reply::Ready) => Self::Error("an answer to another command".into()),
+            Ok(Reply::Error { text }) => Self::Error(text),
+            Err(gone) => gone,
         }
     }
 }
@@ -87,7 +88,7 @@ impl<'a> Client<'a> {
         match client.reply(START_WITHIN) {
             Ok(Reply::Ready) => Ok(client),
             other => {
-                let answer = other.map_or_else(|gone| gone, Answer::from);
+                let answer = Answer::from(other);
                 Err(format!("the client process is not ready: {answer}").into())
             }
         }

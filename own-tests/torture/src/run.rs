@@ -258,7 +258,7 @@ impl Plan<'_> {
             match client.ask(&acquire) {
                 Ok(Reply::Held { .. }) => {}
                 other => {
-                    let answer = other.map_or_else(|gone| gone, Answer::from);
+                    let answer = Answer::from(other);
                     record.left(format!("a new client doesn't get `{key}`: {answer}"));
                 }
             }

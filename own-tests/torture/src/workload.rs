@@ -224,9 +224,8 @@ impl Worker<'_> {
         command: &Command,
         begun: Operation,
     ) -> Result<Answer, Gone> {
-        let reply = client.ask(command);
-        let gone = reply.is_err();
-        let answer = reply.map_or_else(|gone| gone, Answer::from);
+        let answer = Answer::from(client.ask(command));
+        let gone = matches!(answer, Answer::Killed | Answer::Silence);
         self.record.operation(begun, answer.clone());
         if gone { Err(Gone) } else { Ok(answer) }
     }

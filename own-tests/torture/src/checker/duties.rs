@@ -41,7 +41,8 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
                 hold.key,
                 history.about.lasts_asleep_ms,
             );
-            let violation = Violation::new(Promise::Loss, text, hold.evidence()).with(fault);
+            let violation = Violation::new(Promise::Loss, text, hold.evidence());
+            let violation = violation.with(Entry::Fault(fault.clone()));
             found.push(violation.excused_by(broken(history, hold.asked, fault.until)));
         }
     }
@@ -153,18 +154,13 @@ fn stuck(history: &History, fault: &Fault, limit: u64) -> Violation {
     let attempts = history.operations().filter(tried).take(SHOWN_ATTEMPTS);
     let (limit, kind, until) = (seconds(limit), &fault.kind, seconds(fault.until));
     let text = format!("nobody got a lock within {limit} after `{kind}` was over at {until}");
-    Violation::new(Promise::Progress, text, attempts).with(fault)
+    Violation::new(Promise::Progress, text, attempts).with(Entry::Fault(fault.clone()))
 }
 
 pub(super) fn left(history: &History) -> Vec<Violation> {
     let left = |entry: &Entry| match entry {
         Entry::Left { what } => {
-            let violation = Violation::new(Promise::Cleanup, what.clone(), []);
-            let evidence = vec![entry.clone()];
-            Some(Violation {
-                evidence,
-                ..violation
-            })
+            Some(Violation::new(Promise::Cleanup, what.clone(), []).with(entry.clone()))
         }
         Entry::Operation(_) | Entry::Fault(_) => None,
     };

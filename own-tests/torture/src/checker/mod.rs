@@ -115,9 +115,9 @@ impl Violation {
         }
     }
 
-    /// Adds a fault to the evidence.
-    fn with(mut self, fault: &Fault) -> Self {
-        self.evidence.push(Entry::Fault(fault.clone()));
+    /// Adds to the evidence what is no operation.
+    fn with(mut self, entry: Entry) -> Self {
+        self.evidence.push(entry);
         self
     }
 
@@ -125,7 +125,7 @@ impl Violation {
     fn excused_by<'a>(mut self, faults: impl IntoIterator<Item = &'a Fault>) -> Self {
         for fault in faults {
             self.outside = self.outside.or(fault.breaks);
-            self = self.with(fault);
+            self = self.with(Entry::Fault(fault.clone()));
         }
         self
     }

@@ -7,9 +7,9 @@ use std::time::Duration;
 use leasehold_test_servers::{RedisServer, ServerOptions, eventually};
 use tokio::sync::watch;
 
+use super::sleep;
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
 use crate::link::Upstream;
 
@@ -104,15 +104,11 @@ impl Balancer {
 impl Servers for Balancer {
     const FAULTS: &[Injection<Self>] = FAULTS;
 
-    fn version(&self) -> String {
-        redis_version(self.primary())
+    fn redis(&self) -> Vec<&RedisServer> {
+        vec![self.primary()]
     }
 
     fn linked(&self) -> Vec<Upstream> {
         vec![self.address.subscribe()]
-    }
-
-    fn left(&self) -> Vec<String> {
-        left_on(self.primary())
     }
 }

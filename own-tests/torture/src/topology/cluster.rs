@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::{RedisCluster, eventually};
+use leasehold_test_servers::{RedisCluster, RedisServer, eventually};
 
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version};
 use crate::history::Assumption;
 use crate::random::{Random, between};
 use crate::workload::KEYS;
@@ -127,8 +126,9 @@ impl Cluster {
 impl Servers for Cluster {
     const FAULTS: &[Injection<Self>] = FAULTS;
 
-    fn version(&self) -> String {
-        redis_version(&self.all.nodes()[0])
+    fn redis(&self) -> Vec<&RedisServer> {
+        let primaries = self.primaries().into_iter();
+        primaries.map(|node| &self.all.nodes()[node]).collect()
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
@@ -145,11 +145,6 @@ impl Servers for Cluster {
         let primaries = self.primaries();
         let before = std::mem::replace(&mut self.primaries, primaries);
         before != self.primaries || self.primaries.len() > PRIMARIES
-    }
-
-    fn left(&self) -> Vec<String> {
-        let left = |node| left_on(&self.all.nodes()[node]);
-        self.primaries().into_iter().flat_map(left).collect()
     }
 }
 

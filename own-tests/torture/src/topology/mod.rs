@@ -49,8 +49,15 @@ impl Kind {
 }
 
 pub(crate) trait Servers: Send + Sized + 'static {
+    /// The Redis servers that give locks away.
+    fn redis(&self) -> Vec<&RedisServer> {
+        Vec::new()
+    }
+
     /// Their program and version.
-    fn version(&self) -> String;
+    fn version(&self) -> String {
+        redis_version(self.redis()[0])
+    }
 
     /// The servers that each client reaches over a link of its own. With none, it reaches them directly:
     /// they name their own addresses.
@@ -78,7 +85,9 @@ pub(crate) trait Servers: Send + Sized + 'static {
     }
 
     /// What is left on them after the last client, although its lease is over.
-    fn left(&self) -> Vec<String>;
+    fn left(&self) -> Vec<String> {
+        self.redis().into_iter().flat_map(left_on).collect()
+    }
 }
 
 /// A fault of servers: what does it and undoes it, and returns when they answer again.

@@ -6,7 +6,7 @@ use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 
 use super::{Injection, Servers, within};
-use super::{cut_connections, fill_memory, flush_scripts, left_on, redis_version, sleep};
+use super::{cut_connections, fill_memory, flush_scripts, redis_version, sleep};
 use crate::link::{Upstream, fixed};
 
 const SERVERS: usize = 3;
@@ -78,6 +78,10 @@ impl Quorum {
 impl Servers for Quorum {
     const FAULTS: &[Injection<Self>] = FAULTS;
 
+    fn redis(&self) -> Vec<&RedisServer> {
+        self.servers.iter().collect()
+    }
+
     fn version(&self) -> String {
         format!("{SERVERS} × {}", redis_version(&self.servers[0]))
     }
@@ -85,9 +89,5 @@ impl Servers for Quorum {
     fn linked(&self) -> Vec<Upstream> {
         let addresses = self.servers.iter().map(RedisServer::address);
         addresses.map(fixed).collect()
-    }
-
-    fn left(&self) -> Vec<String> {
-        self.servers.iter().flat_map(left_on).collect()
     }
 }

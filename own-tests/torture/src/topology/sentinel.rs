@@ -3,11 +3,10 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::SentinelServers;
+use leasehold_test_servers::{RedisServer, SentinelServers};
 
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version};
 use crate::history::Assumption;
 use crate::random::between;
 
@@ -86,8 +85,8 @@ impl Sentinel {
 impl Servers for Sentinel {
     const FAULTS: &[Injection<Self>] = FAULTS;
 
-    fn version(&self) -> String {
-        redis_version(self.all.server(0))
+    fn redis(&self) -> Vec<&RedisServer> {
+        vec![self.all.server(self.all.primary())]
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
@@ -98,10 +97,6 @@ impl Servers for Sentinel {
         let before = std::mem::replace(&mut self.primaries, self.all.primaries());
         // The old primary goes on for seconds until the sentinels make it follow the new one.
         before != self.primaries || self.primaries.len() > 1
-    }
-
-    fn left(&self) -> Vec<String> {
-        left_on(self.all.server(self.all.primary()))
     }
 }
 

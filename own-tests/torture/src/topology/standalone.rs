@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use leasehold_test_servers::{Data, RedisServer, ServerOptions, SteppedClock};
 
+use super::sleep;
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
-use super::{left_on, redis_version, sleep};
 use crate::history::Assumption;
 use crate::link::{Upstream, fixed};
 use crate::nemesis::micros;
@@ -101,15 +101,11 @@ impl Standalone {
 impl Servers for Standalone {
     const FAULTS: &[Injection<Self>] = FAULTS;
 
-    fn version(&self) -> String {
-        redis_version(&self.server)
+    fn redis(&self) -> Vec<&RedisServer> {
+        vec![&self.server]
     }
 
     fn linked(&self) -> Vec<Upstream> {
         vec![fixed(self.server.address())]
-    }
-
-    fn left(&self) -> Vec<String> {
-        left_on(&self.server)
     }
 }
