@@ -302,7 +302,7 @@ impl Connection for FredConnection {
         let answer = if asking {
             self.send_asking(name, arguments).await?
         } else {
-            self.send(name, ClusterHash::Offset(2), arguments).await?
+            self.send(name, arguments).await?
         };
         match answer {
             Value::Bytes(bytes) => Ok(bytes),
@@ -313,7 +313,7 @@ impl Connection for FredConnection {
 
     async fn slots(&self) -> Result<Vec<SlotRange>, Failure> {
         let arguments = vec![Value::from("SLOTS")];
-        let answer = self.send("CLUSTER", ClusterHash::Random, arguments).await?;
+        let answer = self.send("CLUSTER", arguments).await?;
         let ranges = match &answer {
             Value::Array(ranges) => ranges.iter().map(slot_range).collect(),
             _ => None,
@@ -323,7 +323,7 @@ impl Connection for FredConnection {
 
     async fn info(&self, section: Option<&'static str>) -> Result<String, Failure> {
         let section = section.into_iter().map(Value::from).collect();
-        match self.send("INFO", ClusterHash::Random, section).await? {
+        match self.send("INFO", section).await? {
             Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("INFO", &other)),
         }
@@ -331,15 +331,13 @@ impl Connection for FredConnection {
 
     async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
         let arguments = vec![Value::from("GET-MASTER-ADDR-BY-NAME"), Value::from(service)];
-        let answer = self
-            .send("SENTINEL", ClusterHash::Random, arguments)
-            .await?;
+        let answer = self.send("SENTINEL", arguments).await?;
         let address = answer.clone().convert();
         address.map_err(|_| Failure::garbled("SENTINEL", &answer))
     }
 
     async fn time(&self) -> Result<ServerTime, Failure> {
-        let answer = self.send("TIME", ClusterHash::Random, Vec::new()).await?;
+        let answer = self.send("TIME", Vec::new()).await?;
         match answer.clone().convert::<(u64, u64)>() {
             Ok((seconds, micros)) => Ok(time_of(seconds, micros)),
             Err(_) => Err(Failure::garbled("TIME", &answer)),
@@ -349,7 +347,7 @@ impl Connection for FredConnection {
     /// The library drops the message that a subscription has ended.
     async fn check_subscriptions(&self, shard_channels: &[String]) -> Result<(), Failure> {
         if shard_channels.is_empty() {
-            let pong = self.send("PING", ClusterHash::Random, Vec::new()).await;
+            let pong = self.send("PING", Vec::new()).await;
             return pong.map(drop);
         }
         let info = self.client_info().await?;
@@ -400,7 +398,7 @@ impl FredConnection {
     async fn check_channels(&self, shard_channels: &[String]) -> Result<(), Failure> {
         let mut arguments = vec![Value::from("SHARDNUMSUB")];
         arguments.extend(shard_channels.iter().cloned().map(Value::from));
-        let answer = match self.send("PUBSUB", ClusterHash::Random, arguments).await {
+        let answer = match self.send("PUBSUB", arguments).await {
             Ok(answer) => answer,
             // Without the right, nobody can tell, the scripts neither.
             Err(refused) if matches!(refused.kind(), FailureKind::Answered(_)) => return Ok(()),
@@ -423,7 +421,7 @@ impl FredConnection {
 
     async fn client_info(&self) -> Result<String, Failure> {
         let arguments = vec![Value::from("INFO")];
-        match self.send("CLIENT", ClusterHash::Random, arguments).await? {
+        match self.send("CLIENT", arguments).await? {
             Value::String(text) => Ok(text.to_string()),
             other => Err(Failure::garbled("CLIENT INFO", &other)),
         }
@@ -431,7 +429,7 @@ impl FredConnection {
 
     /// With RESP2, a subscribed connection answers PING with an array.
     async fn is_subscribed_resp2(&self) -> Result<bool, Failure> {
-        match self.send("PING", ClusterHash::Random, Vec::new()).await? {
+        match self.send("PING", Vec::new()).await? {
             Value::Array(_) => Ok(true),
             Value::String(_) => Ok(false),
             other => Err(Failure::garbled("PING", &other)),
@@ -446,9 +444,8 @@ impl FredConnection {
     ) -> Result<Value, Failure> {
         let pipeline = self.client.pipeline();
         for (name, arguments) in [("ASKING", Vec::new()), (name, arguments)] {
-            let command = CustomCommand::new_static(name, ClusterHash::Random, false);
             // The commands are only put in the pipeline here.
-            let queued: Result<Value, Error> = pipeline.custom(command, arguments).await;
+            let queued: Result<Value, Error> = pipeline.custom(command(name), arguments).await;
             queued.map_err(failure)?;
         }
         let mut answers = pipeline.try_all::<Value>().await.into_iter();
@@ -460,23 +457,23 @@ impl FredConnection {
         }
     }
 
-    async fn send(
-        &self,
-        name: &'static str,
-        hash: ClusterHash,
-        arguments: Vec<Value>,
-    ) -> Result<Value, Failure> {
+    async fn send(&self, name: &'static str, arguments: Vec<Value>) -> Result<Value, Failure> {
         if !self.client.is_connected() {
             return Err(Failure::new(
                 FailureKind::Refused,
                 "the client is not connected",
             ));
         }
-        let command = CustomCommand::new_static(name, hash, false);
         // Only `custom` respects these limits.
         let limited = self.client.with_options(&self.limits);
-        limited.custom(command, arguments).await.map_err(failure)
+        let answer = limited.custom(command(name), arguments);
+        answer.await.map_err(failure)
     }
+}
+
+/// The client has one server, so the library ignores the hash.
+fn command(name: &'static str) -> CustomCommand {
+    CustomCommand::new_static(name, ClusterHash::Random, false)
 }
 
 #[cfg(test)]

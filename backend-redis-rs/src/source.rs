@@ -37,7 +37,7 @@ impl Source {
         let connector = match self {
             Self::Client(_) => None,
             #[cfg(feature = "tls-rustls")]
-            Self::Tls(source) => Some(source.connector()),
+            Self::Tls(source) => Some(source.connector.clone()),
         };
         Self::with(url, resp, connector)
     }
@@ -151,7 +151,7 @@ mod tls {
         host: String,
         port: u16,
         name: ServerName<'static>,
-        connector: TlsConnector,
+        pub(crate) connector: TlsConnector,
         /// User, password, database and protocol.
         pub(crate) settings: RedisConnectionInfo,
     }
@@ -177,10 +177,6 @@ mod tls {
                 connector,
                 settings,
             })
-        }
-
-        pub(crate) fn connector(&self) -> TlsConnector {
-            self.connector.clone()
         }
 
         pub(crate) fn address(&self) -> String {

@@ -1,5 +1,6 @@
 //! The constructors of this crate.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use fred::interfaces::ClientLike;
@@ -8,6 +9,11 @@ use fred::types::config::{Config, ReconnectPolicy};
 use leasehold_fred::FredBackend;
 
 use crate::shared::support::{Backend, Constructor};
+
+/// Whether an error is the client library's.
+pub(crate) fn is_of_the_library(error: &(dyn Error + 'static)) -> bool {
+    error.is::<fred::error::Error>()
+}
 
 /// They don't lead to a cluster.
 pub(crate) const ON_CLUSTER: bool = false;

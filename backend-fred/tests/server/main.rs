@@ -3,7 +3,6 @@
 #[path = "../client/mod.rs"]
 mod client;
 mod constructors;
-mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

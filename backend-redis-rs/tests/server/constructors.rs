@@ -1,10 +1,16 @@
 //! The constructors of this crate.
 
+use std::error::Error;
 use std::sync::Arc;
 
 use leasehold_redis_rs::RedisBackend;
 
 use crate::shared::support::{Backend, Constructor};
+
+/// Whether an error is the client library's.
+pub(crate) fn is_of_the_library(error: &(dyn Error + 'static)) -> bool {
+    error.is::<redis::RedisError>()
+}
 
 /// They don't lead to a cluster.
 pub(crate) const ON_CLUSTER: bool = false;

@@ -4,7 +4,6 @@
 mod client;
 mod constructors;
 mod free_lock;
-mod sources;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

@@ -176,11 +176,7 @@ impl Cluster {
                 over = Lane::Commands;
                 continue;
             }
-            let failed = Order::Last(Arc::clone(&to));
-            self.refresh(lane, FAILED_PAUSE, failed).await;
-            let primary = self.primary(slot);
-            let moved = primary.filter(|primary| !Arc::ptr_eq(primary, &to));
-            match moved {
+            match self.moved_from(&to, slot, lane).await {
                 Some(primary) if !std::mem::replace(&mut read_again, true) => to = primary,
                 _ => return Err(error),
             }
@@ -222,12 +218,22 @@ impl Cluster {
             Err(error) if error.is_transient() => error,
             result => return result,
         };
-        let failed = Order::Last(Arc::clone(&primary));
-        self.refresh(Lane::Commands, FAILED_PAUSE, failed).await;
-        match self.primary(slot) {
-            Some(moved) if !Arc::ptr_eq(&moved, &primary) => moved.node.commands.time().await,
-            _ => Err(error),
+        match self.moved_from(&primary, slot, Lane::Commands).await {
+            Some(moved) => moved.node.commands.time().await,
+            None => Err(error),
         }
+    }
+
+    /// Reads the slots after a node has failed. Returns the one that has the slot now, if it is another one.
+    async fn moved_from(
+        &self,
+        failed: &Arc<ClusterNode>,
+        slot: u16,
+        lane: Lane,
+    ) -> Option<Arc<ClusterNode>> {
+        let order = Order::Last(Arc::clone(failed));
+        self.refresh(lane, FAILED_PAUSE, order).await;
+        self.primary(slot).filter(|it| !Arc::ptr_eq(it, failed))
     }
 
     /// Runs a script without keys on the first primary, in the order of their addresses, that `wanted`

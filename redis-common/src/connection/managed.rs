@@ -35,7 +35,7 @@ use super::clock::ClockWatch;
 use super::connector::{self, CompareAndSet, Compared, Connection};
 use super::failure::{Failure, FailureKind};
 use super::lock;
-use super::server::UNKNOWN;
+use super::server::{ServerInfo, UNKNOWN};
 use super::shared::{Connected, Shared, no_connection, not_run};
 use super::slots::SlotRange;
 use crate::script::{Call, ErrorClass, reply};
@@ -82,9 +82,7 @@ pub(crate) struct ManagedConnection {
 
 struct Live {
     connection: Arc<dyn Connection>,
-    /// The clock by the server's `run_id`, if it has one.
-    clock: Option<ClockId>,
-    has_shard_channels: bool,
+    info: ServerInfo,
     /// Whether the server has `SET … IFEQ`, and this user may use it.
     compares: AtomicBool,
     opened: Moment,
@@ -181,7 +179,7 @@ impl ManagedConnection {
     pub(crate) fn clock(&self) -> Option<ClockId> {
         let live = lock(&self.current).clone()?;
         let watched = || lock(&self.shared.clock).as_ref().map(ClockWatch::current);
-        live.clock.or_else(watched)
+        live.info.clock.or_else(watched)
     }
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
@@ -204,7 +202,7 @@ impl ManagedConnection {
         let slots = pin!(turn.live.connection.slots());
         let answer = self.wait_for_answer(&turn, slots).await;
         let ranges = answer.map_err(|failure| failure.at_connect(self.shared.prefix()))?;
-        Ok((turn.live.has_shard_channels, ranges))
+        Ok((turn.live.info.has_shard_channels, ranges))
     }
 
     pub(crate) async fn warm_up(self: &Arc<Self>) -> Result<(), BackendError> {
@@ -226,20 +224,17 @@ impl ManagedConnection {
     async fn turn(self: &Arc<Self>) -> Result<Turn, BackendError> {
         let limit = self.shared.options.call_timeout;
         let began = self.shared.now();
-        let (live, sent) = match self.current()? {
-            Some(live) => (live, began),
-            None => {
-                let opened = self.shared.timeout(limit, pin!(self.live())).await;
-                let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
-                (live, self.shared.now())
-            }
-        };
-        let left = limit.saturating_sub(sent.saturating_since(began));
+        if let Some(live) = self.current()? {
+            return Ok(self.begin(live, began, limit));
+        }
+        let opened = self.shared.timeout(limit, pin!(self.live())).await;
+        let live = opened.unwrap_or_else(|| Err(no_connection(limit)))?;
+        let left = self.shared.left_of_call(began);
         if left.is_zero() {
             // Nothing was sent yet, and no time is left for an answer.
             return Err(no_connection(limit));
         }
-        Ok(self.begin(live, sent, left))
+        Ok(self.begin(live, self.shared.now(), left))
     }
 
     /// Notes that a command is sent. The caller may drop the call before it notices the silence.
@@ -435,7 +430,7 @@ impl ManagedConnection {
     /// The clock id that was derived from the server's `run_id`. `None` if it has none, or if the library may
     /// have connected to another server meanwhile.
     fn certain_clock(&self, live: &Live) -> Option<ClockId> {
-        live.clock.filter(|_| self.shared.connector.is_own())
+        live.info.clock.filter(|_| self.shared.connector.is_own())
     }
 
     fn clock_of(&self, turn: &Turn, at: Option<ServerTime>) -> ClockId {
@@ -444,7 +439,7 @@ impl ManagedConnection {
         }
         match (&mut *lock(&self.shared.clock), at) {
             (Some(watch), Some(at)) => watch.observe(turn.sent, self.shared.now(), at),
-            _ => turn.live.clock.unwrap_or(self.shared.unnamed_clock),
+            _ => turn.live.info.clock.unwrap_or(self.shared.unnamed_clock),
         }
     }
 }
@@ -452,9 +447,8 @@ impl ManagedConnection {
 impl Live {
     fn new(connected: Connected, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
-            clock: connected.info.clock,
-            has_shard_channels: connected.info.has_shard_channels,
             compares: AtomicBool::new(connected.info.compares),
+            info: connected.info,
             connection: connected.connection,
             opened,
             moves: connected.moves,

@@ -38,9 +38,8 @@ use super::failure::{Failure, FailureKind};
 use super::lock;
 use super::shared::{Shared, not_run};
 use super::slots::slot_of;
-use super::subscription::{CHECK_EVERY, as_stream};
+use super::subscription::{CHECK_EVERY, MISSED, as_stream, told_by};
 use super::url::Address;
-use crate::script::decode_notification;
 
 /// How long a channel stays subscribed after its last use. A waiter polls at least every second.
 const IDLE: Duration = Duration::from_secs(10);
@@ -406,24 +405,17 @@ impl Subscriber {
         let Some(session) = session else {
             return;
         };
-        match decode_notification(payload) {
-            Ok(notifications) => notifications
-                .into_iter()
-                .for_each(|notification| self.streams.notify(session, notification)),
-            // The message may have been a grant.
-            Err(_) => self.notify_missed(session),
+        for notification in told_by(payload) {
+            self.streams.notify(session, notification);
         }
     }
 
+    /// Each waiter of these sessions polls, and subscribes before that.
     fn report_missed<'a>(&self, channels: impl Iterator<Item = &'a Channel>) {
         let sessions: BTreeSet<SessionId> = channels.map(|channel| channel.session).collect();
-        sessions.into_iter().for_each(|it| self.notify_missed(it));
-    }
-
-    /// Each waiter of the session polls, and subscribes before that.
-    fn notify_missed(&self, session: SessionId) {
-        let missed = Notification::Missed { listening: true };
-        self.streams.notify(session, missed);
+        for session in sessions {
+            self.streams.notify(session, MISSED);
+        }
     }
 
     fn channels(&self) -> MutexGuard<'_, HashMap<String, Channel>> {

@@ -30,6 +30,8 @@ pub(super) const CHECK_EVERY: Duration = Duration::from_secs(2);
 /// The pause between attempts to connect or subscribe doubles from the first to the longest.
 pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
+/// Messages may be missing, although the connection is alive. Each waiter of the session polls.
+pub(super) const MISSED: Notification = Notification::Missed { listening: true };
 
 struct Subscription {
     server: Arc<Shared>,
@@ -89,6 +91,11 @@ pub(crate) async fn listen(
     Ok(as_stream(stream))
 }
 
+/// What a message tells. A malformed one may have been a grant.
+pub(super) fn told_by(payload: &[u8]) -> Vec<Notification> {
+    decode_notification(payload).unwrap_or_else(|_| vec![MISSED])
+}
+
 pub(super) fn as_stream(mut receiver: UnboundedReceiver<Notification>) -> Notifications {
     Box::pin(poll_fn(move |context| receiver.poll_recv(context)))
 }
@@ -128,7 +135,7 @@ impl SubscriptionTask {
                 return;
             };
             subscription = new;
-            self.notify(Notification::Missed { listening: true });
+            self.notify(MISSED);
         }
     }
 
@@ -153,8 +160,10 @@ impl SubscriptionTask {
             let next = select(select(event, moved), dropped);
             match self.shared.timeout(left, next).await {
                 Some(Either::Left((Either::Left((event, _)), _))) => match event {
-                    Some(ConnectionEvent::Message(payload)) => self.deliver(&payload),
-                    Some(ConnectionEvent::Missed) => self.missed(),
+                    Some(ConnectionEvent::Message(payload)) => {
+                        told_by(&payload).into_iter().for_each(|it| self.notify(it));
+                    }
+                    Some(ConnectionEvent::Missed) => self.notify(MISSED),
                     // This connection has no such subscription.
                     Some(
                         ConnectionEvent::ShardMessage { .. } | ConnectionEvent::Unsubscribed(_),
@@ -214,21 +223,6 @@ impl SubscriptionTask {
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
-    }
-
-    fn deliver(&self, payload: &[u8]) {
-        match decode_notification(payload) {
-            Ok(notifications) => notifications
-                .into_iter()
-                .for_each(|notification| self.notify(notification)),
-            // The message may have been a grant.
-            Err(_) => self.missed(),
-        }
-    }
-
-    /// Reports that messages may be missing although the connection is alive.
-    fn missed(&self) {
-        self.notify(Notification::Missed { listening: true });
     }
 
     fn notify(&self, notification: Notification) {

@@ -229,13 +229,6 @@ fn free_key_of_one_client_needs_one_script() {
 }
 
 #[test]
-fn new_key_needs_no_script() {
-    let (server, mut client) = (Fake::new(), Client::new(1));
-    client.reads_the_clock_of(&server);
-    assert_eq!(client.pair(&server).1, 0);
-}
-
-#[test]
 fn new_key_that_others_hold_is_a_miss() {
     let (server, mut one, mut other) = (Fake::new(), Client::new(1), Client::new(2));
     one.acquire(&server).expect("acquired");
@@ -430,7 +423,7 @@ fn token_of_a_new_key_is_the_time() {
     server.states.lock().expect("no panic").clear();
     server.pass(Duration::from_millis(1));
     let (token, scripts) = client.pair(&server);
-    assert_eq!(scripts, 0);
+    assert_eq!(scripts, 0, "a new key needs none");
     assert!(token > lost, "all keys were deleted");
 }
 

@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 
 use leasehold_api::{Key, SessionId};
+use percent_encoding::{percent_decode, percent_encode_byte};
 
 use super::call::Protocol;
 use super::encoding::Writer;
@@ -75,15 +76,8 @@ impl Protocol {
     pub(super) fn key_of(&self, name: &[u8]) -> Option<Key> {
         let encoded = name.strip_prefix(self.prefix.as_bytes())?;
         let encoded = encoded.strip_prefix(b"{")?.strip_suffix(b"}")?;
-        let mut bytes = Vec::with_capacity(encoded.len());
-        let mut rest = encoded.iter();
-        while let Some(byte) = rest.next() {
-            bytes.push(match byte {
-                b'%' => digit(*rest.next()?)? << 4 | digit(*rest.next()?)?,
-                plain => *plain,
-            });
-        }
-        let key = Key::new(String::from_utf8(bytes).ok()?).ok()?;
+        let decoded = percent_decode(encoded).decode_utf8().ok()?;
+        let key = Key::new(decoded).ok()?;
         // Another spelling of the same name is the key of no lock.
         (self.key(&key) == name).then_some(key)
     }
@@ -104,26 +98,17 @@ fn hashed(session: &SessionId) -> String {
 fn write_encoded(out: &mut Writer, name: &str) {
     let mut rest = name.as_bytes();
     while let Some(plain) = rest.iter().position(|byte| is_encoded(*byte)) {
-        let byte = rest[plain];
-        out.raw(&rest[..plain]).u8(b'%');
-        out.u8(HEX[usize::from(byte >> 4)]);
-        out.u8(HEX[usize::from(byte & 15)]);
+        out.raw(&rest[..plain]);
+        out.raw(percent_encode_byte(rest[plain]).as_bytes());
         rest = &rest[plain + 1..];
     }
     out.raw(rest);
-}
-
-fn digit(byte: u8) -> Option<u8> {
-    let digit = HEX.iter().position(|digit| *digit == byte)?;
-    u8::try_from(digit).ok()
 }
 
 /// Whether a byte must be encoded: braces, the escape character and control characters.
 const fn is_encoded(byte: u8) -> bool {
     matches!(byte, b'{' | b'}' | b'%' | 0..=0x1f | 0x7f)
 }
-
-const HEX: &[u8; 16] = b"0123456789ABCDEF";
 
 #[cfg(test)]
 mod tests {

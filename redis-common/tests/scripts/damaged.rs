@@ -4,20 +4,20 @@
 //! off, and one with another beginning, can't: then nothing may be granted.
 
 use std::cell::RefCell;
-use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind,
     LockSpec, Mode, Operation, Poll, Release, Renew, Wait,
 };
-use leasehold_redis_common::script::{Call, classify, reply};
+use leasehold_redis_common::script::reply;
 use proptest::prelude::*;
 use proptest::sample::Index;
 use proptest::test_runner::{Config, TestRunner};
+use redis::Value;
 
-use super::server::{Fixture, attempt, key};
-use super::support::{CLOCK, Value};
+use super::server::{Fixture, attempt, key, only};
+use super::support::{CLOCK, bytes};
 
 /// The session that holds the lock, and one that knows nothing of it.
 const HOLDER: u8 = 1;
@@ -148,7 +148,7 @@ fn damage(
 ) -> Option<(Vec<u8>, Vec<u8>, bool)> {
     let stored = fixture.protocol.key(&key(name));
     let connection = &mut fixture.connection;
-    if let Value::Bulk(before) = connection.command(&[&b"GET"[..], &stored]) {
+    if let Value::BulkString(before) = connection.command(&[&b"GET"[..], &stored]) {
         let mut after = before.clone();
         damage.apply(&mut after);
         connection.command(&[&b"SET"[..], &stored, &after, b"KEEPTTL"]);
@@ -159,18 +159,18 @@ fn damage(
     };
     let fields: Vec<_> = all.chunks(2).collect();
     // The head every other time: everything begins with it.
-    let is_head = |field: &&&[Value]| field[0].bytes() == b"head";
+    let is_head = |field: &&&[Value]| bytes(&field[0]) == b"head";
     let number = at.index(2 * fields.len());
     let field = match fields.get(number) {
         Some(field) => field,
         None => fields.iter().find(is_head)?,
     };
-    let (before, mut after) = (field[1].bytes().to_vec(), field[1].bytes().to_vec());
+    let (before, mut after) = (bytes(&field[1]).to_vec(), bytes(&field[1]).to_vec());
     let is_head = is_head(&field);
     if before.len() > 3 {
         damage.apply(&mut after);
     }
-    connection.command(&[&b"HSET"[..], &stored, field[0].bytes(), &after]);
+    connection.command(&[&b"HSET"[..], &stored, bytes(&field[0]), &after]);
     Some((before, after, is_head))
 }
 
@@ -181,11 +181,7 @@ fn send_all(
     name: &str,
 ) -> Result<AcquireReply, BackendError> {
     let request = stored.request(fixture, name, attempt(STRANGER, 1));
-    let acquire = fixture.protocol.acquire(from_ref(&request));
-    let acquired = fixture.decoded(&acquire, |bytes| {
-        let first = reply::acquires(bytes, 1, CLOCK).remove(0);
-        first.map(|stamped| stamped.reply)
-    });
+    let acquired = fixture.try_acquire(&request);
     let (name, token) = (key(name), FencingToken::new(1));
     for operation in [attempt(HOLDER, 1), attempt(10, 1), attempt(STRANGER, 2)] {
         let protocol = &fixture.protocol;
@@ -196,19 +192,15 @@ fn send_all(
         let convert = protocol.convert(&to_shared);
         let inspect = protocol.inspect(&name);
         let release = protocol.release(&[Release::new(name.clone(), operation)]);
-        let _ = fixture.decoded(&poll, |it| reply::polls(it, 1, CLOCK).remove(0).map(drop));
-        let _ = fixture.decoded(&renew, |it| {
-            reply::renewals(it, 1, CLOCK).remove(0).map(drop)
-        });
-        let _ = fixture.decoded(&convert, |it| reply::convert(it, CLOCK).map(drop));
-        let _ = fixture.decoded(&inspect, |it| reply::inspect(it, CLOCK).map(drop));
-        let _ = fixture.decoded(&release, |it| {
-            reply::releases(it, 1, CLOCK).remove(0).map(drop)
-        });
+        let _ = fixture.run(&poll, only(reply::polls));
+        let _ = fixture.run(&renew, only(reply::renewals));
+        let _ = fixture.run(&convert, reply::convert);
+        let _ = fixture.run(&inspect, reply::inspect);
+        let _ = fixture.run(&release, only(reply::releases));
     }
     let force = ForceRelease::new(name, vec![token]).with_how(ForceMode::Now);
     let force = fixture.protocol.force_release(&force);
-    let _ = fixture.decoded(&force, |it| reply::force_release(it, CLOCK).map(drop));
+    let _ = fixture.run(&force, reply::force_release);
     acquired
 }
 
@@ -216,10 +208,7 @@ impl Fixture {
     /// What is stored as a string.
     fn get(&mut self, name: &str) -> Vec<u8> {
         let stored = self.protocol.key(&key(name));
-        self.connection
-            .command(&[&b"GET"[..], &stored])
-            .bytes()
-            .to_vec()
+        bytes(&self.connection.command(&[&b"GET"[..], &stored])).to_vec()
     }
 
     fn set(&mut self, name: &str, bytes: &[u8]) {
@@ -231,24 +220,9 @@ impl Fixture {
     /// Inspects the key, which must say that the queue is damaged.
     fn expect_damaged_queue(&mut self, name: &str) {
         let inspect = self.protocol.inspect(&key(name));
-        let error = self.decoded(&inspect, |it| reply::inspect(it, CLOCK));
+        let error = self.run(&inspect, reply::inspect);
         let error = error.expect_err("the queue is damaged").to_string();
         assert!(error.contains("the queue is damaged"), "{error}");
-    }
-
-    /// Runs a call and decodes its answer. An error of the server is classified, as in a backend.
-    fn decoded<T>(
-        &mut self,
-        call: &Call,
-        decode: impl Fn(&[u8]) -> Result<T, BackendError>,
-    ) -> Result<T, BackendError> {
-        match self.connection.run(call) {
-            Value::Error(error) => {
-                let (code, message) = error.split_once(' ').unwrap_or((&error, ""));
-                Err(classify(code, message).into_error(error.clone()))
-            }
-            answer => decode(answer.bytes()),
-        }
     }
 }
 
@@ -278,7 +252,7 @@ fn damaged_values_are_refused_or_handled() {
         }
         prop_assert_eq!(
             fixture.connection.command(&["PING"]),
-            Value::Status("PONG".into())
+            Value::SimpleString("PONG".into())
         );
         Ok(())
     });
@@ -302,7 +276,7 @@ fn batch_with_a_damaged_value_fails_only_there() {
     let acquires = names.map(|name| fixture.mutex(name, attempt(HOLDER, 1)));
     let call = fixture.protocol.acquire(&acquires);
     let answer = fixture.connection.run(&call);
-    let acquired = reply::acquires(answer.bytes(), 3, CLOCK);
+    let acquired = reply::acquires(bytes(&answer), 3, CLOCK);
     let replies = acquired.iter().map(|answer| answer.as_ref().ok());
     let granted = replies.map(|it| Some(matches!(it?.reply, AcquireReply::Acquired(_))));
     let granted: Vec<_> = granted.collect();
@@ -310,7 +284,7 @@ fn batch_with_a_damaged_value_fails_only_there() {
 
     let releases = names.map(|name| Release::new(key(name), attempt(HOLDER, 1)));
     let answer = fixture.connection.run(&fixture.protocol.release(&releases));
-    let released = reply::releases(answer.bytes(), 3, CLOCK);
+    let released = reply::releases(bytes(&answer), 3, CLOCK);
     let ok: Vec<_> = released.iter().map(Result::is_ok).collect();
     assert_eq!(ok, [true, false, true], "{released:?}");
 }
@@ -344,7 +318,7 @@ fn a_hole_in_the_queue_that_leads_back_is_an_error() {
     let (stored, hole) = (fixture.protocol.key(&key("hole")), field(11.0));
     let connection = &mut fixture.connection;
     let end = connection.command(&[&b"HGET"[..], &stored, &hole]);
-    assert_eq!(end.bytes(), 13_f64.to_le_bytes());
+    assert_eq!(bytes(&end), 13_f64.to_le_bytes());
     connection.command(&[&b"HSET"[..], &stored, &hole, &2_f64.to_le_bytes()]);
     fixture.expect_damaged_queue("hole");
 }

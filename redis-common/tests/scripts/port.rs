@@ -26,8 +26,9 @@ use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, decode_noti
 use leasehold_test_servers::RedisServer;
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use redis::Value;
 
-use super::support::{CLOCK, Connection, Value};
+use super::support::{CLOCK, Connection, bytes};
 use actions::{Action, CONTENDED, actions, contention};
 
 /// Short, so that watermarks and tokens expire within a case.
@@ -314,7 +315,7 @@ impl World<'_> {
         };
         let name = self.protocol.key(key);
         // A hash becomes a string at the next write.
-        if let Value::Bulk(stored) = self.commands.command(&[b"GET".as_slice(), &name]) {
+        if let Value::BulkString(stored) = self.commands.command(&[b"GET".as_slice(), &name]) {
             prop_assert_eq!(&predicted, &stored, "after {:?}\n{:#?}", command, state);
             let read = remembered::decode(&stored);
             prop_assert_eq!(read.and_then(|it| remembered::encode(&it)), Some(stored));
@@ -429,7 +430,7 @@ impl World<'_> {
             ));
         }
         match self.commands.run_changed(call, &changes) {
-            Value::Bulk(bytes) => Ok(bytes),
+            Value::BulkString(bytes) => Ok(bytes),
             answer => Err(TestCaseError::fail(format!("{answer:?}"))),
         }
     }
@@ -444,15 +445,15 @@ impl World<'_> {
             };
             let [kind, _, channel, message] = &parts[..] else {
                 // A subscriber of the channel gets the message again. The answer to PING has two parts.
-                match parts[0].bytes() {
+                match bytes(&parts[0]) {
                     b"message" => continue,
                     _ => return Ok(published),
                 }
             };
-            prop_assert_eq!(kind.bytes(), b"pmessage");
-            let to = self.channels.get(channel.bytes());
+            prop_assert_eq!(bytes(kind), b"pmessage");
+            let to = self.channels.get(bytes(channel));
             let to = *to.ok_or_else(|| TestCaseError::fail("a message on an unknown channel"))?;
-            let notifications = decode_notification(message.bytes())
+            let notifications = decode_notification(bytes(message))
                 .map_err(|error| TestCaseError::fail(error.to_string()))?;
             for notification in notifications {
                 let (payload, stamp) = payload(notification);

@@ -7,14 +7,16 @@ use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, BackendError, Convert, ConvertReply, EndReason, FencingToken,
-    Key, LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Queued, Release,
-    ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
+    Acquire, AcquireReply, Acquired, BackendError, ClockId, Convert, ConvertReply, EndReason,
+    FencingToken, Key, LockSpec, Mode, Operation, OwnerId, Policy, Poll, PollReply, Queued,
+    Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
 };
-use leasehold_redis_common::script::{ErrorClass, Protocol, ScriptSettings, classify, reply};
+use leasehold_redis_common::script::reply::{self, Answer};
+use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, classify};
 use leasehold_test_servers::{RedisServer, ServerOptions};
+use redis::Value;
 
-use super::support::{CLOCK, Connection, Value};
+use super::support::{CLOCK, Connection, bytes, text};
 
 const LEASE: Duration = Duration::from_secs(30);
 
@@ -42,7 +44,7 @@ impl Fixture {
             panic!("TIME answers with an array");
         };
         let number = |value: &Value| {
-            let text = String::from_utf8_lossy(value.bytes()).into_owned();
+            let text = String::from_utf8_lossy(bytes(value)).into_owned();
             text.parse::<u64>().expect("a number")
         };
         ServerTime::from_micros(number(&parts[0]) * 1_000_000 + number(&parts[1]))
@@ -63,18 +65,24 @@ impl Fixture {
         self.request(name, operation, LockSpec::mutex(), Mode::Exclusive)
     }
 
-    /// Returns the reply, or the text of the error.
-    fn try_acquire(&mut self, request: &Acquire) -> Result<AcquireReply, String> {
-        match self
-            .connection
-            .run(&self.protocol.acquire(from_ref(request)))
-        {
-            Value::Error(error) => Err(error),
-            answer => reply::acquires(answer.bytes(), 1, CLOCK)
-                .remove(0)
-                .map(|stamped| stamped.reply)
-                .map_err(|error| error.to_string()),
+    /// Runs a call of one element and decodes its answer. An error of the server is classified, as in a backend.
+    pub(super) fn run<T>(
+        &mut self,
+        call: &Call,
+        decode: impl Fn(&[u8], ClockId) -> Answer<T>,
+    ) -> Result<T, BackendError> {
+        match self.connection.run(call) {
+            Value::ServerError(error) => {
+                let class = classify(error.code(), error.details().unwrap_or_default());
+                Err(class.into_error(text(&error)))
+            }
+            answer => decode(bytes(&answer), CLOCK).map(|stamped| stamped.reply),
         }
+    }
+
+    pub(super) fn try_acquire(&mut self, request: &Acquire) -> Result<AcquireReply, BackendError> {
+        let call = self.protocol.acquire(from_ref(request));
+        self.run(&call, only(reply::acquires))
     }
 
     pub(super) fn acquire(&mut self, request: &Acquire) -> AcquireReply {
@@ -104,11 +112,17 @@ impl Fixture {
         self.acquired(&request);
     }
 
-    pub(super) fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
+    fn try_release(
+        &mut self,
+        name: &str,
+        operation: Operation,
+    ) -> Result<ReleaseReply, BackendError> {
         let call = self.protocol.release(&[Release::new(key(name), operation)]);
-        let answer = self.connection.run(&call);
-        let first = reply::releases(answer.bytes(), 1, CLOCK).remove(0);
-        first.expect("a reply").reply
+        self.run(&call, only(reply::releases))
+    }
+
+    pub(super) fn release(&mut self, name: &str, operation: Operation) -> ReleaseReply {
+        self.try_release(name, operation).expect("a reply")
     }
 
     /// Releases what the operation holds.
@@ -121,10 +135,8 @@ impl Fixture {
     /// Polls, and gets the lock. Returns the token.
     #[track_caller]
     fn granted(&mut self, name: &str, operation: Operation) -> FencingToken {
-        let poll = Poll::new(key(name), operation, true);
-        let answer = self.connection.run(&self.protocol.poll(&[poll]));
-        let first = reply::polls(answer.bytes(), 1, CLOCK).remove(0);
-        match first.expect("a reply").reply {
+        let call = self.protocol.poll(&[Poll::new(key(name), operation, true)]);
+        match self.run(&call, only(reply::polls)).expect("a reply") {
             PollReply::Acquired(acquired) => acquired.token,
             other => panic!("not granted: {other:?}"),
         }
@@ -132,9 +144,14 @@ impl Fixture {
 
     fn renew(&mut self, name: &str, operation: Operation) -> RenewReply {
         let renew = Renew::new(key(name), operation, LEASE).expect("a good lease");
-        let answer = self.connection.run(&self.protocol.renew(&[renew]));
-        let first = reply::renewals(answer.bytes(), 1, CLOCK).remove(0);
-        first.expect("a reply").reply
+        let call = self.protocol.renew(&[renew]);
+        self.run(&call, only(reply::renewals)).expect("a reply")
+    }
+
+    /// The channel of a session.
+    fn channel(&self, session: u8) -> String {
+        let session = SessionId::from_bytes([session; 16]);
+        self.protocol.channel(&session)
     }
 
     /// What is stored. The fields of a hash are sorted, because their order may change by itself.
@@ -148,22 +165,29 @@ impl Fixture {
             panic!("HGETALL answers with an array");
         };
         let mut fields: Vec<_> = all.chunks(2).map(<[Value]>::to_vec).collect();
-        fields.sort_by(|a, b| a[0].bytes().cmp(b[0].bytes()));
+        fields.sort_by(|a, b| bytes(&a[0]).cmp(bytes(&b[0])));
         Value::Array(fields.concat())
     }
 
     fn type_of(&mut self, name: &str) -> String {
         let key = self.protocol.key(&key(name));
         match self.connection.command(&[&b"TYPE"[..], &key]) {
-            Value::Status(name) => name,
+            Value::SimpleString(name) => name,
             other => panic!("TYPE answered {other:?}"),
         }
     }
 
     fn configure(&mut self, name: &str, value: &str) {
         let answer = self.connection.command(&["CONFIG", "SET", name, value]);
-        assert_eq!(answer, Value::Status("OK".into()));
+        assert_eq!(answer, Value::Okay);
     }
+}
+
+/// Decodes the answer to a batch of one request.
+pub(super) fn only<T>(
+    decode: fn(&[u8], usize, ClockId) -> Vec<Answer<T>>,
+) -> impl Fn(&[u8], ClockId) -> Answer<T> {
+    move |bytes, clock| decode(bytes, 1, clock).remove(0)
 }
 
 pub(super) fn key(name: &str) -> Key {
@@ -197,16 +221,15 @@ fn foreign_value_is_named_and_untouched() {
         fixture.connection.command(&words);
         let before = fixture.stored(name);
         let request = fixture.mutex(name, attempt(1, 1));
-        let expected = format!("the key holds a foreign value ({found})");
-        assert_eq!(fixture.try_acquire(&request), Err(expected));
-        let call = fixture
-            .protocol
-            .release(&[Release::new(key(name), attempt(1, 1))]);
-        let answer = fixture.connection.run(&call);
-        assert!(matches!(
-            &reply::releases(answer.bytes(), 1, CLOCK)[..],
-            [Err(BackendError::ForeignValue { found: it, .. })] if it == found
-        ));
+        let acquired = fixture.try_acquire(&request).map(drop);
+        let released = fixture.try_release(name, attempt(1, 1)).map(drop);
+        for result in [acquired, released] {
+            let error = result.expect_err(name);
+            let is_foreign = matches!(error, BackendError::ForeignValue { .. });
+            assert!(is_foreign, "{name}: {error:?}");
+            let expected = format!("the key holds a foreign value ({found})");
+            assert_eq!(error.to_string(), expected);
+        }
         assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
 }
@@ -234,8 +257,8 @@ fn full_memory_stops_only_acquires() {
         let mut request = fixture.mutex(name, attempt(3, 9));
         request.wait = waits.then(|| Wait::new(true));
         let error = fixture.try_acquire(&request).expect_err("memory is full");
-        let (code, message) = error.split_once(' ').expect("a code and a text");
-        assert_eq!(classify(code, message), ErrorClass::Unavailable, "{error}");
+        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+        assert!(error.to_string().contains("OOM"), "{error}");
         assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
     assert!(matches!(
@@ -253,9 +276,9 @@ fn full_memory_stops_only_acquires() {
     fixture.released("waited", attempt(1, 1));
     fixture.granted("waited", attempt(2, 2));
     let down = Convert::to_shared(key("converted"), attempt(1, 1), held.token);
-    let answer = fixture.connection.run(&fixture.protocol.convert(&down));
-    let converted = reply::convert(answer.bytes(), CLOCK).expect("a reply");
-    assert!(matches!(converted.reply, ConvertReply::Converted { .. }));
+    let call = fixture.protocol.convert(&down);
+    let converted = fixture.run(&call, reply::convert).expect("a reply");
+    assert!(matches!(converted, ConvertReply::Converted { .. }));
 }
 
 #[test]
@@ -276,8 +299,7 @@ fn read_only_server_answers_readonly() {
         fixture.queued(&queued);
     }
     let mut pushes = Connection::open(&fixture._server);
-    let channel = fixture.protocol.channel(&SessionId::from_bytes([2; 16]));
-    pushes.command(&["SUBSCRIBE", &channel]);
+    pushes.command(&["SUBSCRIBE", &fixture.channel(2)]);
     fixture.connection.command(&["REPLICAOF", "127.0.0.1", "1"]);
     fixture.configure("replica-read-only", "yes");
 
@@ -286,16 +308,16 @@ fn read_only_server_answers_readonly() {
         let release = fixture
             .protocol
             .release(&[Release::new(key(name), attempt(1, 1))]);
-        let Value::Error(error) = fixture.connection.run(&release) else {
+        let Value::ServerError(error) = fixture.connection.run(&release) else {
             panic!("a replica accepted a write");
         };
-        assert!(error.starts_with("READONLY"), "{error}");
+        assert_eq!(error.code(), "READONLY");
         assert_eq!(fixture.stored(name), before);
         // Nothing was published: the answer to PING is the first message.
         let Value::Array(parts) = pushes.command(&["PING"]) else {
             panic!("a subscriber's PING is answered with an array");
         };
-        assert_eq!(parts[0].bytes(), b"pong", "{name}");
+        assert_eq!(bytes(&parts[0]), b"pong", "{name}");
     }
 }
 
@@ -342,19 +364,19 @@ fn key_with_many_records_is_a_hash() {
     // With a short delivery window, watermarks expire while the key is in use.
     let settings = ScriptSettings::default().with_delivery_window(Duration::from_secs(1));
     fixture.protocol = Protocol::new("t:", settings).expect("a good prefix");
-    for session in 1..=170 {
-        let mut request = fixture.request("brief", attempt(session, 1), rw, Mode::Shared);
+    let hold_briefly = |fixture: &mut Fixture, operation| {
+        let mut request = fixture.request("brief", operation, rw, Mode::Shared);
         request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
         fixture.acquired(&request);
-        fixture.released("brief", attempt(session, 1));
+        fixture.released("brief", operation);
+    };
+    for session in 1..=170 {
+        hold_briefly(&mut fixture, attempt(session, 1));
     }
     assert_eq!(fixture.type_of("brief"), "hash");
     std::thread::sleep(Duration::from_millis(2_100));
     for sequence in 2..=90 {
-        let mut request = fixture.request("brief", attempt(1, sequence), rw, Mode::Shared);
-        request.deliver_before = fixture.now().saturating_add(Duration::from_millis(900));
-        fixture.acquired(&request);
-        fixture.released("brief", attempt(1, sequence));
+        hold_briefly(&mut fixture, attempt(1, sequence));
     }
     assert_eq!(fixture.type_of("brief"), "string");
 }
@@ -406,10 +428,7 @@ fn queue_of_14_stays_a_string_and_longer_ones_a_hash() {
         fixture.acquired(&first);
         let mut queue = std::collections::VecDeque::from([first.operation]);
         for session in 0..=waiters {
-            let channel = fixture
-                .protocol
-                .channel(&SessionId::from_bytes([session; 16]));
-            pushes.command(&["SUBSCRIBE", &channel]);
+            pushes.command(&["SUBSCRIBE", &fixture.channel(session)]);
         }
         for session in 1..=waiters {
             let request = next(&mut fixture, session);

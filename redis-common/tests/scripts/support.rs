@@ -1,41 +1,35 @@
 //! A minimal Redis client for script calls.
 
 use std::collections::BTreeMap;
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::Write;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use leasehold_api::ClockId;
 use leasehold_redis_common::script::Call;
 use leasehold_test_servers::RedisServer;
+use redis::{Parser, ServerError, ToRedisArgs, Value};
 
 /// The clock that the tests call the server's.
 pub(crate) const CLOCK: ClockId = ClockId::new(0x1122_3344_5566_7788);
 
-/// A reply of the server.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Value {
-    Nil,
-    Int(i64),
-    Status(String),
-    Error(String),
-    Bulk(Vec<u8>),
-    Array(Vec<Value>),
-}
-
-impl Value {
-    pub(crate) fn bytes(&self) -> &[u8] {
-        match self {
-            Self::Bulk(bytes) => bytes,
-            other => panic!("not a bulk string: {other:?}"),
-        }
+/// The bytes of a bulk string.
+pub(crate) fn bytes(value: &Value) -> &[u8] {
+    match value {
+        Value::BulkString(bytes) => bytes,
+        other => panic!("not a bulk string: {other:?}"),
     }
 }
 
+/// The text that the server has sent.
+pub(crate) fn text(error: &ServerError) -> String {
+    format!("{} {}", error.code(), error.details().unwrap_or_default())
+}
+
 /// One blocking connection.
-#[derive(Debug)]
 pub(crate) struct Connection {
-    stream: BufReader<UnixStream>,
+    stream: UnixStream,
+    parser: Parser,
     /// The hashes of changed scripts that the server has loaded.
     changed: BTreeMap<String, String>,
 }
@@ -48,50 +42,23 @@ impl Connection {
             .set_read_timeout(limit)
             .expect("a timeout can be set");
         Self {
-            stream: BufReader::new(stream),
+            stream,
+            parser: Parser::new(),
             changed: BTreeMap::new(),
         }
     }
 
-    pub(crate) fn send<T: AsRef<[u8]>>(&mut self, words: &[T]) {
-        let mut out = format!("*{}\r\n", words.len()).into_bytes();
-        for word in words.iter().map(AsRef::as_ref) {
-            out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
-            out.extend_from_slice(word);
-            out.extend_from_slice(b"\r\n");
-        }
-        self.stream
-            .get_mut()
-            .write_all(&out)
-            .expect("the server reads");
+    pub(crate) fn send<T: ToRedisArgs>(&mut self, words: &[T]) {
+        let packed = redis::Cmd::new().arg(words).get_packed_command();
+        self.stream.write_all(&packed).expect("the server reads");
     }
 
     pub(crate) fn receive(&mut self) -> Value {
-        let mut line = String::new();
-        self.stream
-            .read_line(&mut line)
-            .expect("the server answers");
-        let (kind, rest) = line.trim_end().split_at(1);
-        let number = || rest.parse::<i64>().expect("a number");
-        match kind {
-            "+" => Value::Status(rest.into()),
-            "-" => Value::Error(rest.into()),
-            ":" => Value::Int(number()),
-            "$" if number() < 0 => Value::Nil,
-            "$" => {
-                let mut bytes = vec![0; usize::try_from(number()).expect("a length") + 2];
-                self.stream
-                    .read_exact(&mut bytes)
-                    .expect("the rest of the string");
-                bytes.truncate(bytes.len() - 2);
-                Value::Bulk(bytes)
-            }
-            "*" => Value::Array((0..number()).map(|_| self.receive()).collect()),
-            other => panic!("unexpected reply type {other:?}"),
-        }
+        let answer = self.parser.parse_value(&mut self.stream);
+        answer.expect("the server answers")
     }
 
-    pub(crate) fn command<T: AsRef<[u8]>>(&mut self, words: &[T]) -> Value {
+    pub(crate) fn command<T: ToRedisArgs>(&mut self, words: &[T]) -> Value {
         self.send(words);
         self.receive()
     }
@@ -99,7 +66,7 @@ impl Connection {
     /// Runs a script call like a backend.
     pub(crate) fn run(&mut self, call: &Call) -> Value {
         match self.evaluate("EVALSHA", call.script.sha1(), call) {
-            Value::Error(error) if error.starts_with("NOSCRIPT") => {
+            Value::ServerError(error) if error.code() == "NOSCRIPT" => {
                 self.evaluate("EVAL", call.script.source(), call)
             }
             answer => answer,
@@ -125,7 +92,7 @@ impl Connection {
             );
             source = source.replacen(from, to, 1);
         }
-        let Value::Bulk(hash) = self.command(&["SCRIPT", "LOAD", &source]) else {
+        let Value::BulkString(hash) = self.command(&["SCRIPT", "LOAD", &source]) else {
             panic!("the changed script has an error");
         };
         let hash = String::from_utf8(hash).expect("a hash");

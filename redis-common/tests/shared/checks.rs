@@ -2,14 +2,15 @@
 
 use std::time::Duration;
 
-use leasehold_api::{BackendError, ConnectError};
 use leasehold_redis_common::{Options, ServerChecks};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::connecting::LONG;
 use super::events;
 use super::replicas::replicate;
-use super::support::{connect, eventually, url_with_rights};
+use super::support::{
+    connect, eventually, expect_rejected, expect_unavailable, refused, url_with_rights,
+};
 use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
@@ -24,19 +25,10 @@ fn rejecting() -> Options {
         .initial_connect_timeout(LONG)
 }
 
-/// The error of a connect that checks the server.
-async fn refused(url: &str, options: Options) -> BackendError {
-    match connect_with(url, options).await {
-        Err(ConnectError::Backend(error)) => error,
-        other => panic!("{url}: {other:?}"),
-    }
-}
-
 async fn rejected(server: &RedisServer, setting: &str) {
-    let error = refused(&server.url(), rejecting()).await;
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    let (error, _) = refused(&server.url(), rejecting()).await;
+    expect_rejected(&error, setting);
     let text = error.to_string();
-    assert!(text.contains(setting), "{text}");
     let named = ["appendonly", "maxmemory-policy", "min-replicas", "user"];
     let named = named.iter().filter(|name| text.contains(*name));
     assert_eq!(named.count(), 1, "{text}");
@@ -78,9 +70,9 @@ async fn replicas_must_be_needed_for_a_write() {
         .expect("a careful server");
     // It may be promoted soon, so the backend tries again.
     let limit = Duration::from_millis(500);
-    let error = refused(&replica.url(), rejecting().initial_connect_timeout(limit)).await;
-    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains("is a replica"), "{error}");
+    let rejecting = rejecting().initial_connect_timeout(limit);
+    let (error, _) = refused(&replica.url(), rejecting).await;
+    expect_unavailable(&error, "is a replica");
 }
 
 /// Servers before 7.0 name the missing right when it is first used.
@@ -102,9 +94,9 @@ async fn missing_rights_are_named_at_once() {
                 .await
                 .expect("enough rights");
         } else {
-            let text = refused(&url, rejecting()).await.to_string();
+            let (error, _) = refused(&url, rejecting()).await;
             let expected = format!("user is without {missing}: locks need these rights");
-            assert!(text.contains(&expected), "{text}");
+            expect_rejected(&error, &expected);
         }
     }
 }
@@ -117,8 +109,7 @@ async fn each_constructor_checks_the_server() {
         let backend = constructor.open_with(&server.url(), rejecting()).await;
         for _ in 0..2 {
             let error = backend.hello().await.expect_err("a dangerous setting");
-            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-            assert!(error.to_string().contains("appendonly is no"), "{error}");
+            expect_rejected(&error, "appendonly is no");
         }
     }
 }

@@ -11,8 +11,8 @@ use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 
 use super::support::{
-    self, LATE, RECOVERY, acquire, connect, eventually, key, mutex, operation, session, soon,
-    url_with_rights, within,
+    self, LATE, RECOVERY, acquire, connect, eventually, expect_rejected, expect_unavailable, hold,
+    key, mutex, operation, session, soon, url_with_rights, within,
 };
 use crate::client::connect_with;
 
@@ -43,11 +43,6 @@ pub(crate) async fn client(cluster: &RedisCluster) -> LockClient {
 
 pub(crate) fn lock(locks: &LockClient, name: &str, lease: Duration) -> Mutex {
     locks.mutex(name).expect("a good key").lease(lease)
-}
-
-/// Acquires a free lock.
-pub(crate) async fn hold(locks: &LockClient, name: &str, lease: Duration) -> MutexGuard {
-    lock(locks, name, lease).lock().await.expect("acquired")
 }
 
 /// Checks that somebody else holds a lock.
@@ -240,10 +235,7 @@ async fn calls_end_in_time_while_the_cluster_is_down() {
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     };
-    assert!(
-        matches!(error, BackendError::Unavailable { .. }),
-        "{error:?}"
-    );
+    expect_unavailable(&error, "");
 }
 
 /// The clocks differ by more than the delivery window: a time of one node is useless on another.
@@ -346,9 +338,8 @@ async fn missing_rights_are_named_by_each_node() {
                 continue;
             }
             let error = answer.expect_err(missing);
-            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
             let expected = format!("user is without {missing}: locks need these rights");
-            assert!(error.to_string().contains(&expected), "{error}");
+            expect_rejected(&error, &expected);
         }
     }
 }
@@ -383,13 +374,8 @@ async fn scheme_must_fit_the_server() {
     let server = RedisServer::start();
     let url = format!("redis-cluster://{}", server.address());
     let error = connect(&url).await.expect_err("no cluster");
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    let text = error.to_string();
-    assert!(
-        text.contains("the server runs in standalone mode; write redis://"),
-        "{text}"
-    );
-    assert!(text.contains(&server.address().to_string()), "{text}");
+    expect_rejected(&error, "the server runs in standalone mode; write redis://");
+    expect_rejected(&error, &server.address().to_string());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

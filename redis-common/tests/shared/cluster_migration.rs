@@ -6,9 +6,9 @@ use leasehold_api::{Acquire, AcquireReply, BackendError, LockSpec, Mode, Renew, 
 use leasehold_test_servers::RedisCluster;
 
 use super::cluster::{
-    FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, hold, lock, stored, wait_in_line,
+    FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored, wait_in_line,
 };
-use super::support::{acquire, connect, eventually, key, operation, release, session, soon};
+use super::support::{acquire, connect, eventually, hold, key, operation, release, session, soon};
 
 /// Begins to move the slot of a key to another node. Returns its number.
 fn begin_migration(cluster: &RedisCluster, stored: &str) -> usize {

@@ -8,9 +8,9 @@ use leasehold_api::{
 };
 use leasehold_test_servers::{RedisCluster, RedisServer};
 
-use super::cluster::{LEASE, client, hold, one_on_each, stored, wait_in_line};
+use super::cluster::{LEASE, client, one_on_each, stored, wait_in_line};
 use super::support::{
-    RECOVERY, acquire, connect, eventually, key, mutex, operation, release, session, soon,
+    RECOVERY, acquire, connect, eventually, hold, key, mutex, operation, release, session, soon,
 };
 
 /// Longer than all failovers of a test.

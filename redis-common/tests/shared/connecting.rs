@@ -13,7 +13,7 @@ use super::support::{
     Backend, Constructor, LATE, acquire, connection, key, mutex, operation, release, session, soon,
 };
 use crate::client::connect_with;
-use crate::constructors::CONSTRUCTORS;
+use crate::constructors::{CONSTRUCTORS, is_of_the_library};
 
 /// Longer than any test takes.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
@@ -178,6 +178,7 @@ async fn wrong_password_fails_at_once() {
             assert_eq!(error.to_string(), text, "{resp:?}");
             assert!(!format!("{error:?}").contains("hunter2"), "{error:?}");
             let mut source = std::error::Error::source(&error);
+            assert!(source.is_some_and(is_of_the_library), "{error:?}");
             while let Some(cause) = source {
                 let shown = cause.to_string();
                 assert!(!text.contains(&shown), "{shown} in {text}");

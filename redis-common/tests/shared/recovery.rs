@@ -10,8 +10,8 @@ use leasehold_api::{Acquire, BackendError, Notification};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
 use super::support::{
-    Backend, Constructor, RECOVERY, connect, eventually, hello_in_time, key, mutex, operation,
-    recovers_within, session, soon, url_with_rights, within,
+    Backend, Constructor, RECOVERY, connect, eventually, expect_rejected, hello_in_time, key,
+    mutex, operation, recovers_within, session, soon, url_with_rights, within,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -231,8 +231,7 @@ async fn missing_command_is_named() {
     let server = RedisServer::start();
     let url = url_with_rights(&server, &["~*", "&*", "+@connection"]);
     let error = connect(&url).await.expect_err("INFO is not allowed");
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    assert!(error.to_string().contains("+info"), "{error}");
+    expect_rejected(&error, "+info");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -14,8 +14,8 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::requests::{LEASE, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, connect, eventually, key, mutex, operation, recovers_within,
-    release, session, soon, url_with_rights,
+    Backend, RECOVERY, acquire, connect, eventually, expect_rejected, expect_unavailable, key,
+    mutex, operation, recovers_within, release, session, soon, url_with_rights,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -33,11 +33,6 @@ async fn try_acquire(
         AcquireReply::Acquired(acquired) => Ok(acquired.token),
         other => panic!("{other:?}"),
     }
-}
-
-fn expect_unavailable(error: &BackendError, code: &str) {
-    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains(code), "{error}");
 }
 
 async fn expect_release(backend: &Backend, key: &Key, sequence: u64) {
@@ -155,8 +150,7 @@ async fn missing_rights_are_named() {
             let backend = constructor.open_with(&url, scripts_alone()).await;
             let error = try_acquire(&backend, &key("forbidden"), 1).await;
             let error = error.expect_err("forbidden");
-            assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-            assert!(error.to_string().contains(missing), "{error}");
+            expect_rejected(&error, missing);
         }
     }
 }

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::runtimes::{WORKERS, runtime};
-use super::support::{Backend, connect, eventually};
+use super::support::{Backend, connect, eventually, hold};
 use crate::constructors::CONSTRUCTORS;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -79,8 +79,7 @@ async fn hold_one_each(server: &RedisServer) -> Vec<(LockClient, MutexGuard)> {
     let mut all = Vec::new();
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&server.url()).await);
-        let mutex = locks.mutex(constructor.name).expect("a good key");
-        let guard = mutex.lease(BLOCKED_LEASE).lock().await.expect("acquired");
+        let guard = hold(&locks, constructor.name, BLOCKED_LEASE).await;
         all.push((locks, guard));
     }
     all
@@ -143,13 +142,6 @@ async fn watch(
         renewals,
         machine_late,
     }
-}
-
-/// Acquires a free lock.
-async fn hold(locks: &LockClient, key: &str, lease: Duration) -> MutexGuard {
-    let mutex = locks.mutex(key).expect("a good key").lease(lease);
-    let tried = mutex.try_lock().await.expect("an answer");
-    tried.into_guard().expect("it is free")
 }
 
 /// With a short lease, each renewal may have less time than it takes to notice a dead connection.

@@ -3,12 +3,12 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
+use leasehold_api::{Error, LockClient, Outcome};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
 use super::requests::LEASE;
-use super::support::client;
+use super::support::{client, hold};
 
 /// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
@@ -25,12 +25,6 @@ pub(super) fn runtime() -> Runtime {
         .enable_all()
         .build()
         .expect("a runtime")
-}
-
-/// Acquires a key with this lease.
-async fn hold(locks: &LockClient, key: &str, lease: Duration) -> MutexGuard {
-    let mutex = locks.mutex(key).expect("a valid key").lease(lease);
-    mutex.lock().await.expect("free")
 }
 
 /// A server, and a client whose runtime stays alive.

@@ -5,7 +5,7 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, BoxFuture, ConnectError, FencingToken, LockClient};
+use leasehold_api::{BackendError, BoxFuture, ConnectError, FencingToken, LockClient, MutexGuard};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::RedisServer;
 
@@ -79,9 +79,38 @@ pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
     }
 }
 
+/// Connects, which must fail. Returns the error and the elapsed time.
+pub(crate) async fn refused(url: &str, options: Options) -> (BackendError, Duration) {
+    let began = Instant::now();
+    match client::connect_with(url, options).await {
+        Err(ConnectError::Backend(error)) => (error, began.elapsed()),
+        other => panic!("{url}: {other:?}"),
+    }
+}
+
+/// Checks that an attempt was refused for good, and that the error says this.
+#[track_caller]
+pub(crate) fn expect_rejected(error: &BackendError, text: &str) {
+    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
+    assert!(error.to_string().contains(text), "{error}");
+}
+
+/// Checks that a call was not executed, and that the error says this.
+#[track_caller]
+pub(crate) fn expect_unavailable(error: &BackendError, text: &str) {
+    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
+    assert!(error.to_string().contains(text), "{error}");
+}
+
 /// A client with the default options.
 pub(crate) async fn client(url: &str) -> LockClient {
     LockClient::new(connect(url).await.expect("connected"))
+}
+
+/// Acquires a free lock.
+pub(crate) async fn hold(locks: &LockClient, name: &str, lease: Duration) -> MutexGuard {
+    let mutex = locks.mutex(name).expect("a good key").lease(lease);
+    mutex.lock().await.expect("acquired")
 }
 
 /// Gives a user these rights and no others. Returns the URL with its login.

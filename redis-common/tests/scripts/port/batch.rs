@@ -6,9 +6,9 @@ use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{Acquire, LockSpec, Poll};
 use leasehold_redis_common::script::reply;
 use proptest::prelude::*;
+use redis::Value;
 
 use super::{CLOCK, DELIVERY_WINDOW, RETENTION, Server, World, unstamp};
-use crate::support::Value;
 
 const WAITER_LEASE: Duration = Duration::from_secs(1);
 const LEASE: Duration = Duration::from_millis(1_500);

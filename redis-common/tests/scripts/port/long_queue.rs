@@ -6,9 +6,9 @@ use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::Command;
 use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Renew, SessionId, Wait};
 use proptest::prelude::*;
+use redis::Value;
 
 use super::{Server, World, session};
-use crate::support::Value;
 
 #[test]
 fn queue_survives_changes_between_string_and_hash() {
@@ -107,7 +107,7 @@ impl World<'_> {
             let found = self.commands.command(&[b"TYPE".to_vec(), name]);
             prop_assert_eq!(
                 found,
-                Value::Status((*form).into()),
+                Value::SimpleString((*form).into()),
                 "{} in the queue",
                 length
             );

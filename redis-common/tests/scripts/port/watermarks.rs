@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::World;
 use super::several_holders::play;
+use crate::support::bytes;
 
 const WINDOW: Duration = Duration::from_secs(9);
 
@@ -53,7 +54,7 @@ impl World<'_> {
     /// The calls of `HSCAN` on this server.
     fn scans(&mut self) -> u64 {
         let all = self.commands.command(&["INFO", "commandstats"]);
-        let all = String::from_utf8_lossy(all.bytes()).into_owned();
+        let all = String::from_utf8_lossy(bytes(&all)).into_owned();
         let line = all
             .lines()
             .find_map(|line| line.strip_prefix("cmdstat_hscan:calls="));

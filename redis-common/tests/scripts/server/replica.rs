@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 
 use leasehold_api::{ForceRelease, InspectReply, Notification};
-use leasehold_redis_common::script::{Call, decode_notification};
+use leasehold_redis_common::script::decode_notification;
 
 use super::*;
 
@@ -53,10 +53,10 @@ impl Pair {
     }
 
     fn channel(&self, name: &str, number: u8) -> String {
-        let (protocol, session) = (&self.primary.protocol, SessionId::from_bytes([number; 16]));
+        let session = SessionId::from_bytes([number; 16]);
         match self.shard_channels {
-            true => protocol.shard_channel(&key(name), &session),
-            false => protocol.channel(&session),
+            true => self.primary.protocol.shard_channel(&key(name), &session),
+            false => self.primary.channel(number),
         }
     }
 
@@ -85,17 +85,15 @@ impl Pair {
             let [_, channel, message] = &parts[..] else {
                 return relayed;
             };
-            let number = self.sessions[channel.bytes()];
-            let notifications = decode_notification(message.bytes()).expect("a message of ours");
+            let number = self.sessions[bytes(channel)];
+            let notifications = decode_notification(bytes(message)).expect("a message of ours");
             relayed.extend(notifications.into_iter().map(|it| (number, it)));
         }
     }
 
     fn inspect(&mut self, name: &str) -> InspectReply {
         let call = self.primary.protocol.inspect(&key(name));
-        let answer = self.primary.connection.run(&call);
-        let inspected = reply::inspect(answer.bytes(), CLOCK);
-        inspected.expect("a reply").reply
+        self.primary.run(&call, reply::inspect).expect("a reply")
     }
 
     /// A holder, then waiters that say that they listen. The holder releases.
@@ -197,11 +195,9 @@ fn each_message_at_a_replica_is_about_a_grant_that_was_made() {
             };
             // The replica relays a message of the primary, which names the primary's clock.
             assert_eq!((to, stamp.clock), (second, CLOCK));
-            let holders: Vec<FencingToken> = {
-                let holders = pair.inspect(case.name).holders;
-                holders.iter().map(|holder| holder.token).collect()
-            };
-            assert_eq!(holders, [token], "{}", case.name);
+            let holders = pair.inspect(case.name).holders;
+            let tokens: Vec<_> = holders.iter().map(|holder| holder.token).collect();
+            assert_eq!(tokens, [token], "{}", case.name);
             let renewed = pair.primary.renew(case.name, attempt(to, 1));
             assert!(matches!(renewed, RenewReply::Renewed { token: it, .. } if it == token));
         }
@@ -245,12 +241,8 @@ fn calls_that_write_nothing(protocol: &Protocol, held: FencingToken) -> Vec<(&'s
 fn step_that_writes_nothing_is_refused_at_a_replica() {
     let mut pair = Pair::new(false);
     let primary = &mut pair.primary;
-    let request = primary.request(
-        "held",
-        attempt(HOLDER, 1),
-        LockSpec::rw_lock(),
-        Mode::Exclusive,
-    );
+    let (holder, spec) = (attempt(HOLDER, 1), LockSpec::rw_lock());
+    let request = primary.request("held", holder, spec, Mode::Exclusive);
     let held = primary.acquired(&request);
     let many = LockSpec::semaphore(100).expect("a good number");
     for number in 1..=100 {
@@ -261,10 +253,10 @@ fn step_that_writes_nothing_is_refused_at_a_replica() {
     let mut replica = Connection::open(&pair._replica);
     for (name, call) in calls_that_write_nothing(&pair.primary.protocol, held.token) {
         match replica.run(&call) {
-            Value::Error(error) => assert!(error.starts_with("READONLY "), "{name}: {error}"),
+            Value::ServerError(error) => assert_eq!(error.code(), "READONLY", "{name}"),
             answer => panic!("{name}: the replica answered {answer:?}"),
         }
         let answer = pair.primary.connection.run(&call);
-        assert!(matches!(answer, Value::Bulk(_)), "{name}: {answer:?}");
+        assert!(matches!(answer, Value::BulkString(_)), "{name}: {answer:?}");
     }
 }
