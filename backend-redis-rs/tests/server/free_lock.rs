@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
 use leasehold_redis_common::Options;
-use leasehold_redis_rs::RedisBackend;
 use leasehold_test_servers::{RedisServer, ServerOptions};
+
+use crate::shared::support::{client, connected_with};
 
 /// How many scripts the server has run for its clients.
 fn scripts(server: &RedisServer) -> u64 {
@@ -32,8 +33,7 @@ async fn pairs(locks: &LockClient, key: &str, count: usize) {
 /// The scripts of ten pairs on a key that the client knows. In the background, a client runs one more when it has
 /// prepared its connection for renewals, so the smallest of three counts is the one of the pairs.
 async fn scripts_of_ten_pairs(server: &RedisServer, options: Options) -> u64 {
-    let backend = RedisBackend::connect_with(&server.url(), options).await;
-    let locks = LockClient::new(backend.expect("connected"));
+    let locks = LockClient::new(connected_with(&server.url(), options).await);
     pairs(&locks, "own", 5).await;
     let mut fewest = u64::MAX;
     for _ in 0..3 {
@@ -56,8 +56,7 @@ async fn free_lock_needs_no_script_where_the_server_compares() {
     );
     let options = Options::new().compare_and_set(false).key_prefix("off:");
     assert_eq!(scripts_of_ten_pairs(&server, options).await, 20);
-    let backend = RedisBackend::connect(&server.url()).await;
-    let locks = LockClient::new(backend.expect("connected"));
+    let locks = client(&server.url()).await;
     pairs(&locks, "first", 1).await;
     let before = scripts(&server);
     for n in 0..10 {
@@ -71,10 +70,7 @@ async fn free_lock_needs_no_script_where_the_server_compares() {
 #[tokio::test]
 async fn foreign_value_is_an_error_as_ever() {
     let server = RedisServer::start();
-    let backend = RedisBackend::connect(&server.url())
-        .await
-        .expect("connected");
-    let locks = LockClient::new(backend);
+    let locks = client(&server.url()).await;
     pairs(&locks, "a", 3).await;
     // The key becomes one that another program uses, then it is free again.
     let name = "leasehold:{a}";
@@ -95,8 +91,7 @@ async fn foreign_value_is_an_error_as_ever() {
 async fn busy_server_keeps_the_connection() {
     let options = ServerOptions::default().with_config("busy-reply-threshold", ["5"]);
     let server = options.start();
-    let backend = RedisBackend::connect(&server.url()).await;
-    let locks = LockClient::new(backend.expect("connected"));
+    let locks = client(&server.url()).await;
     pairs(&locks, "own", 5).await;
     let clients = || -> BTreeSet<String> {
         let list = server.run(&["CLIENT", "LIST"]);

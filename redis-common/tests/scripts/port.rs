@@ -13,12 +13,13 @@ mod watermarks;
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::fmt::Debug;
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Command, Env, Message, Payload, Reach, Reply, State};
 use leasehold_api::{
-    Acquire, Convert, FencingToken, ForceMode, ForceRelease, Key, Note, Notification, Poll,
-    Release, Renew, ServerTime, SessionId, Stamp, bounds,
+    Acquire, Convert, FencingToken, ForceMode, ForceRelease, Key, LockSpec, Note, Notification,
+    Poll, Release, Renew, ServerTime, SessionId, Stamp, bounds,
 };
 use leasehold_redis_common::remembered;
 use leasehold_redis_common::script::reply::{self, Answer};
@@ -34,6 +35,8 @@ use actions::{Action, CONTENDED, actions, contention};
 /// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
+/// Within the delivery window of a server that has the usual one.
+const WINDOW: Duration = Duration::from_secs(9);
 
 fn session(number: u8) -> SessionId {
     SessionId::from_bytes([number.wrapping_mul(77).wrapping_add(1); 16])
@@ -41,6 +44,12 @@ fn session(number: u8) -> SessionId {
 
 fn release(request: &Acquire) -> Command {
     Command::Release(Release::new(request.key.clone(), request.operation))
+}
+
+/// A lock whose waiters stay for as long as a test.
+fn patient(spec: LockSpec) -> LockSpec {
+    let spec = spec.with_waiter_lease(Duration::from_secs(60));
+    spec.expect("a good lease")
 }
 
 /// A server, and the worlds on it so far.
@@ -73,6 +82,15 @@ impl Server {
             settings: machine::Settings::new(delivery_window, retention),
             worlds: 0,
         }
+    }
+
+    /// Plays in a new world. A difference is the end of the test; `what` then says what was played.
+    fn play(
+        &mut self,
+        what: impl Debug,
+        plays: impl FnOnce(&mut World<'_>) -> Result<(), TestCaseError>,
+    ) {
+        plays(&mut self.world()).unwrap_or_else(|failure| panic!("{what:?}: {failure}"));
     }
 
     /// A world with keys that no other one has.

@@ -9,9 +9,9 @@ use super::connecting::LONG;
 use super::events;
 use super::replicas::replicate;
 use super::support::{
-    connect, eventually, expect_rejected, expect_unavailable, refused, url_with_rights,
+    connected, connected_with, eventually, expect_rejected, expect_unavailable, refused,
+    url_with_rights,
 };
-use crate::client::connect_with;
 use crate::constructors::CONSTRUCTORS;
 
 /// The settings of a server that keeps its locks.
@@ -37,9 +37,7 @@ async fn rejected(server: &RedisServer, setting: &str) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn dangerous_setting_is_an_error_by_choice() {
     let server = careful().start();
-    connect_with(&server.url(), rejecting())
-        .await
-        .expect("a careful server");
+    connected_with(&server.url(), rejecting()).await;
     rejected(&RedisServer::start(), "appendonly is no: after a restart").await;
     let evicting = careful()
         .with_config("maxmemory", ["100mb"])
@@ -50,9 +48,7 @@ async fn dangerous_setting_is_an_error_by_choice() {
     )
     .await;
     // The default is a warning.
-    connect(&RedisServer::start().url())
-        .await
-        .expect("connected");
+    connected(&RedisServer::start().url()).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -65,9 +61,7 @@ async fn replicas_must_be_needed_for_a_write() {
     replicate(&primary, &replica).await;
     rejected(&primary, "min-replicas-to-write is 0").await;
     primary.run(&["CONFIG", "SET", "min-replicas-to-write", "1"]);
-    connect_with(&primary.url(), rejecting())
-        .await
-        .expect("a careful server");
+    connected_with(&primary.url(), rejecting()).await;
     // It may be promoted soon, so the backend tries again.
     let limit = Duration::from_millis(500);
     let rejecting = rejecting().initial_connect_timeout(limit);
@@ -90,9 +84,7 @@ async fn missing_rights_are_named_at_once() {
     ] {
         let url = url_with_rights(&server, &["~leasehold:*", channels, "+@all", right]);
         if missing.is_empty() || !can_tell {
-            connect_with(&url, rejecting())
-                .await
-                .expect("enough rights");
+            connected_with(&url, rejecting()).await;
         } else {
             let (error, _) = refused(&url, rejecting()).await;
             let expected = format!("user is without {missing}: locks need these rights");
@@ -118,7 +110,7 @@ async fn each_constructor_checks_the_server() {
 async fn dangerous_setting_is_a_warning_once() {
     events::record();
     let mut server = RedisServer::start();
-    let backend = connect(&server.url()).await.expect("connected");
+    let backend = connected(&server.url()).await;
     server.kill();
     server.start_again();
     eventually("it is connected again", async || {
@@ -126,8 +118,7 @@ async fn dangerous_setting_is_a_warning_once() {
     })
     .await;
     let ignoring = Options::new().server_checks(ServerChecks::Ignore);
-    let ignoring = connect_with(&server.url(), ignoring).await;
-    drop(ignoring.expect("connected"));
+    drop(connected_with(&server.url(), ignoring).await);
     let address = server.address().to_string();
     let danger = "after a restart it has forgotten locks that are held; CONFIG SET it to yes, \
          and only then change the file, or the server starts without its data";

@@ -11,10 +11,10 @@ use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 
 use super::support::{
-    self, LATE, RECOVERY, acquire, connect, eventually, expect_rejected, expect_unavailable, hold,
-    key, mutex, operation, session, soon, url_with_rights, within,
+    self, LATE, RECOVERY, acquire, connected, connected_with, eventually, expect_rejected,
+    expect_unavailable, hold, key, mutex, operation, refused, session, soon, url_with_rights,
+    within,
 };
-use crate::client::connect_with;
 
 /// Many renewals fit into the tests.
 pub(crate) const LEASE: Duration = Duration::from_secs(2);
@@ -141,8 +141,8 @@ async fn silent_node_costs_no_lock_of_another() {
     let options = ServerOptions::default().with_config("cluster-node-timeout", ["60000"]);
     let cluster = RedisCluster::start_with(3, |_| options.clone());
     let options = Options::new().call_timeout(TIME);
-    let backend = connect_with(&cluster.url(), options).await;
-    let builder = LockClient::builder(backend.expect("connected")).call_timeout(TIME);
+    let backend = connected_with(&cluster.url(), options).await;
+    let builder = LockClient::builder(backend).call_timeout(TIME);
     let locks = builder.build().expect("good settings");
     let take = async |node: usize, count: usize| {
         let names = (0..).map(|n| format!("many {n}"));
@@ -171,7 +171,7 @@ async fn silent_node_costs_no_lock_of_another() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn silent_primary_is_left_after_its_failover() {
     let cluster = RedisCluster::start();
-    let backend = connect(&cluster.url()).await.expect("connected");
+    let backend = connected(&cluster.url()).await;
     let before = soon(&backend).await;
     let answers = async || {
         let request = [mutex(&key("silent"), operation(session(1), 1), before)];
@@ -197,8 +197,7 @@ async fn poll_of_a_silent_node_ends_in_time() {
     let cluster = RedisCluster::start_without_replicas();
     let limit = Duration::from_secs(2);
     let options = Options::new().call_timeout(limit).connect_timeout(limit);
-    let backend = connect_with(&cluster.url(), options).await;
-    let backend = backend.expect("connected");
+    let backend = connected_with(&cluster.url(), options).await;
     let key = key(&one_on_each(&cluster)[2]);
     backend.inspect(&key).await.expect("connected to the node");
     // Before Redis 7.0, a cluster has no push.
@@ -218,7 +217,7 @@ async fn poll_of_a_silent_node_ends_in_time() {
 async fn calls_end_in_time_while_the_cluster_is_down() {
     let mut cluster = RedisCluster::start_without_replicas();
     let url = cluster.url();
-    let backend = connect(&url).await.expect("connected");
+    let backend = connected(&url).await;
     let names = one_on_each(&cluster);
     let before = soon(&backend).await;
     cluster.kill(0);
@@ -252,7 +251,7 @@ async fn nodes_may_have_different_clocks() {
     let (locks, others) = (client(&cluster).await, client(&cluster).await);
     let names = one_on_each(&cluster);
     let url = cluster.url();
-    let backend = connect(&url).await.expect("connected");
+    let backend = connected(&url).await;
     for name in names.iter().cycle().take(9) {
         let stamp = backend.read_clock(&key(name)).await.expect("an answer");
         assert_eq!(backend.clock(&key(name)), Some(stamp.clock));
@@ -281,8 +280,7 @@ async fn client_opens_few_connections() {
     let before = count();
     // On a busy machine, a silent connection gets a second one next to it otherwise.
     let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
-    let backend = connect_with(&cluster.url(), options).await;
-    let locks = LockClient::new(backend.expect("connected"));
+    let locks = LockClient::new(connected_with(&cluster.url(), options).await);
     let mut held = Vec::new();
     for name in &names {
         held.push(hold(&locks, name, LEASE).await);
@@ -327,8 +325,7 @@ async fn missing_rights_are_named_by_each_node() {
         let options = Options::new()
             .resp(resp)
             .server_checks(ServerChecks::Reject);
-        let backend = connect_with(&url, options).await;
-        let backend = backend.expect("enough rights on the first node");
+        let backend = connected_with(&url, options).await;
         let before = soon(&backend).await;
         for (number, name) in names.iter().enumerate() {
             let request = mutex(&key(name), operation(session(1), 1), before);
@@ -357,7 +354,7 @@ async fn stream_ends_if_the_nodes_refuse_to_subscribe_again() {
         "ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all",
     ]);
     let url = cluster.url().replace("://", "://locks:secret@");
-    let backend = connect(&url).await.expect("connected");
+    let backend = connected(&url).await;
     let stream = backend.listen(session(1)).await;
     assert_eq!(stream.is_ok(), backend.capabilities().push);
     let Ok(mut stream) = stream else { return };
@@ -373,7 +370,7 @@ async fn stream_ends_if_the_nodes_refuse_to_subscribe_again() {
 async fn scheme_must_fit_the_server() {
     let server = RedisServer::start();
     let url = format!("redis-cluster://{}", server.address());
-    let error = connect(&url).await.expect_err("no cluster");
+    let (error, _) = refused(&url, Options::new()).await;
     expect_rejected(&error, "the server runs in standalone mode; write redis://");
     expect_rejected(&error, &server.address().to_string());
 }
@@ -415,9 +412,9 @@ async fn silent_nodes_of_the_url_cost_little_time() {
     let url = format!("redis-cluster://{first}?node={second}&node={third}&node={alive}");
     let options = Options::new().call_timeout(LIMIT).connect_timeout(LIMIT);
     let began = Instant::now();
-    let backend = connect_with(&url, options.initial_connect_timeout(LIMIT * 4)).await;
+    let backend = connected_with(&url, options.initial_connect_timeout(LIMIT * 4)).await;
     assert!(began.elapsed() < LIMIT, "{:?}", began.elapsed());
-    let locks = LockClient::new(backend.expect("one node answers"));
+    let locks = LockClient::new(backend);
     let guard = hold(&locks, "found", LEASE).await;
     guard.release().await.expect("released");
 }

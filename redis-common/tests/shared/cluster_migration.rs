@@ -8,7 +8,9 @@ use leasehold_test_servers::RedisCluster;
 use super::cluster::{
     FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored, wait_in_line,
 };
-use super::support::{acquire, connect, eventually, hold, key, operation, release, session, soon};
+use super::support::{
+    acquire, connected, eventually, hold, key, operation, release, session, soon,
+};
 
 /// Begins to move the slot of a key to another node. Returns its number.
 fn begin_migration(cluster: &RedisCluster, stored: &str) -> usize {
@@ -60,7 +62,7 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
     let cluster = RedisCluster::start_without_replicas();
-    let backend = connect(&cluster.url()).await.expect("connected");
+    let backend = connected(&cluster.url()).await;
     let (key, stored, before) = (key("read"), stored("read"), soon(&backend).await);
     let readers = || (1..=128).map(|sequence| operation(session(1), sequence));
     let acquires = readers().map(|reader| {
@@ -96,7 +98,7 @@ async fn many_readers_of_a_key_are_renewed_while_its_slot_migrates() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
     let cluster = RedisCluster::start_without_replicas();
-    let backend = connect(&cluster.url()).await.expect("connected");
+    let backend = connected(&cluster.url()).await;
     let (key, stored) = (key("form"), stored("form"));
     let before = soon(&backend).await;
     let enter = async |number: u8, mode| {

@@ -10,7 +10,7 @@ use leasehold_test_servers::{RedisCluster, RedisServer};
 
 use super::cluster::{LEASE, client, one_on_each, stored, wait_in_line};
 use super::support::{
-    RECOVERY, acquire, connect, eventually, hold, key, mutex, operation, release, session, soon,
+    RECOVERY, acquire, connected, eventually, hold, key, mutex, operation, release, session, soon,
 };
 
 /// Longer than all failovers of a test.
@@ -37,7 +37,7 @@ async fn next_grant(stream: &mut Notifications) -> (u64, ClockId) {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn grants_are_pushed_from_the_node_of_the_key() {
     let cluster = RedisCluster::start_without_replicas();
-    let backend = connect(&cluster.url()).await.expect("connected");
+    let backend = connected(&cluster.url()).await;
     let has_shard_channels = RedisServer::default_version().major >= 7;
     assert_eq!(backend.capabilities().push, has_shard_channels);
     if !has_shard_channels {

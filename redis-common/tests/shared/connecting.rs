@@ -10,7 +10,8 @@ use leasehold_test_servers::{FaultProxy, RedisServer, ServerOptions};
 use super::requests::renew;
 use super::subscription::next;
 use super::support::{
-    Backend, Constructor, LATE, acquire, connection, key, mutex, operation, release, session, soon,
+    Backend, Constructor, LATE, acquire, connected, connected_with, connection, key, mutex,
+    operation, release, session, soon,
 };
 use crate::client::connect_with;
 use crate::constructors::{CONSTRUCTORS, is_of_the_library};
@@ -60,8 +61,7 @@ async fn url_selects_socket_user_and_database() {
         ),
         (format!("unix://default:sword%26fish@local{path}?db=4"), 4),
     ] {
-        let backend = connect_with(&url, Options::new()).await;
-        let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
+        let backend = connected(&url).await;
         let request = mutex(&key("k"), operation(session(1), 1), soon(&backend).await);
         acquire(&backend, &request).await.expect("an answer");
         let mut admin = connection(&admin_url(database)).await;
@@ -76,12 +76,12 @@ async fn connect_waits_for_a_server_that_starts() {
     let url = server.url();
     server.kill();
     let options = Options::new().initial_connect_timeout(LONG);
-    let connecting = tokio::spawn(async move { connect_with(&url, options).await });
+    let connecting = tokio::spawn(async move { connected_with(&url, options).await });
     // Longer than one attempt.
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert!(!connecting.is_finished(), "it did not try again");
     server.start_again();
-    let backend = connecting.await.expect("no panic").expect("connected");
+    let backend = connecting.await.expect("no panic");
     backend.hello().await.expect("an answer");
 }
 
@@ -92,11 +92,11 @@ async fn connect_tries_again_after_silence() {
     let url = proxy.url();
     proxy.black_hole();
     let options = Options::new().initial_connect_timeout(LONG);
-    let connecting = tokio::spawn(async move { connect_with(&url, options).await });
+    let connecting = tokio::spawn(async move { connected_with(&url, options).await });
     tokio::time::sleep(Duration::from_secs(1)).await;
     proxy.strand_connections();
     proxy.heal();
-    let backend = connecting.await.expect("no panic").expect("connected");
+    let backend = connecting.await.expect("no panic");
     backend.hello().await.expect("an answer");
 }
 

@@ -7,11 +7,12 @@ use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
 use leasehold_api::{Acquire, BackendError, Notification};
+use leasehold_redis_common::Options;
 use leasehold_test_servers::{Data, FaultProxy, RedisServer};
 
 use super::support::{
-    Backend, Constructor, RECOVERY, connect, eventually, expect_rejected, hello_in_time, key,
-    mutex, operation, recovers_within, session, soon, url_with_rights, within,
+    Backend, Constructor, RECOVERY, eventually, expect_rejected, hello_in_time, key, mutex,
+    operation, recovers_within, refused, session, soon, url_with_rights, within,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -230,7 +231,7 @@ async fn slow_server_is_not_considered_dead() {
 async fn missing_command_is_named() {
     let server = RedisServer::start();
     let url = url_with_rights(&server, &["~*", "&*", "+@connection"]);
-    let error = connect(&url).await.expect_err("INFO is not allowed");
+    let (error, _) = refused(&url, Options::new()).await;
     expect_rejected(&error, "+info");
 }
 

@@ -14,7 +14,7 @@ use leasehold_test_servers::{RedisServer, ServerOptions};
 
 use super::requests::{LEASE, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, connect, eventually, expect_rejected, expect_unavailable, key,
+    Backend, RECOVERY, acquire, connected, eventually, expect_rejected, expect_unavailable, key,
     mutex, operation, recovers_within, release, session, soon, url_with_rights,
 };
 use crate::constructors::CONSTRUCTORS;
@@ -202,7 +202,7 @@ async fn call_dropped_during_an_outage_is_not_sent_later() {
         server.start_again();
         recovers_within(RECOVERY * 5, &backend).await;
         tokio::time::sleep(Duration::from_millis(300)).await;
-        let direct = connect(&server.url()).await.expect("connected");
+        let direct = connected(&server.url()).await;
         let seen = direct.inspect(&key).await.expect("an answer").reply;
         assert_eq!(seen.holder_count, 0);
     }

@@ -10,7 +10,7 @@ use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
 use super::runtimes::{WORKERS, runtime};
-use super::support::{Backend, connect, eventually, hold};
+use super::support::{Backend, connected, eventually, hold};
 use crate::constructors::CONSTRUCTORS;
 
 const LEASE: Duration = Duration::from_secs(2);
@@ -27,9 +27,7 @@ fn blocked_runtime_keeps_its_locks() {
     let held = user.block_on(hold_one_each(&server));
 
     let blocked = block(&user, Duration::from_secs(10));
-    let direct = observer
-        .block_on(connect(&server.url()))
-        .expect("connected");
+    let direct = observer.block_on(connected(&server.url()));
     let seen = observer.block_on(watch(&direct, &held, Duration::from_secs(9)));
     for ((_, guard), renewals) in held.iter().zip(&seen.renewals) {
         let name = guard.key();

@@ -3,7 +3,7 @@
 use std::thread;
 use std::time::{Duration, Instant};
 
-use leasehold_api::{Error, LockClient, Outcome};
+use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -46,11 +46,12 @@ impl Observer {
         }
     }
 
-    /// Another runtime and its client.
-    fn user(&self) -> (Runtime, LockClient) {
+    /// Another runtime and its client, which holds this key.
+    fn user(&self, key: &str, lease: Duration) -> (Runtime, LockClient, MutexGuard) {
         let user = runtime();
         let locks = user.block_on(client(&self.server.url()));
-        (user, locks)
+        let guard = user.block_on(hold(&locks, key, lease));
+        (user, locks, guard)
     }
 
     /// Waits until the key is free.
@@ -69,8 +70,7 @@ impl Observer {
 #[test]
 fn guard_dropped_outside_a_runtime_releases() {
     let observer = Observer::new();
-    let (user, locks) = observer.user();
-    let guard = user.block_on(hold(&locks, "job", LEASE));
+    let (user, locks, guard) = observer.user("job", LEASE);
     thread::spawn(move || drop(guard)).join().expect("no panic");
     observer.free_within("job", SOON);
     user.block_on(locks.shutdown()).expect("all is released");
@@ -79,8 +79,7 @@ fn guard_dropped_outside_a_runtime_releases() {
 #[test]
 fn panic_releases() {
     let observer = Observer::new();
-    let (user, locks) = observer.user();
-    let guard = user.block_on(hold(&locks, "thread", LEASE));
+    let (user, locks, guard) = observer.user("thread", LEASE);
     let panicked = thread::spawn(move || {
         let _guard = guard;
         panic!("this thread panics with a guard, as planned");
@@ -101,8 +100,7 @@ fn panic_releases() {
 fn runtime_shuts_down_with_guards() {
     let observer = Observer::new();
     for (key, background) in [("waits", false), ("background", true)] {
-        let (user, locks) = observer.user();
-        let guard = user.block_on(hold(&locks, key, SHORT_LEASE));
+        let (user, locks, guard) = observer.user(key, SHORT_LEASE);
         // During the shutdown, one task holds the lock and one waits.
         let mutex = locks.mutex(key).expect("a valid key").lease(SHORT_LEASE);
         user.spawn(async move {
@@ -142,8 +140,7 @@ fn client_guard_and_runtime_drop_in_any_order() {
     let observer = Observer::new();
     for order in orders {
         let key = format!("{order:?}");
-        let (user, locks) = observer.user();
-        let guard = user.block_on(hold(&locks, &key, SHORT_LEASE));
+        let (user, locks, guard) = observer.user(&key, SHORT_LEASE);
         let (mut user, mut locks, mut guard) = (Some(user), Some(locks), Some(guard));
         for part in order {
             match part {
@@ -159,8 +156,7 @@ fn client_guard_and_runtime_drop_in_any_order() {
 #[test]
 fn guard_outlives_the_shutdown_of_its_client() {
     let observer = Observer::new();
-    let (user, locks) = observer.user();
-    let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
+    let (user, locks, guard) = observer.user("job", SHORT_LEASE);
     user.block_on(locks.shutdown()).expect("all is released");
     assert!(!guard.is_valid());
     observer.free_within("job", SOON);
@@ -182,8 +178,7 @@ fn guard_outlives_the_shutdown_of_its_client() {
 #[test]
 fn calls_after_the_runtime_is_gone_fail() {
     let observer = Observer::new();
-    let (user, locks) = observer.user();
-    let guard = user.block_on(hold(&locks, "job", SHORT_LEASE));
+    let (user, locks, guard) = observer.user("job", SHORT_LEASE);
     let other = locks.mutex("other").expect("a valid key");
     drop(user);
     observer.runtime.block_on(async {

@@ -10,10 +10,9 @@ use leasehold_test_servers::{FaultProxy, RedisServer, SentinelServers, ServerOpt
 
 use super::events;
 use super::support::{
-    Backend, Claim, assert_exclusive, connection, expect_rejected, expect_unavailable, refused,
-    within,
+    Backend, Claim, assert_exclusive, connected_with, connection, expect_rejected,
+    expect_unavailable, refused, within,
 };
-use crate::client::connect_with;
 
 /// How long a primary is silent before the sentinels act.
 const DOWN_AFTER: Duration = Duration::from_millis(500);
@@ -30,14 +29,13 @@ fn start() -> SentinelServers {
 async fn patient_backend(url: &str) -> Backend {
     let limit = bounds::MAX_CALL_TIMEOUT;
     let options = Options::new().call_timeout(limit).connect_timeout(limit);
-    connect_with(url, options).await.expect("connected")
+    connected_with(url, options).await
 }
 
 async fn backend(url: &str) -> Backend {
     // A busy machine may need longer than the default.
     let options = Options::new().connect_timeout(Duration::from_secs(1));
-    let backend = connect_with(url, options).await;
-    backend.unwrap_or_else(|error| panic!("{url}: {error}"))
+    connected_with(url, options).await
 }
 
 fn client(backend: &Backend, lease: Duration) -> LockClient {
@@ -134,9 +132,7 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     let servers = start();
     let first = backend(&servers.url()).await;
     let resp2 = Options::new().resp(RespVersion::Resp2);
-    let second = connect_with(&servers.url(), resp2)
-        .await
-        .expect("connected");
+    let second = connected_with(&servers.url(), resp2).await;
     let clients = [client(&first, LEASE), client(&second, LEASE)];
     let held = lock(&clients[0], "held").await;
     let waiter = clients[1].mutex("held").expect("a good key");

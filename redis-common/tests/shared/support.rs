@@ -40,7 +40,7 @@ impl Constructor {
     /// Connects to a URL, over RESP3.
     pub(crate) const URL: Self = Self {
         name: "URL",
-        make: |url, options| Box::pin(connected(url, options)),
+        make: |url, options| Box::pin(async move { connected_with(&url, options).await }),
         reconnects: true,
         replaces_silent: true,
         push: true,
@@ -50,7 +50,7 @@ impl Constructor {
     /// Connects to a URL, over RESP2.
     pub(crate) const URL_RESP2: Self = Self {
         name: "URL with RESP2",
-        make: |url, options| Box::pin(connected(url, options.resp(RespVersion::Resp2))),
+        make: |url, options| (Self::URL.make)(url, options.resp(RespVersion::Resp2)),
         ..Self::URL
     };
 
@@ -65,18 +65,14 @@ impl Constructor {
     }
 }
 
-async fn connected(url: String, options: Options) -> Backend {
-    let backend = client::connect_with(&url, options).await;
-    backend.expect("connected")
+/// Connects to a URL, with the default options.
+pub(crate) async fn connected(url: &str) -> Backend {
+    connected_with(url, Options::new()).await
 }
 
-/// Connects to a URL.
-pub(crate) async fn connect(url: &str) -> Result<Backend, BackendError> {
-    match client::connect_with(url, Options::new()).await {
-        Ok(backend) => Ok(backend),
-        Err(ConnectError::Backend(error)) => Err(error),
-        Err(other) => panic!("{other}"),
-    }
+pub(crate) async fn connected_with(url: &str, options: Options) -> Backend {
+    let backend = client::connect_with(url, options).await;
+    backend.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
 /// Connects, which must fail. Returns the error and the elapsed time.
@@ -104,7 +100,7 @@ pub(crate) fn expect_unavailable(error: &BackendError, text: &str) {
 
 /// A client with the default options.
 pub(crate) async fn client(url: &str) -> LockClient {
-    LockClient::new(connect(url).await.expect("connected"))
+    LockClient::new(connected(url).await)
 }
 
 /// Acquires a free lock.

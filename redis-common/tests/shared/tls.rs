@@ -9,7 +9,7 @@ use leasehold_test_servers::{
 };
 
 use super::connecting::{LONG, failure_with};
-use crate::client::connect_with;
+use super::support::connected_with;
 
 /// The host in the URL of a test server.
 const HOST: &str = "127.0.0.1";
@@ -59,8 +59,7 @@ async fn invalid(url: &str, options: Options, reason: &str) {
 async fn locks_are_handed_over(url: &str, options: Options) {
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let backend = connect_with(url, options.clone()).await;
-        let backend = backend.unwrap_or_else(|error| panic!("{url}: {error}"));
+        let backend = connected_with(url, options.clone()).await;
         clients.push(LockClient::new(backend));
     }
     let mut took = Vec::new();
@@ -165,8 +164,8 @@ async fn certificate_must_be_for_the_address_that_the_node_announces() {
     let options = of_peers(&authority, "localhost");
     let by_ip = cluster(&options);
     let url = by_ip.tls_url().replace(HOST, "localhost");
-    let backend = connect_with(&url, of_client(&authority)).await;
-    let locks = LockClient::new(backend.expect("the nodes of the URL are localhost"));
+    // The nodes of the URL are localhost.
+    let locks = LockClient::new(connected_with(&url, of_client(&authority)).await);
     let began = Instant::now();
     let lock = locks.mutex("refused").expect("a good key");
     let error = lock.lock().await.expect_err("another host");

@@ -16,10 +16,7 @@ const LEASE: Duration = Duration::from_millis(1_500);
 #[test]
 fn polls_keep_a_long_queue_beyond_the_lease_of_the_holder() {
     let mut server = Server::start_with(DELIVERY_WINDOW, RETENTION);
-    server
-        .world()
-        .keep_a_long_queue()
-        .unwrap_or_else(|failure| panic!("{failure}"));
+    server.play("a long queue", |world| world.keep_a_long_queue());
 }
 
 impl World<'_> {

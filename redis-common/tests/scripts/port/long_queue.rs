@@ -8,7 +8,7 @@ use leasehold_api::{Acquire, LockSpec, Mode, Operation, OwnerId, Renew, SessionI
 use proptest::prelude::*;
 use redis::Value;
 
-use super::{Server, World, session};
+use super::{Server, WINDOW, World, patient, session};
 
 #[test]
 fn queue_survives_changes_between_string_and_hash() {
@@ -25,13 +25,9 @@ fn queue_survives_changes_between_string_and_hash() {
     let delivery_window = Duration::from_millis(500);
     for (spec, writers, lengths) in kinds {
         let mut server = Server::start_with(delivery_window, TOKEN_RETENTION);
-        let spec = spec
-            .with_waiter_lease(Duration::from_secs(60))
-            .expect("a good lease");
-        server
-            .world()
-            .grow_and_shrink(spec, writers, lengths, delivery_window)
-            .unwrap_or_else(|failure| panic!("{spec:?}: {failure}"));
+        server.play(spec, |world| {
+            world.grow_and_shrink(patient(spec), writers, lengths, delivery_window)
+        });
     }
 }
 
@@ -196,10 +192,9 @@ fn expired_waiters_of_a_long_queue_are_dropped() {
     let mut server = Server::start();
     for expired in [1..3, 2..4, 5..40, 1..41] {
         for command in 0..5 {
-            server
-                .world()
-                .expire_in_queue(expired.clone(), command)
-                .unwrap_or_else(|failure| panic!("{expired:?}, {command}: {failure}"));
+            server.play((&expired, command), |world| {
+                world.expire_in_queue(expired.clone(), command)
+            });
         }
     }
 }
@@ -211,12 +206,12 @@ impl World<'_> {
         expired: std::ops::Range<u64>,
         command: u8,
     ) -> Result<(), TestCaseError> {
-        let (window, spec) = (Duration::from_secs(9), LockSpec::mutex());
+        let spec = LockSpec::mutex();
         self.inspect()?;
         let mut end = self.now;
         for number in 0..=40 {
             self.listen(session_of(number), true);
-            let mut request = self.waiter(spec, number, true, window);
+            let mut request = self.waiter(spec, number, true, WINDOW);
             if expired.contains(&number) {
                 // Long enough to build the rest of the queue.
                 end = self.now.saturating_add(Duration::from_millis(250));
@@ -232,7 +227,7 @@ impl World<'_> {
         }
         match command {
             0 => {
-                let request = self.waiter(spec, 41, true, window);
+                let request = self.waiter(spec, 41, true, WINDOW);
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
             1 => self.poll(&last)?,
@@ -267,12 +262,9 @@ fn ordinary_commands_to_a_long_queue_take_the_fast_path() {
             if length == 12 && spec == LockSpec::mutex() {
                 continue; // a string
             }
-            let spec = spec.with_waiter_lease(Duration::from_secs(60));
-            let spec = spec.expect("a good lease");
-            server
-                .world()
-                .play_on_the_fast_path(spec, holders, holders + length)
-                .unwrap_or_else(|failure| panic!("{spec:?}, {length} wait: {failure}"));
+            server.play((spec, length), |world| {
+                world.play_on_the_fast_path(patient(spec), holders, holders + length)
+            });
         }
     }
 }
@@ -285,7 +277,6 @@ impl World<'_> {
         holders: usize,
         length: usize,
     ) -> Result<(), TestCaseError> {
-        let window = Duration::from_secs(9);
         self.inspect()?;
         // Even numbers take one permit.
         let mut numbers = (0..).step_by(2);
@@ -293,7 +284,7 @@ impl World<'_> {
         for place in 0..length {
             let number = numbers.next().expect("no end");
             self.listen(session_of(number), true);
-            self.enter_queue(spec, number, !readers || place == holders, window)?;
+            self.enter_queue(spec, number, !readers || place == holders, WINDOW)?;
         }
         self.general = false;
         for round in 0..4 {
@@ -309,7 +300,7 @@ impl World<'_> {
                 self.release(&request)?;
                 let number = numbers.next().expect("no end");
                 self.listen(session_of(number), true);
-                self.enter_queue(spec, number, false, window)?;
+                self.enter_queue(spec, number, false, WINDOW)?;
             }
             let waiters: Vec<Acquire> = self.queue.iter().skip(holders).cloned().collect();
             self.poll_all(&waiters[..8], round % 2 == 0)?;

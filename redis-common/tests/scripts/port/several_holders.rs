@@ -5,18 +5,11 @@ use std::time::Duration;
 use leasehold_api::{LockSpec, Wait};
 use proptest::prelude::*;
 
-use super::{Server, World};
-
-const WINDOW: Duration = Duration::from_secs(9);
-
-pub(super) fn play(plays: impl FnOnce(&mut World<'_>) -> Result<(), TestCaseError>) {
-    let mut server = Server::start();
-    plays(&mut server.world()).unwrap_or_else(|failure| panic!("{failure}"));
-}
+use super::{Server, WINDOW, World, patient};
 
 #[test]
 fn an_expired_offer_of_a_permit_goes_to_the_next_waiter() {
-    play(|world| {
+    Server::start().play("an expired offer", |world| {
         let spec = LockSpec::semaphore(3).expect("a good number");
         world.inspect()?;
         let end = world.now.saturating_add(Duration::from_secs(3));
@@ -37,9 +30,8 @@ fn an_expired_offer_of_a_permit_goes_to_the_next_waiter() {
 
 #[test]
 fn a_step_continues_the_grants_to_many_readers() {
-    play(|world| {
-        let spec = LockSpec::rw_lock().with_waiter_lease(Duration::from_secs(60));
-        let spec = spec.expect("a good lease");
+    Server::start().play("many readers", |world| {
+        let spec = patient(LockSpec::rw_lock());
         world.inspect()?;
         for place in 0..320 {
             let request = world.waiter(spec, place, place == 0, WINDOW);
@@ -55,9 +47,8 @@ const READERS: usize = 6;
 
 #[test]
 fn readers_leave_on_the_fast_path_in_any_order() {
-    play(|world| {
-        let spec = LockSpec::rw_lock().with_waiter_lease(Duration::from_secs(60));
-        let spec = spec.expect("a good lease");
+    Server::start().play("readers that leave", |world| {
+        let spec = patient(LockSpec::rw_lock());
         world.inspect()?;
         (1..=READERS).try_for_each(|step| world.release_readers(spec, step))
     });

@@ -1,19 +1,14 @@
 //! How often a step scans a hash for expired watermarks.
 
-use std::time::Duration;
-
 use leasehold_api::LockSpec;
 use proptest::prelude::*;
 
-use super::World;
-use super::several_holders::play;
+use super::{Server, WINDOW, World};
 use crate::support::bytes;
-
-const WINDOW: Duration = Duration::from_secs(9);
 
 #[test]
 fn one_of_32_steps_scans_without_a_queue() {
-    play(|world| {
+    Server::start().play("a hash without a queue", |world| {
         world.inspect()?;
         // More than a string has, so the key is a hash.
         for number in 0..170 {
@@ -32,7 +27,7 @@ fn one_of_32_steps_scans_without_a_queue() {
 
 #[test]
 fn one_of_128_waiters_scans() {
-    play(|world| {
+    Server::start().play("a long queue", |world| {
         world.inspect()?;
         // The fast path serves most of them, and counts no steps.
         for number in 0..400 {
