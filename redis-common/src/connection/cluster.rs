@@ -46,7 +46,7 @@ pub(crate) struct Cluster {
     url: ServerUrl,
     /// What the nodes share with the connection to the first node of the URL.
     shared: Arc<Shared>,
-    /// The nodes of the URL. They are asked for the slots if no other node answers.
+    /// The nodes of the URL, at least one. They are asked for the slots if no other node answers.
     seeds: Vec<Arc<ClusterNode>>,
     map: Mutex<SlotMap>,
     streams: Arc<Streams>,
@@ -298,10 +298,10 @@ impl Cluster {
         let revocations = listen(nodes, channel, closed.clone()).await?;
         let this = Arc::downgrade(self);
         let ended = move || {
-            let nodes = this.upgrade().map(|this| this.candidates(&Order::Any));
-            for node in nodes.into_iter().flatten() {
-                let handle = node.node.commands.shared().handle.clone();
-                handle.spawn(async move { node.subscriber.end(session).await });
+            let Some(this) = this.upgrade() else { return };
+            for node in this.candidates(&Order::Any) {
+                let ending = async move { node.subscriber.end(session).await };
+                this.shared.handle.spawn(ending);
             }
         };
         let handle = &self.shared.handle;
@@ -349,8 +349,8 @@ impl Cluster {
         self.closed.store(true, Ordering::Release);
         for node in self.candidates(&Order::Any) {
             node.node.close();
-            let handle = node.node.commands.shared().handle.clone();
-            handle.spawn(async move { node.subscriber.close().await });
+            let closing = async move { node.subscriber.close().await };
+            self.shared.handle.spawn(closing);
         }
     }
 

@@ -4,16 +4,14 @@ use std::net::TcpListener;
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{
-    BackendError, Error, Guard, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds,
-};
+use leasehold_api::{BackendError, Guard, LockClient, Mutex, MutexGuard, Outcome, Poll, bounds};
 use leasehold_redis_common::{Options, RespVersion, ServerChecks};
 use leasehold_test_servers::{RedisCluster, RedisServer, ServerOptions, SteppedClock};
 
 use super::support::{
-    self, LATE, RECOVERY, acquire, connected, connected_with, eventually, expect_rejected,
+    self, LATE, RECOVERY, Waiting, acquire, connected, connected_with, expect_rejected,
     expect_unavailable, hold, key, mutex, operation, refused, session, soon, url_with_rights,
-    within,
+    wait_in_line, within,
 };
 
 /// Many renewals fit into the tests.
@@ -54,34 +52,18 @@ pub(crate) async fn expect_held(locks: &LockClient, name: &str) {
     );
 }
 
-/// Starts to wait for a lock that another client holds.
-pub(crate) async fn wait_in_line(
-    locks: &LockClient,
-    name: &str,
-    lease: Duration,
-) -> tokio::task::JoinHandle<Result<MutexGuard, Error>> {
-    let waiting = lock(locks, name, lease);
-    let waiting = tokio::spawn(async move { waiting.lock().await });
-    eventually("it waits", async || {
-        let found = locks.inspect(name).await.expect("an answer");
-        found.waiters().len() == 1
-    })
-    .await;
-    waiting
-}
-
-/// The waiter gets the lock that is released, with a higher token.
-pub(crate) async fn expect_turn(
-    guard: MutexGuard,
-    waiting: tokio::task::JoinHandle<Result<MutexGuard, Error>>,
-) {
+/// The waiter gets the lock that is released, with a higher token. Returns how long that takes.
+pub(crate) async fn expect_turn(guard: MutexGuard, waiting: Waiting) -> Duration {
     let token = guard.fencing_token();
     assert!(guard.is_valid(), "{:?}", guard.loss_reason());
+    let released = Instant::now();
     guard.release().await.expect("released");
     let next = tokio::time::timeout(RECOVERY * 5, waiting).await;
     let next = next.expect("its turn").expect("no panic").expect("a guard");
+    let took = released.elapsed();
     assert!(next.fencing_token() > token);
     next.release().await.expect("released");
+    took
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

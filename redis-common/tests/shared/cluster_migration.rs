@@ -5,11 +5,9 @@ use std::time::Instant;
 use leasehold_api::{Acquire, AcquireReply, BackendError, LockSpec, Mode, Renew, RenewReply, Wait};
 use leasehold_test_servers::RedisCluster;
 
-use super::cluster::{
-    FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored, wait_in_line,
-};
+use super::cluster::{FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored};
 use super::support::{
-    acquire, connected, eventually, hold, key, operation, release, session, soon,
+    acquire, connected, eventually, hold, key, operation, release, session, soon, wait_in_line,
 };
 
 /// Begins to move the slot of a key to another node. Returns its number.

@@ -1,6 +1,6 @@
 //! Push in a cluster: subscriptions follow the key to its primary.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use futures_util::StreamExt;
 use leasehold_api::{
@@ -8,9 +8,10 @@ use leasehold_api::{
 };
 use leasehold_test_servers::{RedisCluster, RedisServer};
 
-use super::cluster::{LEASE, client, one_on_each, stored, wait_in_line};
+use super::cluster::{LEASE, client, expect_turn, one_on_each, stored};
 use super::support::{
     RECOVERY, acquire, connected, eventually, hold, key, mutex, operation, release, session, soon,
+    wait_in_line,
 };
 
 /// Longer than all failovers of a test.
@@ -110,11 +111,7 @@ async fn hand_over_comes_by_push() {
             let guard = hold(&locks, name, LEASE).await;
             let waiting = wait_in_line(&others, name, LEASE).await;
             tokio::time::sleep(Duration::from_millis(20)).await;
-            let began = Instant::now();
-            guard.release().await.expect("released");
-            let next = waiting.await.expect("no panic").expect("acquired");
-            took.push(began.elapsed());
-            next.release().await.expect("released");
+            took.push(expect_turn(guard, waiting).await);
         }
     }
     took.sort_unstable();
@@ -155,14 +152,8 @@ async fn subscription_follows_failovers_there_and_back() {
         listens_at_the_primary(&cluster, &what, &stored).await;
         // By now the waiter has told the server that it listens.
         tokio::time::sleep(RECOVERY * 2).await;
-        let released = Instant::now();
-        guard.release().await.expect("released");
-        let next = waiting.await.expect("no panic").expect("acquired");
-        println!(
-            "failover {failover}: handed over after {:?}",
-            released.elapsed()
-        );
-        next.release().await.expect("released");
+        let took = expect_turn(guard, waiting).await;
+        println!("failover {failover}: handed over after {took:?}");
     }
 }
 
@@ -184,7 +175,5 @@ async fn subscription_that_the_server_ended_is_noticed() {
         cluster.migrate(&stored, to);
     }
     listens_at_the_primary(&cluster, "it listens again", &stored).await;
-    guard.release().await.expect("released");
-    let next = waiting.await.expect("no panic").expect("acquired");
-    next.release().await.expect("released");
+    expect_turn(guard, waiting).await;
 }

@@ -16,7 +16,7 @@ use leasehold_api::{
 use leasehold_test_servers::{FaultProxy, Request};
 
 use super::requests::{
-    Backend, LEASE, acquire, key, mutex, only, operation, release, renew, session, soon,
+    Backend, LEASE, acquire, acquired, key, mutex, only, operation, release, renew, session, soon,
 };
 use crate::lossy;
 
@@ -117,13 +117,6 @@ impl Setup {
             ReleaseReply::NotHeld(EndReason::Released | EndReason::Unknown)
         );
         assert!(was_released, "{reply:?}");
-    }
-}
-
-fn acquired(reply: &AcquireReply) -> Acquired {
-    match reply {
-        AcquireReply::Acquired(acquired) => *acquired,
-        other => panic!("not acquired: {other:?}"),
     }
 }
 

@@ -3,13 +3,13 @@
 use std::slice;
 use std::sync::Arc;
 
-use leasehold_api::{AcquireReply, Convert, ForceRelease, Key, Poll, bounds};
+use leasehold_api::{Convert, ForceRelease, Key, Poll, bounds};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{FaultProxy, RedisCluster, RedisServer, Request};
 
 use super::faults::Setup;
 use super::requests::{
-    Backend, LEASE, acquire, mutex, only, operation, release, renew, session, soon,
+    Backend, LEASE, acquire, acquired, mutex, only, operation, release, renew, session, soon,
 };
 use crate::constructors::{CONSTRUCTORS, ON_CLUSTER};
 
@@ -99,9 +99,7 @@ async fn load_scripts(backend: &Backend, key: &Key) {
     let operation = operation(session(9), 1);
     let request = mutex(key, operation, soon(backend).await);
     let answer = acquire(backend, &request).await.expect("an answer");
-    let AcquireReply::Acquired(held) = answer.reply else {
-        panic!("not acquired: {answer:?}");
-    };
+    let held = acquired(&answer.reply);
     let poll = Poll::new(key.clone(), operation, false);
     only(backend.poll(&[poll]).await).expect("an answer");
     let renewed = renew(backend, key, operation, LEASE).await;

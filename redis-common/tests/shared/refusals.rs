@@ -6,13 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{
-    AcquireReply, BackendError, FencingToken, Key, ReleaseReply, RenewReply, SessionId,
-};
+use leasehold_api::{BackendError, FencingToken, Key, ReleaseReply, RenewReply, SessionId};
 use leasehold_redis_common::Options;
 use leasehold_test_servers::{RedisServer, ServerOptions};
 
-use super::requests::{LEASE, renew};
+use super::requests::{LEASE, acquired, renew};
 use super::support::{
     Backend, RECOVERY, acquire, connected, eventually, expect_rejected, expect_unavailable, key,
     mutex, operation, recovers_within, release, session, soon, url_with_rights,
@@ -29,10 +27,13 @@ async fn try_acquire(
 ) -> Result<FencingToken, BackendError> {
     let before = soon(backend).await;
     let request = mutex(key, operation(session(1), sequence), before);
-    match acquire(backend, &request).await?.reply {
-        AcquireReply::Acquired(acquired) => Ok(acquired.token),
-        other => panic!("{other:?}"),
-    }
+    let answer = acquire(backend, &request).await?;
+    Ok(acquired(&answer.reply).token)
+}
+
+async fn expect_acquire(backend: &Backend, key: &Key, sequence: u64) -> FencingToken {
+    let acquired = try_acquire(backend, key, sequence).await;
+    acquired.expect("acquired")
 }
 
 async fn expect_release(backend: &Backend, key: &Key, sequence: u64) {
@@ -48,9 +49,7 @@ async fn flushed_scripts_are_sent_again() {
         let backend = constructor.open(&server.url()).await;
         for _ in 0..3 {
             server.run(&["SCRIPT", "FLUSH"]);
-            try_acquire(&backend, &key("forgotten"), sequence)
-                .await
-                .expect("acquired");
+            expect_acquire(&backend, &key("forgotten"), sequence).await;
         }
         server.run(&["SCRIPT", "FLUSH"]);
         expect_release(&backend, &key("forgotten"), sequence).await;
@@ -62,9 +61,7 @@ async fn full_server_refuses_new_holds_and_serves_old_ones() {
     let server = RedisServer::start();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
-        try_acquire(&backend, &key("held"), sequence)
-            .await
-            .expect("acquired");
+        expect_acquire(&backend, &key("held"), sequence).await;
         server.run(&["CONFIG", "SET", "maxmemory", "1"]);
         let error = try_acquire(&backend, &key("more"), sequence + 100).await;
         let error = error.expect_err("out of memory");
@@ -84,12 +81,12 @@ async fn flushed_keys_are_lost_at_the_next_renewal() {
     for constructor in &CONSTRUCTORS {
         let backend = constructor.open(&server.url()).await;
         let key = key(constructor.name);
-        let before = try_acquire(&backend, &key, 1).await.expect("acquired");
+        let before = expect_acquire(&backend, &key, 1).await;
         server.run(&["FLUSHALL"]);
         let renewed = renew(&backend, &key, operation(session(1), 1), LEASE).await;
         let reply = renewed.expect("an answer").reply;
         assert!(matches!(reply, RenewReply::Lost(_)), "{reply:?}");
-        let after = try_acquire(&backend, &key, 2).await.expect("acquired");
+        let after = expect_acquire(&backend, &key, 2).await;
         assert!(after > before, "{before} {after}");
     }
 }
@@ -99,9 +96,7 @@ async fn replica_is_unavailable_until_it_is_promoted() {
     let server = RedisServer::start();
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
-        try_acquire(&backend, &key("replica"), sequence)
-            .await
-            .expect("acquired");
+        expect_acquire(&backend, &key("replica"), sequence).await;
         expect_release(&backend, &key("replica"), sequence).await;
         server.run(&["REPLICAOF", "127.0.0.1", "1"]);
         let error = try_acquire(&backend, &key("replica"), sequence + 100).await;
@@ -117,11 +112,8 @@ async fn busy_server_is_unavailable() {
     server.run(&["CONFIG", "SET", "lua-time-limit", "20"]);
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
-        let request = mutex(
-            &key("busy"),
-            operation(session(1), sequence),
-            soon(&backend).await,
-        );
+        let (operation, before) = (operation(session(1), sequence), soon(&backend).await);
+        let request = mutex(&key("busy"), operation, before);
         let busy = Arc::clone(&server);
         let busy = tokio::task::spawn_blocking(move || busy.run(&["EVAL", BUSY, "0"]));
         let error = loop {

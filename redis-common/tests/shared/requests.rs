@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, LockBackend, LockSpec, Mode, Operation, OwnerId,
-    Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamped,
+    Acquire, AcquireReply, Acquired, BackendError, Key, LockBackend, LockSpec, Mode, Operation,
+    OwnerId, Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamped,
 };
 
 pub(crate) type Backend = Arc<dyn LockBackend>;
@@ -53,6 +53,13 @@ pub(crate) fn only<T>(mut answers: Vec<Answer<T>>) -> Answer<T> {
 
 pub(crate) async fn acquire(backend: &Backend, request: &Acquire) -> Answer<AcquireReply> {
     only(backend.acquire(from_ref(request)).await)
+}
+
+pub(crate) fn acquired(reply: &AcquireReply) -> Acquired {
+    match reply {
+        AcquireReply::Acquired(acquired) => *acquired,
+        other => panic!("not acquired: {other:?}"),
+    }
 }
 
 pub(crate) async fn renew(

@@ -11,7 +11,7 @@ use leasehold_test_servers::{FaultProxy, RedisServer, SentinelServers, ServerOpt
 use super::events;
 use super::support::{
     Backend, Claim, assert_exclusive, connected_with, connection, expect_rejected,
-    expect_unavailable, refused, within,
+    expect_unavailable, refused, wait_in_line, within,
 };
 
 /// How long a primary is silent before the sentinels act.
@@ -135,13 +135,7 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     let second = connected_with(&servers.url(), resp2).await;
     let clients = [client(&first, LEASE), client(&second, LEASE)];
     let held = lock(&clients[0], "held").await;
-    let waiter = clients[1].mutex("held").expect("a good key");
-    let waiting = tokio::spawn(async move { waiter.try_lock_for(LONG).await });
-    eventually("it waits", async || {
-        let seen = clients[0].inspect("held").await.expect("an answer");
-        !seen.waiters().is_empty()
-    })
-    .await;
+    let waiting = wait_in_line(&clients[1], "held", LEASE).await;
     let (before, old) = (clock(&first).await.expect("an answer"), servers.primary());
     servers.wait_until_in_sync();
     let new = servers.fail_over();
@@ -160,8 +154,7 @@ async fn holder_and_waiter_survive_a_forced_failover() {
     assert_ne!(clock(&first).await.expect("an answer"), before);
     let token = held.fencing_token();
     held.release().await.expect("released");
-    let next = waiting.await.expect("no panic").expect("an answer");
-    let next = next.into_guard().expect("acquired");
+    let next = waiting.await.expect("no panic").expect("acquired");
     assert!(next.fencing_token() > token);
     assert_hand_over_by_push(&clients).await;
     let addresses = [old, new].map(|number| servers.server(number).address().to_string());

@@ -5,9 +5,12 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, BoxFuture, ConnectError, FencingToken, LockClient, MutexGuard};
+use leasehold_api::{
+    BackendError, BoxFuture, ConnectError, Error, FencingToken, LockClient, MutexGuard,
+};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::RedisServer;
+use tokio::task::JoinHandle;
 
 use crate::client;
 
@@ -107,6 +110,21 @@ pub(crate) async fn client(url: &str) -> LockClient {
 pub(crate) async fn hold(locks: &LockClient, name: &str, lease: Duration) -> MutexGuard {
     let mutex = locks.mutex(name).expect("a good key").lease(lease);
     mutex.lock().await.expect("acquired")
+}
+
+/// A task that waits for a lock.
+pub(crate) type Waiting = JoinHandle<Result<MutexGuard, Error>>;
+
+/// Starts to wait for a lock that another client holds.
+pub(crate) async fn wait_in_line(locks: &LockClient, name: &str, lease: Duration) -> Waiting {
+    let waiting = locks.mutex(name).expect("a good key").lease(lease);
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    eventually("it waits", async || {
+        let found = locks.inspect(name).await.expect("an answer");
+        found.waiters().len() == 1
+    })
+    .await;
+    waiting
 }
 
 /// Gives a user these rights and no others. Returns the URL with its login.

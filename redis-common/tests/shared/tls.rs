@@ -2,14 +2,14 @@
 
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, ConnectError, LockClient, MutexGuard, bounds};
+use leasehold_api::{BackendError, ConnectError, LockClient, bounds};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{
     Authority, Identity, RedisCluster, RedisServer, SentinelServers, ServerOptions,
 };
 
 use super::connecting::{LONG, failure_with};
-use super::support::connected_with;
+use super::support::{connected_with, hold, wait_in_line};
 
 /// The host in the URL of a test server.
 const HOST: &str = "127.0.0.1";
@@ -65,14 +65,13 @@ async fn locks_are_handed_over(url: &str, options: Options) {
     let mut took = Vec::new();
     // In a cluster, they are on several nodes.
     for name in ["first", "second", "third", "fourth", "fifth"] {
-        let [first, waiting] = [0, 1].map(|it: usize| clients[it].mutex(name).expect("a good key"));
-        let first = first.lock().await.expect("acquired");
-        let waiting = tokio::spawn(async move { waiting.lock().await });
+        let first = hold(&clients[0], name, bounds::DEFAULT_LEASE).await;
+        let waiting = wait_in_line(&clients[1], name, bounds::DEFAULT_LEASE).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!waiting.is_finished(), "the lock is held");
         let released = Instant::now();
         first.release().await.expect("released");
-        let second: MutexGuard = waiting.await.expect("no panic").expect("acquired");
+        let second = waiting.await.expect("no panic").expect("acquired");
         took.push(released.elapsed());
         second.release().await.expect("released");
     }

@@ -47,11 +47,8 @@ impl Cluster {
 
     pub(super) fn refresh_soon(self: &Arc<Self>, lane: Lane, pause: Duration, order: Order) {
         let this = Arc::clone(self);
-        let Some(node) = self.candidates(&Order::Any).into_iter().next() else {
-            return;
-        };
-        let handle = node.node.connection(lane).shared().handle.clone();
-        handle.spawn(async move {
+        let connection = self.seeds[0].node.connection(lane);
+        connection.shared().handle.spawn(async move {
             let reading = this.refresh(lane, pause, order);
             this.shared.timeout(BACKGROUND_LIMIT, reading).await;
         });
