@@ -96,9 +96,7 @@ impl Sample {
 }
 
 fn micros(duration: Duration) -> i128 {
-    u64::try_from(duration.as_micros())
-        .unwrap_or(u64::MAX)
-        .into()
+    duration.as_micros().cast_signed()
 }
 
 #[cfg(test)]

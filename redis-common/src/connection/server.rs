@@ -94,9 +94,8 @@ pub(crate) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
 /// but its format is not specified.
 pub(crate) fn clock_named(name: &str) -> ClockId {
     let digest = sha1_smol::Sha1::from(name).digest().bytes();
-    let mut start = [0; 8];
-    start.copy_from_slice(&digest[..8]);
-    ClockId::new(u64::from_be_bytes(start))
+    let start = digest.first_chunk().expect("20 bytes");
+    ClockId::new(u64::from_be_bytes(*start))
 }
 
 #[cfg(test)]

@@ -1,7 +1,5 @@
 //! Names of Redis keys and channels.
 
-use std::fmt::Write as _;
-
 use leasehold_api::{Key, SessionId};
 use percent_encoding::{percent_decode, percent_encode_byte};
 
@@ -85,14 +83,12 @@ impl Protocol {
 
 const HASH_LENGTH: usize = 16;
 
-/// The first half of the session's hash, in hexadecimal digits.
+/// The first digits of the session's hash.
 fn hashed(session: &SessionId) -> String {
-    let digest = sha1_smol::Sha1::from(session.as_bytes()).digest().bytes();
-    let mut out = String::with_capacity(HASH_LENGTH);
-    for byte in &digest[..HASH_LENGTH / 2] {
-        write!(out, "{byte:02x}").expect("writing to a String never fails");
-    }
-    out
+    let digest = sha1_smol::Sha1::from(session.as_bytes()).digest();
+    let mut digits = digest.to_string();
+    digits.truncate(HASH_LENGTH);
+    digits
 }
 
 fn write_encoded(out: &mut Writer, name: &str) {
