@@ -10,60 +10,33 @@ mod server;
 #[path = "../examples/tour/tour.rs"]
 mod tour;
 
-use std::io::Write;
-use std::sync::{Arc, Mutex, PoisonError};
-
 use leasehold::sim::SimServer;
 use leasehold_test_servers::RedisServer;
 
-use server::{Client, OnServer, OnSimulator};
-use tour::{Connect, Tour};
+use server::{Client, Service};
+use tour::Tour;
 
-/// A writer to memory.
-#[derive(Clone, Debug, Default)]
-struct Output(Arc<Mutex<Vec<u8>>>);
-
-impl Output {
-    fn text(&self) -> String {
-        let bytes = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        String::from_utf8_lossy(&bytes).into_owned()
-    }
-}
-
-impl Write for Output {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        self.0
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .write(bytes)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
-async fn run(connect: impl Connect + 'static) -> String {
-    let output = Output::default();
-    let mut tour = Tour::new(Box::new(connect), Box::new(output.clone()));
-    let finished = sections::run(&mut tour).await;
+async fn run(service: Service) -> String {
+    let mut out = Vec::new();
+    let finished = sections::run(&mut Tour::new(service, &mut out)).await;
+    let text = String::from_utf8(out).expect("text");
     if let Err(error) = finished {
-        panic!("the tour failed: {error}\n{}", output.text());
+        panic!("the tour failed: {error}\n{text}");
     }
-    output.text()
+    text
 }
 
 #[tokio::test(start_paused = true)]
 async fn on_the_simulator() {
     let server = SimServer::new(1);
-    let text = run(OnSimulator(server.clone())).await;
+    let text = run(Service::Simulator(server.clone())).await;
     server.assert_idle();
     insta::assert_snapshot!(text);
 }
 
 async fn on_redis(client: Client) {
     let server = RedisServer::start();
-    let text = run(OnServer::new(server.url(), client)).await;
+    let text = run(Service::Redis(server.url(), client)).await;
     assert!(text.ends_with("checks passed.\n"), "{text}");
 }
 

@@ -14,7 +14,7 @@ mod tour;
 use clap::Parser;
 use leasehold::sim::SimServer;
 
-use server::{Client, OnServer, OnSimulator};
+use server::{Client, Service};
 use tour::{Result, Tour};
 
 /// A tour of leasehold, on the simulator or on a Redis server.
@@ -34,20 +34,19 @@ fn main() -> Result<()> {
     // The simulator runs in virtual time, a Redis server in real time.
     let runtime = builder.enable_all().start_paused(redis.is_none()).build()?;
     runtime.block_on(async {
-        let out = Box::new(std::io::stdout());
+        let out = &mut std::io::stdout();
         match redis {
             None => {
                 println!("leasehold on the simulator, in virtual time");
                 let server = SimServer::new(1);
-                let mut tour = Tour::new(Box::new(OnSimulator(server.clone())), out);
-                sections::run(&mut tour).await?;
+                let service = Service::Simulator(server.clone());
+                sections::run(&mut Tour::new(service, out)).await?;
                 server.assert_idle();
             }
             Some(url) => {
                 println!("leasehold on {client:?}");
-                let on_server = OnServer::new(url, client);
-                let mut tour = Tour::new(Box::new(on_server), out);
-                sections::run(&mut tour).await?;
+                let service = Service::Redis(url, client);
+                sections::run(&mut Tour::new(service, out)).await?;
             }
         }
         Ok(())

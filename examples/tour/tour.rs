@@ -10,15 +10,10 @@ use leasehold::{Label, LockBackend, LockClient};
 use tokio::time::Instant;
 
 use crate::connection::FlakyConnection;
+use crate::server::Service;
 
 pub(crate) type Anything = Box<dyn Error + Send + Sync>;
 pub(crate) type Result<T, E = Anything> = std::result::Result<T, E>;
-
-/// Connects another simulated process to the lock service.
-#[async_trait::async_trait]
-pub(crate) trait Connect: Send + Sync {
-    async fn connect(&self, name: &str) -> Result<Arc<dyn LockBackend>>;
-}
 
 /// A process that acquires locks. Here it is one client with its own connection.
 pub(crate) struct Process {
@@ -37,17 +32,17 @@ impl Process {
 }
 
 /// Prints what the processes do, and counts the checks.
-pub(crate) struct Tour {
-    connect: Box<dyn Connect>,
-    out: Box<dyn Write + Send>,
+pub(crate) struct Tour<'a> {
+    service: Service,
+    out: &'a mut dyn Write,
     began: Instant,
     checks: u32,
 }
 
-impl Tour {
-    pub(crate) fn new(connect: Box<dyn Connect>, out: Box<dyn Write + Send>) -> Self {
+impl<'a> Tour<'a> {
+    pub(crate) fn new(service: Service, out: &'a mut dyn Write) -> Self {
         Self {
-            connect,
+            service,
             out,
             began: Instant::now(),
             checks: 0,
@@ -56,7 +51,7 @@ impl Tour {
 
     /// Connects a new process.
     pub(crate) async fn connect(&self, name: &'static str) -> Result<Process> {
-        let connection = FlakyConnection::new(self.connect.connect(name).await?);
+        let connection = FlakyConnection::new(self.service.connect(name).await?);
         let backend: Arc<dyn LockBackend> = connection.clone();
         let locks = LockClient::builder(backend)
             .label(Label::new(name)?)

@@ -6,7 +6,7 @@ use leasehold::Outcome;
 
 use crate::tour::{Result, Tour};
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("1. Contention: two processes, one mutex")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:invoice:42";

@@ -6,19 +6,14 @@ use leasehold::Error;
 
 use crate::tour::{Result, Tour};
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("2. Expiry: a holder that hangs, and its late release")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:report";
     let lease = Duration::from_secs(1);
 
-    let anns = ann
-        .locks
-        .mutex(key)?
-        .lease(lease)
-        .fixed_lease()
-        .lock()
-        .await?;
+    let anns_mutex = ann.locks.mutex(key)?.lease(lease).fixed_lease();
+    let anns = anns_mutex.lock().await?;
     tour.print(&ann, "locks the report for 1 s without renewal, and hangs")?;
 
     let bobs = bob.locks.mutex(key)?.lock().await?;

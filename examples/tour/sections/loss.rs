@@ -9,7 +9,7 @@ use leasehold::{Error, FencingToken};
 
 use crate::tour::{Result, Tour};
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("6. Loss: the network fails while the lock is in use")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:sync";
@@ -89,7 +89,7 @@ impl Account {
     }
 }
 
-pub(crate) async fn run_fencing(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run_fencing(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("7. Fencing: a late write that no lock can prevent")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:account";
@@ -99,13 +99,8 @@ pub(crate) async fn run_fencing(tour: &mut Tour) -> Result<()> {
     };
 
     let lease = Duration::from_secs(1);
-    let anns = ann
-        .locks
-        .mutex(key)?
-        .lease(lease)
-        .fixed_lease()
-        .lock()
-        .await?;
+    let anns_mutex = ann.locks.mutex(key)?.lease(lease).fixed_lease();
+    let anns = anns_mutex.lock().await?;
     let read = account.claim(anns.fencing_token());
     tour.print(
         &ann,

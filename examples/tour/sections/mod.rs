@@ -10,7 +10,7 @@ mod semaphore;
 use crate::tour::{Result, Tour};
 
 /// Runs all sections.
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     contention::run(tour).await?;
     expiry::run(tour).await?;
     reentrancy::run(tour).await?;

@@ -10,7 +10,7 @@ use crate::tour::{Result, Tour};
 
 const KEY: &str = "tour:catalog";
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("4. Readers and a writer")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let eve = tour.connect("eve").await?;
@@ -56,7 +56,7 @@ pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
 
 /// Runs two readers that overlap, so that the lock is always held, and one writer.
 async fn no_starvation(
-    tour: &mut Tour,
+    tour: &mut Tour<'_>,
     readers: [&LockClient; 2],
     writer: &LockClient,
 ) -> Result<()> {

@@ -4,7 +4,7 @@ use leasehold::Outcome;
 
 use crate::tour::{Result, Tour};
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("3. Reentrancy: a holder may acquire its lock again")?;
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:tree";

@@ -9,7 +9,7 @@ use crate::tour::{Result, Tour};
 const PERMITS: u32 = 3;
 const WORKERS: u32 = 8;
 
-pub(crate) async fn run(tour: &mut Tour) -> Result<()> {
+pub(crate) async fn run(tour: &mut Tour<'_>) -> Result<()> {
     tour.section("5. A semaphore: at most three downloads at a time")?;
     let ann = tour.connect("ann").await?;
     let semaphore = ann.locks.semaphore("tour:downloads", PERMITS)?;
