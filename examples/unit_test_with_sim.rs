@@ -79,10 +79,8 @@ mod tests {
         let backend = server.client("a");
         let locks = LockClient::new(backend.clone());
         backend.inject_into(Call::Acquire, Fault::LoseReply);
-        Shop::default()
-            .charge(&locks, 7)
-            .await
-            .expect("the client retries");
+        let charged = Shop::default().charge(&locks, 7).await;
+        charged.expect("the client retries");
         assert_eq!(backend.pending_faults(), 0, "the fault was injected");
         server.assert_idle();
     }
@@ -94,12 +92,8 @@ mod tests {
         let shop = Shop::default();
         let (hanging, b) = (server.client("a"), LockClient::new(server.client("b")));
         let a = LockClient::new(hanging.clone());
-        let _held = a
-            .mutex("order:7")
-            .expect("a valid key")
-            .lock()
-            .await
-            .expect("free");
+        let order = a.mutex("order:7").expect("a valid key");
+        let _held = order.lock().await.expect("free");
         hanging.pause();
         shop.charge(&b, 7).await.expect("charged after the lease");
         let waited = server.elapsed();
