@@ -272,21 +272,24 @@ impl ConnectOptions {
     /// # }
     /// ```
     pub async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
-        match Service::of(url)? {
-            Service::Postgres => self.postgres(url).await,
-            Service::Redis => match self.chosen_library(url)? {
-                RedisLibrary::RedisRs => self.redis_rs(url).await,
-                RedisLibrary::Fred => self.fred(url).await,
-            },
+        let scheme = scheme_of(url);
+        let starts_with = |names: &[&str]| names.iter().any(|name| scheme.starts_with(name));
+        if starts_with(&["postgres"]) {
+            return self.postgres(url).await;
+        }
+        if !starts_with(&["redis", "valkey", "unix"]) {
+            let problem = "it begins with neither redis, valkey nor postgres";
+            return Err(unusable(problem));
+        }
+        match self.chosen_library(url)? {
+            RedisLibrary::RedisRs => self.redis_rs(url).await,
+            RedisLibrary::Fred => self.fred(url).await,
         }
     }
 
     fn chosen_library(&self, url: &str) -> Result<RedisLibrary, ConnectError> {
-        match (
-            self.redis_library,
-            cfg!(feature = "redis-rs"),
-            cfg!(feature = "fred"),
-        ) {
+        let (redis_rs, fred) = (cfg!(feature = "redis-rs"), cfg!(feature = "fred"));
+        match (self.redis_library, redis_rs, fred) {
             (Some(library), _, _) => Ok(library),
             (None, true, false) => Ok(RedisLibrary::RedisRs),
             (None, false, true) => Ok(RedisLibrary::Fred),
@@ -304,9 +307,8 @@ impl ConnectOptions {
     #[cfg(feature = "redis-rs")]
     async fn redis_rs(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         let options = with_settings!(self, leasehold_redis_rs::Options::new());
-        Ok(Arc::new(
-            leasehold_redis_rs::RedisBackend::connect_with(url, options).await?,
-        ))
+        let backend = leasehold_redis_rs::RedisBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
     }
 
     #[cfg(not(feature = "redis-rs"))]
@@ -317,9 +319,8 @@ impl ConnectOptions {
     #[cfg(feature = "fred")]
     async fn fred(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         let options = with_settings!(self, leasehold_fred::Options::new());
-        Ok(Arc::new(
-            leasehold_fred::FredBackend::connect_with(url, options).await?,
-        ))
+        let backend = leasehold_fred::FredBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
     }
 
     #[cfg(not(feature = "fred"))]
@@ -330,9 +331,8 @@ impl ConnectOptions {
     #[cfg(feature = "postgres")]
     async fn postgres(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         let options = with_settings!(self, leasehold_postgres::Options::new());
-        Ok(Arc::new(
-            leasehold_postgres::PostgresBackend::connect_with(url, options).await?,
-        ))
+        let backend = leasehold_postgres::PostgresBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
     }
 
     #[cfg(not(feature = "postgres"))]
@@ -341,39 +341,14 @@ impl ConnectOptions {
     }
 }
 
-/// A kind of lock service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Service {
-    Redis,
-    Postgres,
-}
-
-impl Service {
-    fn of(url: &str) -> Result<Self, ConnectError> {
-        let scheme = scheme_of(url);
-        let starts_with = |names: &[&str]| names.iter().any(|name| scheme.starts_with(name));
-        if starts_with(&["postgres"]) {
-            Ok(Self::Postgres)
-        } else if starts_with(&["redis", "valkey", "unix"]) {
-            Ok(Self::Redis)
-        } else {
-            Err(unusable(
-                "it begins with neither redis, valkey nor postgres",
-            ))
-        }
-    }
-}
-
 /// The text before `://` in lower case; empty if there is none, or if it is more than a scheme. Errors show it.
 fn scheme_of(url: &str) -> String {
     let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
     let is_part = |c: char| c.is_ascii_alphanumeric() || "+-.".contains(c);
-    let scheme = if scheme.chars().all(is_part) {
-        scheme
-    } else {
-        ""
-    };
-    scheme.to_ascii_lowercase()
+    match scheme.chars().all(is_part) {
+        true => scheme.to_ascii_lowercase(),
+        false => String::new(),
+    }
 }
 
 /// The error for a URL that can't be used. It has no source, which might quote the URL and so the
