@@ -74,9 +74,8 @@ impl TestRecorder {
 
     fn count(&self, series: &str) -> u64 {
         let counters = self.counters.lock().expect("no panic");
-        counters
-            .get(series)
-            .map_or(0, |count| count.load(Ordering::SeqCst))
+        let count = counters.get(series);
+        count.map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
     fn gauge(&self, series: &str) -> f64 {
@@ -84,11 +83,15 @@ impl TestRecorder {
         f64::from_bits(gauges[series].load(Ordering::SeqCst))
     }
 
+    /// The number of live guards.
+    fn guards(&self, mode: &str) -> f64 {
+        self.gauge(&format!("leasehold_guards{{mode={mode}}}"))
+    }
+
     fn samples(&self, series: &str) -> Vec<f64> {
         let histograms = self.histograms.lock().expect("no panic");
         let samples = histograms.get(series).expect(series);
-        let samples = samples.0.lock().expect("no panic");
-        samples.clone()
+        samples.0.lock().expect("no panic").clone()
     }
 
     /// The names of all metrics.
@@ -164,66 +167,53 @@ async fn scenario() {
 #[test]
 fn each_event_is_counted_once() {
     let recorder = record(scenario());
-    let acquired = |mode: &str, outcome: &str| {
-        recorder.count(&format!(
-            "leasehold_acquisitions_total{{mode={mode},outcome={outcome}}}"
-        ))
-    };
-    assert_eq!(acquired("exclusive", "acquired"), 2);
-    assert_eq!(acquired("exclusive", "contended"), 1);
-    assert_eq!(acquired("exclusive", "timed_out"), 1);
-    assert_eq!(acquired("exclusive", "dropped"), 1);
-    assert_eq!(acquired("permits", "refused"), 1);
-    assert_eq!(acquired("permits", "acquired"), 1);
-    assert_eq!(acquired("shared", "acquired"), 1);
-    assert_eq!(recorder.count("leasehold_queued_total{mode=exclusive}"), 2);
+    for (series, expected) in [
+        ("acquisitions_total{mode=exclusive,outcome=acquired}", 2),
+        ("acquisitions_total{mode=exclusive,outcome=contended}", 1),
+        ("acquisitions_total{mode=exclusive,outcome=timed_out}", 1),
+        ("acquisitions_total{mode=exclusive,outcome=dropped}", 1),
+        ("acquisitions_total{mode=permits,outcome=refused}", 1),
+        ("acquisitions_total{mode=permits,outcome=acquired}", 1),
+        ("acquisitions_total{mode=shared,outcome=acquired}", 1),
+        ("queued_total{mode=exclusive}", 2),
+        ("losses_total{mode=exclusive,reason=deadline}", 1),
+        ("losses_total{mode=shared,reason=clock_stepped}", 1),
+        ("releases_total{by=release,outcome=released}", 1),
+        ("releases_total{by=background,outcome=released}", 1),
+        ("releases_total{by=background,outcome=left}", 1),
+        // One is the wait that timed out, the other the lost guard.
+        ("releases_total{by=background,outcome=not_held}", 2),
+    ] {
+        let count = recorder.count(&format!("leasehold_{series}"));
+        assert_eq!(count, expected, "{series}");
+    }
     assert!(recorder.count("leasehold_polls_total{outcome=queued}") >= 2);
     assert!(recorder.count("leasehold_renewals_total{outcome=renewed}") >= 1);
     assert!(recorder.count("leasehold_renewals_total{outcome=failed}") >= 1);
-    for (mode, reason) in [("exclusive", "deadline"), ("shared", "clock_stepped")] {
-        let series = format!("leasehold_losses_total{{mode={mode},reason={reason}}}");
-        assert_eq!(recorder.count(&series), 1, "{series}");
-    }
+    assert!(recorder.count("leasehold_release_retries_total{}") >= 1);
     // Each client notices the step separately.
     let steps = recorder.count("leasehold_clock_steps_total{}");
     assert!((1..=2).contains(&steps), "{steps}");
-    let releases = |by: &str, outcome: &str| {
-        recorder.count(&format!(
-            "leasehold_releases_total{{by={by},outcome={outcome}}}"
-        ))
-    };
-    assert_eq!(releases("release", "released"), 1);
-    assert_eq!(releases("background", "released"), 1);
-    assert_eq!(releases("background", "left"), 1);
-    // One is the wait that timed out, the other the lost guard.
-    assert_eq!(releases("background", "not_held"), 2);
-    assert!(recorder.count("leasehold_release_retries_total{}") >= 1);
     // Every guard was dropped or lost, and counted once.
     for mode in ["exclusive", "shared", "permits"] {
-        let guards = recorder.gauge(&format!("leasehold_guards{{mode={mode}}}"));
-        assert!(guards.abs() < f64::EPSILON, "{mode}: {guards}");
+        assert_eq!(recorder.guards(mode), 0.0, "{mode}");
     }
 }
 
 #[test]
 fn times_are_in_seconds_on_the_backends_clock() {
     let recorder = record(scenario());
-    let waits = recorder.samples("leasehold_wait_seconds{mode=exclusive,outcome=timed_out}");
-    assert!(
-        matches!(waits[..], [wait] if (2.0..2.1).contains(&wait)),
-        "{waits:?}"
-    );
-    let held = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=released}");
-    assert!(
-        matches!(held[..], [held] if (4.0..4.1).contains(&held)),
-        "{held:?}"
-    );
-    // The deadline is the end of the lease, less the drift allowance.
-    let lost = recorder.samples("leasehold_hold_seconds{mode=exclusive,outcome=lost}");
-    assert!(
-        matches!(lost[..], [held] if (8.8..9.0).contains(&held)),
-        "{lost:?}"
-    );
+    for (name, outcome, expected) in [
+        ("wait", "timed_out", 2.0..2.1),
+        ("hold", "released", 4.0..4.1),
+        // The deadline is the end of the lease, less the drift allowance.
+        ("hold", "lost", 8.8..9.0),
+    ] {
+        let series = format!("leasehold_{name}_seconds{{mode=exclusive,outcome={outcome}}}");
+        let samples = recorder.samples(&series);
+        let is_expected = matches!(samples[..], [one] if expected.contains(&one));
+        assert!(is_expected, "{series}: {samples:?}");
+    }
 }
 
 #[test]
@@ -234,8 +224,7 @@ fn gauge_counts_live_guards() {
         let guards = (lock.read().await, lock.read().await);
         std::mem::forget(guards);
     });
-    let live = recorder.gauge("leasehold_guards{mode=shared}");
-    assert!((live - 2.0).abs() < f64::EPSILON, "{live}");
+    assert_eq!(recorder.guards("shared"), 2.0);
 }
 
 #[test]
@@ -253,22 +242,16 @@ fn gauge_follows_conversions() {
         guard.release().await.expect("released");
         std::mem::forget(lock.write().await.expect("free").downgrade().await);
     });
-    let guards = ["exclusive", "shared"]
-        .map(|mode| recorder.gauge(&format!("leasehold_guards{{mode={mode}}}")));
-    assert!(guards[0].abs() < f64::EPSILON, "{guards:?}");
-    assert!((guards[1] - 1.0).abs() < f64::EPSILON, "{guards:?}");
+    let guards = ["exclusive", "shared"].map(|mode| recorder.guards(mode));
+    assert_eq!(guards, [0.0, 1.0]);
 }
 
 #[test]
 fn gauge_counts_waiting_calls() {
-    let waiting = |recorder: &TestRecorder, class: &str| {
-        recorder.gauge(&format!("leasehold_waiting{{{class}mode=exclusive}}"))
-    };
     let recorder: &'static TestRecorder = Box::leak(Box::default());
-    let is = |expected: [f64; 2]| {
-        let found = [waiting(recorder, ""), waiting(recorder, "class=invoice,")];
-        let apart = (found[0] - expected[0]).abs() + (found[1] - expected[1]).abs();
-        assert!(apart < f64::EPSILON, "{found:?} instead of {expected:?}");
+    let waiting = || {
+        let series = |class| format!("leasehold_waiting{{{class}mode=exclusive}}");
+        ["", "class=invoice,"].map(|class| recorder.gauge(&series(class)))
     };
     record_with(recorder, async {
         let locks = LockClient::new(SimServer::new(7).client("a"));
@@ -282,15 +265,15 @@ fn gauge_counts_waiting_calls() {
         };
         let watch = async {
             tokio::time::sleep(secs(1)).await;
-            is([1.0, 1.0]);
+            assert_eq!(waiting(), [1.0, 1.0]);
             // Calls that don't wait are not counted.
             assert!(matches!(plain.try_lock().await, Ok(Outcome::Contended(_))));
             assert!(tokio::time::timeout(secs(3), plain.lock()).await.is_err());
-            is([1.0, 0.0]);
+            assert_eq!(waiting(), [1.0, 0.0]);
             guard.release().await.expect("released");
         };
         let (granted, ()) = tokio::join!(queue, watch);
-        is([0.0, 0.0]);
+        assert_eq!(waiting(), [0.0, 0.0]);
         drop(granted);
     });
 }
@@ -310,26 +293,15 @@ fn class_of_a_handle_is_a_label() {
         network.isolate();
         tokio::time::sleep(secs(60)).await;
     });
-    for (series, expected) in [
-        (
-            "leasehold_acquisitions_total{class=invoice,mode=exclusive,outcome=acquired}",
-            1,
-        ),
-        (
-            "leasehold_acquisitions_total{class=report,mode=exclusive,outcome=acquired}",
-            1,
-        ),
-        (
-            "leasehold_losses_total{class=report,mode=exclusive,reason=deadline}",
-            1,
-        ),
-        (
-            "leasehold_acquisitions_total{mode=exclusive,outcome=acquired}",
-            0,
-        ),
+    for series in [
+        "leasehold_acquisitions_total{class=invoice,mode=exclusive,outcome=acquired}",
+        "leasehold_acquisitions_total{class=report,mode=exclusive,outcome=acquired}",
+        "leasehold_losses_total{class=report,mode=exclusive,reason=deadline}",
     ] {
-        assert_eq!(recorder.count(series), expected, "{series}");
+        assert_eq!(recorder.count(series), 1, "{series}");
     }
+    let without = "leasehold_acquisitions_total{mode=exclusive,outcome=acquired}";
+    assert_eq!(recorder.count(without), 0);
     for series in [
         "leasehold_hold_seconds{class=invoice,mode=shared,outcome=released}",
         "leasehold_wait_seconds{class=invoice,mode=exclusive,outcome=acquired}",
@@ -342,8 +314,7 @@ fn class_of_a_handle_is_a_label() {
         "leasehold_guards{class=report,mode=exclusive}",
         "leasehold_waiting{class=invoice,mode=exclusive}",
     ] {
-        let value = recorder.gauge(series);
-        assert!(value.abs() < f64::EPSILON, "{series}: {value}");
+        assert_eq!(recorder.gauge(series), 0.0, "{series}");
     }
 }
 
