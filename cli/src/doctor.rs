@@ -1,7 +1,7 @@
 //! `leasehold doctor`: checks a lock service before it is used.
 
 use std::collections::BTreeMap;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, UNIX_EPOCH};
 
 use leasehold::postgres::PostgresBackend;
 use leasehold::redis_rs::{self, ServerChecks};
@@ -61,18 +61,14 @@ pub(crate) fn doctor(options: &Doctor) -> Ending {
 async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(), Failed> {
     if url.starts_with("postgres") {
         let backend = PostgresBackend::connect(url).await?;
-        let dangers = backend
-            .dangerous_settings()
-            .await
-            .map_err(ConnectError::from)?;
+        let dangers = backend.dangerous_settings().await;
+        let dangers = dangers.map_err(ConnectError::from)?;
         for danger in &dangers {
             report.problem("settings", danger);
         }
         if dangers.is_empty() {
-            report.good(
-                "settings",
-                "schema, rights, commits, standbys and autovacuum",
-            );
+            let checked = "schema, rights, commits, standbys and autovacuum";
+            report.good("settings", checked);
         }
         return Ok(());
     }
@@ -115,11 +111,7 @@ struct Reading {
 }
 
 async fn read(backend: &dyn LockBackend, key: &Key) -> Result<(ClockId, Reading), BackendError> {
-    let now = || {
-        SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .unwrap_or_default()
-    };
+    let now = || UNIX_EPOCH.elapsed().unwrap_or_default();
     let before = now();
     let Stamp { clock, at } = backend.read_clock(key).await?;
     let after = now();
@@ -146,31 +138,23 @@ async fn clocks(report: &mut Report, backend: &dyn LockBackend) -> Result<(), Fa
             break;
         }
     }
-    let by_time = |a: &&Reading, b: &&Reading| a.ahead.total_cmp(&b.ahead);
-    let (first, last) = (
-        clocks.values().min_by(by_time),
-        clocks.values().max_by(by_time),
-    );
-    let (Some(first), Some(last)) = (first, last) else {
+    let mut readings: Vec<_> = clocks.into_values().collect();
+    readings.sort_by(|a, b| a.ahead.total_cmp(&b.ahead));
+    let (Some(first), Some(last)) = (readings.first(), readings.last()) else {
         return Ok(());
     };
     let apart = last.ahead - first.ahead;
     let certain = apart - first.uncertain - last.uncertain;
-    let text = format!(
-        "{} nodes, at most {:.1} ms apart",
-        clocks.len(),
-        apart * 1e3
-    );
+    let (count, millis) = (readings.len(), apart * 1e3);
+    let text = format!("{count} nodes, at most {millis:.1} ms apart");
     if certain > APART.as_secs_f64() {
         let text = format!("{text}; a lock that moves between them may end early: use NTP");
         report.problem("clocks", &text);
-    } else if clocks.len() > 1 {
+    } else if count > 1 {
         report.good("clocks", &text);
     } else {
-        let text = format!(
-            "{:.1} ms ahead of this machine, which does no harm",
-            first.ahead * 1e3
-        );
+        let millis = first.ahead * 1e3;
+        let text = format!("{millis:.1} ms ahead of this machine, which does no harm");
         report.good("clock", &text);
     }
     Ok(())
@@ -180,47 +164,36 @@ async fn clocks(report: &mut Report, backend: &dyn LockBackend) -> Result<(), Fa
 async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(), Failed> {
     let key = format!("leasehold-doctor:push:{}", std::process::id());
     let (ours, theirs) = (a.mutex(&key)?, b.mutex(&key)?);
-    let mut times = Vec::new();
+    let mut time = Duration::MAX;
     for _ in 0..3 {
         let guard = ours.lock().await?;
-        let mut released = None;
         let release = async {
             // The waiter is in the queue, and its subscription works.
             sleep(Duration::from_millis(700)).await;
-            released = Some(Instant::now());
-            guard.release().await
+            let released = Instant::now();
+            guard.release().await.map(|_| released)
         };
-        let (granted, given) = tokio::join!(
-            async {
-                (
-                    theirs.try_lock_for(Duration::from_secs(10)).await,
-                    Instant::now(),
-                )
-            },
-            release
-        );
-        given?;
-        let (outcome, at) = granted;
+        let wait = async {
+            let outcome = theirs.try_lock_for(Duration::from_secs(10)).await;
+            (outcome, Instant::now())
+        };
+        let ((outcome, granted), released) = tokio::join!(wait, release);
+        let took = granted.saturating_duration_since(released?);
         let Some(guard) = outcome?.into_guard() else {
             report.problem("push", "a waiter did not get the lock within 10 s");
             return Ok(());
         };
         guard.release().await?;
-        times.extend(released.map(|released| at.saturating_duration_since(released)));
+        time = time.min(took);
     }
-    times.sort_unstable();
-    let time = times.first().copied().unwrap_or_default();
-    match time < PUSHED {
-        true => report.good(
-            "push",
-            &format!("a waiter had the lock {time:.1?} after its release"),
-        ),
-        false => {
-            let text = format!(
-                "a waiter had the lock only {time:.1?} after its release: it is not told, and polls"
-            );
-            report.problem("push", &text);
-        }
+    if time < PUSHED {
+        let text = format!("a waiter had the lock {time:.1?} after its release");
+        report.good("push", &text);
+    } else {
+        let text = format!(
+            "a waiter had the lock only {time:.1?} after its release: it is not told, and polls"
+        );
+        report.problem("push", &text);
     }
     Ok(())
 }

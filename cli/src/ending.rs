@@ -1,6 +1,6 @@
 //! How the command ends: its exit status, or the signal that ended CMD.
 
-use leasehold::{BackendError, ConnectError, Error};
+use leasehold::{ConnectError, Error};
 use rustix::process::{Resource, Rlimit, Signal, WaitStatus, getpid, kill_process, setrlimit};
 use signal_hook::low_level::emulate_default_handler;
 
@@ -70,7 +70,6 @@ fn end_by(signal: i32) {
 /// The exit status for an error while connecting.
 pub(crate) fn of_connect_error(error: &ConnectError) -> u8 {
     match error {
-        ConnectError::Backend(BackendError::Rejected { .. }) => REJECTED,
         ConnectError::Backend(error) if error.is_transient() => UNREACHABLE,
         ConnectError::Backend(_) => REJECTED,
         _ => USAGE,

@@ -18,8 +18,8 @@ const NOT_HELD: u8 = 1;
 
 /// Why a command has failed: the exit status and what to print.
 pub(crate) struct Failed {
-    pub(crate) status: u8,
-    pub(crate) text: String,
+    status: u8,
+    text: String,
 }
 
 impl From<ConnectError> for Failed {
@@ -55,17 +55,12 @@ pub(crate) fn block_on(command: impl Future<Output = Result<u8, Failed>>) -> End
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let ended = match runtime {
-        Ok(runtime) => runtime.block_on(command),
-        Err(error) => Err(error.into()),
-    };
-    match ended {
-        Ok(status) => Ending::Status(status),
-        Err(Failed { status, text }) => {
-            eprintln!("leasehold: {text}");
-            Ending::Status(status)
-        }
-    }
+    let ended = runtime.map_err(Failed::from);
+    let ended = ended.and_then(|runtime| runtime.block_on(command));
+    Ending::Status(ended.unwrap_or_else(|Failed { status, text }| {
+        eprintln!("leasehold: {text}");
+        status
+    }))
 }
 
 /// The URL of the service, and the options that the user gave.

@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use crate::clock::now;
 use crate::ending::GAVE_UP;
-use crate::keeper::Acquired;
 use crate::keeper::hold::Hold;
 use crate::operate::date;
 use crate::protocol::{FromKeeper, Request, Wait};
@@ -74,15 +73,12 @@ pub(super) async fn acquire(
     request: &Request,
     window: Duration,
     attempts: u32,
-) -> Result<Acquired, Error> {
-    let once = locks
-        .once(&request.key)?
-        .attempts(attempts)
-        .lease(request.lease);
-    let once = match request.max_hold {
-        Some(max) => once.max_hold(max),
-        None => once,
-    };
+) -> Result<Hold, FromKeeper> {
+    let once = locks.once(&request.key)?.attempts(attempts);
+    let mut once = once.lease(request.lease);
+    if let Some(max) = request.max_hold {
+        once = once.max_hold(max);
+    }
     let until = match request.wait {
         Wait::No => Some(Duration::ZERO),
         Wait::Within(time) => Some(now() + time),
@@ -90,55 +86,49 @@ pub(super) async fn acquire(
     };
     loop {
         let ended = match Attempt::begin(once.not_within(window)).await {
-            Ok(attempt) => return Ok(Acquired::Held(Hold::Job(attempt))),
+            Ok(attempt) => return Ok(Hold::Job(attempt)),
             Err(ended) => ended,
         };
         let left = until.map_or(Duration::MAX, |until| until.saturating_sub(now()));
-        let pause = match next(ended, &request.key)? {
-            Next::End(message) => return Ok(Acquired::Not(message)),
-            Next::Retry(Err(error), _) if left.is_zero() => return Err(error),
-            // A pause after a failure that ends too late is not worth waiting for.
-            Next::Retry(Ok(why), pause) if left.is_zero() || left < pause && pause > ASK_AGAIN => {
-                return Ok(Acquired::Not(FromKeeper::Contended(why)));
-            }
-            Next::Retry(_, pause) => pause,
-        };
+        let (why, pause) = next(ended, &request.key)?;
+        // A pause after a failure that ends too late is not worth waiting for.
+        if left.is_zero() || left < pause && pause > ASK_AGAIN {
+            return Err(why);
+        }
         sleep(pause.min(left)).await;
     }
 }
 
-/// What follows an attempt that has not begun.
-enum Next {
-    End(FromKeeper),
-    /// Another attempt may begin after this time.
-    Retry(Result<String, Error>, Duration),
-}
-
-fn next(ended: Ended, key: &str) -> Result<Next, Error> {
-    Ok(match ended {
+/// What follows an attempt that has not begun: another one after this time, and what the command gets to know if
+/// the user doesn't wait for that. The error is what it gets to know if nothing follows.
+fn next(ended: Ended, key: &str) -> Result<(FromKeeper, Duration), FromKeeper> {
+    let (why, pause) = match ended {
         Ok(JobOutcome::AlreadyDone { fire }) => {
             let text = format!("{key:?} was done before: it began at {}", date(fire));
-            Next::End(FromKeeper::Done(text))
+            return Err(FromKeeper::Done(text));
         }
-        Ok(JobOutcome::GaveUp { attempts, .. }) => Next::End(FromKeeper::Failed {
-            status: GAVE_UP,
-            message: format!(
-                "{key:?} has failed {attempts} times, and is not tried again; see `leasehold once reset`"
-            ),
-        }),
+        Ok(JobOutcome::GaveUp { attempts, .. }) => {
+            return Err(FromKeeper::Failed {
+                status: GAVE_UP,
+                message: format!(
+                    "{key:?} has failed {attempts} times, and is not tried again; see `leasehold once reset`"
+                ),
+            });
+        }
         Ok(JobOutcome::Running { by }) => {
             let by = by.as_ref().map_or("somebody else", Label::as_str);
-            Next::Retry(Ok(format!("{key:?} is run by {by}")), ASK_AGAIN)
+            (format!("{key:?} is run by {by}"), ASK_AGAIN)
         }
         Ok(JobOutcome::Failed { retry_after, .. }) => {
             let text = format!("{key:?} has failed, and may be tried again in {retry_after:.0?}");
-            Next::Retry(Ok(text), retry_after)
+            (text, retry_after)
         }
         // A clock was stepped, or the lock was lost before CMD began.
-        Ok(_) => Next::Retry(Ok(format!("{key:?} can't start now")), ASK_AGAIN),
+        Ok(_) => (format!("{key:?} can't start now"), ASK_AGAIN),
         Err(error) if error.is_transient() || matches!(error, Error::Lost { .. }) => {
-            Next::Retry(Err(error), ASK_AGAIN)
+            return Ok((error.into(), ASK_AGAIN));
         }
-        Err(error) => return Err(error),
-    })
+        Err(error) => return Err(error.into()),
+    };
+    Ok((FromKeeper::Contended(why), pause))
 }

@@ -92,9 +92,18 @@ fn say(message: &FromKeeper) -> bool {
     rustix::io::write(rustix::stdio::stdout(), &line(message)).is_ok()
 }
 
-fn failure(status: u8, error: &dyn std::error::Error) -> FromKeeper {
-    let message = text_of(error);
-    FromKeeper::Failed { status, message }
+impl From<ConnectError> for FromKeeper {
+    fn from(error: ConnectError) -> Self {
+        let (status, message) = (ending::of_connect_error(&error), text_of(&error));
+        Self::Failed { status, message }
+    }
+}
+
+impl From<Error> for FromKeeper {
+    fn from(error: Error) -> Self {
+        let (status, message) = (ending::of_error(&error), text_of(&error));
+        Self::Failed { status, message }
+    }
 }
 
 /// An error and its sources, so short that the line fits in the pipe.
@@ -117,7 +126,7 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
     let locks = match connected {
         Ok(locks) => locks,
         Err(error) => {
-            say(&failure(ending::of_connect_error(&error), &error));
+            say(&error.into());
             return;
         }
     };
@@ -126,12 +135,9 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
         None = commands.recv() => None,
     };
     match acquired {
-        Some(Ok(Acquired::Held(lock))) => hold(&request, lock, commands).await,
-        Some(Ok(Acquired::Not(why))) => {
+        Some(Ok(lock)) => hold(&request, lock, commands).await,
+        Some(Err(why)) => {
             say(&why);
-        }
-        Some(Err(error)) => {
-            say(&failure(ending::of_error(&error), &error));
         }
         None => {
             // It leaves the queue, or releases what was granted at this moment.
@@ -162,12 +168,8 @@ async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
     }
 }
 
-enum Acquired {
-    Held(Hold),
-    Not(FromKeeper),
-}
-
-async fn acquire(locks: &LockClient, request: &Request) -> Result<Acquired, Error> {
+/// Returns what is held, or what the command gets to know instead.
+async fn acquire(locks: &LockClient, request: &Request) -> Result<Hold, FromKeeper> {
     if let Kind::Job { window, attempts } = request.kind {
         return job::acquire(locks, request, window, attempts).await;
     }
@@ -180,21 +182,18 @@ async fn acquire(locks: &LockClient, request: &Request) -> Result<Acquired, Erro
     match outcome {
         Outcome::Acquired(guard) => {
             confirm(request, &guard).await?;
-            Ok(Acquired::Held(Hold::Lock(guard)))
+            Ok(Hold::Lock(guard))
         }
-        Outcome::Contended(contention) => {
-            Ok(Acquired::Not(FromKeeper::Contended(contention.to_string())))
-        }
+        Outcome::Contended(contention) => Err(FromKeeper::Contended(contention.to_string())),
     }
 }
 
 /// A handle for one key, of any kind.
 fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, Error> {
-    let multi = locks.multi().lease(request.lease);
-    let multi = match request.max_hold {
-        Some(max) => multi.max_hold(max),
-        None => multi,
-    };
+    let mut multi = locks.multi().lease(request.lease);
+    if let Some(max) = request.max_hold {
+        multi = multi.max_hold(max);
+    }
     match request.kind {
         // A job is a mutex with a record.
         Kind::Mutex | Kind::Job { .. } => multi.mutex(&request.key),

@@ -55,26 +55,22 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
     let mut events = Events::new()?;
     let mut keeper = Keeper::start(request)?;
     let held = match acquire(options, request, &mut events, &mut keeper)? {
-        Acquired::Held(held) => held,
-        Acquired::Not(ending) => return Ok(ending),
+        Ok(held) => held,
+        Err(ending) => return Ok(ending),
     };
     let mut running = Running::start(options, request, keeper, events, held)?;
     running.until_empty()?;
     Ok(running.end())
 }
 
-enum Acquired {
-    Held(Held),
-    Not(Ending),
-}
-
-/// Waits for the lock. A signal ends the wait, and then the command.
+/// Waits for the lock. Returns what is held, or how the command ends instead. A signal ends the wait, and then the
+/// command.
 fn acquire(
     options: &Run,
     request: &Request,
     events: &mut Events,
     keeper: &mut Keeper,
-) -> std::io::Result<Acquired> {
+) -> std::io::Result<Result<Held, Ending>> {
     // The keeper has its own limits; it confirms a grant within the lease. This one counts if it was stopped.
     let until = time_limit(request.wait).map(|limit| now() + limit + request.lease + PATIENCE);
     let mut held: Option<Held> = None;
@@ -89,7 +85,7 @@ fn acquire(
                 FromKeeper::Unreachable(why) => terminal::say(&format!("{why}; trying again")),
                 message => {
                     if let Some(status) = not_acquired(options, message) {
-                        return Ok(Acquired::Not(Ending::Status(status)));
+                        return Ok(Err(Ending::Status(status)));
                     }
                 }
             }
@@ -97,10 +93,10 @@ fn acquire(
         if let Some(signal) = signals.into_iter().find(|it| events::is_passed_on(*it)) {
             // It leaves the queue, or releases the lock.
             keeper.end_within(RELEASE);
-            return Ok(Acquired::Not(Ending::Signal(signal)));
+            return Ok(Err(Ending::Signal(signal)));
         }
         if let Some(held) = held {
-            return Ok(Acquired::Held(held));
+            return Ok(Ok(held));
         }
         let message = if keeper.is_gone() {
             "the lock keeper has ended"
@@ -111,7 +107,7 @@ fn acquire(
         };
         terminal::say(message);
         keeper.kill();
-        return Ok(Acquired::Not(Ending::Status(UNREACHABLE)));
+        return Ok(Err(Ending::Status(UNREACHABLE)));
     }
 }
 
@@ -217,16 +213,18 @@ impl<'a> Running<'a> {
                 match signal {
                     SIGCHLD => {}
                     SIGTTIN | SIGTTOU => self.terminal.take_for_own_group(),
-                    signal => self.pass_on(signal),
+                    signal => {
+                        if let Some(signal) = Signal::from_named_raw(signal) {
+                            self.group.signal(signal);
+                        }
+                    }
                 }
             }
             self.reap();
             self.enforce();
-            let given_up = self
-                .stop
-                .as_ref()
-                .is_some_and(|it| now() > it.kill_at + AFTER_KILL);
-            if self.status.is_some() && self.group.is_empty() || given_up {
+            let given_up = |stop: &Stop| now() > stop.kill_at + AFTER_KILL;
+            let ended = self.status.is_some() && self.group.is_empty();
+            if ended || self.stop.as_ref().is_some_and(given_up) {
                 return Ok(());
             }
         }
@@ -285,12 +283,6 @@ impl<'a> Running<'a> {
         }
     }
 
-    fn pass_on(&self, signal: i32) {
-        if let Some(signal) = Signal::from_named_raw(signal) {
-            self.group.signal(signal);
-        }
-    }
-
     /// Reaps all children that have ended, also those that others have left behind.
     fn reap(&mut self) {
         loop {
@@ -327,27 +319,25 @@ impl<'a> Running<'a> {
         } else {
             terminal::say("some processes of CMD can't be killed; the lock is not released");
         }
-        let mut released = self.keeper.end_within(self.time_to_release()).into_iter();
-        match released.find_map(|message| match message {
-            FromKeeper::Released(problem) => Some(problem),
-            _ => None,
-        }) {
-            Some(Some(problem)) => terminal::say(&problem),
-            None if self.group.is_empty() && self.stop.is_none() => {
-                terminal::say(
-                    "the lock may stay taken until its lease ends: its keeper gave no answer",
-                );
+        let mut answered = false;
+        for message in self.keeper.end_within(self.time_to_release()) {
+            if let FromKeeper::Released(problem) = message {
+                answered = true;
+                if let Some(problem) = problem {
+                    terminal::say(&problem);
+                }
             }
-            Some(None) | None => {}
         }
-        match (self.stop, self.status) {
-            (Some(stop), _) => {
-                terminal::say(&stop.why);
-                Ending::Status(LOST)
-            }
-            (None, Some(status)) => Ending::of(status),
-            (None, None) => Ending::Status(LOST),
+        if !answered && self.group.is_empty() && self.stop.is_none() {
+            terminal::say(
+                "the lock may stay taken until its lease ends: its keeper gave no answer",
+            );
         }
+        if let Some(stop) = self.stop {
+            terminal::say(&stop.why);
+            return Ending::Status(LOST);
+        }
+        self.status.map_or(Ending::Status(LOST), Ending::of)
     }
 }
 
