@@ -41,13 +41,10 @@ fn a_server_that_refuses() {
 /// Without persistence, a restart would lose locks.
 #[test]
 fn doctor() {
+    let (forgetful, persistent) = (ServerOptions::default(), ServerOptions::default());
     for (options, status, line) in [
-        (ServerOptions::default(), 1, "problem settings: "),
-        (
-            ServerOptions::default().with_append_only(),
-            0,
-            "ok      settings: ",
-        ),
+        (forgetful, 1, "problem settings: "),
+        (persistent.with_append_only(), 0, "ok      settings: "),
     ] {
         let server = options.start();
         let place = Place::new(&server.url(), "doctor");

@@ -1,13 +1,14 @@
 //! The server is out of reach while CMD runs.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 use rustix::process::Signal;
 
-use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in};
+use crate::scenarios::support::{LEASE, Place, SLACK, STUBBORN, Started, alive_in};
 
-const STUBBORN: &str = "trap '' TERM; while :; do sleep 0.1; done";
+const JOB: [&str; 2] = ["--not-within", "1h"];
+const UNTIL_TOLD: &str = "while [ ! -e end ]; do sleep 0.1; done";
 
 #[test]
 fn unreachable() {
@@ -41,10 +42,7 @@ fn killed() {
     let place = Place::new(&server.url(), "killed");
     let mut started = place.start(&[], STUBBORN);
     server.kill();
-    let killed = Instant::now();
-    wait_for_empty(started.group());
-    // The last renewal was before the kill.
-    assert!(killed.elapsed() < LEASE, "{:?}", killed.elapsed());
+    started.expect_dead_before_the_lease_ends();
     started.expect_status(70, SLACK);
 }
 
@@ -77,10 +75,8 @@ fn frozen() {
     let place = Place::new(&server.url(), "frozen");
     let mut started = place.start(&[], STUBBORN);
     server.pause();
-    let frozen = Instant::now();
-    wait_for_empty(started.group());
-    assert!(frozen.elapsed() < LEASE, "{:?}", frozen.elapsed());
-    std::thread::sleep(LEASE.saturating_sub(frozen.elapsed()) + Duration::from_millis(500));
+    let frozen = started.expect_dead_before_the_lease_ends();
+    std::thread::sleep(LEASE - frozen + Duration::from_millis(500));
     server.resume();
     started.expect_status(70, SLACK);
     place.client().expect_free(started.group(), SLACK);
@@ -94,9 +90,7 @@ fn frozen_while_the_command_is_stopped() {
     let mut started = place.start(&[], STUBBORN);
     started.signal(Signal::STOP);
     server.pause();
-    let frozen = Instant::now();
-    wait_for_empty(started.group());
-    assert!(frozen.elapsed() < LEASE, "{:?}", frozen.elapsed());
+    started.expect_dead_before_the_lease_ends();
     server.resume();
     started.signal(Signal::CONT);
     started.expect_status(70, SLACK);
@@ -107,17 +101,13 @@ fn frozen_while_the_command_is_stopped() {
 fn restarted_when_a_job_ends() {
     let mut server = ServerOptions::default().with_append_only().start();
     let place = Place::new(&server.url(), "recorded");
-    let mut started = place.start(
-        &["--not-within", "1h"],
-        "while [ ! -e end ]; do sleep 0.1; done",
-    );
+    let mut started = place.start(&JOB, UNTIL_TOLD);
     server.kill();
     std::fs::write(place.file("end"), "").expect("written");
     std::thread::sleep(Duration::from_millis(500));
     server.start_again();
     started.expect_status(0, SLACK);
-    let mut again = Started::new(place.run(&["--not-within", "1h"], "exit 5"));
-    again.expect_status(0, SLACK);
+    assert_eq!(place.status(&JOB, "exit 5"), 0);
 }
 
 /// The same, and the server doesn't come back.
@@ -125,18 +115,9 @@ fn restarted_when_a_job_ends() {
 fn killed_when_a_job_ends() {
     let mut server = RedisServer::start();
     let place = Place::new(&server.url(), "unrecorded");
-    let mut started = place.start(
-        &["--not-within", "1h"],
-        "while [ ! -e end ]; do sleep 0.1; done",
-    );
+    let mut started = place.start(&JOB, UNTIL_TOLD);
     server.kill();
     std::fs::write(place.file("end"), "").expect("written");
     let text = started.expect_status(0, LEASE + SLACK);
     assert!(text.contains("may not be recorded"), "{text}");
-}
-
-fn wait_for_empty(group: i32) {
-    crate::scenarios::support::wait_until("CMD is killed", LEASE + SLACK, || {
-        alive_in(group).is_empty()
-    });
 }

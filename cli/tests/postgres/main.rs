@@ -4,10 +4,8 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 
-use std::time::Instant;
-
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
-use scenarios::support::{LEASE, Place, SLACK, alive_in, wait_until};
+use scenarios::support::{LEASE, Place, SLACK, STUBBORN};
 use scenarios::{ALL, operators, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
@@ -43,13 +41,9 @@ fn doctor_sees_settings() {
 fn killed() {
     let (mut server, url) = server();
     let place = Place::new(&url, "killed");
-    let mut started = place.start(&[], "trap '' TERM; while :; do sleep 0.1; done");
+    let mut started = place.start(&[], STUBBORN);
     server.stop();
-    let killed = Instant::now();
-    wait_until("CMD is killed", LEASE + SLACK, || {
-        alive_in(started.group()).is_empty()
-    });
-    assert!(killed.elapsed() < LEASE, "{:?}", killed.elapsed());
+    started.expect_dead_before_the_lease_ends();
     started.expect_status(70, SLACK);
     server.restart();
     place.client().expect_free(started.group(), LEASE + SLACK);

@@ -5,14 +5,12 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 
 use crate::scenarios::operators::run as ask;
-use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in, wait_until};
+use crate::scenarios::support::{LEASE, Place, SLACK, STUBBORN, Started, alive_in, wait_until};
 
 const DAILY: [&str; 2] = ["--not-within", "20h"];
 
 fn status(place: &Place, options: &[&str], script: &str) -> i32 {
-    let options = [&DAILY, options].concat();
-    let (status, text) = Started::new(place.run(&options, script)).end_within(SLACK * 2);
-    status.code().unwrap_or_else(|| panic!("{status}: {text}"))
+    place.status(&[&DAILY, options].concat(), script)
 }
 
 /// How often CMD has run, by the lines that it has written.
@@ -41,13 +39,9 @@ pub(crate) fn runs_once(place: &Place) {
 
     // Within a shorter time, it is not done.
     std::thread::sleep(Duration::from_secs(11));
-    assert_eq!(
-        status(place, &["--not-within", "10s"], script),
-        64,
-        "named twice"
-    );
-    let mut again = Started::new(place.run(&["--not-within", "10s"], script));
-    again.expect_status(0, SLACK);
+    let shorter = ["--not-within", "10s"];
+    assert_eq!(status(place, &shorter, script), 64, "named twice");
+    assert_eq!(place.status(&shorter, script), 0);
     assert_eq!(runs(place), 2);
 
     assert_eq!(ask(place, &["once", "reset", &place.key]).0, Some(0));
@@ -71,10 +65,8 @@ pub(crate) fn failures_are_counted(place: &Place) {
     assert_eq!(status(place, &[], "echo >> runs; exit 3"), 3);
     // The next attempt must wait.
     assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
-    assert_eq!(
-        status(place, &["--wait", "1s", "-E", "9"], "echo >> runs"),
-        9
-    );
+    let waiting = ["--wait", "1s", "-E", "9"];
+    assert_eq!(status(place, &waiting, "echo >> runs"), 9);
     let state = shown(place);
     assert!(state["done_ms"].is_null(), "{state}");
     assert_eq!(state["attempts"], 1, "{state}");
@@ -90,24 +82,18 @@ pub(crate) fn failures_are_counted(place: &Place) {
 
 /// The command is killed, its keeper ends CMD and records the failure, and another machine tries after the pause.
 pub(crate) fn next_machine_tries_after_a_failure(place: &Place) {
-    let mut first = place.start(&DAILY, "trap '' TERM; while :; do sleep 0.1; done");
+    let mut first = place.start(&DAILY, STUBBORN);
     let mut second = Started::new(place.run(&DAILY, "echo $LEASEHOLD_ATTEMPT > second; exit 4"));
     let (status, _) = ask(place, &["once", "reset", &place.key]);
     assert_eq!(status, Some(75), "it is running");
     first.signal(Signal::KILL);
     first.expect_signal(Signal::KILL);
     let failed = Instant::now();
-    wait_until(
-        "the second runs",
-        LEASE + Duration::from_secs(30) + SLACK,
-        || place.file("second").exists(),
-    );
+    let limit = LEASE + Duration::from_secs(30) + SLACK;
+    wait_until("the second runs", limit, || place.file("second").exists());
+    let paused = failed.elapsed();
     assert_eq!(alive_in(first.group()), [0; 0]);
-    assert!(
-        failed.elapsed() > Duration::from_secs(20),
-        "{:?}",
-        failed.elapsed()
-    );
+    assert!(paused > Duration::from_secs(20), "{paused:?}");
     second.expect_status(4, SLACK);
     let attempt = std::fs::read_to_string(place.file("second")).expect("written by CMD");
     assert_eq!(attempt, "2\n");
@@ -117,10 +103,9 @@ pub(crate) fn a_job_that_is_stopped_is_not_done(place: &Place) {
     let options = [DAILY[0], DAILY[1], "--max-hold", "4s"];
     let script = "trap 'exit 0' TERM; while :; do sleep 0.1; done";
     let mut started = place.start(&options, script);
-    let waiting = Started::new(place.run(&DAILY, "echo >> runs"));
+    let mut waiting = Started::new(place.run(&DAILY, "echo >> runs"));
     std::thread::sleep(Duration::from_millis(500));
     waiting.signal(Signal::TERM);
-    let mut waiting = waiting;
     waiting.expect_signal(Signal::TERM);
     started.expect_status(70, Duration::from_secs(4) + SLACK);
     assert_eq!(alive_in(started.group()), [0; 0]);

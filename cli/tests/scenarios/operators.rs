@@ -1,6 +1,6 @@
 //! `leasehold ls`, `show`, `revoke` and `doctor`.
 
-use crate::scenarios::support::{Place, SLACK, Started, alive_in};
+use crate::scenarios::support::{Place, SLACK, STUBBORN, alive_in};
 
 /// Runs a command to its end. Returns its status and what it printed to standard output.
 pub(crate) fn run(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
@@ -12,7 +12,7 @@ pub(crate) fn run(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
 
 /// Finds the lock, sees who holds it, and takes it away.
 pub(crate) fn finds_and_revokes(place: &Place) {
-    let mut started: Started = place.start(&[], "trap '' TERM; while :; do sleep 0.1; done");
+    let mut started = place.start(&[], STUBBORN);
     let key = place.key.as_str();
     assert_eq!(run(place, &["ls", key]), (Some(0), format!("{key}\n")));
     assert_eq!(run(place, &["ls", "no such key"]), (Some(0), String::new()));
@@ -37,10 +37,8 @@ pub(crate) fn finds_and_revokes(place: &Place) {
 pub(crate) fn a_healthy_service(place: &Place) {
     let (_, text) = run(place, &["doctor"]);
     for what in ["connection", "round trips", "clock", "listing"] {
-        assert!(
-            text.contains(&format!("ok      {what}: ")),
-            "{what} in {text}"
-        );
+        let line = format!("ok      {what}: ");
+        assert!(text.contains(&line), "{what} in {text}");
     }
     assert!(text.contains("push: a waiter had the lock"), "{text}");
 }

@@ -5,10 +5,9 @@ use std::time::Duration;
 use leasehold::ForceMode;
 use rustix::process::Signal;
 
-use crate::scenarios::support::{LEASE, Place, SLACK, Started, alive_in, kill, wait_until};
-
-/// Ignores everything that can be ignored.
-const STUBBORN: &str = "trap '' HUP INT QUIT TERM; while :; do sleep 0.1; done";
+use crate::scenarios::support::{
+    LEASE, Place, SLACK, STUBBORN, Started, alive_in, kill, wait_until,
+};
 
 /// The keeper ends CMD, and releases the lock before the lease ends.
 pub(crate) fn command_killed(place: &Place) {
@@ -21,8 +20,7 @@ pub(crate) fn command_killed(place: &Place) {
 
 pub(crate) fn command_killed_while_waiting(place: &Place) {
     let client = place.client();
-    let mutex = client.locks.mutex(&place.key).expect("a key");
-    let _guard = client.runtime.block_on(mutex.lock()).expect("free");
+    let _guard = client.lock();
     let waiting = Started::new(place.run(&[], "echo > ran"));
     wait_until("it waits", SLACK, || client.waiters() == 1);
     let keeper = waiting.keeper();
@@ -46,17 +44,17 @@ pub(crate) fn command_stopped(place: &Place) {
 
 /// Nobody renews the lock, so the command ends CMD.
 pub(crate) fn keeper_killed(place: &Place) {
-    let mut started = place.start(&[], STUBBORN);
-    let client = place.client();
-    kill(started.keeper(), Signal::KILL);
-    client.expect_free(started.group(), LEASE + SLACK);
-    started.expect_status(70, SLACK);
+    keeper_gets(place, Signal::KILL);
 }
 
 pub(crate) fn keeper_stopped(place: &Place) {
+    keeper_gets(place, Signal::STOP);
+}
+
+fn keeper_gets(place: &Place, signal: Signal) {
     let mut started = place.start(&[], STUBBORN);
     let client = place.client();
-    kill(started.keeper(), Signal::STOP);
+    kill(started.keeper(), signal);
     client.expect_free(started.group(), LEASE + SLACK);
     started.expect_status(70, SLACK);
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Signal, getuid};
 
-use crate::scenarios::support::{Place, SLACK, Started, TIMES, alive_in, kill, wait_until};
+use crate::scenarios::support::{Place, SLACK, TIMES, alive_in, kill, wait_until};
 
 /// Ends CMD at 4 s, with SIGTERM at 2.5 s and SIGKILL at 3.5 s.
 const MAX_HOLD: [&str; 2] = ["--max-hold", "4s"];
@@ -24,10 +24,8 @@ pub(crate) fn ends_on_sigterm(place: &Place) {
     let began = Instant::now();
     let mut started = place.start(&MAX_HOLD, script);
     started.expect_status(70, Duration::from_secs(4) + SLACK);
-    assert!(
-        began.elapsed() >= Duration::from_secs(2),
-        "SIGTERM came early"
-    );
+    let took = began.elapsed();
+    assert!(took >= Duration::from_secs(2), "SIGTERM came early");
     assert!(place.file("told").exists(), "SIGTERM comes before SIGKILL");
     place.client().expect_free(started.group(), SLACK);
 }
@@ -37,10 +35,8 @@ pub(crate) fn leaves_a_process_behind(place: &Place) {
     let mut started = place.start(&[], "(sleep 2; echo > late) & exit 5");
     let client = place.client();
     client.expect_free(started.group(), SLACK);
-    assert!(
-        place.file("late").exists(),
-        "released before the last process had ended"
-    );
+    let has_ended = place.file("late").exists();
+    assert!(has_ended, "released before the last process had ended");
     started.expect_status(5, SLACK);
 }
 
@@ -67,16 +63,12 @@ pub(crate) fn wakes_up_for_a_signal(place: &Place) {
 /// As in a container: it reaps the processes that others leave behind, and ends on SIGTERM.
 pub(crate) fn first_process_of_a_namespace(place: &Place) {
     let in_namespace = |script: &str| {
-        let run = place.run(&TIMES, script);
         let mut unshare = Command::new("unshare");
         if !getuid().is_root() {
             unshare.args(["--user", "--map-root-user"]);
         }
         unshare.args(["--pid", "--fork", "--mount-proc", "--"]);
-        unshare.arg(run.get_program()).args(run.get_args());
-        unshare.env("LEASEHOLD_URL", &place.url);
-        unshare.current_dir(place.file("."));
-        Started::new(unshare)
+        place.through(unshare, &place.run(&TIMES, script))
     };
     // The grandchild's parent ends first, so the first process inherits it.
     let count = "grep -l '^State:.Z' /proc/[0-9]*/status | wc -l > zombies";

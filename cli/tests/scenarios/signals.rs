@@ -16,20 +16,16 @@ const SIGNALS: [(Signal, &str); 4] = [
 /// The command leaves the queue and ends by the signal.
 pub(crate) fn while_waiting(place: &Place) {
     let client = place.client();
-    let mutex = client.locks.mutex(&place.key).expect("a key");
-    let guard = client.runtime.block_on(mutex.lock()).expect("free");
-    let mut all: Vec<_> = SIGNALS
-        .iter()
-        .map(|(signal, _)| (signal, Started::new(place.run(&[], "echo > ran"))))
-        .collect();
+    let guard = client.lock();
+    let all = SIGNALS.map(|(signal, _)| (signal, Started::new(place.run(&[], "echo > ran"))));
     let waiters = |count: u32| {
         wait_until("waiters", SLACK, || client.waiters() == count);
     };
     waiters(4);
-    for (signal, started) in &mut all {
+    for (signal, mut started) in all {
         let keeper = started.keeper();
-        started.signal(**signal);
-        started.expect_signal(**signal);
+        started.signal(signal);
+        started.expect_signal(signal);
         assert_eq!(alive_in(keeper), [0; 0], "the keeper has ended");
     }
     waiters(0);
@@ -68,12 +64,9 @@ pub(crate) fn while_running(place: &Place) {
 /// As under `nohup`: CMD ignores what the command was told to ignore.
 pub(crate) fn ignored(place: &Place) {
     let run = place.run(&TIMES, "echo $$ > group; sleep 2; exit 8");
-    let mut command = std::process::Command::new("sh");
-    command.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
-    command.arg(run.get_program()).args(run.get_args());
-    command.env("LEASEHOLD_URL", &place.url);
-    command.current_dir(place.file("."));
-    let mut started = Started::new(command);
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
+    let mut started = place.through(shell, &run);
     wait_until("CMD runs", SLACK, || place.group_in_file().is_some());
     started.signal(Signal::HUP);
     for id in alive_in(place.group_in_file().expect("waited for it")) {

@@ -4,13 +4,12 @@ use std::time::Duration;
 
 use rustix::process::Signal;
 
-use crate::scenarios::support::{Place, SLACK, Started};
+use crate::scenarios::support::{Place, SLACK, Started, status_of};
 
 fn status(place: &Place, arguments: &[&str]) -> i32 {
     let mut command = place.leasehold();
     command.arg("run").args(arguments);
-    let (status, text) = Started::new(command).end_within(SLACK * 2);
-    status.code().unwrap_or_else(|| panic!("{status}: {text}"))
+    status_of(command)
 }
 
 pub(crate) fn status_of_cmd(place: &Place) {
@@ -44,28 +43,20 @@ pub(crate) fn environment_of_cmd(place: &Place) {
         let mut words = text.split_whitespace();
         assert_eq!(words.next(), Some("input"), "{text}");
         assert_eq!(words.next(), Some(place.key.as_str()), "{text}");
-        let token: u64 = words
-            .next()
-            .and_then(|it| it.parse().ok())
-            .expect("a token");
+        let token = words.next().and_then(|it| it.parse::<u64>().ok());
         assert_eq!(words.next(), Some("."), "CMD doesn't get the URL: {text}");
-        token
+        token.expect("a token")
     });
     assert!(tokens[0] < tokens[1], "{tokens:?}");
 }
 
 pub(crate) fn contended(place: &Place) {
     let mut holder = place.start(&[], "sleep 60");
-    let key = place.key.as_str();
-    assert_eq!(status(place, &["--no-wait", key, "--", "true"]), 75);
-    assert_eq!(
-        status(place, &["-E", "0", "--wait", "200ms", key, "--", "true"]),
-        0
-    );
-    assert_eq!(
-        status(place, &["-E", "9", "--wait", "200ms", key, "--", "true"]),
-        9
-    );
+    assert_eq!(place.status(&["--no-wait"], "true"), 75);
+    for (conflict, expected) in [("0", 0), ("9", 9)] {
+        let options = ["-E", conflict, "--wait", "200ms"];
+        assert_eq!(place.status(&options, "true"), expected);
+    }
     let mut waiting = Started::new(place.run(&["--wait", "60s"], "exit 4"));
     std::thread::sleep(Duration::from_millis(300));
     assert!(!waiting.has_ended());
@@ -75,27 +66,25 @@ pub(crate) fn contended(place: &Place) {
 }
 
 pub(crate) fn kinds_of_locks(place: &Place) {
-    let run = |options: &[&str], key: &str, expected: i32| {
-        let mut arguments = options.to_vec();
-        arguments.extend(["--no-wait", key, "--", "true"]);
-        assert_eq!(status(place, &arguments), expected, "{options:?} {key}");
+    let run = |place: &Place, options: &[&str], expected: i32| {
+        let status = place.status(&[options, &["--no-wait"]].concat(), "true");
+        assert_eq!(status, expected, "{options:?} {}", place.key);
     };
-    let key = place.key.as_str();
     let mut reader = place.start(&["--shared"], "sleep 60");
-    run(&["--shared"], key, 0);
-    run(&["--exclusive"], key, 75);
+    run(place, &["--shared"], 0);
+    run(place, &["--exclusive"], 75);
     // It is in use as another kind of lock.
-    run(&[], key, 77);
+    run(place, &[], 77);
     reader.signal(Signal::TERM);
     reader.expect_signal(Signal::TERM);
-    run(&["--exclusive"], key, 0);
+    run(place, &["--exclusive"], 0);
 
-    let permits = Place::new(&place.url, &format!("{key} permits"));
+    let permits = Place::new(&place.url, &format!("{} permits", place.key));
     let mut one = permits.start(&["-n", "2"], "sleep 60");
-    run(&["-n", "2"], &permits.key, 0);
+    run(&permits, &["-n", "2"], 0);
     std::fs::remove_file(permits.file("group")).expect("written by the first");
     let mut two = permits.start(&["-n", "2"], "sleep 60");
-    run(&["-n", "2"], &permits.key, 75);
+    run(&permits, &["-n", "2"], 75);
     for started in [&mut one, &mut two] {
         started.signal(Signal::HUP);
         started.expect_signal(Signal::HUP);

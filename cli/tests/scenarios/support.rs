@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use leasehold::{ConnectOptions, LockClient, RedisLibrary};
+use leasehold::{ConnectOptions, Inspection, LockClient, MutexGuard, Outcome, RedisLibrary};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
@@ -21,6 +21,9 @@ pub(crate) const LEASE: Duration = Duration::from_secs(6);
 pub(crate) const SLACK: Duration = Duration::from_secs(40);
 /// Short times for `LEASE`.
 pub(crate) const TIMES: [&str; 4] = ["--lease", "6s", "--kill-after", "1s"];
+
+/// Ignores everything that can be ignored.
+pub(crate) const STUBBORN: &str = "trap '' HUP INT QUIT TERM; while :; do sleep 0.1; done";
 
 /// A lock service, and a key that no other scenario uses.
 pub(crate) struct Place {
@@ -56,6 +59,19 @@ impl Place {
         command.current_dir(self.folder.path());
         command.stdin(Stdio::null());
         command
+    }
+
+    /// Runs the command to its end. Returns the exit status.
+    pub(crate) fn status(&self, options: &[&str], script: &str) -> i32 {
+        status_of(self.run(options, script))
+    }
+
+    /// The command `run` as another one starts it.
+    pub(crate) fn through(&self, mut outer: Command, run: &Command) -> Started {
+        outer.arg(run.get_program()).args(run.get_args());
+        outer.env("LEASEHOLD_URL", &self.url);
+        outer.current_dir(self.folder.path());
+        Started::new(outer)
     }
 
     /// Starts the command, and waits until CMD runs. The script begins with [`HELLO`].
@@ -108,34 +124,39 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    /// Waits until the lock is free. Checks that no process of the group is alive then. Returns how long it
-    /// took.
-    pub(crate) fn expect_free(&self, group: i32, within: Duration) -> Duration {
+    /// Acquires the lock, which is free.
+    pub(crate) fn lock(&self) -> MutexGuard {
+        let mutex = self.locks.mutex(&self.key).expect("a key");
+        self.runtime.block_on(mutex.lock()).expect("free")
+    }
+
+    /// Waits until the lock is free. Checks that no process of the group is alive then.
+    pub(crate) fn expect_free(&self, group: i32, within: Duration) {
         let began = Instant::now();
         let mutex = self.locks.mutex(&self.key).expect("a key");
         let outcome = self.runtime.block_on(mutex.try_lock_for(within));
         let alive = alive_in(group);
         let waited = began.elapsed();
-        let outcome = outcome.expect("the service works");
-        assert!(
-            outcome.is_acquired(),
-            "not free after {waited:?}: {outcome:?}"
-        );
+        let guard = match outcome.expect("the service works") {
+            Outcome::Acquired(guard) => guard,
+            contended => panic!("not free after {waited:?}: {contended:?}"),
+        };
         assert_eq!(alive, [0; 0], "processes of CMD when the lock was free");
-        let guard = outcome.into_guard().expect("acquired");
         self.runtime.block_on(guard.release()).expect("released");
-        waited
+    }
+
+    fn inspect(&self) -> Inspection {
+        let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
+        inspection.expect("the service works")
     }
 
     /// Whether somebody has the lock.
     pub(crate) fn is_held(&self) -> bool {
-        let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
-        inspection.expect("the service works").is_held()
+        self.inspect().is_held()
     }
 
     pub(crate) fn waiters(&self) -> u32 {
-        let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
-        inspection.expect("the service works").waiter_count()
+        self.inspect().waiter_count()
     }
 }
 
@@ -214,6 +235,18 @@ impl Started {
         text
     }
 
+    /// Waits until no process of CMD is alive: before the lease ends, of which the last renewal was before now.
+    /// Returns how long it took.
+    pub(crate) fn expect_dead_before_the_lease_ends(&self) -> Duration {
+        let began = Instant::now();
+        wait_until("CMD is killed", LEASE + SLACK, || {
+            alive_in(self.group()).is_empty()
+        });
+        let waited = began.elapsed();
+        assert!(waited < LEASE, "{waited:?}");
+        waited
+    }
+
     /// Waits for the end by this signal.
     pub(crate) fn expect_signal(&mut self, expected: Signal) {
         // `sh -c` catches SIGINT. It misses one that arrives just before it starts a program.
@@ -228,6 +261,12 @@ impl Started {
         let (status, text) = self.end_within(SLACK);
         assert_eq!(status.signal(), Some(expected.as_raw()), "{status}: {text}");
     }
+}
+
+/// Runs a command to its end. Returns the exit status.
+pub(crate) fn status_of(command: Command) -> i32 {
+    let (status, text) = Started::new(command).end_within(SLACK * 2);
+    status.code().unwrap_or_else(|| panic!("{status}: {text}"))
 }
 
 /// The tests may run under `nohup`, or in the background of a script, which ignore signals. What a process ignores, its

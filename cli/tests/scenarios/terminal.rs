@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
@@ -29,22 +29,13 @@ impl Screen {
             Stdio::from(file.expect("the other side"))
         };
         let mut shell = Command::new("setsid");
-        shell.args([
-            "--ctty",
-            "--wait",
-            "sh",
-            "-c",
-            "exec bash --norc --noprofile -i 2>&0",
-        ]);
+        shell.args(["--ctty", "--wait", "sh", "-c"]);
+        shell.arg("exec bash --norc --noprofile -i 2>&0");
         shell.stdin(side()).stdout(side());
-        shell
-            .env("LEASEHOLD_URL", &place.url)
-            .env("PS1", "$ ")
-            .env("HISTFILE", "");
-        shell
-            .env("TERM", "dumb")
-            .env("L", env!("CARGO_BIN_EXE_leasehold"));
-        shell.env("K", &place.key).current_dir(place.file("."));
+        shell.envs([("PS1", "$ "), ("HISTFILE", ""), ("TERM", "dumb")]);
+        shell.env("LEASEHOLD_URL", &place.url).env("K", &place.key);
+        shell.env("L", env!("CARGO_BIN_EXE_leasehold"));
+        shell.current_dir(place.file("."));
         let shell = Started::new(shell);
         let keyboard = File::from(terminal);
         let mut output = keyboard.try_clone().expect("a copy");
@@ -55,8 +46,8 @@ impl Screen {
             while let Ok(read) = output.read(&mut bytes)
                 && read > 0
             {
-                let mut text = screen.lock().unwrap_or_else(PoisonError::into_inner);
-                text.push_str(&String::from_utf8_lossy(&bytes[..read]));
+                let read = String::from_utf8_lossy(&bytes[..read]);
+                screen.lock().expect("no panic").push_str(&read);
             }
         });
         let screen = Self {
@@ -69,16 +60,12 @@ impl Screen {
     }
 
     fn type_in(&mut self, text: &str) {
-        self.keyboard
-            .write_all(text.as_bytes())
-            .expect("the terminal is open");
+        let typed = self.keyboard.write_all(text.as_bytes());
+        typed.expect("the terminal is open");
     }
 
     fn text(&self) -> String {
-        self.text
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .clone()
+        self.text.lock().expect("no panic").clone()
     }
 
     /// Waits until this text appears.
