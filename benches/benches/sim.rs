@@ -260,25 +260,21 @@ fn contended(criterion: &mut Criterion) {
     for clients in [1, 100, LARGE] {
         let rounds = (1_000 / clients as u64).max(1);
         group.throughput(Throughput::Elements(clients as u64 * rounds));
+        let mut bench = |name, run: &dyn Fn()| {
+            let id = BenchmarkId::new(name, clients);
+            group.bench_function(id, |bencher| bencher.iter(run));
+        };
         if clients == 1 {
-            group.bench_function(BenchmarkId::new("no runtime", clients), |bencher| {
-                bencher.iter(|| on_no_runtime(rounds));
-            });
+            bench("no runtime", &|| on_no_runtime(rounds));
         }
-        group.bench_function(BenchmarkId::new("plain tokio", clients), |bencher| {
-            bencher.iter(|| on_plain_tokio(clients, rounds));
+        bench("plain tokio", &|| on_plain_tokio(clients, rounds));
+        bench("own executor", &|| {
+            on_own_executor(|sim| all_clients(sim, clients, rounds));
         });
-        group.bench_function(BenchmarkId::new("own executor", clients), |bencher| {
-            bencher.iter(|| on_own_executor(|sim| all_clients(sim, clients, rounds)));
-        });
-        group.bench_function(BenchmarkId::new("tokio driver", clients), |bencher| {
-            bencher.iter(|| on_tokio_driver(clients, rounds));
-        });
+        bench("tokio driver", &|| on_tokio_driver(clients, rounds));
         #[cfg(feature = "peers")]
         if clients <= 100 {
-            group.bench_function(BenchmarkId::new("turmoil", clients), |bencher| {
-                bencher.iter(|| peers::on_turmoil(clients, rounds));
-            });
+            bench("turmoil", &|| peers::on_turmoil(clients, rounds));
         }
     }
     group.finish();
@@ -287,19 +283,17 @@ fn contended(criterion: &mut Criterion) {
 fn runs(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("sim_run");
     group.sample_size(10);
-    group.bench_function("3 clients, 4 rounds, plain tokio", |bencher| {
-        bencher.iter(|| on_plain_tokio(3, 4));
-    });
-    group.bench_function("3 clients, 4 rounds, own executor", |bencher| {
-        bencher.iter(|| on_own_executor(|sim| all_clients(sim, 3, 4)));
+    let mut bench = |name, run: &dyn Fn()| {
+        let id = format!("3 clients, 4 rounds, {name}");
+        group.bench_function(id, |bencher| bencher.iter(run));
+    };
+    bench("plain tokio", &|| on_plain_tokio(3, 4));
+    bench("own executor", &|| {
+        on_own_executor(|sim| all_clients(sim, 3, 4));
     });
     #[cfg(feature = "peers")]
-    group.bench_function("3 clients, 4 rounds, turmoil", |bencher| {
-        bencher.iter(|| peers::on_turmoil(3, 4));
-    });
-    group.bench_function("3 clients, 4 rounds, lock clients", |bencher| {
-        bencher.iter(|| play(3, 4).expect("the server answers"));
-    });
+    bench("turmoil", &|| peers::on_turmoil(3, 4));
+    bench("lock clients", &|| play(3, 4).expect("the server answers"));
     group.bench_function("3 clients, 4 rounds, faults and checker", |bencher| {
         let stress = Stress::new().with_size(3, 4);
         let mut seed = 0;

@@ -1,28 +1,16 @@
 //! A backend that counts the calls to the backend that it wraps.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 use leasehold_api::{LockBackend, forward_lock_backend};
 
-/// A number of calls so far. Each may be for several waiters or leases.
-#[derive(Debug, Default)]
-pub(crate) struct Count(AtomicU64);
-
-impl Count {
-    fn add_one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-
-    pub(crate) fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-}
-
+/// The calls so far. Each may be for several waiters or leases.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
-    pub(crate) polls: Count,
-    pub(crate) renewals: Count,
+    pub(crate) polls: AtomicU64,
+    pub(crate) renewals: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -33,8 +21,8 @@ pub(crate) struct Counting<B> {
 
 #[deny(clippy::missing_trait_methods)]
 impl<B: LockBackend> LockBackend for Counting<B> {
-    forward_lock_backend!(|it| { it.counts.polls.add_one(); &it.inner }; poll);
-    forward_lock_backend!(|it| { it.counts.renewals.add_one(); &it.inner }; renew);
+    forward_lock_backend!(|it| { it.counts.polls.fetch_add(1, Relaxed); &it.inner }; poll);
+    forward_lock_backend!(|it| { it.counts.renewals.fetch_add(1, Relaxed); &it.inner }; renew);
     forward_lock_backend! {
         |it| it.inner;
         capabilities runtime hello clock read_clock listen acquire release convert inspect force_release list write_note close

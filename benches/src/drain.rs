@@ -50,31 +50,26 @@ impl Parked<'_> {
     }
 }
 
-/// Acquires the lock with `first`, waits until all waiters are parked, and releases the lock.
-pub(crate) async fn drain<L: Lock>(
-    first: &L,
-    waiters: &Arc<Vec<L>>,
-    mut parked: Parked<'_>,
-) -> Result<Drained> {
-    let held = first.acquire().await?;
+/// Acquires the lock with the first handle, waits until all others are parked, and releases the lock.
+pub(crate) async fn drain<L: Lock>(locks: &Arc<Vec<L>>, mut parked: Parked<'_>) -> Result<Drained> {
+    let held = locks[0].acquire().await?;
     let (asked, granted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
-    let tasks: Vec<_> = (0..waiters.len())
-        .map(|number| {
-            let waiters = Arc::clone(waiters);
-            let (asked, granted) = (Arc::clone(&asked), Arc::clone(&granted));
-            tokio::spawn(async move {
-                let entered = asked.fetch_add(1, Ordering::Relaxed);
-                let held = waiters[number].acquire().await?;
-                let at = Instant::now();
-                let displaced = granted.fetch_add(1, Ordering::Relaxed).abs_diff(entered);
-                waiters[number].release(held).await?;
-                Result::Ok((at, displaced))
-            })
-        })
-        .collect();
-    wait_until_parked(&mut parked, waiters.len()).await?;
+    let mut tasks = Vec::new();
+    for number in 1..locks.len() {
+        let locks = Arc::clone(locks);
+        let (asked, granted) = (Arc::clone(&asked), Arc::clone(&granted));
+        tasks.push(tokio::spawn(async move {
+            let entered = asked.fetch_add(1, Ordering::Relaxed);
+            let held = locks[number].acquire().await?;
+            let at = Instant::now();
+            let displaced = granted.fetch_add(1, Ordering::Relaxed).abs_diff(entered);
+            locks[number].release(held).await?;
+            Result::Ok((at, displaced))
+        }));
+    }
+    wait_until_parked(&mut parked, tasks.len()).await?;
     let begun = Instant::now();
-    first.release(held).await?;
+    locks[0].release(held).await?;
     let (mut last, mut displaced) = (begun, 0);
     for task in tasks {
         let left = DRAINED_WITHIN.saturating_sub(begun.elapsed());

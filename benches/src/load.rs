@@ -33,19 +33,18 @@ pub(crate) async fn side_by_side_with<L: Pair, F: Future>(
 ) -> Result<(f64, F::Output)> {
     let stop = Arc::new(AtomicBool::new(false));
     let begun = Instant::now();
-    let tasks: Vec<_> = (0..locks.len())
-        .map(|number| {
-            let (locks, stop) = (Arc::clone(locks), Arc::clone(&stop));
-            tokio::spawn(async move {
-                let mut pairs = 0_u32;
-                while !stop.load(Ordering::Relaxed) {
-                    locks[number].pair().await?;
-                    pairs += 1;
-                }
-                Result::Ok(pairs)
-            })
-        })
-        .collect();
+    let mut tasks = Vec::with_capacity(locks.len());
+    for number in 0..locks.len() {
+        let (locks, stop) = (Arc::clone(locks), Arc::clone(&stop));
+        tasks.push(tokio::spawn(async move {
+            let mut pairs = 0_u32;
+            while !stop.load(Ordering::Relaxed) {
+                locks[number].pair().await?;
+                pairs += 1;
+            }
+            Result::Ok(pairs)
+        }));
+    }
     let output = other.await;
     stop.store(true, Ordering::Relaxed);
     let mut pairs = 0.0;
@@ -57,17 +56,16 @@ pub(crate) async fn side_by_side_with<L: Pair, F: Future>(
 
 /// Runs `times` pairs per lock, with one task per lock.
 pub async fn side_by_side_times<L: Pair>(locks: &Arc<Vec<L>>, times: usize) -> Result<()> {
-    let tasks: Vec<_> = (0..locks.len())
-        .map(|number| {
-            let locks = Arc::clone(locks);
-            tokio::spawn(async move {
-                for _ in 0..times {
-                    locks[number].pair().await?;
-                }
-                Result::Ok(())
-            })
-        })
-        .collect();
+    let mut tasks = Vec::with_capacity(locks.len());
+    for number in 0..locks.len() {
+        let locks = Arc::clone(locks);
+        tasks.push(tokio::spawn(async move {
+            for _ in 0..times {
+                locks[number].pair().await?;
+            }
+            Result::Ok(())
+        }));
+    }
     for task in tasks {
         task.await??;
     }

@@ -6,11 +6,14 @@ use leasehold::postgres::tokio_postgres::{Client, NoTls, Statement, connect};
 use crate::Result;
 use crate::lock::Lock;
 
-/// The table of [`Kind::Row`].
+/// The key of each lock.
+const KEY: i64 = 42;
+/// The table of [`Kind::Row`], and its row.
 pub(crate) const ROWS: &str = "CREATE TABLE rows (key bigint PRIMARY KEY, held boolean NOT NULL)
-    WITH (fillfactor = 50)";
+    WITH (fillfactor = 50);
+    INSERT INTO rows VALUES (42, false)";
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
     /// An advisory lock of a session, with `pg_try_advisory_lock`. It must be free.
     Try,
@@ -46,28 +49,22 @@ pub(crate) struct SqlLock {
     client: Client,
     acquire: Statement,
     release: Statement,
-    key: i64,
 }
 
 impl SqlLock {
-    pub(crate) async fn connect(url: &str, kind: Kind, key: i64) -> Result<Self> {
+    pub(crate) async fn connect(url: &str, kind: Kind) -> Result<Self> {
         let (client, connection) = connect(url, NoTls).await?;
         tokio::spawn(connection);
-        if kind == Kind::Row {
-            let insert = "INSERT INTO rows VALUES ($1, false) ON CONFLICT DO NOTHING";
-            client.execute(insert, &[&key]).await?;
-        }
         let [acquire, release] = kind.statements();
         Ok(Self {
             acquire: client.prepare(acquire).await?,
             release: client.prepare(release).await?,
             client,
-            key,
         })
     }
 
     async fn execute(&self, statement: &Statement) -> Result<()> {
-        let row = self.client.query_opt(statement, &[&self.key]).await?;
+        let row = self.client.query_opt(statement, &[&KEY]).await?;
         match row.map(|row| row.try_get(0)).transpose()? {
             Some(true) => Ok(()),
             _ => Err("the lock was not free, or not held".into()),

@@ -58,13 +58,10 @@ fn time(fixture: &Fixture, count: usize) -> Duration {
 
 /// Hand-overs, next to a bare message.
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let messages = fixture.effort.of(50, 3_000);
+    let (url, messages) = (fixture.url(), fixture.effort.of(50, 3_000));
     let mut readings = Vec::new();
     for length in CLIENTS {
-        let floor = fixture
-            .library
-            .message_floor(&fixture.url(), messages)
-            .await?;
+        let floor = fixture.library.message_floor(&url, messages).await?;
         let seen = ours(fixture, length).await?;
         let id = format!("hand_over.{length}");
         let at = |percent| Reading::percentile(&id, percent, &seen.hand_over, &floor);
@@ -159,22 +156,17 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         let full = if count > 100 { 3 } else { 8 + 32 / count };
         let drains = fixture.effort.of(1, full);
         let (mut ours, mut signal, mut token) = (Vec::new(), Vec::new(), Vec::new());
-        let (clients, mut mutexes) = own(fixture, "drained", count + 1).await?;
-        let mut signals = signal_locks(fixture, "signal", count + 1).await?;
-        let mut tokens = token_locks(fixture, "token", count + 1).await?;
-        let gates = (mutexes.pop(), signals.pop(), tokens.pop());
-        let (Some(gate), Some(signal_gate), Some(token_gate)) = gates else {
-            return Err("no lock is left for the first holder".into());
-        };
-        let (mutexes, signals) = (Arc::new(mutexes), Arc::new(signals));
-        let tokens = Arc::new(tokens);
+        let (clients, mutexes) = own(fixture, "drained", count + 1).await?;
+        let mutexes = Arc::new(mutexes);
+        let signals = Arc::new(signal_locks(fixture, "signal", count + 1).await?);
+        let tokens = Arc::new(token_locks(fixture, "token", count + 1).await?);
         for _ in 0..=drains {
             let parked = Parked::OnBlpop(&mut server);
-            signal.push(drain(&signal_gate, &signals, parked).await?);
+            signal.push(drain(&signals, parked).await?);
             let parked = Parked::OnLeasehold(&clients[0], "drained");
-            ours.push(drain(&gate, &mutexes, parked).await?);
+            ours.push(drain(&mutexes, parked).await?);
             let parked = Parked::OnBlpop(&mut server);
-            token.push(drain(&token_gate, &tokens, parked).await?);
+            token.push(drain(&tokens, parked).await?);
         }
         close(clients).await?;
         // The first drain of each lock only warms up its connections.
@@ -192,20 +184,17 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
 /// as many hand-overs between clients.
 pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
     let hand_over = ours(fixture, COMPARED).await?.hand_over.percentile(50);
-    let clients = fixture.library.connect_all(&fixture.url(), 2).await?;
-    let [locks, inspector] = &clients[..] else {
-        return Err("there are two clients".into());
-    };
+    let locks = fixture.library.connect(&fixture.url()).await?;
+    let inspector = fixture.library.connect(&fixture.url()).await?;
     let mut readings = Vec::new();
     for length in TASKS {
         let count = fixture.effort.of(length.min(200), length);
-        let mutex = locks.mutex("tasks")?;
-        let mutexes = Arc::new(vec![mutex.clone(); count]);
+        let mutexes = Arc::new(vec![locks.mutex("tasks")?; count + 1]);
         let mut seen = Vec::new();
         // The first drain only warms up.
         for _ in 0..=fixture.effort.of(1, 2) {
-            let parked = Parked::OnLeasehold(inspector, "tasks");
-            seen.push(drain(&mutex, &mutexes, parked).await?);
+            let parked = Parked::OnLeasehold(&inspector, "tasks");
+            seen.push(drain(&mutexes, parked).await?);
         }
         let times = seen[1..].iter().map(|drained| millis(drained.time));
         let id = format!("tasks.{length}");
@@ -217,6 +206,6 @@ pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
         let displaced = Reading::new(id, displaced as f64, "places out of turn, at most");
         readings.push(displaced.goal(Goal::AtMost(0.0)));
     }
-    close(clients).await?;
+    close(vec![locks, inspector]).await?;
     Ok(readings)
 }

@@ -3,6 +3,7 @@
 //! A lease of 30 s is renewed every 10 s, so each lock is renewed about once in ten seconds.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -58,9 +59,8 @@ pub(super) async fn measure_many(fixture: &Fixture) -> Result<Vec<Reading>> {
         ("lost", Goal::AtMost(0.0)),
     ];
     for (name, goal) in goals {
-        let wanted = readings
-            .iter_mut()
-            .find(|reading| reading.id.ends_with(name));
+        let mut readings = readings.iter_mut();
+        let wanted = readings.find(|reading| reading.id.ends_with(name));
         wanted.ok_or("a figure with a goal is missing")?.goal = Some(goal);
     }
     Ok(readings)
@@ -69,12 +69,10 @@ pub(super) async fn measure_many(fixture: &Fixture) -> Result<Vec<Reading>> {
 async fn measure_held(fixture: &Fixture, count: usize) -> Result<Vec<Reading>> {
     // A quick run has few locks and no renewals: it only shows that the measurement works.
     let locks_held = fixture.effort.of(count.min(2_000), count);
-    let mut server = ServerStats::connect(&fixture.url()).await?;
+    let (url, library) = (fixture.url(), fixture.library);
+    let mut server = ServerStats::connect(&url).await?;
     let counts = Arc::new(Counts::default());
-    let clients = fixture
-        .library
-        .connect_counted(&fixture.url(), 1, &counts)
-        .await?;
+    let clients = library.connect_counted(&url, 1, &counts).await?;
     let locks = &clients[0];
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     let (begun, empty) = (Instant::now(), used_memory(&mut server).await?);
@@ -126,28 +124,25 @@ async fn renewals(
     server.log_slow_commands().await?;
     let before = server.processor_seconds().await?;
     let commands = server.commands().await?;
-    let (begun, used, calls) = (Instant::now(), Processor::now()?, counts.renewals.get());
+    let calls = counts.renewals.load(Relaxed);
+    let (begun, used) = (Instant::now(), Processor::now()?);
     tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
     let used = Processor::now()?.since(used);
-    let (time, calls) = (begun.elapsed(), counts.renewals.get() - calls);
+    let (time, calls) = (begun.elapsed(), counts.renewals.load(Relaxed) - calls);
     let scripts = server.commands().await?.since(&commands).scripts();
     let busy = server.processor_seconds().await? - before;
     let longest = server.longest_script().await? as f64 / 1e3;
+    let in_scripts = scripts.micros as f64 / 1e6;
     let reading = |name, value, unit| Reading::new(format!("held.{count}.{name}"), value, unit);
-    let share =
-        |name, seconds: f64, unit| reading(name, 100.0 * seconds / time.as_secs_f64(), unit);
+    let each_second = |value: f64| value / time.as_secs_f64();
+    let share = |name, seconds, unit| reading(name, 100.0 * each_second(seconds), unit);
     let (all, of_renewals) = (used.all.as_secs_f64(), used.renewal_threads.as_secs_f64());
-    let calls = calls as f64 / time.as_secs_f64();
     Ok(vec![
         share("client_cpu", all, "% of a core"),
         share("renewal_cpu", of_renewals, "% of a core"),
         share("server_cpu", busy, "% of a core"),
-        share(
-            "script_time",
-            scripts.micros as f64 / 1e6,
-            "% of the server's time",
-        ),
+        share("script_time", in_scripts, "% of the server's time"),
         reading("longest_script", longest, "ms"),
-        reading("renew_calls", calls, "calls/s"),
+        reading("renew_calls", each_second(calls as f64), "calls/s"),
     ])
 }

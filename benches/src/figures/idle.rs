@@ -54,16 +54,13 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         return Err(format!("the process with idle clients failed: {}", output.status).into());
     }
     let counts: [Counts; STATES.len()] = serde_json::from_slice(&output.stdout)?;
-    let of_state = |(state, counts): (&str, Counts)| {
-        let reading =
-            |((name, unit), count)| Reading::new(format!("idle.{state}.{name}"), count, unit);
-        COUNTED
-            .into_iter()
-            .zip(counts)
-            .map(reading)
-            .collect::<Vec<_>>()
-    };
-    Ok(STATES.into_iter().zip(counts).flat_map(of_state).collect())
+    let mut readings = Vec::new();
+    for (state, counts) in STATES.into_iter().zip(counts) {
+        for ((name, unit), count) in COUNTED.into_iter().zip(counts) {
+            readings.push(Reading::new(format!("idle.{state}.{name}"), count, unit));
+        }
+    }
+    Ok(readings)
 }
 
 /// Measures in this process, and prints the counts.
@@ -128,9 +125,8 @@ async fn counts_now(server: &mut ServerStats) -> Result<Counts> {
         Ok(number.ok_or("/proc/self/status lacks a line")?.parse()?)
     };
     // Renewals have a runtime of their own.
-    let runtimes = TokioRuntime::renewal_thread()
-        .into_iter()
-        .chain([Handle::current()]);
+    let renewals = TokioRuntime::renewal_thread().into_iter();
+    let runtimes = renewals.chain([Handle::current()]);
     let tasks = runtimes.map(|runtime| runtime.metrics().num_alive_tasks() as f64);
     Ok([
         of_status("Threads:")?,

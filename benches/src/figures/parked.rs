@@ -5,6 +5,7 @@
 
 use std::future::pending;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use leasehold::{LockClient, Mutex};
@@ -52,15 +53,14 @@ async fn measure_parked(fixture: &Fixture, count: usize, goal: f64) -> Result<Ve
     park.enter(waiting)?;
     let start = park.load(fixture.effort, WINDOWS_OF_BURST).await?;
     park.all_wait(waiting).await?;
-    let before = park.counts.polls.get();
+    let before = park.counts.polls.load(Relaxed);
     let begun = Instant::now();
     let rest = park.load(fixture.effort, WINDOWS_AT_REST).await?;
-    let polls = (park.counts.polls.get() - before) as f64 / begun.elapsed().as_secs_f64();
+    let polls = (park.counts.polls.load(Relaxed) - before) as f64 / begun.elapsed().as_secs_f64();
     let kept = park.restart(fixture.effort, Data::Kept, waiting).await?;
     // The first hold is lost too, and one waiter gets the lock.
-    let lost = park
-        .restart(fixture.effort, Data::Lost, waiting - 1)
-        .await?;
+    let others = waiting - 1;
+    let lost = park.restart(fixture.effort, Data::Lost, others).await?;
     drop(held);
     park.close().await?;
     let id = |name| format!("parked.{count}.{name}");

@@ -21,7 +21,6 @@ const CLIENTS: [usize; 3] = [2, 8, 32];
 /// at the same time may take longer than the default on a busy machine.
 const LIMIT: Duration = bounds::MAX_CALL_TIMEOUT;
 const DATABASE: &str = "postgres";
-const KEY: i64 = 42;
 
 /// The statements that tried to write a row, and the rows that were written.
 const WRITES: &str = "SELECT (SELECT coalesce(sum(calls), 0) FROM pg_stat_statements
@@ -34,13 +33,18 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let options = PostgresOptions::default();
     let server = start(options.with_setting("shared_preload_libraries=pg_stat_statements")).await?;
     server.execute(DATABASE, "CREATE EXTENSION pg_stat_statements");
-    let mut readings = free(fixture, &server, "sequential", &[Kind::Try, Kind::Row]).await?;
+    let floors = [
+        ("sequential", Kind::Try),
+        ("sequential.beside_row", Kind::Row),
+    ];
+    let mut readings = free(fixture, &server, &floors).await?;
     for &count in &CLIENTS[..fixture.effort.of(2, CLIENTS.len())] {
         readings.extend(contended(fixture, &server, count).await?);
         readings.extend(readers(fixture, &server, count).await?);
     }
     let server = start(PostgresOptions::default().with_setting("fsync=on")).await?;
-    readings.extend(free(fixture, &server, "flushed", &[Kind::Row]).await?);
+    let floor = [("flushed.beside_row", Kind::Row)];
+    readings.extend(free(fixture, &server, &floor).await?);
     Ok(readings)
 }
 
@@ -61,20 +65,19 @@ async fn connect(server: &PostgresServer) -> Result<LockClient> {
     Ok(LockClient::builder(backend).call_timeout(LIMIT).build()?)
 }
 
-/// One task acquires and releases a free lock.
+/// One task acquires and releases a free lock. Each floor comes with the name of the figure beside it.
 async fn free(
     fixture: &Fixture,
     server: &PostgresServer,
-    name: &str,
-    floors: &[Kind],
+    floors: &[(&str, Kind)],
 ) -> Result<Vec<Reading>> {
     let locks = connect(server).await?;
     let ours = locks.mutex("free")?;
     let mut least = Vec::new();
-    for &kind in floors {
-        let floor = SqlLock::connect(&url(server), kind, KEY).await?;
+    for (name, kind) in floors {
+        let floor = SqlLock::connect(&url(server), *kind).await?;
         one_by_one(&floor, 20).await?;
-        least.push((kind, floor, Samples::default()));
+        least.push((name, floor, Samples::default()));
     }
     one_by_one(&ours, 20).await?;
     let block = fixture.effort.of(10, 100);
@@ -88,12 +91,8 @@ async fn free(
     }
     close(vec![locks]).await?;
     let mut readings = Vec::new();
-    for (kind, _, samples) in &least {
-        let beside = match kind {
-            Kind::Try | Kind::Wait => "",
-            Kind::Row => ".beside_row",
-        };
-        let id = format!("postgres.{name}{beside}");
+    for (name, _, samples) in &least {
+        let id = format!("postgres.{name}");
         readings.extend([50, 99].map(|at| Reading::percentile(&id, at, &own, samples)));
     }
     Ok(readings)
@@ -108,7 +107,7 @@ async fn contended(
     let (pace, time) = (Pace::default(), time(fixture));
     let mut waiting = Vec::new();
     for _ in 0..count {
-        waiting.push(SqlLock::connect(&url(server), Kind::Wait, KEY).await?);
+        waiting.push(SqlLock::connect(&url(server), Kind::Wait).await?);
     }
     let floor = contend(waiting, pace, time).await?;
     let key = format!("contended-{count}");

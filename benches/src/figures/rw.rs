@@ -90,16 +90,13 @@ pub(super) async fn measure_mixed(fixture: &Fixture) -> Result<Vec<Reading>> {
         hold: Duration::ZERO,
         pause: Duration::from_millis(10),
     };
-    let mut readings = Vec::new();
+    let (url, mut readings) = (fixture.url(), Vec::new());
     for tasks in [1, 16, 256, 1_000] {
         let count = fixture.effort.of(tasks.min(256), tasks);
         let key = format!("mixed-{tasks}");
         // The last client writes.
         let last = count.min(8);
-        let clients = fixture
-            .library
-            .connect_all(&fixture.url(), last + 1)
-            .await?;
+        let clients = fixture.library.connect_all(&url, last + 1).await?;
         let writer = Writer(clients[last].rw_lock(&key)?);
         let reader = |number: usize| Ok(Reader(clients[number % last].rw_lock(&key)?));
         let readers = Arc::new((0..count).map(reader).collect::<Result<Vec<_>>>()?);

@@ -54,18 +54,12 @@ async fn commands(fixture: &Fixture) -> Result<Vec<Reading>> {
     let after = server.number("stats", "total_connections_received").await?;
     let scripts = server.commands().await?.since(&scripts).scripts();
     locks.shutdown().await?;
-    let reading = |id, count, unit| Reading::new(id, count / PAIRS as f64, unit);
-    let calls = reading(
-        "sequential.commands",
-        scripts.calls as f64,
-        "calls per pair",
-    );
-    let connections = after - before;
-    let connections = reading(
-        "sequential.connections",
-        connections,
-        "connections per pair",
-    );
+    let reading = |what, count, unit| {
+        let each = count / PAIRS as f64;
+        Reading::new(format!("sequential.{what}"), each, unit)
+    };
+    let calls = reading("commands", scripts.calls as f64, "calls per pair");
+    let connections = reading("connections", after - before, "connections per pair");
     Ok(vec![
         calls.goal(Goal::AtMost(2.0)),
         connections.goal(Goal::AtMost(0.0)),

@@ -54,20 +54,20 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let (mut own_script, mut least_script) = (Blocks::default(), Blocks::default());
     for block in 0..fixture.effort.of(1, 20) {
         let (floors, mutexes) = keys("script", block, fixture.effort.of(20, 100))?;
-        least_script
-            .measure_scripts(&mut server, "set", &floors)
-            .await?;
+        let server = &mut server;
+        least_script.measure_scripts(server, "set", &floors).await?;
         own_script
-            .measure_scripts(&mut server, "evalsha", &mutexes)
+            .measure_scripts(server, "evalsha", &mutexes)
             .await?;
     }
     let whole = whole_pairs(fixture, &mut server).await?;
     locks.shutdown().await?;
-    let mut readings = own.over(least, "", "µs of processor time");
-    readings[..2]
-        .iter_mut()
-        .for_each(|acquire| acquire.goal = Some(Goal::RatioAtMost(3.5)));
-    readings[2].goal = Some(Goal::RatioAtMost(1.3));
+    let [again, fresh, release] = own.over(least, "", "µs of processor time");
+    let mut readings = vec![
+        again.goal(Goal::RatioAtMost(3.5)),
+        fresh.goal(Goal::RatioAtMost(3.5)),
+        release.goal(Goal::RatioAtMost(1.3)),
+    ];
     readings.extend(own_script.over(least_script, "_script", "µs of script time"));
     readings.push(whole);
     Ok(readings)
@@ -114,19 +114,19 @@ impl Blocks {
             try_join_all(releases.map(|(lock, held)| lock.release(held))).await?;
             let after = server.commands().await?;
             acquires.push(between.since(&before).of(acquiring).micros_each());
-            self.releases
-                .push(after.since(&between).scripts().micros_each());
+            let releases = after.since(&between).scripts();
+            self.releases.push(releases.micros_each());
         }
         Ok(())
     }
 
     /// The readings over those of the floor: an acquire, an acquire of a new key, a release.
-    fn over(self, least: Self, suffix: &str, unit: &'static str) -> Vec<Reading> {
+    fn over(self, least: Self, suffix: &str, unit: &'static str) -> [Reading; 3] {
         let acquiring = median(least.again);
         let reading = |id: &str, own: Vec<f64>, least: f64| {
             Reading::new(format!("server_cpu.{id}{suffix}"), median(own), unit).over(least)
         };
-        vec![
+        [
             reading("acquire", self.again, acquiring),
             reading("acquire_new_key", self.fresh, acquiring),
             reading("release", self.releases, median(least.releases)),

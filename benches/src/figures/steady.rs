@@ -4,6 +4,7 @@
 //! timer of 5 ms fires late.
 
 use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
 use crate::Result;
@@ -23,9 +24,8 @@ pub(crate) const WARM_UP: Duration = Duration::from_millis(300);
 
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let (url, library) = (fixture.url(), fixture.library);
-    let floor = library
-        .message_floor(&url, fixture.effort.of(50, 3_000))
-        .await?;
+    let messages = fixture.effort.of(50, 3_000);
+    let floor = library.message_floor(&url, messages).await?;
     let mut server = ServerStats::connect(&url).await?;
     let counts = Arc::new(Counts::default());
     let clients = library.connect_counted(&url, CLIENTS, &counts).await?;
@@ -33,10 +33,10 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     // A client subscribes and polls when it waits for the first time, and it connects for renewals
     // at its first hold. Neither is part of the cost of an acquisition.
     contend(mutexes.clone(), PACE, WARM_UP).await?;
-    let (renewed, before) = (counts.renewals.get(), server.commands().await?);
+    let (renewed, before) = (counts.renewals.load(Relaxed), server.commands().await?);
     let time = Duration::from_millis(fixture.effort.of(200, 4_000));
     let seen = contend(mutexes, PACE, time).await?;
-    let renewals = counts.renewals.get() - renewed;
+    let renewals = counts.renewals.load(Relaxed) - renewed;
     let scripts = server.commands().await?.since(&before).scripts();
     close(clients).await?;
     let each = |calls: u64| calls as f64 / seen.all as f64;

@@ -96,10 +96,8 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
             other.measure(pairs, contention).await?;
         }
     }
-    let readings = others
-        .iter()
-        .flat_map(|it| it.readings_over(&single))
-        .collect();
+    let readings = others.iter().flat_map(|it| it.readings_over(&single));
+    let readings = readings.collect();
     for topology in others.into_iter().chain([single]) {
         close(topology.clients).await?;
     }

@@ -212,13 +212,8 @@ impl Plan {
     fn figures(&self, readings: BTreeMap<(usize, &'static str), Vec<Vec<Reading>>>) -> Vec<Figure> {
         let mut figures: Vec<Figure> = Vec::new();
         for ((_, client), rounds) in readings {
-            let Some(first) = rounds.first() else {
-                continue;
-            };
-            for reading in first {
-                let same = |round: &Vec<Reading>| {
-                    round.iter().find(|other| other.id == reading.id).cloned()
-                };
+            for Reading { id, .. } in rounds.first().into_iter().flatten() {
+                let same = |round: &Vec<Reading>| round.iter().find(|it| it.id == *id).cloned();
                 let rounds: Vec<Reading> = rounds.iter().filter_map(same).collect();
                 figures.extend(Figure::of_rounds(client, &rounds));
             }
@@ -268,6 +263,21 @@ impl Report {
     #[must_use]
     pub fn summary(&self) -> String {
         summary::of(self)
+    }
+
+    /// The value of a client's figure, if it was measured.
+    fn value(&self, name: &str, client: &str) -> Option<f64> {
+        Some(self.figure(name, client)?.value)
+    }
+
+    /// Its ratio.
+    fn ratio(&self, name: &str, client: &str) -> Option<f64> {
+        self.figure(name, client)?.ratio
+    }
+
+    /// The names of the client libraries.
+    fn clients(&self) -> impl Iterator<Item = &'static str> {
+        self.plan.libraries.iter().map(|library| library.name())
     }
 
     /// The figure of a client, if it was measured.

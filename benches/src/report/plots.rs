@@ -10,7 +10,7 @@ use plotters::style::text_anchor::{HPos, Pos, VPos};
 use crate::Result;
 use crate::figures::Goal;
 use crate::figures::hand_over::CLIENTS;
-use crate::report::summary::{CONTENDED, number};
+use crate::report::summary::{CONTENDED, number, rows};
 use crate::report::{Figure, PEERS, Report};
 
 const INK: RGBColor = RGBColor(40, 44, 52);
@@ -87,16 +87,13 @@ fn legend<'a>(area: &Area<'a>, names: &[&(String, RGBColor)]) -> Result<Area<'a>
 fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     const LEAST: f64 = 0.1;
     const MOST: f64 = 10.0;
-    let mut names: Vec<&str> = Vec::new();
-    for figure in report.figures.iter().filter(|it| used(it).is_some()) {
-        if !names.contains(&figure.name.as_str()) {
-            names.push(&figure.name);
-        }
-    }
+    let mut rows = rows(report);
+    rows.retain(|row| row.iter().any(|figure| used(figure).is_some()));
+    let names: Vec<&str> = rows.iter().map(|row| row[0].name.as_str()).collect();
     if names.is_empty() {
         return Ok(());
     }
-    let rows = names.len() as f64;
+    let count = names.len() as f64;
     let height = 140 + 22 * u32::try_from(names.len())?;
     let below = "1 is the goal; further left is better (logarithmic)";
     let area = page(path, height, "Figures as a fraction of their goals", below)?;
@@ -104,14 +101,14 @@ fn draw_goals(report: &Report, path: &Path) -> Result<()> {
     let rest = legend(&area, &clients.iter().collect::<Vec<_>>())?;
     let mut chart = ChartBuilder::on(&rest.margin(0, 0, 260, 0))
         .x_label_area_size(28)
-        .build_cartesian_2d(LEAST.ln()..MOST.ln(), rows..0.0)?;
-    let reached = Rectangle::new([(LEAST.ln(), 0.0), (0.0, rows)], GREEN.mix(0.08).filled());
+        .build_cartesian_2d(LEAST.ln()..MOST.ln(), count..0.0)?;
+    let reached = Rectangle::new([(LEAST.ln(), 0.0), (0.0, count)], GREEN.mix(0.08).filled());
     chart.draw_series([reached])?;
     for at in [0.1, 0.2, 0.5, 1.0_f64, 2.0, 5.0, 10.0] {
         let colour = if at == 1.0 { GREEN } else { LIGHT };
-        let line = PathElement::new([(at.ln(), 0.0), (at.ln(), rows)], colour.stroke_width(1));
+        let line = PathElement::new([(at.ln(), 0.0), (at.ln(), count)], colour.stroke_width(1));
         chart.draw_series([line])?;
-        let (x, y) = chart.backend_coord(&(at.ln(), rows));
+        let (x, y) = chart.backend_coord(&(at.ln(), count));
         let style = text(TEXT, &INK, HPos::Center, VPos::Top);
         put(&chart, &at.to_string(), &style, (x, y + 6))?;
     }
@@ -142,11 +139,7 @@ fn used(figure: &Figure) -> Option<f64> {
 }
 
 fn clients(report: &Report) -> Vec<(String, RGBColor)> {
-    let libraries = report.plan.libraries.iter();
-    libraries
-        .map(|own| own.name().to_owned())
-        .zip(COLOURS)
-        .collect()
+    report.clients().map(str::to_owned).zip(COLOURS).collect()
 }
 
 /// Draws text at a pixel of the whole picture.
@@ -160,6 +153,7 @@ fn put(chart: &Chart<'_, '_>, words: &str, style: &TextStyle<'_>, at: (i32, i32)
 type Group = (String, Vec<Option<f64>>);
 
 /// A chart of bars in groups, with a number above each bar, or of lines.
+#[derive(Default)]
 struct Plot {
     title: &'static str,
     below: &'static str,
@@ -177,9 +171,9 @@ impl Plot {
     fn draw(mut self, path: &Path) -> Result<()> {
         let has_values = |(_, values): &Group| values.iter().any(Option::is_some);
         if self.marks.is_none() {
-            self.panels
-                .iter_mut()
-                .for_each(|(_, groups)| groups.retain(has_values));
+            for (_, groups) in &mut self.panels {
+                groups.retain(has_values);
+            }
         }
         self.panels
             .retain(|(_, groups)| groups.iter().any(has_values));
@@ -192,9 +186,7 @@ impl Plot {
         let most = most.max(self.line.unwrap_or_default());
         let is_drawn = |index: usize| groups().any(|(_, values)| values[index].is_some());
         let names = self.series.iter().enumerate();
-        let names = names
-            .filter(|(index, _)| is_drawn(*index))
-            .map(|(_, name)| name);
+        let names = names.filter_map(|(index, name)| is_drawn(index).then_some(name));
         let height = 120 + 300 * u32::try_from(self.panels.len())?;
         let area = page(path, height, self.title, self.below)?;
         let rest = legend(&area, &names.collect::<Vec<_>>())?;
@@ -287,13 +279,9 @@ impl Plot {
 }
 
 fn pairs(report: &Report) -> Plot {
-    let ratio = |name: &str, client: &str| report.figure(name, client)?.ratio;
     let each = |name: &str| {
-        let clients = report.plan.libraries.iter();
-        clients
-            .map(|own| ratio(name, own.name()))
-            .chain([None])
-            .collect()
+        let ratios = report.clients().map(|client| report.ratio(name, client));
+        ratios.chain([None]).collect()
     };
     let mut groups: Vec<Group> = vec![
         ("leasehold, TCP".into(), each("sequential.p50")),
@@ -301,8 +289,8 @@ fn pairs(report: &Report) -> Plot {
         ("semaphore".into(), each("semaphore.p50")),
     ];
     for peer in PEERS {
-        let value = ratio(&format!("peer.{peer}.sequential.p50"), "peer");
-        let nothing = report.plan.libraries.iter().map(|_| None);
+        let value = report.ratio(&format!("peer.{peer}.sequential.p50"), "peer");
+        let nothing = report.clients().map(|_| None);
         groups.push((peer.into(), nothing.chain([value]).collect()));
     }
     let mut series = clients(report);
@@ -313,7 +301,7 @@ fn pairs(report: &Report) -> Plot {
         series,
         panels: vec![(String::new(), groups)],
         line: Some(1.0),
-        marks: None,
+        ..Plot::default()
     }
 }
 
@@ -324,12 +312,9 @@ fn hand_overs(report: &Report) -> Plot {
         series.push((format!("hand-over, {client}"), colour));
     }
     let group = |contenders: usize| {
-        let values = report.plan.libraries.iter().flat_map(|client| {
-            let figure = report.figure(&format!("hand_over.{contenders}.p50"), client.name());
-            [
-                figure.and_then(|figure| figure.floor),
-                figure.map(|figure| figure.value),
-            ]
+        let values = report.clients().flat_map(|client| {
+            let figure = report.figure(&format!("hand_over.{contenders}.p50"), client);
+            [figure.and_then(|it| it.floor), figure.map(|it| it.value)]
         });
         (format!("{contenders} clients"), values.collect())
     };
@@ -338,8 +323,7 @@ fn hand_overs(report: &Report) -> Plot {
         below: "median in µs, next to a bare PUBLISH from one connection to another; lower is better",
         series,
         panels: vec![(String::new(), CLIENTS.map(group).into())],
-        line: None,
-        marks: None,
+        ..Plot::default()
     }
 }
 
@@ -372,27 +356,22 @@ fn rates(report: &Report) -> Plot {
         below: "held for no time, or a queue that drains; higher is better",
         series: blpop_series([COLOURS[0], LIGHT, GREY]),
         panels: clients(report).into_iter().map(panel).collect(),
-        line: None,
-        marks: None,
+        ..Plot::default()
     }
 }
 
 /// Plots how long clients wait for a contended lock.
 fn waits(report: &Report) -> Plot {
     let group = |(words, name): (&str, &str)| {
-        let figure = report.figure(&format!("peer.{name}.steady.wait_p99"), "peer");
-        (
-            words.replace('`', ""),
-            vec![figure.map(|figure| figure.value)],
-        )
+        let wait = report.value(&format!("peer.{name}.steady.wait_p99"), "peer");
+        (words.replace('`', ""), vec![wait])
     };
     Plot {
         title: "Waiting for one lock that 8 clients share",
         below: "99th percentile of the wait in ms; each client holds it for 5 ms, then pauses for 20 ms; lower is better",
         series: vec![("wait".into(), COLOURS[0])],
         panels: vec![(String::new(), CONTENDED.map(group).into())],
-        line: None,
-        marks: None,
+        ..Plot::default()
     }
 }
 
@@ -405,12 +384,10 @@ fn count(mark: usize, word: &str) -> String {
 fn distinct_keys(report: &Report) -> Plot {
     const TASKS: &[usize] = &[1, 16, 64, 256];
     let mut ids: Vec<(String, String, &str)> = Vec::new();
-    for (kind, id) in [
-        ("one call each", "distinct_keys"),
-        ("batched", "distinct_keys_batched"),
-    ] {
-        for client in report.plan.libraries.iter().map(|own| own.name()) {
-            ids.push((format!("{client}, {kind}"), id.into(), client));
+    for (kind, end) in [("one call each", ""), ("batched", "_batched")] {
+        for client in report.clients() {
+            let id = format!("distinct_keys{end}");
+            ids.push((format!("{client}, {kind}"), id, client));
         }
     }
     for peer in PEERS {
@@ -418,7 +395,7 @@ fn distinct_keys(report: &Report) -> Plot {
     }
     let group = |tasks: &usize| {
         let ratio = |(_, id, client): &(String, String, &str)| {
-            report.figure(&format!("{id}.{tasks}"), client)?.ratio
+            report.ratio(&format!("{id}.{tasks}"), client)
         };
         (count(*tasks, "task"), ids.iter().map(ratio).collect())
     };
@@ -448,7 +425,7 @@ fn queue_length(report: &Report) -> Plot {
         below: "acquisitions per second, held for no time (the axis is logarithmic); higher is better",
         series: blpop_series([COLOURS[0], COLOURS[1], GREY]),
         panels: clients(report).into_iter().map(panel).collect(),
-        line: None,
         marks: Some(&CLIENTS),
+        ..Plot::default()
     }
 }

@@ -15,36 +15,30 @@ pub(super) fn of(report: &Report) -> String {
     for fault in &report.faults {
         let _ = writeln!(out, "**Failed:** {fault}\n");
     }
-    let (goals, others): (Vec<_>, Vec<_>) = rows(report)
-        .into_iter()
-        .partition(|row| row.iter().any(|figure| figure.goal.is_some()));
-    let verdicts = || goals.iter().flatten().map(|figure| figure.met());
-    let (met, all) = (
-        verdicts().filter(|it| *it == Some(true)).count(),
-        verdicts().count(),
-    );
+    let clients: Vec<_> = report.clients().collect();
+    let has_goal = |row: &Vec<&Figure>| row.iter().any(|figure| figure.goal.is_some());
+    let (goals, others): (Vec<_>, Vec<_>) = rows(report).into_iter().partition(has_goal);
+    let verdicts: Vec<_> = goals.iter().flatten().map(|it| it.met()).collect();
+    let met = verdicts.iter().filter(|it| **it == Some(true)).count();
+    let all = verdicts.len();
     if all > 0 {
         let _ = writeln!(
             out,
             "### Goals\n\n{met} of {all} are met. In brackets: the minimum and the maximum of the rounds.\n"
         );
-        table(&mut out, &goals, &clients(report));
+        table(&mut out, &goals, &clients);
     }
     if !others.is_empty() {
         out += "\n### Without a goal\n\n";
-        table(&mut out, &others, &clients(report));
+        table(&mut out, &others, &clients);
     }
     out
-}
-
-fn clients(report: &Report) -> Vec<&'static str> {
-    report.plan.libraries.iter().map(|one| one.name()).collect()
 }
 
 /// The part for users: leasehold next to other libraries.
 pub(super) fn for_users(report: &Report) -> String {
     let mut out = conditions(report);
-    let clients = clients(report);
+    let clients: Vec<_> = report.clients().collect();
     free_locks(report, &clients, &mut out);
     idle_clients(report, &clients, &mut out);
     contended_lock(report, &mut out);
@@ -53,18 +47,15 @@ pub(super) fn for_users(report: &Report) -> String {
 
 fn free_locks(report: &Report, clients: &[&str], out: &mut String) {
     let ratio = |name: &str, client: &str| {
-        let ratio = report.figure(name, client).and_then(|figure| figure.ratio);
+        let ratio = report.ratio(name, client);
         ratio.map_or_else(String::new, |ratio| format!("{ratio:.2}"))
     };
     let ours = clients
         .iter()
         .map(|client| format!("leasehold on {client}"));
+    let names = ours.chain(PEERS.map(str::to_owned));
     *out += "### A free lock\n\n";
-    head(
-        out,
-        "÷ the raw client",
-        ours.chain(PEERS.map(str::to_owned)),
-    );
+    head(out, "÷ the raw client", names);
     let mut add = |words: &str, own: &str, peer: &str| {
         let own = clients.iter().map(|client| ratio(own, client));
         let peers = PEERS.map(|name| ratio(&format!("peer.{name}.{peer}"), "peer"));
@@ -84,10 +75,8 @@ fn free_locks(report: &Report, clients: &[&str], out: &mut String) {
 
 /// The table about a contended lock, if it was measured.
 fn contended_lock(report: &Report, out: &mut String) {
-    let value = |name: &str, figure: &str| {
-        let id = format!("peer.{name}.steady.{figure}");
-        report.figure(&id, "peer").map(|figure| figure.value)
-    };
+    let value =
+        |name: &str, figure: &str| report.value(&format!("peer.{name}.steady.{figure}"), "peer");
     if value(CONTENDED[0].1, "wait_p99").is_none() {
         return;
     }
@@ -101,9 +90,8 @@ fn contended_lock(report: &Report, out: &mut String) {
 
 /// The table about idle clients, if they were measured.
 fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
-    let value = |name: &str, client: &str| report.figure(name, client).map(|figure| figure.value);
-    let measured = |client: &&str| value("idle.used.threads", client).is_some();
-    if !clients.iter().any(measured) {
+    let is_measured = |client: &&str| report.value("idle.used.threads", client).is_some();
+    if !clients.iter().any(is_measured) {
         return;
     }
     *out += "\n### An idle client\n\n";
@@ -115,7 +103,7 @@ fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
     ] {
         let cells = clients.iter().map(|client| {
             let counts = IDLE.iter().filter_map(|(words, name)| {
-                let value = value(&format!("idle.{state}.{name}"), client)?;
+                let value = report.value(&format!("idle.{state}.{name}"), client)?;
                 Some(format!("{value:.0} {words}"))
             });
             counts.collect::<Vec<_>>().join(", ")
@@ -179,7 +167,7 @@ fn conditions(report: &Report) -> String {
 }
 
 /// Groups the figures by name, in the order of the report.
-fn rows(report: &Report) -> Vec<Vec<&Figure>> {
+pub(super) fn rows(report: &Report) -> Vec<Vec<&Figure>> {
     let mut rows: Vec<Vec<&Figure>> = Vec::new();
     for figure in &report.figures {
         let row = rows.iter_mut().find(|row| row[0].name == figure.name);
@@ -205,17 +193,11 @@ fn table(out: &mut String, rows: &[Vec<&Figure>], clients: &[&str]) {
                 true => it.client == *client,
                 false => is_first,
             };
-            figures
-                .iter()
-                .find(belongs)
-                .map_or(String::new(), |own| cell(own))
+            let own = figures.iter().find(belongs);
+            own.map_or(String::new(), |own| cell(own))
         });
-        let before = [figures[0].unit.to_owned(), goal];
-        row(
-            out,
-            &format!("`{}`", figures[0].name),
-            before.into_iter().chain(cells),
-        );
+        let cells = [figures[0].unit.to_owned(), goal].into_iter().chain(cells);
+        row(out, &format!("`{}`", figures[0].name), cells);
     }
 }
 
