@@ -86,12 +86,9 @@ impl Terminal {
             Group(self.group).signal(Signal::CONT);
             return;
         }
-        if self.terminal.is_none() {
-            // Whoever stopped it continues it.
-            return;
-        }
         let was_in_front = self.foreground() == Some(self.group);
-        if !was_in_front && !wants {
+        if self.terminal.is_none() || !was_in_front && !wants {
+            // Whoever stopped it continues it.
             return;
         }
         self.take_back();
