@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_channel::oneshot;
-use futures_util::future::{self, Shared, join, join_all, pending};
+use futures_util::future::{Shared, join, join_all, pending};
 use futures_util::{FutureExt, StreamExt};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
-    Note, NoteReply, Notifications, Poll, PollReply, Queued, Release, ReleaseReply, Renew,
-    RenewReply, Runtime, SessionId, Stamp, Stamped, bounds,
+    Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::call::{Answer, Call};
@@ -90,11 +90,12 @@ impl<S: Store> StoreBackend<S> {
     /// Creates a backend on a store, with the default [call timeout](bounds::CALL_TIMEOUT).
     pub fn new(store: S) -> Self {
         let (close, closed) = oneshot::channel();
-        // A backend that is dropped ends no stream.
-        let closed = closed.then(|sent| match sent {
-            Ok(()) => future::ready(()).left_future(),
-            Err(_) => pending().right_future(),
-        });
+        let closed = async {
+            if closed.await.is_err() {
+                // A backend that is dropped ends no stream.
+                pending().await
+            }
+        };
         Self {
             commands: Arc::new(Executor::new(store, Arc::default(), Arc::default())),
             renewals: None,
@@ -180,10 +181,14 @@ impl<S: Store> StoreBackend<S> {
     }
 
     /// The first waiters poll as often as the store wishes (rule 3).
-    fn poll_sooner(&self, queued: &mut Queued) {
-        if queued.ahead < bounds::FIRST_WAITERS {
+    fn poll_sooner(&self, mut reply: Reply) -> Reply {
+        if let Reply::Acquire(AcquireReply::Queued(queued)) | Reply::Poll(PollReply::Queued(queued)) =
+            &mut reply
+            && queued.ahead < bounds::FIRST_WAITERS
+        {
             queued.poll_after = queued.poll_after.min(self.store().first_waiters_poll());
         }
+        reply
     }
 
     /// Removes expired rows in the background, once in a while.
@@ -222,7 +227,7 @@ impl<S: Store> StoreBackend<S> {
         for (indices, answer) in join_all(calls).await {
             let of_each: Vec<_> = match answer {
                 Ok(Stamped { stamp, reply }) => {
-                    let replies = reply.into_iter();
+                    let replies = reply.into_iter().map(|reply| self.poll_sooner(reply));
                     replies.map(|reply| Ok(Stamped { stamp, reply })).collect()
                 }
                 Err(error) => vec![Err(error); indices.len()],
@@ -286,10 +291,8 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         self.check_open()?;
         let reading = self.store().time();
         let stamp = self.within(self.call_timeout, reading, LATE).await?;
-        let Executor {
-            runtime, memory, ..
-        } = &*self.commands;
-        memory.saw_clock(stamp, runtime.now());
+        let now = self.commands.runtime.now();
+        self.commands.memory.saw_clock(stamp, now);
         Ok(stamp)
     }
 
@@ -335,23 +338,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let mut replies: Vec<_> = batch!(self, batch, Acquire);
-        for answer in replies.iter_mut().flatten() {
-            if let AcquireReply::Queued(queued) = &mut answer.reply {
-                self.poll_sooner(queued);
-            }
-        }
-        replies
+        batch!(self, batch, Acquire)
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        let mut replies: Vec<_> = batch!(self, batch, Poll);
-        for answer in replies.iter_mut().flatten() {
-            if let PollReply::Queued(queued) = &mut answer.reply {
-                self.poll_sooner(queued);
-            }
-        }
-        replies
+        batch!(self, batch, Poll)
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {

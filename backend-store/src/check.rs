@@ -154,10 +154,10 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
         false => version_of(&before),
     };
     let told = match written {
-        Written::Applied | Written::NotApplied | Written::NotListening => true,
-        Written::AppliedAt(at) => at.at >= before.stamp.at && at.at <= after.stamp.at,
+        Written::Applied | Written::NotApplied => true,
+        Written::NotListening => step.needs_listener,
+        Written::AppliedAt(at) => (before.stamp.at..=after.stamp.at).contains(&at.at),
     };
-    let told = told && (written != Written::NotListening || step.needs_listener);
     if told && written.is_applied() == step.is_applied && version_of(&after) == wanted {
         if !step.is_applied {
             check_refusal(store, key, step).await?;

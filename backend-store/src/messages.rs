@@ -79,10 +79,8 @@ mod tests {
 
     #[test]
     fn messages_survive() {
-        let (token, remaining) = (
-            FencingToken::new((1 << 53) - 1),
-            Duration::from_micros(u64::MAX),
-        );
+        let token = FencingToken::new((1 << 53) - 1);
+        let remaining = Duration::from_micros(u64::MAX);
         let sequence = (1 << 53) - 1;
         let payloads = [
             Payload::WakeUp { sequence: 3 },

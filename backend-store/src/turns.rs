@@ -37,19 +37,13 @@ impl Turns {
     /// Adds a call. If no task executes calls on the key, returns one, which the caller spawns.
     pub(crate) fn add(self: &Arc<Self>, key: &Key, call: Call) -> Option<Task> {
         let mut keys = lock(&self.0);
-        if let Some(waiting) = keys.get_mut(key) {
-            if call.releases() {
-                waiting.until_release = None;
-            }
-            waiting.calls.push_back(call);
-            return None;
+        let is_free = !keys.contains_key(key);
+        let waiting = keys.entry(key.clone()).or_default();
+        if call.releases() {
+            waiting.until_release = None;
         }
-        let waiting = Waiting {
-            calls: VecDeque::from([call]),
-            until_release: None,
-        };
-        keys.insert(key.clone(), waiting);
-        Some(Task {
+        waiting.calls.push_back(call);
+        is_free.then(|| Task {
             turns: Arc::clone(self),
             key: key.clone(),
             ended: false,

@@ -4,10 +4,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
-use leasehold_api::{AcquireReply, LockBackend, LockClient, Wait};
+use leasehold_api::{AcquireReply, LockBackend, LockClient};
 use leasehold_store::Written;
 
-use crate::steps::{LEASE, ask, enter, operation, release, send, session, waiting};
+use crate::steps::{LEASE, ask, enter, operation, queue, release, send, session, waiting};
 use crate::support::{Fault, Faults, Server};
 
 const CLIENTS: u32 = 32;
@@ -66,14 +66,13 @@ async fn release_is_sent_again_at_once() {
         // Until the client reads before it writes.
         tokio::time::sleep(Duration::from_secs(11)).await;
         let begun = tokio::time::Instant::now();
-        let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
         let releasing = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             release(&client, operation(1, 1)).await;
             begun.elapsed()
         };
-        let (reply, took) = join(send(&other, waits), releasing).await;
-        assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+        let queueing = queue(&server, &other, operation(2, 1));
+        let ((), took) = join(queueing, releasing).await;
         let wanted = Duration::from_millis(if sends_rows { 10 } else { 12 });
         assert_eq!(took, wanted, "seed {seed}");
     }
@@ -89,9 +88,7 @@ async fn acquire_that_is_to_queue_is_sent_again_at_once() {
         let (first, second) = (server.client(), server.client());
         let begun = tokio::time::Instant::now();
         let queueing = [(&first, 2), (&second, 3)].map(async |(client, number)| {
-            let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
-            let reply = send(client, waits).await;
-            assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+            queue(&server, client, operation(number, 1)).await;
             begun.elapsed()
         });
         let [one, other] = queueing;
@@ -115,10 +112,8 @@ async fn grant_is_sent_again_at_once_twice() {
         assert_matches!(queued, Ok(AcquireReply::Queued(_)));
         let others = [server.client(), server.client()];
         let begun = tokio::time::Instant::now();
-        let queueing = others.iter().zip(3..).map(async |(client, number)| {
-            let waits = ask(&server, operation(number, 1), LEASE).with_wait(Wait::new(false));
-            send(client, waits).await.expect("queued");
-        });
+        let others = others.iter().zip(3..);
+        let queueing = others.map(|(client, n)| queue(&server, client, operation(n, 1)));
         let releasing = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             release(&client, operation(1, 1)).await;

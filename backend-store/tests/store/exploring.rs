@@ -36,10 +36,8 @@ impl Resource {
 
 async fn work(server: Arc<Server>, resource: Arc<Resource>) {
     let locks = LockClient::new(server.client());
-    let mutex = locks
-        .mutex("a")
-        .expect("valid")
-        .lease(Duration::from_secs(2));
+    let mutex = locks.mutex("a").expect("valid");
+    let mutex = mutex.lease(Duration::from_secs(2));
     for round in 0..ROUNDS {
         let waiting = Duration::from_millis(500 + 7_000 * (round % 3));
         // An outage may end the wait with an error.
@@ -70,16 +68,16 @@ fn check_writes(server: &Server) {
     }
 }
 
-/// What happened in a run.
+/// What happened in all runs.
 #[derive(Debug, Default)]
-struct Run {
+struct Seen {
     entered: u64,
     refused: usize,
     /// Writes that no read came before.
     remembered: usize,
 }
 
-fn explore(seed: u64, faults: Faults) -> Run {
+fn explore(seed: u64, faults: Faults, all: &mut Seen) {
     block_on(async {
         let server = Server::new(seed, Duration::from_millis(3));
         server.set_faults(faults);
@@ -105,12 +103,10 @@ fn explore(seed: u64, faults: Faults) -> Run {
         let remembered = arrived
             .iter()
             .filter(|(sent, _)| !read.contains(&sent.stamp.at));
-        Run {
-            entered: resource.entered.load(Ordering::SeqCst),
-            refused: refused.count(),
-            remembered: remembered.count(),
-        }
-    })
+        all.entered += resource.entered.load(Ordering::SeqCst);
+        all.refused += refused.count();
+        all.remembered += remembered.count();
+    });
 }
 
 #[test]
@@ -123,12 +119,9 @@ fn exclusion_survives_every_fault() {
         .share(Fault::Copied, 10)
         .share(Fault::Unavailable, 3)
         .share(Fault::Hangs, 1);
-    let mut all = Run::default();
+    let mut all = Seen::default();
     for seed in seeds() {
-        let run = explore(seed, faults);
-        all.entered += run.entered;
-        all.refused += run.refused;
-        all.remembered += run.remembered;
+        explore(seed, faults, &mut all);
     }
     println!("{all:?}");
     let runs = seeds().count() as u64;

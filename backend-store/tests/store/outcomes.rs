@@ -1,21 +1,13 @@
 //! The outcome of a call whose reads or writes fail.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::future::join;
-use leasehold_api::{AcquireReply, BackendError, LockBackend, ReleaseReply, Wait};
-use leasehold_store::Written;
+use leasehold_api::{BackendError, LockBackend, ReleaseReply};
 
-use crate::steps::{Client, LEASE, ask, enter, holders, key, operation, release, send, start};
+use crate::steps::{LEASE, ask, enter, key, operation, queue, release, send, start};
 use crate::support::{Fault, Faults, Server};
-
-fn client(faults: Faults) -> (Arc<Server>, Client) {
-    let (server, client) = start(Duration::ZERO);
-    server.set_faults(faults);
-    (server, client)
-}
 
 #[tokio::test(start_paused = true)]
 async fn call_that_wrote_nothing_is_unavailable() {
@@ -26,7 +18,8 @@ async fn call_that_wrote_nothing_is_unavailable() {
         (Fault::Unavailable, Duration::ZERO),
         (Fault::Hangs, limit),
     ] {
-        let (server, client) = client(Faults::always(fault));
+        let (server, client) = start(Duration::ZERO);
+        server.set_faults(Faults::always(fault));
         let client = client.call_timeout(limit).expect("valid");
         let begun = tokio::time::Instant::now();
         let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
@@ -38,7 +31,8 @@ async fn call_that_wrote_nothing_is_unavailable() {
 
 #[tokio::test(start_paused = true)]
 async fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
-    let (server, client) = client(Faults::always(Fault::LostReply));
+    let (server, client) = start(Duration::ZERO);
+    server.set_faults(Faults::always(Fault::LostReply));
     let request = ask(&server, operation(1, 1), LEASE);
     let result = send(&client, request.clone()).await;
     assert_matches!(result, Err(BackendError::OutcomeUnknown { .. }));
@@ -50,46 +44,13 @@ async fn lost_reply_to_a_write_is_unknown_and_a_retry_reports() {
     assert_eq!(acquired.remaining, LEASE - Duration::from_secs(1));
 }
 
-/// A write that hangs is unknown, one that was refused before is not.
-#[tokio::test(start_paused = true)]
-async fn write_without_answer_is_unknown() {
-    let (server, client) = client(Faults::default());
-    server.set_stopped(true);
-    let begun = tokio::time::Instant::now();
-    let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-    assert_matches!(result, Err(BackendError::OutcomeUnknown { .. }));
-    assert_eq!(begun.elapsed(), Duration::from_secs(1));
-}
-
-#[tokio::test(start_paused = true)]
-async fn doubled_write_counts_once() {
-    let (server, client) = client(Faults::default());
-    enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-    server.set_faults(Faults::always(Fault::Doubled));
-    let released = release(&client, operation(1, 1)).await;
-    let expected = ReleaseReply::Released {
-        holds_left: 0,
-        holder: None,
-    };
-    assert_eq!(released, expected, "the reply of the one execution");
-    let results: Vec<_> = server.arrived().into_iter().map(|(_, it)| it).collect();
-    assert_eq!(
-        results,
-        [Written::Applied, Written::Applied, Written::NotApplied]
-    );
-    server.set_faults(Faults::default());
-    assert_eq!(holders(&client).await, 0);
-}
-
 /// The row that comes with the refusal of the second copy has the version of the first.
 #[tokio::test(start_paused = true)]
 async fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
-    let (server, client) = client(Faults::default());
+    let (server, client) = start(Duration::ZERO);
     server.send_rows();
     enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-    let waits = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
-    let queued = send(&server.client(), waits).await;
-    assert_matches!(queued, Ok(AcquireReply::Queued(_)));
+    queue(&server, &server.client(), operation(2, 1)).await;
     let before = (server.arrived().len(), server.reads());
     server.set_faults(Faults::always(Fault::Doubled));
     let released = release(&client, operation(1, 1)).await;
@@ -102,7 +63,7 @@ async fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
 
 #[tokio::test(start_paused = true)]
 async fn later_versions_and_other_values_are_left_alone() {
-    let (server, client) = client(Faults::default());
+    let (server, client) = start(Duration::ZERO);
     for (bytes, expected) in [
         (&b"LHS\x09"[..], "format version 9"),
         (b"text", "not the state of a lock"),
@@ -119,35 +80,8 @@ async fn later_versions_and_other_values_are_left_alone() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn closed_backend_answers_closed() {
-    let (server, client) = client(Faults::default());
-    client.close().await.expect("closes");
-    client.close().await.expect("closes twice");
-    let result = send(&client, ask(&server, operation(1, 1), LEASE)).await;
-    assert!(matches!(result, Err(BackendError::Closed)));
-    assert!(matches!(client.hello().await, Err(BackendError::Closed)));
-    let session = operation(1, 1).session;
-    assert!(matches!(
-        client.listen(session).await,
-        Err(BackendError::Closed)
-    ));
-}
-
-#[tokio::test(start_paused = true)]
-async fn closing_ends_the_streams() {
-    let (_server, client) = client(Faults::default());
-    let mut stream = client
-        .listen(operation(1, 1).session)
-        .await
-        .expect("a stream");
-    client.close().await.expect("closes");
-    let next = tokio::time::timeout(Duration::from_secs(1), stream.next()).await;
-    assert_eq!(next, Ok(None), "the stream ends");
-}
-
-#[tokio::test(start_paused = true)]
 async fn stream_that_waits_ends_with_close_and_not_with_the_backend() {
-    let (server, closed) = client(Faults::default());
+    let (server, closed) = start(Duration::ZERO);
     let (dropped, session) = (server.client(), operation(1, 1).session);
     let mut stream = closed.listen(session).await.expect("a stream");
     let next = tokio::time::timeout(Duration::from_secs(1), stream.next());

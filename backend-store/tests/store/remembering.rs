@@ -6,10 +6,10 @@ use std::time::Duration;
 use futures_util::future::{join, join_all};
 use leasehold_api::bounds::MIN_LEASE;
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, EndReason, LockBackend, Release, ReleaseReply, Stamped, Wait,
+    Acquire, AcquireReply, Acquired, EndReason, LockBackend, Release, ReleaseReply, Stamped,
 };
 
-use crate::steps::{Client, LEASE, ask, enter, key, operation, release, send, start};
+use crate::steps::{Client, LEASE, ask, enter, key, operation, queue, release, send, start};
 use crate::support::{Fault, Faults, Server};
 
 const LATENCY: Duration = Duration::from_millis(5);
@@ -129,9 +129,7 @@ async fn step_in_the_future_is_refused() {
 async fn waiter_is_granted_after_a_read() {
     let (server, client) = start_known().await;
     enter(&client, ask(&server, operation(1, 2), LEASE)).await;
-    let waiting = ask(&server, operation(2, 1), LEASE).with_wait(Wait::new(false));
-    let reply = send(&client, waiting).await;
-    assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+    queue(&server, &client, operation(2, 1)).await;
     let reads = server.reads();
     release(&client, operation(1, 2)).await;
     assert_eq!(server.reads(), reads + 1);

@@ -61,6 +61,13 @@ pub(crate) async fn enter(client: &Client, request: Acquire) -> Acquired {
     }
 }
 
+/// Queues behind a holder, and doesn't listen.
+pub(crate) async fn queue(server: &Server, client: &Client, operation: Operation) {
+    let waits = ask(server, operation, LEASE).with_wait(Wait::new(false));
+    let reply = send(client, waits).await;
+    assert_matches!(reply, Ok(AcquireReply::Queued(_)));
+}
+
 pub(crate) async fn release(client: &Client, operation: Operation) -> ReleaseReply {
     let release = Release::new(key(), operation);
     let answer = client.release(&[release]).await.remove(0);

@@ -79,3 +79,17 @@ pub(crate) enum Flaw {
     /// The row that comes with a refusal has the clock of the step.
     OldClock,
 }
+
+impl Flaw {
+    pub(crate) const ALL: [Self; 9] = [
+        Self::LateIsFine,
+        Self::LateReplacementIsFine,
+        Self::Forgets,
+        Self::FutureIsFine,
+        Self::Echoes,
+        Self::MessagesAreFine,
+        Self::SilenceIsFine,
+        Self::CreatedWithoutTime,
+        Self::OldClock,
+    ];
+}

@@ -459,7 +459,6 @@ impl Store for MemoryStore {
         let after = request.cursor.as_ref().map_or("", Cursor::as_str);
         let mut keys: Vec<Key> = self.server.lock().rows.keys().cloned().collect();
         keys.retain(|key| key.as_str() > after && key.as_str().starts_with(&request.prefix));
-        keys.sort_unstable();
         let limit = usize::try_from(request.limit).expect("64 bits");
         let is_last = keys.len() <= limit;
         keys.truncate(limit);
