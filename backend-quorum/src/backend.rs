@@ -319,10 +319,7 @@ impl LockBackend for Quorum {
             self.fates.end(request.operation, sent);
         }
         let requests: Arc<[Release]> = batch.into();
-        let release = |_, server: Arc<Server>| {
-            let requests = Arc::clone(&requests);
-            Some(async move { server.release(&requests).await })
-        };
+        let release = |_, server: Arc<Server>| Some(server.release(Arc::clone(&requests)));
         let ballot = self.send(release, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<ReleaseReply>]| self.rules.release(&self.distinct(votes));
         let until = self.answers_until(sent);

@@ -61,9 +61,8 @@ impl Quorum {
     ) -> (Vec<R>, Votes<T>) {
         let none = || (0..self.servers.len()).map(|_| None).collect::<Vec<_>>();
         let mut votes: Votes<T> = (0..requests).map(|_| none()).collect();
-        let mut time_is_up = self
-            .runtime
-            .sleep(until.saturating_since(self.runtime.now()));
+        let limit = until.saturating_since(self.runtime.now());
+        let mut time_is_up = self.runtime.sleep(limit);
         loop {
             let outcomes: Option<Vec<R>> = votes.iter().map(|votes| count(votes)).collect();
             if let Some(outcomes) = outcomes {
@@ -201,10 +200,7 @@ impl Quorum {
         until: Moment,
     ) -> Replies<AcquireReply> {
         let asked: Arc<[Asked]> = asked.into();
-        let acquire = |_, server: Arc<Server>| {
-            let asked = Arc::clone(&asked);
-            Some(async move { server.acquire(&asked).await })
-        };
+        let acquire = |_, server: Arc<Server>| Some(server.acquire(Arc::clone(&asked)));
         let replies = self.send(acquire, |task| self.runtime.spawn(task));
         let count = |votes: &[Vote<AcquireReply>]| self.rules.acquire(votes);
         let (mut outcomes, votes) = self.collect(replies, asked.len(), until, count).await;
@@ -292,11 +288,11 @@ impl Quorum {
                 let Acquire { key, operation, .. } = &asked.request;
                 Release::new(key.clone(), *operation)
             });
-            releases.collect::<Vec<_>>()
+            releases.collect::<Arc<[_]>>()
         };
         let release = |index, server: Arc<Server>| {
             let batch = releases(index);
-            (!batch.is_empty()).then_some(async move { server.release(&batch).await })
+            (!batch.is_empty()).then(|| server.release(batch))
         };
         let ballot = self.send(release, |task| self.runtime.spawn(task));
         let servers = 0..self.servers.len();

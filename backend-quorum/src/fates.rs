@@ -168,13 +168,9 @@ impl Session {
         if let Some(open) = self.open.get_mut(&sequence) {
             *open = Some(fate.clone());
         }
-        match fate {
-            Fate::Won(hold) => self.win(sequence, hold),
-            Fate::Ended => self.end(sequence),
-        }
-    }
-
-    fn win(&mut self, sequence: u64, hold: Arc<Hold>) {
+        let Fate::Won(hold) = fate else {
+            return self.end(sequence);
+        };
         self.won.put(sequence, hold);
         if self.won.len() > MAX_WON
             && let Some((unused, _)) = self.won.pop_lru()

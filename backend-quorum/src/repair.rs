@@ -60,10 +60,10 @@ async fn repair(server: Arc<Server>, fates: Arc<Fates>, lacking: Vec<Renew>) {
             deliver_before,
         })
     });
-    let asked: Vec<Asked> = asked.collect();
+    let asked: Arc<[Asked]> = asked.collect();
     if !asked.is_empty() {
         // The next renewal tells whether the server has them.
-        let _ = server.acquire(&asked).await;
+        let _ = server.acquire(asked).await;
     }
 }
 

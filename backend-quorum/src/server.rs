@@ -148,7 +148,7 @@ impl Server {
     }
 
     /// Sends acquires, with their times on the server's clock.
-    pub(crate) async fn acquire(&self, batch: &[Asked]) -> Replies<AcquireReply> {
+    pub(crate) async fn acquire(self: Arc<Self>, batch: Arc<[Asked]>) -> Replies<AcquireReply> {
         let sent = self.runtime.now();
         if lock(&self.clock).is_none()
             && let Err(error) = self.hello().await
@@ -162,9 +162,8 @@ impl Server {
             request
         });
         let requests: Vec<_> = requests.collect();
-        let mut replies = self
-            .call(requests.len(), self.backend.acquire(&requests))
-            .await;
+        let call = self.backend.acquire(&requests);
+        let mut replies = self.call(requests.len(), call).await;
         // Asked after the call: its own replies may be the first from a server that has restarted.
         if !self.not_counted_for(sent).is_zero() {
             for reply in &mut replies {
@@ -181,8 +180,8 @@ impl Server {
     }
 
     /// Releases operations. A release without an answer is owed.
-    pub(crate) async fn release(self: &Arc<Self>, batch: &[Release]) -> Replies<ReleaseReply> {
-        let replies = self.call(batch.len(), self.backend.release(batch)).await;
+    pub(crate) async fn release(self: Arc<Self>, batch: Arc<[Release]>) -> Replies<ReleaseReply> {
+        let replies = self.call(batch.len(), self.backend.release(&batch)).await;
         for (request, reply) in batch.iter().zip(&replies) {
             if reply.as_ref().is_err_and(BackendError::is_transient) {
                 self.owe(request);
@@ -219,20 +218,17 @@ impl Server {
         if owed.releases.len() >= MAX_OWED {
             return;
         }
-        let until = self
-            .runtime
-            .now()
-            .saturating_add(self.settings.restart_delay());
+        let delay = self.settings.restart_delay();
+        let until = self.runtime.now().saturating_add(delay);
         let entry = (release.key.clone(), until);
         owed.releases.entry(release.operation).or_insert(entry);
         if !std::mem::replace(&mut owed.sending, true) {
             let server = Arc::clone(self);
-            self.runtime
-                .spawn(Box::pin(async move { server.send_owed().await }));
+            self.runtime.spawn(Box::pin(server.send_owed()));
         }
     }
 
-    async fn send_owed(&self) {
+    async fn send_owed(self: Arc<Self>) {
         let mut pause = PAUSES.0;
         while let Some(batch) = self.next_owed() {
             let replies = self.call(batch.len(), self.backend.release(&batch)).await;

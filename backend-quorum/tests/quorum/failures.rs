@@ -60,8 +60,7 @@ async fn server_that_thaws_late_keeps_nothing() {
         (secs(3), ms(1)),
         (ms(1), secs(4)),
     ] {
-        let servers = Servers::start(4);
-        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        let (servers, a, b) = Servers::start_with_two(4).await;
         a.links[2].set_latency(Latency::fixed(all));
         a.links[2].inject_into(Call::Acquire, Fault::DelayRequest(acquire));
         let (guard, took) = servers.timed(a.lock("k")).await;
@@ -95,8 +94,7 @@ async fn server_that_missed_a_release_gets_it() {
 /// Without a quorum nothing is granted, and a guard ends at its deadline.
 #[tokio::test(start_paused = true)]
 async fn dead_majority_ends_everything() {
-    let servers = Servers::start(6);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(6).await;
     let guard = a.lock("k").await;
     let locked = servers.elapsed();
     servers.all[1..].iter().for_each(SimServer::stop);

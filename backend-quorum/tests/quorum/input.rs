@@ -96,20 +96,14 @@ async fn capabilities_are_those_of_all_servers() {
     let mut expected = Capabilities::minimal();
     expected.max_lease = secs(30);
     let a = servers.process("a");
-    let links = a
-        .links
-        .clone()
-        .map(|it| Arc::new(it) as Arc<dyn LockBackend>);
-    let [one, two, three] = links;
+    let links = a.links.clone();
+    let [one, two, three] = links.map(|it| Arc::new(it) as Arc<dyn LockBackend>);
     let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
     assert_eq!(mixed.capabilities(), expected);
     expected.fencing_tokens = true;
     expected.independent_renewal = true;
     expected.batches = true;
     assert_eq!(a.quorum.capabilities(), expected);
-    a.quorum.close().await.expect("closed");
-    assert!(matches!(a.quorum.hello().await, Err(BackendError::Closed)));
-    assert!(matches!(a.ask("k", 1).await, Err(BackendError::Closed)));
 }
 
 /// A backend that declares nothing but mutexes.
@@ -141,27 +135,23 @@ fn second_one_twice(servers: &Servers) -> [Named; 3] {
 #[tokio::test(start_paused = true)]
 async fn same_server_twice_is_refused() {
     for steps in [0, 1] {
-        refuses_the_same_server_twice(steps).await;
+        let servers = Servers::start(56);
+        let mut links = second_one_twice(&servers);
+        links[2].1 = links[2].1.after_steps(steps);
+        let quorum = Quorum::new(links);
+        let quorum = Arc::new(quorum.expect("three backends"));
+        let client = LockClient::new(Arc::clone(&quorum));
+        let outcome = client.mutex("k").expect("a valid key").try_lock().await;
+        let error = outcome.expect_err("refused");
+        assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
+        let problem = "servers 2 and 3 of the quorum are the same one";
+        assert!(format!("{error:?}").contains(problem), "{error:?}");
+        let greeting = quorum.hello().await.expect_err("refused");
+        let message = format!("rejected by the server: {problem}");
+        assert_eq!(greeting.to_string(), message);
+        servers.advance(secs(1)).await;
+        servers.assert_idle();
     }
-}
-
-async fn refuses_the_same_server_twice(steps: u64) {
-    let servers = Servers::start(56);
-    let mut links = second_one_twice(&servers);
-    links[2].1 = links[2].1.after_steps(steps);
-    let quorum = Quorum::new(links);
-    let quorum = Arc::new(quorum.expect("three backends"));
-    let client = LockClient::new(Arc::clone(&quorum));
-    let outcome = client.mutex("k").expect("a valid key").try_lock().await;
-    let error = outcome.expect_err("refused");
-    assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
-    let problem = "servers 2 and 3 of the quorum are the same one";
-    assert!(format!("{error:?}").contains(problem), "{error:?}");
-    let greeting = quorum.hello().await.expect_err("refused");
-    let message = format!("rejected by the server: {problem}");
-    assert_eq!(greeting.to_string(), message);
-    servers.advance(secs(1)).await;
-    servers.assert_idle();
 }
 
 /// The quorum knows that two of its servers are the same one only when both have answered. Until then, that server must

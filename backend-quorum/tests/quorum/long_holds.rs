@@ -17,8 +17,7 @@ async fn other_outcomes(process: &Process, count: u64) {
 #[tokio::test(start_paused = true)]
 async fn leader_in_a_busy_process_is_repaired() {
     for outcomes in [0, 300] {
-        let servers = Servers::start(71);
-        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        let (servers, a, b) = Servers::start_with_two(71).await;
         a.links[2].isolate();
         let guard = a.lock("leader").await;
         a.links[2].rejoin();
@@ -51,8 +50,7 @@ async fn repaired_server_counts_after_many_outcomes() {
 /// Each attempt to get another key that is taken back is an outcome too.
 #[tokio::test(start_paused = true)]
 async fn leader_that_waits_for_another_key_is_repaired() {
-    let servers = Servers::start(75);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(75).await;
     let guard = a.lock("leader").await;
     b.links[2].isolate();
     let _busy = b.lock("busy").await;
@@ -91,8 +89,7 @@ async fn leader_is_repaired_after_an_hour() {
 async fn leader_survives_servers_that_forget_it() {
     for seed in seeds(6) {
         let random = Random::new(seed);
-        let servers = Servers::start(2_000 + seed);
-        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        let (servers, a, b) = Servers::start_with_two(2_000 + seed).await;
         let apart = random.below(3) as usize;
         a.links[apart].isolate();
         let guard = a.lock("leader").await;

@@ -21,8 +21,7 @@ fn lose_acquires(process: &Process, count: usize) {
 /// before the call takes the attempt back.
 #[tokio::test(start_paused = true)]
 async fn attempt_does_not_win_while_an_earlier_call_may_take_it_back() {
-    let servers = Servers::start(61);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(61).await;
     lose_acquires(&a, 1);
     let again = async {
         servers.advance(ms(100)).await;
@@ -42,8 +41,7 @@ async fn attempt_does_not_win_while_an_earlier_call_may_take_it_back() {
 #[tokio::test(start_paused = true)]
 async fn batch_that_outlives_its_callers_ends_no_guard() {
     for blocked in [ms(480), ms(520), ms(560), ms(600)] {
-        let servers = Servers::start(62);
-        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        let (servers, a, b) = Servers::start_with_two(62).await;
         let keys = ["k0", "k1", "k2"];
         lose_acquires(&a, keys.len());
         let process = a.links[0].clone();
@@ -68,8 +66,7 @@ async fn batch_that_outlives_its_callers_ends_no_guard() {
 #[tokio::test(start_paused = true)]
 async fn doubt_is_not_forgotten() {
     const WAITERS: usize = 600;
-    let servers = Servers::start(63);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(63).await;
     a.links[1..].iter().for_each(|link| link.isolate());
     let keys: Vec<String> = (0..WAITERS).map(|n| format!("k{n}")).collect();
     let waiting = join_all(keys.iter().map(|key| a.lock(key)));
@@ -88,8 +85,7 @@ async fn doubt_is_not_forgotten() {
 /// A copy of an acquire reports the hold. It doesn't end it, even if it reaches too few servers.
 #[tokio::test(start_paused = true)]
 async fn late_copy_of_an_acquire_ends_no_hold() {
-    let servers = Servers::start(64);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(64).await;
     assert!(granted(&a.ask("k", 1).await));
     assert!(granted(&a.ask("k", 1).await), "the hold is reported");
     lose_acquires(&a, 1);

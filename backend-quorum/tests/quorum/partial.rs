@@ -84,8 +84,7 @@ async fn release_of_a_minority_is_sent_again() {
 /// The client tries again before that, and the releases must not end the guard that it gets.
 #[tokio::test(start_paused = true)]
 async fn attempt_that_is_taken_back_never_wins() {
-    let servers = Servers::start(15);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(15).await;
     for link in &a.links[1..] {
         link.inject_into(Call::Acquire, Fault::LoseRequest);
         link.inject_into(Call::Release, Fault::DelayRequest(secs(3)));
@@ -167,26 +166,6 @@ async fn bare_majority(servers: &Servers) -> (Process, MutexGuard) {
     (a, guard)
 }
 
-/// A hold of a bare majority ends if one of its servers forgets it. A renewal gives it to the server that
-/// missed it.
-#[tokio::test(start_paused = true)]
-async fn renewal_reaches_for_the_server_that_missed_the_hold() {
-    for forgets in [0, 1] {
-        let servers = Servers::start(16);
-        let b = servers.acquainted("b").await;
-        let (_a, guard) = bare_majority(&servers).await;
-        servers.advance(secs(11)).await;
-        servers.all[forgets].step_clock_forward(secs(3_600));
-        for _ in 0..100 {
-            assert!(!b.gets("k").await && guard.is_valid());
-            servers.advance(secs(1)).await;
-        }
-        guard.release().await.expect("released");
-        servers.advance(secs(2)).await;
-        servers.assert_idle();
-    }
-}
-
 /// Each server loses the hold in turn, and gets it back. The token stays the same, although those that got
 /// it late have a higher one.
 #[tokio::test(start_paused = true)]
@@ -235,8 +214,7 @@ async fn server_that_gets_the_hold_after_its_release_keeps_nothing() {
 /// (decision 0060).
 #[tokio::test(start_paused = true)]
 async fn server_with_a_lower_token_is_one_vote_less() {
-    let servers = Servers::start(19);
-    let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+    let (servers, a, b) = Servers::start_with_two(19).await;
     for link in &a.links[..2] {
         link.inject_into(Call::Acquire, Fault::LoseRequest);
     }

@@ -35,6 +35,13 @@ impl Servers {
         Self { all }
     }
 
+    /// Starts servers, and two processes that know their clocks.
+    pub(crate) async fn start_with_two(seed: u64) -> (Self, Process, Process) {
+        let servers = Self::start(seed);
+        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        (servers, a, b)
+    }
+
     /// A process with a connection to each server.
     pub(crate) fn process(&self, name: &str) -> Process {
         self.process_with_quorum(name, |quorum| quorum)

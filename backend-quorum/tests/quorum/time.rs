@@ -24,8 +24,7 @@ async fn validity_counts_from_before_the_first_request() {
 async fn drift_is_within_the_allowance() {
     // The rate error, and when the guard ends: 9.89 s of the local clock after the acquire was sent.
     for (ppm, ends) in [(-10_000, ms(9_990)), (0, ms(9_890)), (10_000, ms(9_793))] {
-        let servers = Servers::start(32);
-        let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+        let (servers, a, b) = Servers::start_with_two(32).await;
         a.links[0].set_clock_rate(ppm);
         let mutex = a.locks.mutex("k").expect("a valid key");
         let mutex = mutex.lease(secs(10)).fixed_lease();
@@ -49,8 +48,7 @@ async fn drift_is_within_the_allowance() {
 async fn stepped_clock_of_a_minority_changes_nothing() {
     for step in [secs(1), secs(3_600)] {
         for forward in [false, true] {
-            let servers = Servers::start(33);
-            let (a, b) = (servers.acquainted("a").await, servers.acquainted("b").await);
+            let (servers, a, b) = Servers::start_with_two(33).await;
             let guard = a.lock("k").await;
             servers.advance(ms(10)).await;
             if forward {

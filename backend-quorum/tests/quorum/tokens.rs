@@ -44,21 +44,3 @@ async fn servers_that_disagree_are_raised() {
         other => panic!("{other:?}"),
     }
 }
-
-/// A renewal keeps the token, also if another server has granted another one.
-#[tokio::test(start_paused = true)]
-async fn guard_keeps_its_token() {
-    let servers = Servers::start(43);
-    let high = pair(&servers, 0).token("k").await;
-    servers.advance(ms(10)).await;
-    // The first server has no token yet, the others have a high one.
-    let a = servers.process("a");
-    let guard = a.lock("k").await;
-    let token = guard.fencing_token();
-    assert!(token > high);
-    for _ in 0..5 {
-        servers.advance(ms(11_000)).await;
-        assert!(guard.is_valid());
-        assert_eq!(guard.fencing_token(), token);
-    }
-}
