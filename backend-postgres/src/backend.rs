@@ -17,7 +17,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::connection::{Connection, ManagedConnection, Newest, Shared};
-use crate::connector::{Connector, With, config_of};
+use crate::connector::{Connector, config_of, with_tls};
 use crate::error::During;
 use crate::options::Options;
 use crate::pooler;
@@ -159,10 +159,9 @@ impl PostgresBackend {
         <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
     {
         options.check()?;
-        options
-            .certificates
-            .check_unused("give them to the maker of TLS streams")?;
-        Self::start(config, Box::new(With(tls)), options).await
+        let certificates = &options.certificates;
+        certificates.check_unused("give them to the maker of TLS streams")?;
+        Self::start(config, with_tls(tls), options).await
     }
 
     /// Creates a backend for the server of a URL that need not be reachable yet. The first call connects.
@@ -199,7 +198,7 @@ impl PostgresBackend {
     #[inline(never)]
     fn start(
         config: Config,
-        connector: Box<dyn Connector>,
+        connector: Connector,
         options: Options,
     ) -> BoxFuture<'static, Result<Self, ConnectError>> {
         Box::pin(async move {
@@ -210,7 +209,7 @@ impl PostgresBackend {
         })
     }
 
-    fn shared(mut config: Config, connector: Box<dyn Connector>, options: Options) -> Arc<Shared> {
+    fn shared(mut config: Config, connector: Connector, options: Options) -> Arc<Shared> {
         if config.get_application_name().is_none() {
             config.application_name(APPLICATION);
         }
@@ -252,10 +251,8 @@ async fn open_in_time(
     commands: &Handle,
     renewals: &Handle,
 ) -> Result<(Connection, Connection), BackendError> {
-    let until = shared
-        .runtime
-        .now()
-        .saturating_add(shared.options.initial_connect_timeout);
+    let limit = shared.options.initial_connect_timeout;
+    let until = shared.runtime.now().saturating_add(limit);
     let mut pause = FIRST_PAUSE;
     loop {
         let error = match open_two(shared, commands, renewals).await {
@@ -297,12 +294,11 @@ async fn open_two(
 }
 
 /// The connector for a URL: with TLS, unless no server of the URL can have it.
-fn connector(config: &Config, options: &Options) -> Result<Box<dyn Connector>, InvalidInput> {
+fn connector(config: &Config, options: &Options) -> Result<Connector, InvalidInput> {
     let (mode, negotiation) = (config.get_ssl_mode(), config.get_ssl_negotiation());
     if mode != SslMode::Require {
-        options
-            .certificates
-            .check_unused("they need sslmode=require in the URL")?;
+        let certificates = &options.certificates;
+        certificates.check_unused("they need sslmode=require in the URL")?;
     }
     if mode == SslMode::Prefer && negotiation == SslNegotiation::Direct {
         let problem = "direct needs sslmode=require";
@@ -312,13 +308,13 @@ fn connector(config: &Config, options: &Options) -> Result<Box<dyn Connector>, I
     if mode != SslMode::Disable {
         let requires_tls = mode == SslMode::Require;
         let tls = crate::tls::Tls::new(&options.certificates, requires_tls)?;
-        return Ok(Box::new(With(tls)));
+        return Ok(with_tls(tls));
     }
     if mode == SslMode::Require {
         let problem = "`require` needs the feature tls-rustls";
         return Err(InvalidInput::setting("sslmode", problem));
     }
-    Ok(Box::new(With(NoTls)))
+    Ok(with_tls(NoTls))
 }
 
 #[async_trait]

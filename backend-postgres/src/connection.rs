@@ -1,6 +1,5 @@
 //! Connections: made on one runtime, checked, and replaced.
 
-use std::fmt;
 use std::pin::pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -82,10 +81,9 @@ const REACH: &str = "SELECT coalesce(
     FROM unnest($1::bigint[]) WITH ORDINALITY AS lock (number, place)";
 
 /// What all connections of a backend share.
-#[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) config: Config,
-    pub(crate) connector: Box<dyn Connector>,
+    pub(crate) connector: Connector,
     pub(crate) options: Options,
     pub(crate) runtime: TokioRuntime,
     pub(crate) closed: tokio::sync::watch::Sender<bool>,
@@ -93,7 +91,7 @@ pub(crate) struct Shared {
 }
 
 /// Which server the newest connection has reached.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Newest {
     attempts: AtomicU64,
     /// The latest attempt to connect that has reached a server, and its clock.
@@ -191,10 +189,8 @@ impl Shared {
             return Err(BackendError::Closed);
         }
         let attempt = self.newest.begin();
-        let (opening, driver) = (
-            self.connector.open(self.config.clone(), payloads),
-            handle.clone(),
-        );
+        let opening = (self.connector)(self.config.clone(), payloads);
+        let driver = handle.clone();
         // A socket belongs to the runtime in which it is opened.
         let opening = handle.spawn(async move {
             let (client, driving) = opening.await?;
@@ -249,14 +245,6 @@ pub(crate) struct Statements {
     pub(crate) update: Statement,
     pub(crate) update_and_notify: Statement,
     pub(crate) reach: Statement,
-}
-
-impl fmt::Debug for Connection {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connection")
-            .field("clock", &self.clock)
-            .finish_non_exhaustive()
-    }
 }
 
 impl Connection {
@@ -379,14 +367,12 @@ impl Drop for Watched<'_> {
 }
 
 /// A connection that is opened when needed, and opened again when it is lost.
-#[derive(Debug)]
 pub(crate) struct ManagedConnection {
     pub(crate) shared: Arc<Shared>,
     pub(crate) handle: Handle,
     current: Mutex<Current>,
 }
 
-#[derive(Debug)]
 enum Current {
     Open(Arc<Connection>),
     Opening(Opening),

@@ -1,7 +1,6 @@
 //! How a connection is opened: a configuration of the client library, and a maker of TLS streams.
 
 use std::error::Error as StdError;
-use std::fmt;
 use std::future::poll_fn;
 use std::io;
 
@@ -18,45 +17,30 @@ const DEFAULT_PORT: u16 = 5432;
 /// A new connection, and the future that drives it.
 pub(crate) type Opened = (Client, BoxFuture<'static, ()>);
 
-/// Opens connections. It hides the type of their TLS streams.
-pub(crate) trait Connector: fmt::Debug + Send + Sync {
-    /// Opens a connection. The sender gets the payloads of notifications, and is dropped when the
-    /// connection ends.
-    fn open(
-        &self,
-        config: Config,
-        payloads: Option<UnboundedSender<String>>,
-    ) -> BoxFuture<'static, Result<Opened, Error>>;
-}
+/// Opens a connection. It hides the type of the TLS streams. The sender gets the payloads of notifications, and is
+/// dropped when the connection ends.
+pub(crate) type Connector = Box<
+    dyn Fn(Config, Option<UnboundedSender<String>>) -> BoxFuture<'static, Result<Opened, Error>>
+        + Send
+        + Sync,
+>;
 
 /// Opens connections with a maker of TLS streams.
-pub(crate) struct With<T>(pub(crate) T);
-
-impl<T> fmt::Debug for With<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("With").finish_non_exhaustive()
-    }
-}
-
-impl<T> Connector for With<T>
+pub(crate) fn with_tls<T>(tls: T) -> Connector
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
     T::Stream: Send,
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    fn open(
-        &self,
-        config: Config,
-        payloads: Option<UnboundedSender<String>>,
-    ) -> BoxFuture<'static, Result<Opened, Error>> {
-        let tls = self.0.clone();
+    Box::new(move |config, payloads| {
+        let tls = tls.clone();
         Box::pin(async move {
             let (client, connection) = config.connect(tls).await?;
             let driver: BoxFuture<'static, ()> = Box::pin(drive(connection, payloads));
             Ok((client, driver))
         })
-    }
+    })
 }
 
 /// Drives a connection until it ends.

@@ -39,16 +39,11 @@ pub(crate) fn ends_connection(error: &tokio_postgres::Error) -> bool {
 }
 
 fn code_ends_connection(state: &SqlState) -> bool {
-    let code = state.code();
-    match class(state) {
-        Class::Setup | Class::Prepared => true,
-        // A table was changed, and the prepared statements don't fit it any more.
-        _ if code == "0A000" => true,
-        // The connection, a transaction that we never began or a read-only server, a bug of the server.
-        _ => ["08", "25", "57P", "XX"]
-            .iter()
-            .any(|start| code.starts_with(start)),
-    }
+    // The connection, a transaction that we never began or a read-only server, a bug of the server. And 0A000: a table
+    // was changed, and the prepared statements don't fit it any more.
+    let starts = ["08", "25", "57P", "XX", "0A000"];
+    matches!(class(state), Class::Setup | Class::Prepared)
+        || starts.iter().any(|start| state.code().starts_with(start))
 }
 
 fn is_fatal(answer: &DbError) -> bool {
@@ -94,22 +89,20 @@ enum Class {
 }
 
 fn class(state: &SqlState) -> Class {
-    let code = state.code();
-    match code {
+    match state.code() {
         "42P01" | "42501" | "3F000" | "42703" | "42883" => Class::Schema,
         "26000" | "42P05" => Class::Prepared,
-        _ if code.starts_with("28") || code == "3D000" => Class::Setup,
+        "3D000" => Class::Setup,
         // A proxy or a cluster doesn't know whether the statement was committed.
         "40003" => Class::Other,
-        // A read-only server, a conflict, lack of resources, a lock, an intervention.
+        // A read-only server.
         "25006" => Class::Temporary,
-        _ if ["40", "53", "55", "57"]
-            .iter()
-            .any(|start| code.starts_with(start)) =>
-        {
-            Class::Temporary
-        }
-        _ => Class::Other,
+        code => match code.get(..2) {
+            Some("28") => Class::Setup,
+            // A conflict, lack of resources, a lock, an intervention.
+            Some("40" | "53" | "55" | "57") => Class::Temporary,
+            _ => Class::Other,
+        },
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::{FencingToken, InvalidInput, Key, bounds};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::{ToSql, Type};
-use tokio_postgres::{Client, Error, Row, Transaction, TransactionBuilder};
+use tokio_postgres::{Client, Error, Transaction, TransactionBuilder};
 
 /// The SQLSTATE of the functions for a token that is too low.
 const STALE: &str = "LH001";
@@ -263,7 +263,7 @@ impl Fence {
     ) -> Result<Claim, FenceError> {
         let claim = Claim::new(self, tokens)?;
         let claimed = client.query_typed(CLAIM, &claim.parameters()).await;
-        claim.check(claimed)?;
+        claimed.map_err(|error| claim.explain(error))?;
         Ok(claim)
     }
 }
@@ -339,7 +339,7 @@ impl Claim {
     ) -> Result<Transaction<'a>, FenceError> {
         let transaction = transaction.start().await.map_err(FenceError::Database)?;
         let fenced = transaction.query_typed(FENCE, &self.parameters()).await;
-        self.check(fenced)?;
+        fenced.map_err(|error| self.explain(error))?;
         Ok(transaction)
     }
 
@@ -353,21 +353,19 @@ impl Claim {
         ]
     }
 
-    fn check(&self, result: Result<Vec<Row>, Error>) -> Result<(), FenceError> {
-        let Err(error) = result else {
-            return Ok(());
-        };
+    /// What an error of the functions means.
+    fn explain(&self, error: Error) -> FenceError {
         // The detail of an error of the functions is the name of the key.
         let name = error.as_db_error().and_then(|error| error.detail());
         let found = self.keys.iter().find(|(key, _)| name == Some(key.as_str()));
-        Err(match (error.code().map(SqlState::code), found.cloned()) {
+        match (error.code().map(SqlState::code), found.cloned()) {
             (Some(STALE), Some((key, token))) => FenceError::Stale { key, token },
             (Some(NOT_CLAIMED), Some((key, token))) => FenceError::NotClaimed { key, token },
             _ if error.code() == Some(&SqlState::LOCK_NOT_AVAILABLE) => FenceError::Busy {
                 waited: self.lock_timeout,
             },
             _ => FenceError::Database(error),
-        })
+        }
     }
 }
 

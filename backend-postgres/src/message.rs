@@ -23,15 +23,16 @@ impl Channel {
         let mut hash = sha1_smol::Sha1::from(b"leasehold ");
         hash.update(session.as_bytes());
         let bytes = hash.digest().bytes();
-        let name = bytes[..16].iter().fold("leasehold_".to_owned(), |name, b| {
-            name + &format!("{b:02x}")
-        });
         let (lock, _) = bytes.split_first_chunk().expect("a hash has 20 bytes");
         Self {
-            name,
+            name: format!("leasehold_{}", hex(&bytes[..16])),
             lock: i64::from_be_bytes(*lock),
         }
     }
+}
+
+pub(crate) fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The channel and the payload of each notification for these messages, in order.

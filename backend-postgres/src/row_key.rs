@@ -24,11 +24,7 @@ const END_OF_PREFIX: u8 = 0xff;
 /// ```
 #[must_use]
 pub fn row_key(prefix: &str, key: &Key) -> Vec<u8> {
-    let key = key.as_str().as_bytes();
-    match prefix {
-        "" => key.to_vec(),
-        _ => [prefix.as_bytes(), &[END_OF_PREFIX], key].concat(),
-    }
+    beginning_of_rows(prefix, key.as_str())
 }
 
 /// What the names of all rows begin with whose keys begin with this text.

@@ -1,5 +1,6 @@
 //! The store: one row for each key.
 
+use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +18,7 @@ use tokio_postgres::types::ToSql;
 use crate::connection::{Connection, ManagedConnection};
 use crate::error::{During, classify};
 use crate::listen;
-use crate::message::{self, Channel};
+use crate::message::{self, Channel, hex};
 use crate::row_key::{beginning_of_rows, key_of, row_key};
 
 const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
@@ -40,9 +41,16 @@ const REMOVED_AT_ONCE: i64 = 200;
 const REMOVE_FOR: Duration = Duration::from_secs(5);
 
 /// A connection to the table of locks.
-#[derive(Debug)]
 pub(crate) struct PostgresStore {
     connection: Arc<ManagedConnection>,
+}
+
+impl fmt::Debug for PostgresStore {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PostgresStore")
+            .field("options", &self.connection.shared.options)
+            .finish_non_exhaustive()
+    }
 }
 
 impl PostgresStore {
@@ -89,10 +97,8 @@ impl PostgresStore {
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
         let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
-        let (step, expected) = (
-            micros(write.stamp.at),
-            write.expected.map(|version| version.get().cast_signed()),
-        );
+        let step = micros(write.stamp.at);
+        let expected = write.expected.map(|version| version.get().cast_signed());
         let mut parameters: Vec<&(dyn ToSql + Sync)> =
             vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
         let statements = &connection.statements;
@@ -210,10 +216,6 @@ fn read_of(connection: &Connection, row: &tokio_postgres::Row) -> Result<Read, B
             bytes,
         }),
     })
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {

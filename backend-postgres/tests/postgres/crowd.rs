@@ -5,10 +5,9 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use leasehold_api::{LockClient, bounds};
-use leasehold_postgres::PostgresBackend;
 use tokio::task::JoinSet;
 
-use crate::support::{Server, patient};
+use crate::support::{Server, connect_with, patient};
 
 /// `LEASEHOLD_WAITERS` asks for another number.
 fn waiters() -> u32 {
@@ -27,8 +26,8 @@ async fn many_waiters(clients: u32) {
         // A busy machine may need longer than the defaults: every release gets its true outcome all the same.
         let longest = bounds::MAX_CALL_TIMEOUT;
         let options = patient().call_timeout(longest);
-        let backend = PostgresBackend::connect_with(&server.url(), options).await;
-        let locks = LockClient::builder(backend.expect("a server")).call_timeout(longest);
+        let backend = connect_with(&server.url(), options).await;
+        let locks = LockClient::builder(backend).call_timeout(longest);
         let locks = locks.build().expect("valid settings");
         for _ in 0..all / clients {
             let (locks, inside) = (locks.clone(), Arc::clone(&inside));

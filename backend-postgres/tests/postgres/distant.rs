@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{AcquireReply, BackendError, Key, Notification, ReleaseReply, Wait};
-use leasehold_postgres::PostgresBackend;
 use leasehold_test_servers::PostgresOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -17,29 +16,27 @@ use tokio::time::Instant;
 use crate::connections::{LONG, kill, next};
 use crate::events;
 use crate::requests::{self, Backend, acquire, mutex, operation, release, session, soon};
-use crate::support::{Server, connect_to, patient};
+use crate::support::{Server, connect_to, connect_with, patient};
 
 /// Forwards connections to a server.
 struct Proxy {
     port: u16,
-    shared: Arc<Shared>,
-}
-
-#[derive(Default)]
-struct Shared {
     /// The delay of each message, in ms.
     delay: AtomicU64,
     connections: AtomicU64,
 }
 
 impl Proxy {
-    async fn start(server: &Server) -> Self {
+    async fn start(server: &Server) -> Arc<Self> {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await;
         let listener = listener.expect("a free port");
-        let port = listener.local_addr().expect("an address").port();
-        let (shared, upstream) = (Arc::<Shared>::default(), server.postgres.port());
-        tokio::spawn(accept(listener, upstream, Arc::clone(&shared)));
-        Self { port, shared }
+        let proxy = Arc::new(Self {
+            port: listener.local_addr().expect("an address").port(),
+            delay: AtomicU64::new(0),
+            connections: AtomicU64::new(0),
+        });
+        tokio::spawn(Arc::clone(&proxy).accept(listener, server.postgres.port()));
+        proxy
     }
 
     fn url(&self) -> String {
@@ -49,28 +46,27 @@ impl Proxy {
 
     /// Sets the time from here to the server.
     fn set_distance(&self, ms: u64) {
-        self.shared.delay.store(ms, Ordering::Relaxed);
+        self.delay.store(ms, Ordering::Relaxed);
     }
 
     fn connections(&self) -> u64 {
-        self.shared.connections.load(Ordering::Relaxed)
+        self.connections.load(Ordering::Relaxed)
     }
-}
 
-async fn accept(listener: TcpListener, upstream: u16, shared: Arc<Shared>) {
-    while let Ok((client, _)) = listener.accept().await {
-        shared.connections.fetch_add(1, Ordering::Relaxed);
-        let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await;
-        let server = server.expect("the server runs");
-        let ((from_client, to_client), (from_server, to_server)) =
-            (client.into_split(), server.into_split());
-        tokio::spawn(forward(from_client, to_server, Arc::clone(&shared)));
-        tokio::spawn(forward(from_server, to_client, Arc::clone(&shared)));
+    async fn accept(self: Arc<Self>, listener: TcpListener, upstream: u16) {
+        while let Ok((client, _)) = listener.accept().await {
+            self.connections.fetch_add(1, Ordering::Relaxed);
+            let server = TcpStream::connect((Ipv4Addr::LOCALHOST, upstream)).await;
+            let (from_server, to_server) = server.expect("the server runs").into_split();
+            let (from_client, to_client) = client.into_split();
+            tokio::spawn(forward(from_client, to_server, Arc::clone(&self)));
+            tokio::spawn(forward(from_server, to_client, Arc::clone(&self)));
+        }
     }
 }
 
 /// Messages travel at the same time: one doesn't wait until the one before it has arrived.
-async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Shared>) {
+async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, proxy: Arc<Proxy>) {
     let (sender, mut travelling) = unbounded_channel::<(Instant, Vec<u8>)>();
     tokio::spawn(async move {
         while let Some((arrives, bytes)) = travelling.recv().await {
@@ -82,7 +78,7 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Sh
     });
     let mut buffer = vec![0; 65_536];
     while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        let delay = Duration::from_millis(shared.delay.load(Ordering::Relaxed));
+        let delay = Duration::from_millis(proxy.delay.load(Ordering::Relaxed));
         let arrives = Instant::now() + delay;
         if sender.send((arrives, buffer[..read].to_vec())).is_err() {
             return;
@@ -91,12 +87,12 @@ async fn forward(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, shared: Arc<Sh
 }
 
 /// A server on a port, a proxy, and a backend that is connected through it.
-async fn start(call_timeout: Duration) -> (Server, Proxy, Backend) {
+async fn start(call_timeout: Duration) -> (Server, Arc<Proxy>, Backend) {
     let server = Server::start_with(PostgresOptions::default().with_access("trust"));
     let proxy = Proxy::start(&server).await;
     let options = patient().call_timeout(call_timeout);
-    let backend = PostgresBackend::connect_with(&proxy.url(), options).await;
-    (server, proxy, Arc::new(backend.expect("a server")))
+    let backend = connect_with(&proxy.url(), options).await;
+    (server, proxy, Arc::new(backend))
 }
 
 fn key() -> Key {

@@ -28,21 +28,16 @@ async fn missing_schema_rights_and_databases_are_rejected() {
 
 #[tokio::test]
 async fn dangerous_settings_are_named() {
-    let dangers = async |postgres: &PostgresServer| {
-        let backend = PostgresBackend::connect(&postgres.url("locks", "postgres")).await;
-        let backend = backend.expect("connected");
+    let dangers = async |server: &Server| {
+        let backend = connect_to(&server.url()).await;
         let found = backend.dangerous_settings().await.expect("an answer");
         let names = found.iter().filter_map(|text| text.split(' ').next());
         names.map(str::to_owned).collect::<Vec<_>>()
     };
-    let user = "CREATE USER locks; GRANT USAGE ON SCHEMA leasehold TO locks; \
-        GRANT SELECT, INSERT, UPDATE, DELETE ON leasehold.locks TO locks;";
     // Servers of tests don't sync, because that takes time.
-    let good = PostgresOptions::default().with_setting("fsync=on").start();
-    good.execute("postgres", leasehold_postgres::SCHEMA);
-    good.execute("postgres", user);
+    let good = Server::start_with(PostgresOptions::default().with_setting("fsync=on"));
     assert_eq!(dangers(&good).await, [""; 0]);
-    let alter = |how| good.execute("postgres", &format!("ALTER TABLE leasehold.locks {how}"));
+    let alter = |how| good.execute(&format!("ALTER TABLE leasehold.locks {how}"));
     alter("SET (autovacuum_enabled = off)");
     assert_eq!(dangers(&good).await, ["autovacuum"]);
     alter("RESET (autovacuum_enabled)");
@@ -53,10 +48,8 @@ async fn dangerous_settings_are_named() {
         .with_setting("full_page_writes=off")
         .with_setting("autovacuum=off")
         .with_setting("synchronous_standby_names=none")
-        .with_setting("synchronous_commit=local")
-        .start();
-    bad.execute("postgres", leasehold_postgres::SCHEMA);
-    bad.execute("postgres", user);
+        .with_setting("synchronous_commit=local");
+    let bad = Server::start_with(bad);
     let expected = [
         "fsync",
         "full_page_writes",
@@ -83,24 +76,22 @@ async fn unreachable_server_is_unavailable_and_no_secret_is_shown() {
     assert_matches!(no_url, ConnectError::Invalid(_));
 }
 
-/// A server that has stopped, and its URL.
-fn stopped() -> (PostgresServer, String) {
-    let mut postgres = PostgresServer::start();
-    postgres.execute("postgres", leasehold_postgres::SCHEMA);
-    postgres.stop();
-    let url = postgres.url("owner", "postgres");
-    (postgres, url)
+fn stopped() -> Server {
+    let mut server = Server::start();
+    server.postgres.stop();
+    server
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn connect_waits_for_a_server_that_starts() {
-    let (mut postgres, url) = stopped();
+    let mut server = stopped();
+    let url = server.url();
     let options = Options::new().initial_connect_timeout(Duration::from_secs(60));
     let connecting =
         tokio::spawn(async move { PostgresBackend::connect_with(&url, options).await });
     tokio::time::sleep(Duration::from_millis(300)).await;
     assert!(!connecting.is_finished(), "it did not try again");
-    tokio::task::block_in_place(|| postgres.restart());
+    tokio::task::block_in_place(|| server.postgres.restart());
     let backend = connecting.await.expect("no panic").expect("connected");
     let mutex = LockClient::new(backend).mutex("k").expect("a good key");
     drop(mutex.lock().await.expect("acquired"));
@@ -108,12 +99,13 @@ async fn connect_waits_for_a_server_that_starts() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn lazy_backend_needs_no_server_to_start_with() {
-    let (mut postgres, url) = stopped();
-    let backend = PostgresBackend::connect_lazy(&url, Options::new()).expect("a good URL");
+    let mut server = stopped();
+    let backend = PostgresBackend::connect_lazy(&server.url(), Options::new());
+    let backend = backend.expect("a good URL");
     let mutex = LockClient::new(backend).mutex("k").expect("a good key");
     let error = mutex.try_lock().await.expect_err("the server is down");
     assert_matches!(error, Error::Unavailable { .. });
-    tokio::task::block_in_place(|| postgres.restart());
+    tokio::task::block_in_place(|| server.postgres.restart());
     let guard = mutex.lock().await.expect("acquired");
     let renewed = guard.renew().await;
     renewed.expect("renewals have a connection too");
@@ -166,12 +158,7 @@ async fn primary_without_its_synchronous_standby_keeps_no_guard_valid() {
     server.execute("SELECT pg_reload_conf()");
     let lost = tokio::time::timeout(Duration::from_secs(30), guard.lost()).await;
     assert_eq!(lost.expect("lost"), leasehold_api::Loss::Deadline);
-    let tried = server
-        .locks()
-        .await
-        .mutex("b")
-        .expect("valid")
-        .try_lock()
-        .await;
+    let other = server.locks().await.mutex("b").expect("valid");
+    let tried = other.try_lock().await;
     assert!(tried.expect_err("no commit").is_transient());
 }

@@ -8,7 +8,7 @@ use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 use leasehold_test_servers::{Authority, Identity, PostgresOptions};
 
 use crate::lock_is_handed_over;
-use crate::support::{Server, patient, rejected};
+use crate::support::{Server, connect_with, patient, rejected};
 
 /// The host in the URL of a test server.
 const HOST: &str = "127.0.0.1";
@@ -32,11 +32,6 @@ fn with_client(options: Options, identity: &Identity) -> Options {
     options.client_certificate(identity.certificate.as_str(), identity.key.as_str())
 }
 
-async fn connect(url: &str, options: Options) -> PostgresBackend {
-    let backend = PostgresBackend::connect_with(url, options).await;
-    backend.unwrap_or_else(|error| panic!("{url}: {error}"))
-}
-
 /// Connects, and checks that this fails for good and in time, with an error that says what to check and
 /// doesn't show the password.
 async fn refused(server: &Server, mode: &str, options: Options, check: &str) {
@@ -55,7 +50,7 @@ async fn all_connections_use_tls() {
     let authority = Authority::new();
     let server = server(authority.issue(HOST));
     let (url, options) = (required(&server), trusting(&authority));
-    let backend = connect(&url, options.clone()).await;
+    let backend = connect_with(&url, options.clone()).await;
     let session = leasehold_api::SessionId::from_bytes([1; 16]);
     let stream = leasehold_api::LockBackend::listen(&backend, session).await;
     let stream = stream.expect("a stream");
@@ -63,7 +58,7 @@ async fn all_connections_use_tls() {
         JOIN pg_stat_activity USING (pid) WHERE usename = 'locks'";
     assert_eq!(server.execute(kinds), "true 3");
     drop(stream);
-    lock_is_handed_over(backend, connect(&url, options).await).await;
+    lock_is_handed_over(backend, connect_with(&url, options).await).await;
 }
 
 /// `prefer` uses TLS if the server has it, and then checks it. Without it, it connects in plain text.
@@ -77,7 +72,7 @@ async fn sslmode_decides_about_tls() {
 
     let plain = Server::start_with(PostgresOptions::default().with_access("trust"));
     for mode in ["", "?sslmode=prefer", "?sslmode=disable"] {
-        connect(&(plain.tcp_url() + mode), patient()).await;
+        connect_with(&(plain.tcp_url() + mode), patient()).await;
     }
     let check = "the server doesn't use TLS";
     let required = || trusting(&Authority::new());
@@ -97,7 +92,7 @@ async fn password_is_bound_to_the_tls_connection() {
     server.execute("ALTER USER locks PASSWORD 'hunter2'");
     let mode = "?sslmode=require&channel_binding=require";
     let url = server.tcp_url().replace("locks@", "locks:hunter2@") + mode;
-    connect(&url, trusting(&authority)).await;
+    connect_with(&url, trusting(&authority)).await;
     let wrong = url.replace("hunter2", "hunter3");
     let error = rejected(PostgresBackend::connect_with(&wrong, trusting(&authority)).await);
     assert!(error.contains("password authentication failed"), "{error}");
@@ -132,7 +127,7 @@ async fn client_certificates_are_shown_or_named() {
     let server = Server::start_with(tls.with_access("trust clientcert=verify-ca"));
     let trusting = || trusting(&authority);
     let known = with_client(trusting(), &of_clients.issue("locks"));
-    connect(&required(&server), known).await;
+    connect_with(&required(&server), known).await;
     let check = "set it with Options::client_certificate";
     refused(&server, "?sslmode=require", trusting(), check).await;
     let unknown = with_client(trusting(), &Authority::new().issue("locks"));

@@ -74,7 +74,11 @@ pub(crate) fn patient() -> Options {
 }
 
 pub(crate) async fn connect_to(url: &str) -> PostgresBackend {
-    let backend = PostgresBackend::connect_with(url, patient()).await;
+    connect_with(url, patient()).await
+}
+
+pub(crate) async fn connect_with(url: &str, options: Options) -> PostgresBackend {
+    let backend = PostgresBackend::connect_with(url, options).await;
     backend.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
