@@ -55,9 +55,7 @@ impl Harness for Simulated {
 
     async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
         // Each case has its own seed, which is the same in every run.
-        let case = namespace
-            .rsplit_once('-')
-            .map_or(namespace, |(case, _)| case);
+        let case = namespace.rsplit_once('-').map_or(namespace, |it| it.0);
         let seed = case.bytes().fold(0, |seed: u64, byte| {
             seed.wrapping_mul(31).wrapping_add(byte.into())
         });

@@ -93,7 +93,7 @@ impl<S: Store> StoreBackend<S> {
         let closed = async {
             if closed.await.is_err() {
                 // A backend that is dropped ends no stream.
-                pending().await
+                pending::<()>().await;
             }
         };
         Self {

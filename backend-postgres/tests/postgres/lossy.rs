@@ -59,7 +59,5 @@ pub(crate) async fn setups(_: &Key) -> Vec<Setup> {
 }
 
 fn writes(statement: &Request) -> bool {
-    ["INSERT INTO leasehold", "UPDATE leasehold"]
-        .iter()
-        .any(|start| statement.mentions(start))
+    statement.mentions("INSERT INTO leasehold") || statement.mentions("UPDATE leasehold")
 }

@@ -394,9 +394,7 @@ const HANG: Duration = Duration::from_secs(60);
 #[async_trait]
 impl Store for MemoryStore {
     fn runtime(&self) -> Arc<dyn Runtime> {
-        Arc::new(Virtual {
-            server: Arc::clone(&self.server),
-        })
+        self.server.clone()
     }
 
     async fn time(&self) -> Result<Stamp, BackendError> {
@@ -494,15 +492,10 @@ impl Store for MemoryStore {
     }
 }
 
-/// A runtime with tokio's paused clock, and numbers from a seed.
-#[derive(Debug)]
-struct Virtual {
-    server: Arc<Server>,
-}
-
-impl Runtime for Virtual {
+/// The runtime of its clients has tokio's paused clock, and numbers from the seed.
+impl Runtime for Server {
     fn now(&self) -> Moment {
-        Moment::from_origin(self.server.started.elapsed())
+        Moment::from_origin(self.started.elapsed())
     }
 
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()> {
@@ -515,7 +508,7 @@ impl Runtime for Virtual {
 
     fn fill_random(&self, bytes: &mut [u8]) {
         for chunk in bytes.chunks_mut(8) {
-            let random = self.server.random().to_le_bytes();
+            let random = self.random().to_le_bytes();
             chunk.copy_from_slice(&random[..chunk.len()]);
         }
     }
