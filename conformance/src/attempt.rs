@@ -10,7 +10,9 @@ use leasehold_api::{
 };
 
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::{DELIVERABLE, Session};
+use crate::world::{Ask, DELIVERABLE, Lock, Session};
+
+type Conversion = Result<Stamped<ConvertReply>, Failure>;
 
 /// An attempt that was sent.
 #[derive(Clone, Debug)]
@@ -60,8 +62,24 @@ impl Attempt {
         self.stamp.at.saturating_add(self.granted().remaining)
     }
 
+    /// When the attempt was granted, and the time that was left then.
+    pub(crate) fn left(&self) -> (Stamp, Duration) {
+        (self.stamp, self.granted().remaining)
+    }
+
     pub(crate) const fn operation(&self) -> Operation {
         self.request.operation
+    }
+
+    /// The key, and what it is used as.
+    pub(crate) fn lock(&self) -> Lock {
+        let (key, spec) = (self.request.key.clone(), self.request.spec);
+        Lock { key, spec }
+    }
+
+    /// Prepares another attempt of the same owner.
+    pub(crate) fn nested(&self) -> Ask {
+        self.session.ask(&self.lock()).owner(self.operation().owner)
     }
 
     /// Delivers the same acquire again.
@@ -119,11 +137,8 @@ impl Attempt {
     }
 
     pub(crate) fn renew_request(&self, lease: Duration) -> Result<Renew, Failure> {
-        Ok(Renew::new(
-            self.request.key.clone(),
-            self.operation(),
-            lease,
-        )?)
+        let key = self.request.key.clone();
+        Ok(Renew::new(key, self.operation(), lease)?)
     }
 
     pub(crate) async fn renew(&self, lease: Duration) -> Result<Stamped<RenewReply>, Failure> {
@@ -194,30 +209,28 @@ impl Attempt {
         want!(self.release().await?, ReleaseReply::NotHeld(_)).promised(promise)
     }
 
+    pub(crate) async fn downgrade(&self, expected: FencingToken) -> Conversion {
+        let request = Convert::to_shared(self.request.key.clone(), self.operation(), expected);
+        Ok(self.session.backend.convert(&request).await?)
+    }
+
     /// Downgrades, and returns the new token: a downgrade starts an epoch.
     pub(crate) async fn downgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
-        want!(
-            self.downgrade(expected).await?.reply,
-            ConvertReply::Converted { token, .. } => token
-        )
-        .promised("rule 6: a writer can downgrade at any time")
+        let reply = self.downgrade(expected).await?.reply;
+        want!(reply, ConvertReply::Converted { token, .. } => token)
+            .promised("rule 6: a writer can downgrade at any time")
+    }
+
+    pub(crate) async fn upgrade(&self, expected: FencingToken) -> Conversion {
+        let request = Convert::to_exclusive(self.request.key.clone(), self.operation(), expected);
+        Ok(self.session.backend.convert(&request).await?)
     }
 
     /// Upgrades, and returns the token of the new epoch.
     pub(crate) async fn upgraded(&self, expected: FencingToken) -> Result<FencingToken, Failure> {
-        want!(
-            self.upgrade(expected).await?.reply,
-            ConvertReply::Converted { token, .. } => token
-        )
-        .promised("rule 6: the only reader can upgrade")
-    }
-
-    pub(crate) async fn downgrade(
-        &self,
-        expected: FencingToken,
-    ) -> Result<Stamped<ConvertReply>, Failure> {
-        let request = Convert::to_shared(self.request.key.clone(), self.operation(), expected);
-        Ok(self.session.backend.convert(&request).await?)
+        let reply = self.upgrade(expected).await?.reply;
+        want!(reply, ConvertReply::Converted { token, .. } => token)
+            .promised("rule 6: the only reader can upgrade")
     }
 
     pub(crate) fn note_request(
@@ -238,14 +251,6 @@ impl Attempt {
     ) -> Result<NoteReply, Failure> {
         let request = self.note_request(version, bytes, keep)?;
         Ok(self.session.backend.write_note(&request).await?.reply)
-    }
-
-    pub(crate) async fn upgrade(
-        &self,
-        expected: FencingToken,
-    ) -> Result<Stamped<ConvertReply>, Failure> {
-        let request = Convert::to_exclusive(self.request.key.clone(), self.operation(), expected);
-        Ok(self.session.backend.convert(&request).await?)
     }
 }
 

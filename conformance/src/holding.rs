@@ -1,12 +1,12 @@
 //! The steps that cases of the client are made of.
 
 use std::fmt::Debug;
-use std::future::{Future, poll_fn};
+use std::future::poll_fn;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_util::future::{Either, join, select};
 use leasehold_api::{Contention, Error, Guard, LockClient, MultiReleaseError, Outcome};
 
 use crate::failure::{Failure, Verdict, ensure, want};
@@ -56,6 +56,22 @@ impl World {
             Either::Right(((), _)) => None,
         }
     }
+
+    /// Runs `waits`, and what `happens` that many units after its start.
+    pub(crate) async fn meanwhile<T>(
+        &self,
+        units: u32,
+        waits: impl Future<Output = T>,
+        happens: impl AsyncFnOnce() -> Verdict,
+    ) -> Result<T, Failure> {
+        let happens = async {
+            self.pass(units).await;
+            happens().await
+        };
+        let (waited, happened) = join(waits, happens).await;
+        happened?;
+        Ok(waited)
+    }
 }
 
 /// Polls a future at most `polls` times, then drops it. Returns its output if it completed.
@@ -93,6 +109,11 @@ pub(crate) fn busy<G: Debug>(
     want!(outcome?, Outcome::Contended(held) if !held.timed_out => held).promised(format!(
         "{rule}: contention is a value that says when to try again"
     ))
+}
+
+/// Expects that the client gets the mutex `key` at once, and gives it back.
+pub(crate) async fn free(client: &LockClient, key: &str, rule: &'static str) -> Verdict {
+    got(client.mutex(key)?.try_lock().await, rule).map(drop)
 }
 
 /// Releases and expects that the lock was held.

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceRelease, ForceReply,
-    InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Operation, OwnerId, Policy,
-    Queued, Refused, Release, ReleaseReply, Runtime, ServerTime, SessionId, Stamp, Stamped, Wait,
-    bounds,
+    Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceMode, ForceRelease,
+    ForceReply, InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Notifications,
+    Operation, OwnerId, Policy, Queued, Refused, Release, ReleaseReply, Runtime, ServerTime,
+    SessionId, Stamp, Stamped, Wait, bounds,
 };
 
 pub(crate) use crate::attempt::{Attempt, next_epoch, one};
@@ -154,6 +154,27 @@ impl World {
         Ok((a, b, lock, held))
     }
 
+    /// Acquires `n` read holds, each in a new session.
+    pub(crate) async fn readers(&self, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Failure> {
+        let mut all = Vec::new();
+        for _ in 0..n {
+            let session = self.session().await?;
+            all.push(session.ask(lock).shared().acquired("S1").await?);
+        }
+        Ok(all)
+    }
+
+    /// Queues waiters, each in a new session: `r` reads, `w` writes.
+    pub(crate) async fn queue(&self, lock: &Lock, modes: &str) -> Result<Vec<Attempt>, Failure> {
+        let mut all = Vec::new();
+        for mode in modes.chars() {
+            let ask = self.session().await?.ask(lock).wait();
+            let ask = if mode == 'r' { ask.shared() } else { ask };
+            all.push(ask.queued("rule 7").await?.0);
+        }
+        Ok(all)
+    }
+
     /// Returns `n` units of the harness's time.
     pub(crate) fn units(&self, n: u32) -> Duration {
         self.timing.unit * n
@@ -249,10 +270,8 @@ impl Lock {
     }
 
     pub(crate) fn policy(mut self, policy: Policy) -> Self {
-        self.spec = self
-            .spec
-            .with_policy(policy)
-            .expect("the policy fits the kind");
+        let spec = self.spec.with_policy(policy);
+        self.spec = spec.expect("the policy fits the kind");
         self
     }
 
@@ -349,8 +368,20 @@ impl Session {
         Ok(self.backend.inspect(&lock.key).await?)
     }
 
-    pub(crate) async fn force(&self, request: &ForceRelease) -> Result<ForceReply, Failure> {
-        Ok(self.backend.force_release(request).await?.reply)
+    /// Subscribes the session.
+    pub(crate) async fn listen(&self) -> Result<Notifications, Failure> {
+        Ok(self.backend.listen(self.id).await?)
+    }
+
+    /// Forces the release of the holders that have the token of `seen`.
+    pub(crate) async fn force(
+        &self,
+        seen: &Attempt,
+        how: ForceMode,
+    ) -> Result<ForceReply, Failure> {
+        let request = ForceRelease::new(seen.request.key.clone(), vec![seen.token()]);
+        let request = request.with_how(how);
+        Ok(self.backend.force_release(&request).await?.reply)
     }
 }
 
@@ -397,6 +428,11 @@ impl Ask {
     /// Waits in the queue, without a subscription.
     pub(crate) fn wait(self) -> Self {
         self.wait_as(Wait::new(false))
+    }
+
+    /// Waits in the queue until then at most, without a subscription.
+    pub(crate) fn wait_until(self, until: ServerTime) -> Self {
+        self.wait_as(Wait::new(false).with_wait_until(until))
     }
 
     pub(crate) fn wait_as(mut self, wait: Wait) -> Self {
@@ -480,18 +516,16 @@ impl Ask {
     /// Like [`held`](Self::held). Returns what the attempt is told.
     pub(crate) async fn contended(self, rule: &'static str) -> Result<Contended, Failure> {
         let (_, reply) = self.send().await?;
-        let held = want!(reply, AcquireReply::Contended(held) => held).promised(format!(
+        want!(reply, AcquireReply::Contended(held) => held).promised(format!(
             "{rule}: an attempt that doesn't wait learns that the key is held"
-        ))?;
-        Ok(held)
+        ))
     }
 
     /// Sends the attempt and expects that it is refused.
     pub(crate) async fn refused(self, rule: &'static str) -> Result<Refused, Failure> {
         let (_, reply) = self.send().await?;
-        let refused = want!(reply, AcquireReply::Refused(refused) => refused)
-            .promised(format!("{rule}: the attempt is refused"))?;
-        Ok(refused)
+        want!(reply, AcquireReply::Refused(refused) => refused)
+            .promised(format!("{rule}: the attempt is refused"))
     }
 }
 

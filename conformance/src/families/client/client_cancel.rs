@@ -1,6 +1,5 @@
 //! Dropped futures leave nothing behind, whenever they are dropped.
 
-use futures_util::future::join;
 use leasehold_api::LockClient;
 
 use crate::case::{Case, cases};
@@ -60,13 +59,10 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
     let mutex = b.mutex("k")?;
     for polls in 0..POLLS {
         let held = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
-        let releases = async {
-            world.pass(1).await;
-            released(&held, "S3").await
-        };
         let dropped = dropped_after(polls, mutex.lock());
-        let (done, _ended) = join(releases, world.within(12, dropped)).await;
-        done?;
+        let dropped = world.within(12, dropped);
+        let releases = async || released(&held, "S3").await;
+        let _ended = world.meanwhile(1, dropped, releases).await?;
         left(world, &a, 0, &format!("a grant after {polls} polls")).await?;
     }
     Ok(())

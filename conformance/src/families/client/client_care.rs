@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, Error, Key, Limits, LockBackend, LockClient,
-    Loss, Policy, Release, ReleaseReply, Renew, RenewReply, Runtime, Stamp, Stamped,
+    Acquire, AcquireReply, BackendError, Capabilities, Error, ForceMode, InspectReply, Key, Limits,
+    LockBackend, LockClient, LockClientBuilder, Loss, Policy, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, Stamp, Stamped,
 };
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{free_within, got, not_valid, valid};
+use crate::holding::{free, free_within, not_valid, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_care";
@@ -41,7 +42,7 @@ async fn shutdown_releases_everything(world: &World) -> Verdict {
     guards.pop();
     a.shutdown().await?;
     for key in ["k1", "k2", "k3"] {
-        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+        free(&b, key, "S3").await?;
     }
     a.shutdown().await?;
     Ok(())
@@ -67,12 +68,8 @@ async fn shutdown_ends_waits(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let _held = b.mutex("k")?.lock().await?;
     let mutex = a.mutex("k")?;
-    let shuts_down = async {
-        world.pass(3).await;
-        a.shutdown().await
-    };
-    let (waited, down) = futures_util::future::join(mutex.lock(), shuts_down).await;
-    down?;
+    let shuts_down = async || -> Verdict { Ok(a.shutdown().await?) };
+    let waited = world.meanwhile(3, mutex.lock(), shuts_down).await?;
     want!(waited, Err(Error::Closed)).promised("L4: a wait ends when the client shuts down")
 }
 
@@ -81,10 +78,8 @@ async fn shutdown_loses_guards(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     let lost = guard.lost();
     a.shutdown().await?;
-    not_valid(
-        &guard,
-        "S2: a guard is not valid after its client's shutdown",
-    )?;
+    let promise = "S2: a guard is not valid after its client's shutdown";
+    not_valid(&guard, promise)?;
     let reason = world.within(10, lost).await;
     want_eq!(reason, Some(Loss::ClientClosed)).promised("S2: `lost` completes with the reason")
 }
@@ -106,17 +101,11 @@ async fn dropped_client_lets_its_guards_be(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     drop(a);
     world.pass(20).await;
-    valid(
-        &guard,
-        "rule 2: a guard keeps the tasks that renew it alive",
-    )?;
+    let promise = "rule 2: a guard keeps the tasks that renew it alive";
+    valid(&guard, promise)?;
     drop(guard);
-    free_within(
-        &b,
-        world.units(50),
-        "S3: a guard keeps the tasks that release it alive",
-    )
-    .await
+    let promise = "S3: a guard keeps the tasks that release it alive";
+    free_within(&b, world.units(50), promise).await
 }
 
 /// A backend that panics on every call, to detect I/O.
@@ -152,10 +141,7 @@ impl LockBackend for Untouchable {
         panic!("{batch:?} was sent")
     }
 
-    async fn inspect(
-        &self,
-        key: &Key,
-    ) -> Result<Stamped<leasehold_api::InspectReply>, BackendError> {
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
         panic!("an inspection of {key:?} was sent")
     }
 
@@ -164,13 +150,17 @@ impl LockBackend for Untouchable {
     }
 }
 
-/// Creates a client that must not do any I/O.
-async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockClient, Failure> {
-    let runtime = world.backend().await?.runtime();
-    let builder = LockClient::builder(Untouchable {
+/// Builds a client that must not do any I/O.
+fn builder(runtime: Arc<dyn Runtime>, capabilities: Capabilities) -> LockClientBuilder {
+    LockClient::builder(Untouchable {
         runtime,
         capabilities,
-    });
+    })
+}
+
+/// Creates a client that must not do any I/O.
+async fn untouchable(world: &World, capabilities: Capabilities) -> Result<LockClient, Failure> {
+    let builder = builder(world.backend().await?.runtime(), capabilities);
     Ok(builder.allow_missing_fencing_tokens().build()?)
 }
 
@@ -203,7 +193,7 @@ async fn bad_keys(world: &World) -> Verdict {
         invalid(a.rw_lock(&key), input)?;
         invalid(a.semaphore(&key, 1), input)?;
         invalid(a.inspect(&key).await, input)?;
-        let forced = a.force_release(&key, Vec::new(), leasehold_api::ForceMode::Now);
+        let forced = a.force_release(&key, Vec::new(), ForceMode::Now);
         invalid(forced.await, input)?;
     }
     Ok(())
@@ -242,10 +232,8 @@ async fn bad_waiter_leases(world: &World) -> Verdict {
 async fn bad_permits(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     for capacity in [0, u32::MAX] {
-        invalid(
-            a.semaphore("k", capacity),
-            &format!("a semaphore of {capacity}"),
-        )?;
+        let input = format!("a semaphore of {capacity}");
+        invalid(a.semaphore("k", capacity), &input)?;
     }
     let semaphore = a.semaphore("k", 3)?;
     for permits in [0, 4, u32::MAX] {
@@ -271,29 +259,21 @@ async fn bad_policies(world: &World) -> Verdict {
 
 async fn bad_settings(world: &World) -> Verdict {
     let runtime = world.backend().await?.runtime();
-    let builder = || {
-        LockClient::builder(Untouchable {
-            runtime: Arc::clone(&runtime),
-            capabilities: Capabilities::full(),
-        })
-    };
-    invalid(builder().lease(Duration::ZERO).build(), "a lease of zero")?;
-    invalid(
-        builder().waiter_lease(Duration::ZERO).build(),
-        "a waiter lease of zero",
-    )?;
-    invalid(
-        builder().call_timeout(Duration::ZERO).build(),
-        "a call timeout of zero",
-    )?;
+    let build = || builder(Arc::clone(&runtime), Capabilities::full());
+    let zero = Duration::ZERO;
+    invalid(build().lease(zero).build(), "a lease of zero")?;
+    let waiter_lease = build().waiter_lease(zero).build();
+    invalid(waiter_lease, "a waiter lease of zero")?;
+    let call_timeout = build().call_timeout(zero).build();
+    invalid(call_timeout, "a call timeout of zero")?;
     let none = Limits {
         holds: 0,
         ..Limits::default()
     };
-    invalid(builder().limits(none).build(), "a limit of zero")?;
-    let mutex = builder().build()?.mutex("k")?.limits(none);
+    invalid(build().limits(none).build(), "a limit of zero")?;
+    let mutex = build().build()?.mutex("k")?.limits(none);
     invalid(mutex.lock().await, "a limit of zero of a handle")?;
-    let mutex = builder().build()?.mutex("k")?.max_hold(Duration::ZERO);
+    let mutex = build().build()?.mutex("k")?.max_hold(zero);
     invalid(mutex.lock().await, "a maximum hold of zero")
 }
 
@@ -303,6 +283,7 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
     let mut capabilities = Capabilities::full();
     capabilities.fencing_tokens = false;
     let without_tokens = untouchable(world, capabilities).await?;
+    let runtime = world.backend().await?.runtime();
     let results = [
         a.once("k").map(drop),
         a.election("k").map(drop),
@@ -311,12 +292,7 @@ async fn unsupported_is_said_before_any_io(world: &World) -> Verdict {
         a.rw_lock("k").map(|_| ()),
         a.semaphore("k", 2).map(|_| ()),
         a.mutex("k")?.reentrant().map(drop),
-        LockClient::builder(Untouchable {
-            runtime: world.backend().await?.runtime(),
-            capabilities: Capabilities::minimal(),
-        })
-        .build()
-        .map(drop),
+        builder(runtime, Capabilities::minimal()).build().map(drop),
     ];
     for result in results {
         want!(result, Err(Error::Unsupported { .. })).promised(

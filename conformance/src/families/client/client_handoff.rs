@@ -8,7 +8,7 @@ use leasehold_api::{
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got, released, valid};
+use crate::holding::{busy, free, got, released, valid};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_handoff";
@@ -27,10 +27,8 @@ pub(super) const CASES: &[Case] = cases!("client_handoff";
 
 async fn send(world: &World, locks: &LockClient) -> Result<Handoff, Failure> {
     let taken = locks.mutex("k")?.try_lock_for(world.units(60)).await;
-    Ok(got(taken, "S1")?
-        .into_handoff()
-        .await
-        .map_err(Error::from)?)
+    let handoff = got(taken, "S1")?.into_handoff().await;
+    Ok(handoff.map_err(Error::from)?)
 }
 
 fn copy(handoff: &Handoff) -> Result<Handoff, Failure> {
@@ -65,8 +63,7 @@ async fn hold_is_adopted_elsewhere(world: &World) -> Verdict {
     valid(&guard, "L4: the adopter renews the lock")?;
     busy(a.mutex("k")?.try_lock().await, "S1")?;
     released(&guard, "S3").await?;
-    drop(got(a.mutex("k")?.try_lock().await, "S3")?);
-    Ok(())
+    free(&a, "k", "S3").await
 }
 
 async fn sender_releases_nothing(world: &World) -> Verdict {
@@ -126,8 +123,7 @@ async fn spent_handoff_is_refused(world: &World) -> Verdict {
     let text = copy(&handoff)?;
     released(&adopted(adopt(&b, handoff).await)?, "S3").await?;
     spent(adopt(&b, text).await, "after the release")?;
-    drop(got(a.mutex("k")?.try_lock().await, "S3")?);
-    Ok(())
+    free(&a, "k", "S3").await
 }
 
 async fn late_copy_spares_the_next_holder(world: &World) -> Verdict {
@@ -150,10 +146,8 @@ async fn revoked_handoff_is_refused(world: &World) -> Verdict {
         let tokens = b.inspect("k").await?.held_tokens();
         b.force_release("k", tokens, how).await?;
         spent(adopt(&b, handoff).await, "after a forced release")?;
-        drop(got(
-            b.mutex("k")?.try_lock_for(world.units(60)).await,
-            "L1",
-        )?);
+        let next = b.mutex("k")?.try_lock_for(world.units(60)).await;
+        drop(got(next, "L1")?);
         world.pass(1).await;
     }
     Ok(())

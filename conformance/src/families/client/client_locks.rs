@@ -1,6 +1,7 @@
 //! Acquiring and releasing through the client.
 
 use futures_util::future::{ready, select};
+use leasehold_api::{Inspection, Label, LockClient};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -74,12 +75,8 @@ async fn drop_releases(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     drop(guard);
     // The key becomes free long before the default lease of 30 s ends.
-    free_within(
-        &b,
-        world.units(50),
-        "S3: a dropped guard is released in the background",
-    )
-    .await
+    let promise = "S3: a dropped guard is released in the background";
+    free_within(&b, world.units(50), promise).await
 }
 
 async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
@@ -87,12 +84,8 @@ async fn drop_outside_of_a_runtime_releases(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     let dropped = std::thread::spawn(move || drop(guard)).join();
     ensure!(dropped.is_ok(), "it panicked").promised("L4: dropping a guard never panics")?;
-    free_within(
-        &b,
-        world.units(50),
-        "S3: a guard dropped on any thread is released",
-    )
-    .await
+    let promise = "S3: a guard dropped on any thread is released";
+    free_within(&b, world.units(50), promise).await
 }
 
 async fn dropped_release_goes_on(world: &World) -> Verdict {
@@ -100,12 +93,8 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lock().await?;
     // The release is polled once, then dropped before its reply arrives.
     drop(select(Box::pin(guard.release()), ready(())).await);
-    free_within(
-        &b,
-        world.units(50),
-        "rule 12: a release continues after its future is dropped",
-    )
-    .await
+    let promise = "rule 12: a release continues after its future is dropped";
+    free_within(&b, world.units(50), promise).await
 }
 
 async fn guard_tells_its_validity(world: &World) -> Verdict {
@@ -165,8 +154,8 @@ async fn tokens_of_guards_increase(world: &World) -> Verdict {
 }
 
 async fn label_is_what_others_see(world: &World) -> Verdict {
-    let label = leasehold_api::Label::new("worker 7")?;
-    let a = leasehold_api::LockClient::builder(world.backend().await?)
+    let label = Label::new("worker 7")?;
+    let a = LockClient::builder(world.backend().await?)
         .label(label.clone())
         .allow_missing_fencing_tokens()
         .build()?;
@@ -183,13 +172,7 @@ async fn label_is_what_others_see(world: &World) -> Verdict {
 async fn inspection_answers_is_it_held(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let lock = a.rw_lock("k")?;
-    let states = |view: &leasehold_api::Inspection| {
-        (
-            view.is_held(),
-            view.is_read_locked(),
-            view.is_write_locked(),
-        )
-    };
+    let states = |it: &Inspection| (it.is_held(), it.is_read_locked(), it.is_write_locked());
     let idle = b.inspect("k").await?;
     want_eq!(states(&idle), (false, false, false))
         .promised("rule 4: an inspection of a free key shows no holder")?;

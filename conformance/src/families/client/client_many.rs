@@ -10,7 +10,7 @@ use leasehold_api::{
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::holding::{busy, got};
+use crate::holding::{busy, free, got, released};
 use crate::proxy::Pushes;
 use crate::world::World;
 
@@ -37,6 +37,14 @@ fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<MultiLock, Failure> {
 fn all(outcome: Result<Outcome<MultiGuard>, Error>) -> Result<MultiGuard, Failure> {
     want!(outcome?, Outcome::Acquired(guard) => guard)
         .promised("L2: free keys are acquired together")
+}
+
+/// Expects that another client holds every key.
+async fn all_busy(locks: &LockClient, keys: &[&str]) -> Verdict {
+    for key in keys {
+        busy(locks.mutex(*key)?.try_lock().await, "S1")?;
+    }
+    Ok(())
 }
 
 /// Expects that every key becomes free soon; keys are released in the background.
@@ -69,9 +77,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let keys = ["k1", "k2", "k3"];
     let guard = a.lock_all(keys).await?;
-    for key in keys {
-        busy(b.mutex(key)?.try_lock().await, "S1")?;
-    }
+    all_busy(&b, &keys).await?;
     for key in keys {
         let token = guard.fencing_token(key)?;
         let expected = world.capabilities().fencing_tokens;
@@ -91,7 +97,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
     want!(guard.renew().await, Err(Error::Released { .. }))
         .promised("S3: a released guard can't be renewed")?;
     for key in keys {
-        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+        free(&b, key, "S3").await?;
     }
     Ok(())
 }
@@ -155,12 +161,9 @@ async fn one_budget_for_all(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k2")?.lock().await?);
     let many = mutexes(&a, &["k1", "k2"])?;
-    let releases = async {
-        world.pass(4).await;
-        first.release().await
-    };
-    let (outcome, release) = join(many.try_lock_for(world.units(8)), releases).await;
-    release?;
+    let waits = many.try_lock_for(world.units(8));
+    let releases = async || released(&first, "S3").await;
+    let outcome = world.meanwhile(4, waits, releases).await?;
     let timed_out = want!(outcome?, Outcome::Contended(timed_out) => timed_out)
         .promised("L4: one time limit applies to all keys together")?;
     ensure!(timed_out.waited < world.units(12), timed_out)
@@ -174,18 +177,14 @@ async fn wait_ends_when_all_are_free(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let (first, second) = (b.mutex("k1")?.lock().await?, b.mutex("k3")?.lock().await?);
     let many = mutexes(&a, &["k1", "k2", "k3"])?;
-    let releases = async {
+    let waits = many.try_lock_for(world.units(60));
+    let releases = async || {
+        released(&first, "S3").await?;
         world.pass(2).await;
-        first.release().await?;
-        world.pass(2).await;
-        second.release().await
+        released(&second, "S3").await
     };
-    let (outcome, release) = join(many.try_lock_for(world.units(60)), releases).await;
-    release?;
-    let guard = all(outcome)?;
-    for key in ["k1", "k2", "k3"] {
-        busy(b.mutex(key)?.try_lock().await, "S1")?;
-    }
+    let guard = all(world.meanwhile(2, waits, releases).await?)?;
+    all_busy(&b, &["k1", "k2", "k3"]).await?;
     released_all(&guard).await
 }
 
@@ -240,14 +239,11 @@ async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {
     let many = mutexes(&a, &["k1", "k2"])?.lease(world.units(10));
     let guard = many.lock().await?;
     let body = guard.protect(std::future::pending::<()>());
-    let forces = async {
-        world.pass(1).await;
-        force(&b, "k2").await
-    };
-    let ended = world.within(30, join(join(body, guard.lost()), forces));
-    let ((stopped, (key, loss)), forced) = want!(ended.await, Some(ended) => ended)
+    let waits = world.within(30, join(body, guard.lost()));
+    let forces = async || force(&b, "k2").await;
+    let ended = world.meanwhile(1, waits, forces).await?;
+    let (stopped, (key, loss)) = want!(ended, Some(ended) => ended)
         .promised("S2: `lost` completes within 30 units when one key is lost")?;
-    forced?;
     want_eq!(key.as_str(), "k2").promised("S2: the lost key is named")?;
     ensure!(matches!(loss, Loss::Forced | Loss::Unknown), loss)
         .promised("S2: the loss has a reason")?;
@@ -266,14 +262,9 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         world.pass(2).await;
         // The thief waits already, so that it is the next.
         let thief = b.mutex("k1")?;
-        let forces = async {
-            world.pass(1).await;
-            force(&b, "k1").await
-        };
-        let limit = world.units_and_a_poll(20);
-        let (thief, forced) = join(thief.try_lock_for(limit), forces).await;
-        forced?;
-        let thief = got(thief, "S3")?;
+        let waits = thief.try_lock_for(world.units_and_a_poll(20));
+        let forces = async || force(&b, "k1").await;
+        let thief = got(world.meanwhile(1, waits, forces).await?, "S3")?;
         world.pass(15).await;
         last.release().await?;
         // If the loss were not noticed, all keys would count as held now.
@@ -291,9 +282,7 @@ async fn loss_while_waiting_takes_all_anew(world: &World) -> Verdict {
         let token = guard.fencing_token("k1")?;
         ensure!(token > stolen, token).promised("S4: the key was acquired again")?;
     }
-    for key in ["k1", "k2"] {
-        busy(b.mutex(key)?.try_lock().await, "S1")?;
-    }
+    all_busy(&b, &["k1", "k2"]).await?;
     released_all(&guard).await
 }
 
@@ -305,20 +294,15 @@ async fn removed_key_is_not_in_the_guard(world: &World) -> Verdict {
     let last = b.mutex("k2")?.lock().await?;
     proxy.set_pushes(Pushes::Hold);
     let many = mutexes(&a, &["k1", "k2"])?;
-    let interference = async {
-        world.pass(2).await;
+    let waits = many.try_lock_for(world.units_and_a_poll(60));
+    let interference = async || {
         let forced = force(&b, "k1").await;
         last.release().await?;
         forced
     };
-    let limit = world.units_and_a_poll(60);
-    let (outcome, forced) = join(many.try_lock_for(limit), interference).await;
-    forced?;
-    let guard = all(outcome)?;
+    let guard = all(world.meanwhile(2, waits, interference).await?)?;
     ensure!(guard.is_valid(), guard).promised("S2: all keys are held")?;
-    for key in ["k1", "k2"] {
-        busy(b.mutex(key)?.try_lock().await, "S1")?;
-    }
+    all_busy(&b, &["k1", "k2"]).await?;
     released_all(&guard).await
 }
 
@@ -330,7 +314,7 @@ async fn drop_gives_all_back(world: &World) -> Verdict {
     let keys = many.with(async |guard| guard.keys().len()).await?;
     want_eq!(keys, 2).promised("S3: the body runs while all keys are held")?;
     for key in ["k1", "k2"] {
-        drop(got(b.mutex(key)?.try_lock().await, "S3")?);
+        free(&b, key, "S3").await?;
     }
     Ok(())
 }

@@ -1,6 +1,5 @@
 //! Pushed grants: a push hands the lock over, and no waiter depends on it.
 
-use std::future::Future;
 use std::pin::pin;
 
 use futures_util::future::{join, join_all};
@@ -59,21 +58,6 @@ async fn listening(world: &World) -> Result<(LockClient, ProxyBackend), Failure>
     Ok((locks, proxy))
 }
 
-/// Runs `waits`, and `then` two units after its start.
-async fn meanwhile<T>(
-    world: &World,
-    waits: impl Future<Output = T>,
-    happens: impl AsyncFnOnce() -> Verdict,
-) -> Result<T, Failure> {
-    let happens = async {
-        world.pass(2).await;
-        happens().await
-    };
-    let (waited, happened) = join(waits, happens).await;
-    happened?;
-    Ok(waited)
-}
-
 async fn taken(world: &World, locks: &LockClient, key: &str) -> Result<MutexGuard, Failure> {
     let outcome = locks.mutex(key)?.try_lock_for(world.units(60)).await;
     got(outcome, "L2")
@@ -88,7 +72,7 @@ async fn one_subscription_carries_all_waiters(world: &World) -> Verdict {
         held.push(a.mutex(key)?.lock().await?);
     }
     let waits = join_all(keys.map(|key| taken(world, &b, key)));
-    let guards = meanwhile(world, waits, async || {
+    let guards = world.meanwhile(2, waits, async || {
         for guard in &held {
             released(guard, "S3").await?;
         }
@@ -111,11 +95,11 @@ async fn grant_comes_without_another_call(world: &World) -> Verdict {
             let guard = taken(world, &b, "k").await;
             (guard, proxy.attempts_and_polls())
         };
-        let (guard, after) = meanwhile(world, waits, async || {
+        let releases = async || {
             before = proxy.attempts_and_polls();
             released(&held, "S3").await
-        })
-        .await?;
+        };
+        let (guard, after) = world.meanwhile(2, waits, releases).await?;
         without += u32::from(before == after);
         released(&guard?, "S3").await?;
     }
@@ -135,13 +119,13 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
             let guard = taken(world, &b, "k").await;
             (guard, proxy.polled())
         };
-        let (guard, after) = meanwhile(world, waits, async || {
+        let releases = async || {
             released(&held, "S3").await?;
             world.pass(2).await;
             proxy.hold_replies(false);
             Ok(())
-        })
-        .await?;
+        };
+        let (guard, after) = world.meanwhile(2, waits, releases).await?;
         without += u32::from(before == after);
         let guard = guard?;
         valid(&guard, "S2: the guard is valid")?;
@@ -152,26 +136,21 @@ async fn push_may_come_before_the_reply(world: &World) -> Verdict {
 }
 
 async fn push_may_come_after_a_poll(world: &World) -> Verdict {
-    let a = world.client().await?;
-    let (b, proxy) = listening(world).await?;
-    let held = taken(world, &a, "k").await?;
-    proxy.set_pushes(Pushes::Hold);
-    let guard = meanwhile(world, taken(world, &b, "k"), async || {
-        released(&held, "S3").await
-    });
-    let guard = guard.await??;
-    proxy.deliver_held_pushes();
-    stays_held(world, &a, &guard).await
+    handed_over(world, Pushes::Hold).await
 }
 
 async fn doubled_push_changes_nothing(world: &World) -> Verdict {
+    handed_over(world, Pushes::Duplicate).await
+}
+
+/// Hands the lock over to a client that gets a push late, or late once more.
+async fn handed_over(world: &World, pushes: Pushes) -> Verdict {
     let a = world.client().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    proxy.set_pushes(Pushes::Duplicate);
-    let guard = meanwhile(world, taken(world, &b, "k"), async || {
-        released(&held, "S3").await
-    });
+    proxy.set_pushes(pushes);
+    let releases = async || released(&held, "S3").await;
+    let guard = world.meanwhile(2, taken(world, &b, "k"), releases);
     let guard = guard.await??;
     proxy.deliver_held_pushes();
     stays_held(world, &a, &guard).await
@@ -193,7 +172,7 @@ async fn lost_subscription_makes_everyone_poll(world: &World) -> Verdict {
     let (b, proxy) = listening(world).await?;
     let (one, two) = (a.mutex("k1")?.lock().await?, a.mutex("k2")?.lock().await?);
     let waits = join(taken(world, &b, "k1"), taken(world, &b, "k2"));
-    let guards = meanwhile(world, waits, async || {
+    let guards = world.meanwhile(2, waits, async || {
         for listening in [false, true] {
             let before = proxy.polled();
             proxy.push(Notification::Missed { listening });
@@ -214,19 +193,17 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
     let [a, c] = world.clients().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    let first = async {
-        let guard = taken(world, &b, "k").await?;
-        world.pass(2).await;
+    let taken_for = async |locks, units| {
+        let guard = taken(world, locks, "k").await?;
+        world.pass(units).await;
         released(&guard, "S3").await?;
         Ok::<_, Failure>(guard.fencing_token())
     };
     let second = async {
         world.pass(2).await;
-        let guard = taken(world, &c, "k").await?;
-        released(&guard, "S3").await?;
-        Ok::<_, Failure>(guard.fencing_token())
+        taken_for(&c, 0).await
     };
-    let tokens = meanwhile(world, join(first, second), async || {
+    let tokens = world.meanwhile(2, join(taken_for(&b, 2), second), async || {
         world.pass(2).await;
         proxy.push(Notification::Missed { listening: false });
         world.pass(1).await;
@@ -256,8 +233,8 @@ async fn unreachable_client_keeps_its_turn(world: &World) -> Verdict {
         let polled = until(world, 30, || proxy.polled() > 1).await;
         ensure!(polled, proxy).promised("rule 3: a waiter polls")?;
         let behind = taken(world, &c, "k");
-        let guard = meanwhile(world, behind, async || released(&held, "S3").await);
-        let guard = guard.await??;
+        let releases = async || released(&held, "S3").await;
+        let guard = world.meanwhile(2, behind, releases).await??;
         let before = b.mutex("k")?.try_lock().await?;
         ensure!(!before.is_acquired(), before).promised("S1: the key is held")?;
         released(&guard, "S3").await

@@ -2,12 +2,12 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use leasehold_api::{Error, ForceMode, LockClient, Loss, MutexGuard};
+use leasehold_api::{Error, ForceMode, ForceReply, LockClient, Loss, MutexGuard};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
-use crate::holding::{busy, free_within, got, not_valid, released, valid};
-use crate::world::World;
+use crate::holding::{busy, free, free_within, got, not_valid, released, valid};
+use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("client_renewal";
     renewal_keeps_a_lock: ["L4", "rule 2"], [];
@@ -35,10 +35,8 @@ async fn renewal_keeps_a_lock(world: &World) -> Verdict {
     let token = guard.fencing_token();
     for _ in 0..4 {
         world.pass(15).await;
-        valid(
-            &guard,
-            "rule 2: renewal keeps the lock for longer than its lease",
-        )?;
+        let promise = "rule 2: renewal keeps the lock for longer than its lease";
+        valid(&guard, promise)?;
         busy(b.mutex("k")?.try_lock().await, "S1")?;
     }
     want_eq!(guard.fencing_token(), token).promised("S4: renewals don't start an epoch")?;
@@ -47,12 +45,8 @@ async fn renewal_keeps_a_lock(world: &World) -> Verdict {
 
 /// Acquires a guard with a fixed lease of `units` units.
 async fn fixed(world: &World, client: &LockClient, units: u32) -> Result<MutexGuard, Failure> {
-    Ok(client
-        .mutex("k")?
-        .lease(world.units(units))
-        .fixed_lease()
-        .lock()
-        .await?)
+    let mutex = client.mutex("k")?.lease(world.units(units));
+    Ok(mutex.fixed_lease().lock().await?)
 }
 
 async fn fixed_lease_ends(world: &World) -> Verdict {
@@ -62,8 +56,7 @@ async fn fixed_lease_ends(world: &World) -> Verdict {
     not_valid(&guard, "S2: a fixed lease is not renewed")?;
     want_eq!(guard.valid_for().as_micros(), 0)
         .promised("S2: an expired guard is valid for no time")?;
-    drop(got(b.mutex("k")?.try_lock().await, "L1")?);
-    Ok(())
+    free(&b, "k", "L1").await
 }
 
 async fn renewing_by_hand_keeps_a_fixed_lease(world: &World) -> Verdict {
@@ -86,12 +79,11 @@ async fn release_stops_renewal(world: &World) -> Verdict {
     let guard = a.mutex("k")?.lease(world.units(9)).lock().await?;
     world.pass(4).await;
     released(&guard, "S3").await?;
-    let lock = crate::world::Lock::mutex("k");
-    b.ask(&lock).lease(world.units(5)).acquired("S3").await?;
+    let ask = b.ask(&Lock::mutex("k")).lease(world.units(5));
+    ask.acquired("S3").await?;
     // A renewal that continued after the release might extend another hold.
     world.pass(6).await;
-    drop(got(a.mutex("k")?.try_lock().await, "L1")?);
-    Ok(())
+    free(&a, "k", "L1").await
 }
 
 async fn late_release_spares_the_next_holder(world: &World) -> Verdict {
@@ -136,22 +128,15 @@ async fn lost_is_silent_after_a_release(world: &World) -> Verdict {
 
 async fn longest_hold_ends(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
-    let mutex = a
-        .mutex("k")?
-        .lease(world.units(10))
-        .max_hold(world.units(15));
-    let guard = mutex.lock().await?;
+    let mutex = a.mutex("k")?.lease(world.units(10));
+    let guard = mutex.max_hold(world.units(15)).lock().await?;
     world.pass(8).await;
     valid(&guard, "S2: the lock is valid until the maximum hold")?;
     let lost = world.within(20, guard.lost()).await;
     want_eq!(lost, Some(Loss::MaxHold))
         .promised("S2: a holder loses the lock after the maximum hold")?;
-    free_within(
-        &b,
-        world.units(30),
-        "L1: the key is free when the lease ends",
-    )
-    .await
+    let promise = "L1: the key is free when the lease ends";
+    free_within(&b, world.units(30), promise).await
 }
 
 async fn left_to_expire_stays_taken(world: &World) -> Verdict {
@@ -166,8 +151,7 @@ async fn left_to_expire_stays_taken(world: &World) -> Verdict {
     world.pass(12).await;
     busy(b.mutex("k")?.try_lock().await, "S3")?;
     world.pass(18).await;
-    drop(got(b.mutex("k")?.try_lock().await, "L1")?);
-    Ok(())
+    free(&b, "k", "L1").await
 }
 
 async fn with_runs_and_releases(world: &World) -> Verdict {
@@ -184,12 +168,11 @@ async fn with_stops_its_body(world: &World) -> Verdict {
     let a = world.client().await?;
     let mutex = a.mutex("k")?.lease(world.units(5)).fixed_lease();
     let ended = AtomicBool::new(false);
-    let result = mutex
-        .with(async |_| {
-            world.pass(50).await;
-            ended.store(true, Ordering::SeqCst);
-        })
-        .await;
+    let body = mutex.with(async |_| {
+        world.pass(50).await;
+        ended.store(true, Ordering::SeqCst);
+    });
+    let result = body.await;
     want!(result, Err(Error::Lost { .. }))
         .promised("S2: `with` stops its body when the lock is lost")?;
     let ended = ended.load(Ordering::SeqCst);
@@ -203,8 +186,8 @@ async fn forced(
 ) -> Result<(MutexGuard, Option<Loss>, LockClient), Failure> {
     let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
-    b.force_release("k", vec![guard.fencing_token()], how)
-        .await?;
+    let seen = vec![guard.fencing_token()];
+    b.force_release("k", seen, how).await?;
     // The next renewal notices it at the latest.
     let lost = world.within(14, guard.lost()).await;
     Ok((guard, lost, b))
@@ -215,20 +198,15 @@ async fn forced_now_is_noticed(world: &World) -> Verdict {
     want!(lost, Some(Loss::Forced | Loss::Unknown))
         .promised("S3: a holder learns of a forced release")?;
     not_valid(&guard, "S3: the guard is not valid")?;
-    drop(got(b.mutex("k")?.try_lock().await, "S3")?);
-    Ok(())
+    free(&b, "k", "S3").await
 }
 
 async fn revoked_guard_is_lost(world: &World) -> Verdict {
     let (guard, lost, b) = forced(world, ForceMode::Revoke).await?;
     want_eq!(lost, Some(Loss::Forced)).promised("S3: a revoked holder learns the reason")?;
     not_valid(&guard, "S3: the guard is not valid")?;
-    free_within(
-        &b,
-        world.units(40),
-        "L1: the key is free when the lease ends",
-    )
-    .await
+    let promise = "L1: the key is free when the lease ends";
+    free_within(&b, world.units(40), promise).await
 }
 
 /// The subscription of a client begins with its first lock, so the notification of a forced release
@@ -251,11 +229,9 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
     let tokens = b.inspect("k").await?.held_tokens();
     released(&seen, "S3").await?;
     let guard = a.mutex("k")?.lock().await?;
-    want!(
-        b.force_release("k", tokens, ForceMode::Now).await?,
-        leasehold_api::ForceReply::WrongEpoch
-    )
-    .promised("S3: a forced release of a past token doesn't affect a later holder")?;
+    let forced = b.force_release("k", tokens, ForceMode::Now).await?;
+    want!(forced, ForceReply::WrongEpoch)
+        .promised("S3: a forced release of a past token doesn't affect a later holder")?;
     guard.renew().await?;
     released(&guard, "S3").await
 }
@@ -263,14 +239,12 @@ async fn force_spares_later_holders(world: &World) -> Verdict {
 async fn forced_release_stops_a_body(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let mutex = a.mutex("k")?.lease(world.units(15));
-    let result = mutex
-        .with(async |guard| {
-            let tokens = vec![guard.fencing_token()];
-            let forced = b.force_release("k", tokens, ForceMode::Now).await;
-            world.pass(100).await;
-            forced.is_ok()
-        })
-        .await;
-    want!(result, Err(Error::Lost { .. }))
+    let body = mutex.with(async |guard| {
+        let tokens = vec![guard.fencing_token()];
+        let forced = b.force_release("k", tokens, ForceMode::Now).await;
+        world.pass(100).await;
+        forced.is_ok()
+    });
+    want!(body.await, Err(Error::Lost { .. }))
         .promised("S3: `with` stops its body when the lock is lost")
 }

@@ -1,5 +1,7 @@
 //! Reader/writer locks, semaphores and nested holds through the client.
 
+use std::fmt::Debug;
+
 use leasehold_api::{Error, Outcome, Refused, Upgrade};
 
 use crate::case::{Case, cases};
@@ -22,6 +24,16 @@ pub(super) const CASES: &[Case] = cases!("client_sharing";
     other_kind_follows_a_drop: ["rule 13", "S3"], [RwLocks];
     store_fences_a_sleeper: ["S5", "S2"], [FencingTokens];
 );
+
+fn would_deadlock<G: Debug>(result: Result<G, Error>, promise: &str) -> Verdict {
+    let reason = want!(result, Err(Error::Refused { reason, .. }) => reason).promised(promise)?;
+    want_eq!(reason, Refused::WouldDeadlock).promised(promise)
+}
+
+fn mismatch<G: Debug>(result: Result<G, Error>, promise: &str) -> Verdict {
+    let reason = want!(result, Err(Error::Refused { reason, .. }) => reason).promised(promise)?;
+    want!(reason, Refused::Mismatch { .. }).promised(promise)
+}
 
 async fn readers_share_and_writers_do_not(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
@@ -123,27 +135,11 @@ async fn writing_over_reading_is_refused(world: &World) -> Verdict {
     let a = world.client().await?;
     let lock = a.rw_lock("k")?.reentrant()?;
     let reader = lock.read().await?;
-    for result in [
-        lock.try_write().await,
-        lock.try_write_for(world.units(5)).await,
-    ] {
-        want!(
-            result,
-            Err(Error::Refused {
-                reason: Refused::WouldDeadlock,
-                ..
-            })
-        )
-        .promised("rule 5: a write by an owner that reads would wait for itself")?;
-    }
-    want!(
-        lock.write().await,
-        Err(Error::Refused {
-            reason: Refused::WouldDeadlock,
-            ..
-        })
-    )
-    .promised("rule 5: a write by an owner that reads is refused, whatever its time limit")?;
+    let promise = "rule 5: a write by an owner that reads would wait for itself";
+    would_deadlock(lock.try_write().await, promise)?;
+    would_deadlock(lock.try_write_for(world.units(5)).await, promise)?;
+    let promise = "rule 5: a write by an owner that reads is refused, whatever its time limit";
+    would_deadlock(lock.write().await, promise)?;
     released(&reader, "S3").await
 }
 
@@ -173,11 +169,8 @@ async fn permits_are_shared(world: &World) -> Verdict {
     let one = got(of_b.try_acquire().await, "S1")?;
     busy(of_a.try_acquire().await, "S1")?;
     released(&two, "S3").await?;
-    let again = of_b
-        .clone()
-        .permits(2)
-        .try_acquire_for(world.units(50))
-        .await?;
+    let two = of_b.clone().permits(2);
+    let again = two.try_acquire_for(world.units(50)).await?;
     let again = want!(again, Outcome::Acquired(guard) => guard)
         .promised("S1: two permits were returned")?;
     released(&one, "S3").await?;
@@ -187,22 +180,10 @@ async fn permits_are_shared(world: &World) -> Verdict {
 async fn other_terms_are_refused(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let permit = a.semaphore("k", 3)?.acquire().await?;
-    want!(
-        b.mutex("k")?.try_lock().await,
-        Err(Error::Refused {
-            reason: Refused::Mismatch { .. },
-            ..
-        })
-    )
-    .promised("rule 13: the error says what the key is in use as")?;
-    want!(
-        b.semaphore("k", 4)?.acquire().await,
-        Err(Error::Refused {
-            reason: Refused::Mismatch { .. },
-            ..
-        })
-    )
-    .promised("rule 13: a waiting attempt is refused too")?;
+    let promise = "rule 13: the error says what the key is in use as";
+    mismatch(b.mutex("k")?.try_lock().await, promise)?;
+    let promise = "rule 13: a waiting attempt is refused too";
+    mismatch(b.semaphore("k", 4)?.acquire().await, promise)?;
     released(&permit, "S3").await?;
     let guard = got(b.mutex("k")?.try_lock().await, "rule 13")?;
     released(&guard, "S3").await

@@ -8,8 +8,8 @@ use leasehold_api::{LockClient, Outcome};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
-use crate::holding::{busy, got, released};
-use crate::world::World;
+use crate::holding::{busy, free, got, released};
+use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("client_waiting";
     lock_waits_for_the_release: ["rule 8", "L2"], [];
@@ -40,13 +40,11 @@ async fn lock_waits_for_the_release(world: &World) -> Verdict {
             .promised("S1: the waiter acquires the lock after the release has started")?;
         released(&guard, "S3").await
     };
-    let releases = async {
-        world.pass(5).await;
+    let releases = async || {
         order.fetch_add(1, Ordering::SeqCst);
         released(&guard, "S3").await
     };
-    let (waited, done) = join(waits, releases).await;
-    done.and(waited)
+    world.meanwhile(5, waits, releases).await?
 }
 
 /// Runs a call. Returns its time on the client's clock, and its output.
@@ -83,8 +81,7 @@ async fn budget_below_a_round_trip_is_a_timeout(world: &World) -> Verdict {
     }
     nobody_waits(world, &a, "S3").await?;
     released(&guard, "S3").await?;
-    drop(got(b.mutex("k")?.try_lock().await, "S3")?);
-    Ok(())
+    free(&b, "k", "S3").await
 }
 
 async fn no_budget_is_a_try(world: &World) -> Verdict {
@@ -111,14 +108,9 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lock().await?;
     let mutex = b.mutex("k")?;
-    let waits = mutex.try_lock_for(world.units(100));
-    let releases = async {
-        world.pass(3).await;
-        released(&guard, "S3").await
-    };
-    let (outcome, done) = join(timed(&b, waits), releases).await;
-    done?;
-    let (took, outcome) = outcome;
+    let waits = timed(&b, mutex.try_lock_for(world.units(100)));
+    let releases = async || released(&guard, "S3").await;
+    let (took, outcome) = world.meanwhile(3, waits, releases).await?;
     drop(got(outcome, "L4")?);
     let most = world.units_and_a_poll(5) + world.call_limit();
     at_most(took, most).promised(format!(
@@ -129,8 +121,8 @@ async fn turn_comes_within_the_budget(world: &World) -> Verdict {
 async fn crashed_holder_is_waited_out(world: &World) -> Verdict {
     let (a, b) = (world.session().await?, world.client().await?);
     // A holder that never renews and never releases, as after a crash.
-    let lock = crate::world::Lock::mutex("k");
-    a.ask(&lock).lease(world.units(8)).acquired("S1").await?;
+    let ask = a.ask(&Lock::mutex("k")).lease(world.units(8));
+    ask.acquired("S1").await?;
     let mutex = b.mutex("k")?;
     let (took, outcome) = timed(&b, mutex.try_lock_for(world.units(200))).await;
     drop(got(outcome, "L1")?);
@@ -154,9 +146,7 @@ async fn counter_under_contention(world: &World) -> Verdict {
         }
         Ok::<_, Failure>(())
     });
-    for worked in join_all(works).await {
-        worked?;
-    }
+    try_join_all(works).await?;
     want_eq!(count.load(Ordering::SeqCst), 20).promised("S1: no update was lost")
 }
 
@@ -184,34 +174,38 @@ async fn waiters_are_served_in_order(world: &World) -> Verdict {
     all.into_iter().collect()
 }
 
+/// The number of waiters, once it is as expected or that many units have passed.
+async fn waiters_once(
+    world: &World,
+    client: &LockClient,
+    units: u32,
+    expected: impl Fn(u32) -> bool,
+) -> Result<u32, Failure> {
+    let mut waiting = client.inspect("k").await?.waiter_count();
+    for _ in 0..units {
+        if expected(waiting) {
+            break;
+        }
+        world.pass(1).await;
+        waiting = client.inspect("k").await?.waiter_count();
+    }
+    Ok(waiting)
+}
+
 /// Waits until `count` waiters have queued: by inspection, or by time without it.
 async fn all_wait(world: &World, client: &LockClient, count: u32) -> Verdict {
     if !world.capabilities().inspect {
         world.pass(3 * (count + 1)).await;
         return Ok(());
     }
-    let mut waiting = client.inspect("k").await?.waiter_count();
-    for _ in 0..60 {
-        if waiting >= count {
-            break;
-        }
-        world.pass(1).await;
-        waiting = client.inspect("k").await?.waiter_count();
-    }
+    let waiting = waiters_once(world, client, 60, |waiting| waiting >= count).await?;
     ensure!(waiting >= count, waiting)
         .promised(format!("rule 7: all {count} attempts on a held key wait"))
 }
 
 /// Expects that the queue is empty within a second.
 async fn nobody_waits(world: &World, client: &LockClient, rule: &'static str) -> Verdict {
-    let mut waiting = client.inspect("k").await?.waiter_count();
-    for _ in 0..19 {
-        if waiting == 0 {
-            break;
-        }
-        world.pass(1).await;
-        waiting = client.inspect("k").await?.waiter_count();
-    }
+    let waiting = waiters_once(world, client, 19, |waiting| waiting == 0).await?;
     let promise = format!("{rule}: a finished wait leaves no waiter in the queue");
     want_eq!(waiting, 0).promised(promise)
 }
@@ -224,8 +218,7 @@ async fn abandoned_wait_leaves_no_waiter(world: &World) -> Verdict {
         .promised("L4: the time limit is over")?;
     nobody_waits(world, &a, "rule 10").await?;
     released(&guard, "S3").await?;
-    drop(got(a.mutex("k")?.try_lock().await, "rule 10")?);
-    Ok(())
+    free(&a, "k", "rule 10").await
 }
 
 async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
@@ -236,8 +229,7 @@ async fn dropped_wait_leaves_no_waiter(world: &World) -> Verdict {
     ensure!(waited.is_none(), waited).promised("S1: the key is held")?;
     nobody_waits(world, &a, "rule 11").await?;
     released(&guard, "S3").await?;
-    drop(got(a.mutex("k")?.try_lock().await, "rule 11")?);
-    Ok(())
+    free(&a, "k", "rule 11").await
 }
 
 /// Drops a wait after 0, 1, 2, … ms, before and after the release that it waits for.

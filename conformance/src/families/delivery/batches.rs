@@ -2,7 +2,7 @@
 
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, PollReply, Refused, ReleaseReply, RenewReply, ServerTime,
-    Stamped, Wait, bounds,
+    Stamped, bounds,
 };
 
 use crate::case::{Case, cases};
@@ -27,11 +27,10 @@ pub(super) const CASES: &[Case] = cases!("batches";
 
 async fn empty_batches_are_answered_empty(world: &World) -> Verdict {
     let backend = world.backend().await?;
-    let sizes = (
-        backend.renew(&[]).await.len(),
-        backend.release(&[]).await.len(),
-    );
-    want_eq!(sizes, (0, 0)).promised("trait contract: an empty batch has an empty reply")
+    want_eq!(backend.renew(&[]).await.len(), 0)
+        .promised("trait contract: an empty batch has an empty reply")?;
+    want_eq!(backend.release(&[]).await.len(), 0)
+        .promised("trait contract: an empty batch has an empty reply")
 }
 
 /// Expects a reply for each request.
@@ -59,11 +58,10 @@ async fn holds(world: &World, n: usize) -> Result<Vec<Attempt>, Failure> {
 async fn each_renewal_by_itself(world: &World) -> Verdict {
     let held = holds(world, 4).await?;
     held[1].released("S3").await?;
-    let batch: Result<Vec<_>, _> = held
-        .iter()
-        .map(|hold| hold.renew_request(world.units(300)))
-        .collect();
-    let answers = held[0].session.backend.renew(&batch?).await;
+    let lease = world.units(300);
+    let batch = held.iter().map(|hold| hold.renew_request(lease));
+    let batch = batch.collect::<Result<Vec<_>, _>>()?;
+    let answers = held[0].session.backend.renew(&batch).await;
     one_each(&answers, 4)?;
     for (n, answer) in answers.into_iter().enumerate() {
         match answer?.reply {
@@ -98,8 +96,8 @@ async fn each_release_by_itself(world: &World) -> Verdict {
         )?;
     }
     for hold in &held {
-        let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
-        world.session().await?.ask(&lock).acquired("S3").await?;
+        let session = world.session().await?;
+        session.ask(&hold.lock()).acquired("S3").await?;
     }
     Ok(())
 }
@@ -125,8 +123,8 @@ async fn each_poll_by_itself(world: &World) -> Verdict {
     let session = world.session().await?;
     let mut waiters = Vec::new();
     for hold in &held {
-        let lock = Lock::new(hold.request.key.as_str(), hold.request.spec);
-        waiters.push(session.ask(&lock).wait().queued("rule 7").await?.0);
+        let ask = session.ask(&hold.lock()).wait();
+        waiters.push(ask.queued("rule 7").await?.0);
     }
     held[0].released("S3").await?;
     waiters[2].release().await?;
@@ -158,14 +156,13 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
     let bound = b.now().await?.saturating_add(world.units(100));
     let mut waiters = Vec::new();
     for number in 0..WAITERS {
-        let mut wait = Wait::new(false);
+        let mut ask = b.ask(&lock).wait();
         if number == EXPIRED {
-            let until = b.now().await?.saturating_add(world.units(4));
-            wait = wait.with_wait_until(until);
+            ask = ask.wait_until(b.now().await?.saturating_add(world.units(4)));
         } else if number == BOUNDED {
-            wait = wait.with_wait_until(bound);
+            ask = ask.wait_until(bound);
         }
-        waiters.push(b.ask(&lock).wait_as(wait).queued("rule 7").await?.0);
+        waiters.push(ask.queued("rule 7").await?.0);
     }
     world.pass(5).await;
     let batch: Vec<_> = waiters.iter().map(|w| w.poll_request(false)).collect();
@@ -193,19 +190,17 @@ async fn polls_of_a_long_queue(world: &World) -> Verdict {
     }
     want_eq!(before as usize, WAITERS)
         .promised("trait contract: a batch has one reply per request")?;
-    for (waiter, end, promise) in [
-        (
-            &waiters[WAITERS - 1],
-            ends,
-            "the refreshed waiter is stored",
-        ),
+    let refreshed = &waiters[WAITERS - 1];
+    let stored = [
+        (refreshed, ends, "the refreshed waiter is stored"),
         (&waiters[BOUNDED], bound, "its deadline is stored"),
         (
             &silent,
             silent_end,
             "polls refresh no other client's waiter",
         ),
-    ] {
+    ];
+    for (waiter, end, promise) in stored {
         want_eq!(end_of(waiter).await?, end).promised(format!("rule 10: {promise}"))?;
     }
     silent.leaves("rule 12").await?;
@@ -281,8 +276,8 @@ async fn acquire_all(
 ) -> Result<Vec<Result<AcquireReply, BackendError>>, Failure> {
     let answers = session.backend.acquire(batch).await;
     one_each(&answers, batch.len())?;
-    let reply = |answer: Result<leasehold_api::Stamped<_>, _>| answer.map(|it| it.reply);
-    Ok(answers.into_iter().map(reply).collect())
+    let replies = answers.into_iter().map(|it| it.map(|it| it.reply));
+    Ok(replies.collect())
 }
 
 async fn each_acquire_by_itself(world: &World) -> Verdict {
@@ -354,10 +349,8 @@ async fn acquires_of_one_key_in_order(world: &World) -> Verdict {
 async fn largest_batch_of_acquires(world: &World) -> Verdict {
     let session = world.session().await?;
     let mut batch = Vec::new();
-    let until = session
-        .now()
-        .await?
-        .saturating_add(bounds::CALL_TIMEOUT * 5);
+    let now = session.now().await?;
+    let until = now.saturating_add(bounds::CALL_TIMEOUT * 5);
     for number in 0..bounds::MAX_BATCH {
         let lock = Lock::mutex(&format!("k{number}"));
         batch.push(session.ask(&lock).build_until(until)?);

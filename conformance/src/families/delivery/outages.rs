@@ -1,11 +1,9 @@
 //! Connections that are cut, and a server that goes silent. The harness causes both.
 
-use std::pin::pin;
 use std::slice::from_ref;
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
 use leasehold_api::{
     AcquireReply, BackendError, Notification, Notifications, Release, ReleaseReply, Stamped, bounds,
 };
@@ -64,17 +62,13 @@ async fn calls_work_again_after_a_cut(world: &World) -> Verdict {
         ReleaseReply::Released { .. } | ReleaseReply::NotHeld(_)
     )
     .promised("L4: a release is answered after a cut")?;
-    let other = world.session().await?;
-    other.ask(&lock).granted("S3").await
+    world.session().await?.ask(&lock).granted("S3").await
 }
 
 /// Waits for a `Missed`, for [`RECONNECT`] units at most.
 async fn missed(world: &World, notifications: &mut Notifications, expected: bool) -> Verdict {
-    let silence = pin!(world.pass(RECONNECT));
-    let next = match select(notifications.next(), silence).await {
-        Either::Left((next, _)) => next,
-        Either::Right(((), _)) => None,
-    };
+    let next = world.within(RECONNECT, notifications.next()).await;
+    let next = next.flatten();
     want!(next, Some(Notification::Missed { listening }) if listening == expected).promised(format!(
         "rule 11: a subscription whose connection is cut yields `Missed` when it is lost and when it works \
          again; expected `listening: {expected}`"
@@ -122,11 +116,8 @@ async fn call_to_a_silent_server_ends(world: &World) -> Verdict {
     let clock = session.backend.runtime();
     world.freeze(true).await?;
     let began = clock.now();
-    let limit = pin!(world.pass_for(latest(world) * 3));
-    let answer = match select(session.backend.acquire(&[request]), limit).await {
-        Either::Left((replies, _)) => Some(only(replies)),
-        Either::Right(((), _)) => None,
-    };
+    let call = session.backend.acquire(from_ref(&request));
+    let answer = world.within_time(latest(world) * 3, call).await;
     let took = clock.now().saturating_since(began);
     world.freeze(false).await?;
     ensure!(took <= latest(world), took).promised(format!(
@@ -134,7 +125,7 @@ async fn call_to_a_silent_server_ends(world: &World) -> Verdict {
         bounds::CALL_TIMEOUT
     ))?;
     want!(
-        answer,
+        answer.map(only),
         Some(Err(
             BackendError::Unavailable { .. } | BackendError::OutcomeUnknown { .. }
         ))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, Refused, RenewReply, Stamped};
+use leasehold_api::{AcquireReply, Acquired, Refused, RenewReply, ServerTime, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
@@ -26,26 +26,25 @@ pub(super) const CASES: &[Case] = cases!("redelivery";
     try_again_after_held_is_stale: ["rule 12"], [];
 );
 
-async fn reported(attempt: &Attempt) -> Result<(leasehold_api::Acquired, Stamped<()>), Failure> {
+async fn reported(attempt: &Attempt) -> Result<Stamped<Acquired>, Failure> {
     let Stamped { stamp, reply } = attempt.again().await?;
-    let acquired = want!(reply, AcquireReply::Acquired(acquired) => acquired)
+    let reply = want!(reply, AcquireReply::Acquired(acquired) => acquired)
         .promised("rule 12: a second delivery of a granted acquire reports the hold")?;
-    Ok((acquired, Stamped { stamp, reply: () }))
+    Ok(Stamped { stamp, reply })
 }
 
 /// Expects that a redelivered acquire is stale.
 pub(super) async fn stale(attempt: &Attempt) -> Verdict {
-    want!(
-        attempt.again().await?.reply,
-        AcquireReply::Refused(Refused::Stale)
+    let reply = attempt.again().await?.reply;
+    want!(reply, AcquireReply::Refused(Refused::Stale)).promised(
+        "rule 12: an acquire at or below the highest sequence seen that is not live is stale",
     )
-    .promised("rule 12: an acquire at or below the highest sequence seen that is not live is stale")
 }
 
 async fn acquire_twice_holds_once(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     for _ in 0..3 {
-        let (acquired, _) = reported(&held).await?;
+        let acquired = reported(&held).await?.reply;
         want_eq!(acquired.holds, 1).promised("rule 12: deliveries are not counted")?;
         want_eq!(acquired.token, held.token()).promised("rule 12: a redelivery starts no epoch")?;
     }
@@ -60,12 +59,11 @@ async fn acquire_again_says_the_time_left(world: &World) -> Verdict {
     let held = ask.acquired("S1").await?;
     for _ in 0..3 {
         world.pass(3).await;
-        let (acquired, Stamped { stamp, .. }) = reported(&held).await?;
+        let Stamped { stamp, reply } = reported(&held).await?;
+        let promise = "rule 2: a redelivery reports the time that is left now, not what was left";
         world
-            .ends_at((stamp, acquired.remaining), held.end_time())
-            .promised(
-                "rule 2: a redelivery reports the time that is left now, not what was left",
-            )?;
+            .ends_at((stamp, reply.remaining), held.end_time())
+            .promised(promise)?;
     }
     Ok(())
 }
@@ -140,7 +138,7 @@ async fn sent_for(
     let a = world.session().await?;
     let now = a.now().await?.saturating_add(ahead).as_micros();
     let behind = u64::try_from(behind.as_micros()).unwrap_or(u64::MAX);
-    let until = leasehold_api::ServerTime::from_micros(now.saturating_sub(behind));
+    let until = ServerTime::from_micros(now.saturating_sub(behind));
     let request = a.ask(lock).build_until(until)?;
     Ok(Attempt::send(a, request).await?.1)
 }
@@ -149,16 +147,12 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     for behind in [Duration::from_micros(1), Duration::from_secs(60)] {
         world.pass_for(Duration::from_millis(1)).await;
-        want!(
-            sent_for(world, &lock, Duration::ZERO, behind).await?,
-            AcquireReply::Refused(Refused::TooLate)
-        )
-        .promised(format!(
+        let reply = sent_for(world, &lock, Duration::ZERO, behind).await?;
+        want!(reply, AcquireReply::Refused(Refused::TooLate)).promised(format!(
             "rule 12: an acquire is not executed after its deliver-before ({behind:?} ago)"
         ))?;
     }
-    let a = world.session().await?;
-    a.ask(&lock).granted("rule 12").await
+    world.session().await?.ask(&lock).granted("rule 12").await
 }
 
 async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
@@ -169,15 +163,14 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
             "rule 12: watermarks expire, so an acquire is deliverable for at most 10 s, not {ahead:?}"
         ))?;
     }
-    let a = world.session().await?;
-    a.ask(&lock).granted("rule 12").await
+    world.session().await?.ask(&lock).granted("rule 12").await
 }
 
 async fn too_late_changes_nothing(world: &World) -> Verdict {
     let a = world.session().await?;
     let lock = Lock::mutex("k");
     let ask = a.ask(&lock);
-    let request = ask.build_until(leasehold_api::ServerTime::from_micros(1))?;
+    let request = ask.build_until(ServerTime::from_micros(1))?;
     let (_, reply) = Attempt::send(a.clone(), request).await?;
     want!(reply, AcquireReply::Refused(Refused::TooLate))
         .promised("rule 12: an acquire is not executed after its deliver-before")?;
@@ -193,11 +186,10 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
         let Stamped { stamp, reply } = held.renew(lease).await?;
         let remaining = want!(reply, RenewReply::Renewed { remaining, .. } => remaining)
             .promised("rule 12: a duplicate renewal has the same result as the first")?;
+        let promise = "rule 2: each delivery of a renewal extends the lease from its own execution";
         world
             .ends_at((stamp, remaining), stamp.at.saturating_add(lease))
-            .promised(
-                "rule 2: each delivery of a renewal extends the lease from its own execution",
-            )?;
+            .promised(promise)?;
         world.pass(1).await;
     }
     Ok(())
@@ -206,26 +198,19 @@ async fn renewal_twice_is_true_now(world: &World) -> Verdict {
 async fn renewal_after_the_release_revives_nothing(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
-    held.renewal_lost(
-        world.units(500),
-        "S3: a renewal that arrives after the release revives nothing",
-    )
-    .await?;
+    let promise = "S3: a renewal that arrives after the release revives nothing";
+    held.renewal_lost(world.units(500), promise).await?;
     b.ask(&lock).granted("S3").await
 }
 
 async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    // The caller gave up its first attempt and made another. The release of the first one comes
-    // late.
-    let first = a.ask(&lock).acquired("S1").await?;
+    // The caller gave up its first attempt and made another. The release of the first one comes late.
+    let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     first.released("S3").await?;
     let second = a.ask(&lock).acquired("S1").await?;
-    first
-        .not_held("S3: the release of one attempt doesn't release the next")
-        .await?;
-    let (acquired, _) = reported(&second).await?;
+    let promise = "S3: the release of one attempt doesn't release the next";
+    first.not_held(promise).await?;
+    let acquired = reported(&second).await?.reply;
     want_eq!(acquired.holds, 1).promised("rule 12: the later attempt still holds the key")?;
     b.ask(&lock).held("S3").await
 }

@@ -1,6 +1,6 @@
 //! Late and duplicate commands of waiters, nested holds, conversions and forced releases.
 
-use leasehold_api::{AcquireReply, ConvertReply, ForceMode, ForceRelease, ForceReply, Stamped};
+use leasehold_api::{AcquireReply, ConvertReply, ForceMode, ForceReply, Stamped};
 
 use super::redelivery::stale;
 use crate::case::{Case, cases};
@@ -72,21 +72,19 @@ async fn poll_after_the_release_creates_nothing(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     waiter.leaves("S3").await?;
-    waiter
-        .poll_gone("rule 12: a poll after the release finds nothing")
-        .await?;
+    let promise = "rule 12: a poll after the release finds nothing";
+    waiter.poll_gone(promise).await?;
     held.released("S3").await?;
-    waiter
-        .poll_gone("rule 12: a poll never creates a waiter or a hold")
-        .await?;
+    let promise = "rule 12: a poll never creates a waiter or a hold";
+    waiter.poll_gone(promise).await?;
     a.ask(&lock).granted("rule 12").await
 }
 
 async fn poll_of_the_unknown_creates_nothing(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
-    held.poll_gone("rule 12: a poll of a released attempt finds nothing")
-        .await?;
+    let promise = "rule 12: a poll of a released attempt finds nothing";
+    held.poll_gone(promise).await?;
     b.ask(&lock).granted("rule 12").await
 }
 
@@ -113,33 +111,23 @@ async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
 }
 
 async fn inner_hold_acquired_twice_counts_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
-    let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    let (_, b, lock, outer) = world.held(Lock::mutex("k")).await?;
+    let inner = outer.nested().acquired("rule 5").await?;
     want!(inner.again().await?.reply, AcquireReply::Acquired(acquired) if acquired.holds == 2)
         .promised("rule 12: two attempts are two holds, however often each is delivered")?;
-    inner
-        .release_leaves(
-            1,
-            "rule 12: one release undoes all deliveries of its attempt",
-        )
-        .await?;
+    let promise = "rule 12: one release undoes all deliveries of its attempt";
+    inner.release_leaves(1, promise).await?;
     outer.released("rule 12").await?;
     b.ask(&lock).granted("rule 12").await
 }
 
 async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
-    let inner = a.ask(&lock).owner(owner).acquired("rule 5").await?;
-    inner
-        .release_leaves(1, "rule 5: a release of one of two holds leaves one")
-        .await?;
-    inner
-        .not_held("rule 12: a duplicate release doesn't release the other hold")
-        .await?;
+    let (_, b, lock, outer) = world.held(Lock::mutex("k")).await?;
+    let inner = outer.nested().acquired("rule 5").await?;
+    let promise = "rule 5: a release of one of two holds leaves one";
+    inner.release_leaves(1, promise).await?;
+    let promise = "rule 12: a duplicate release doesn't release the other hold";
+    inner.not_held(promise).await?;
     b.ask(&lock).held("S3").await?;
     outer.released("S3").await
 }
@@ -160,11 +148,9 @@ async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let writing = held.upgraded(held.token()).await?;
     held.downgraded(writing).await?;
-    want!(
-        held.upgrade(held.token()).await?.reply,
-        ConvertReply::WrongEpoch(_)
-    )
-    .promised("rule 6: a late copy of the upgrade names a past epoch and changes nothing")?;
+    let reply = held.upgrade(held.token()).await?.reply;
+    want!(reply, ConvertReply::WrongEpoch(_))
+        .promised("rule 6: a late copy of the upgrade names a past epoch and changes nothing")?;
     b.ask(&lock).shared().granted("rule 6").await
 }
 
@@ -181,11 +167,12 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
 
 async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(ForceMode::Now);
-    want!(b.force(&request).await?, ForceReply::Forced { holders: 1 })
+    let how = ForceMode::Now;
+    let forced = b.force(&held, how).await?;
+    want!(forced, ForceReply::Forced { holders: 1 })
         .promised("S3: the forced release removes the holder that was seen")?;
     let next = b.ask(&lock).acquired("S1").await?;
-    want!(b.force(&request).await?, ForceReply::WrongEpoch)
+    want!(b.force(&held, how).await?, ForceReply::WrongEpoch)
         .promised("S3: a duplicate forced release never affects a later epoch")?;
     a.ask(&lock).held("S3").await?;
     next.released("S3").await

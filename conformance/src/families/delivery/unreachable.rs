@@ -1,10 +1,10 @@
 //! Unreachable waiters: they said that they listen, but nobody subscribes to their channel.
 
-use leasehold_api::{PollReply, Wait};
+use leasehold_api::PollReply;
 
 use crate::case::{Case, cases};
-use crate::failure::{Verdict, want};
-use crate::families::queue::notifications::{listener, listening};
+use crate::failure::{Failure, Verdict, want, want_eq};
+use crate::families::queue::notifications::listening;
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("unreachable";
@@ -18,7 +18,7 @@ pub(super) const CASES: &[Case] = cases!("unreachable";
 );
 
 /// Queues a waiter that says it listens, in a session that doesn't.
-async fn unreachable_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+async fn unreachable_waiter(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
     listening(&world.session().await?, lock).await
 }
 
@@ -33,33 +33,25 @@ async fn granted(waiter: &Attempt, listens: bool) -> Verdict {
 }
 
 async fn unreachable_waiter_is_passed_over(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let unreachable = unreachable_waiter(world, &lock).await?;
-    let (session, _notifications) = listener(world).await?;
-    let reachable = listening(&session, &lock).await?;
+    let _notifications = b.listen().await?;
+    let reachable = listening(&b, &lock).await?;
     held.released("S3").await?;
     granted(&reachable, true).await?;
     still_queued(&unreachable, true).await
 }
 
 async fn its_ticket_is_kept(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let unreachable = unreachable_waiter(world, &lock).await?;
-    let (session, _notifications) = listener(world).await?;
-    let (reachable, later) = (
-        listening(&session, &lock).await?,
-        listening(&session, &lock).await?,
-    );
+    let _notifications = b.listen().await?;
+    let reachable = listening(&b, &lock).await?;
+    let later = listening(&b, &lock).await?;
     held.released("S3").await?;
     granted(&reachable, true).await?;
     // It subscribes again and polls, so it is first in the queue again.
-    let _notifications = unreachable
-        .session
-        .backend
-        .listen(unreachable.session.id)
-        .await?;
+    let _notifications = unreachable.session.listen().await?;
     still_queued(&unreachable, true).await?;
     reachable.released("S3").await?;
     granted(&unreachable, true).await?;
@@ -67,12 +59,9 @@ async fn its_ticket_is_kept(world: &World) -> Verdict {
 }
 
 async fn all_unreachable_counts_as_free(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (first, _second) = (
-        unreachable_waiter(world, &lock).await?,
-        unreachable_waiter(world, &lock).await?,
-    );
+    let (.., lock, held) = world.held(Lock::mutex("k")).await?;
+    let first = unreachable_waiter(world, &lock).await?;
+    let _second = unreachable_waiter(world, &lock).await?;
     held.released("S3").await?;
     let newcomer = world.session().await?.ask(&lock).acquired("rule 9").await?;
     newcomer.released("S3").await?;
@@ -89,13 +78,12 @@ async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
         still_queued(&unreachable, true).await?;
         newcomer.released("S3").await?;
     }
-    let session = world.session().await?;
-    session.ask(&lock).held("rule 9").await?;
+    world.session().await?.ask(&lock).held("rule 9").await?;
     granted(&unreachable, true).await
 }
 
 /// Returns a waiter that was marked unreachable once, on a free key.
-async fn marked_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate::Failure> {
+async fn marked_waiter(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
     let held = world.session().await?.ask(lock).acquired("S1").await?;
     let unreachable = unreachable_waiter(world, lock).await?;
     held.released("S3").await?;
@@ -103,26 +91,21 @@ async fn marked_waiter(world: &World, lock: &Lock) -> Result<Attempt, crate::Fai
 }
 
 async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let session = world.session().await?;
-    let (polls, _) = session.ask(&lock).wait().queued("rule 7").await?;
-    let (listens, _notifications) = listener(world).await?;
-    let second = listening(&listens, &lock).await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let (polls, _) = b.ask(&lock).wait().queued("rule 7").await?;
+    let _notifications = a.listen().await?;
+    let second = listening(&a, &lock).await?;
     held.released("S3").await?;
     granted(&polls, false).await?;
     still_queued(&second, true).await
 }
 
 async fn poll_says_whether_it_listens(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let lost = unreachable_waiter(world, &lock).await?;
     // The waiter knows that its subscription is lost, and its poll says so.
     still_queued(&lost, false).await?;
-    let session = world.session().await?;
-    let ask = session.ask(&lock).wait_as(Wait::new(false));
-    let (second, _) = ask.queued("rule 7").await?;
+    let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
     granted(&lost, false).await?;
     still_queued(&second, false).await
@@ -131,14 +114,8 @@ async fn poll_says_whether_it_listens(world: &World) -> Verdict {
 async fn unreachable_is_shown(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let unreachable = marked_waiter(world, &lock).await?;
-    let marks = |view: &leasehold_api::InspectReply| -> Vec<bool> {
-        view.waiters
-            .iter()
-            .map(|waiter| waiter.unreachable)
-            .collect()
-    };
     let view = unreachable.session.inspect(&lock).await?.reply;
-    crate::failure::want_eq!(marks(&view), [true])
-        .promised("rule 9: an inspection shows that a waiter is unreachable")?;
+    let marks: Vec<_> = view.waiters.iter().map(|it| it.unreachable).collect();
+    want_eq!(marks, [true]).promised("rule 9: an inspection shows that a waiter is unreachable")?;
     granted(&unreachable, true).await
 }

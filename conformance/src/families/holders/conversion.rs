@@ -3,8 +3,7 @@
 use leasehold_api::{ConvertReply, FencingToken, HolderStatus, Mode, ReleaseReply, Stamped};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, ensure, want, want_eq};
-use crate::families::holders::reentrancy::nested_read;
+use crate::failure::{Verdict, ensure, want, want_eq};
 use crate::world::{Attempt, Lock, World, next_epoch};
 
 pub(super) const CASES: &[Case] = cases!("conversion";
@@ -26,11 +25,10 @@ pub(super) const CASES: &[Case] = cases!("conversion";
 );
 
 async fn not_sole(held: &Attempt, expected: FencingToken) -> Verdict {
-    want!(
-        held.upgrade(expected).await?.reply,
-        ConvertReply::NotSoleHolder
+    let reply = held.upgrade(expected).await?.reply;
+    want!(reply, ConvertReply::NotSoleHolder).promised(
+        "rule 6: only the only unexpired holder can upgrade, and an offer counts as a holder",
     )
-    .promised("rule 6: only the only unexpired holder can upgrade, and an offer counts as a holder")
 }
 
 async fn downgrade_lets_readers_in(world: &World) -> Verdict {
@@ -42,22 +40,9 @@ async fn downgrade_lets_readers_in(world: &World) -> Verdict {
     held.released("S3").await
 }
 
-/// Queues waiters behind a writer: `r` reads, `w` writes.
-async fn queue(world: &World, lock: &Lock, modes: &str) -> Result<Vec<Attempt>, Failure> {
-    let mut all = Vec::new();
-    for mode in modes.chars() {
-        let session = world.session().await?;
-        let ask = session.ask(lock).wait();
-        let ask = if mode == 'r' { ask.shared() } else { ask };
-        all.push(ask.queued("rule 7").await?.0);
-    }
-    Ok(all)
-}
-
 async fn downgrade_grants_the_readers_at_the_head(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let waiters = queue(world, &lock, "rrwr").await?;
+    let (.., lock, held) = world.held(Lock::rw("k")).await?;
+    let waiters = world.queue(&lock, "rrwr").await?;
     held.downgraded(held.token()).await?;
     for reader in &waiters[..2] {
         reader.renewed(world.units(300), "rule 6").await?;
@@ -69,15 +54,13 @@ async fn downgrade_grants_the_readers_at_the_head(world: &World) -> Verdict {
 }
 
 async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let waiters = queue(world, &lock, "wr").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
+    let waiters = world.queue(&lock, "wr").await?;
     held.downgraded(held.token()).await?;
     for waiter in &waiters {
         waiter.poll_queued("rule 6").await?;
     }
-    let c = world.session().await?;
-    c.ask(&lock).shared().held("rule 7").await?;
+    b.ask(&lock).shared().held("rule 7").await?;
     held.released("S3").await?;
     waiters[0].poll_granted("rule 7").await
 }
@@ -115,19 +98,13 @@ async fn upgrade_past_an_expired_reader(world: &World) -> Verdict {
     let dead = dead.acquired("S1").await?;
     world.pass(4).await;
     held.upgraded(held.token()).await?;
-    dead.renewal_lost(
-        world.units(5),
-        "rule 4: a reader whose lease is over is not a holder",
-    )
-    .await?;
-    Ok(())
+    let promise = "rule 4: a reader whose lease is over is not a holder";
+    dead.renewal_lost(world.units(5), promise).await
 }
 
 async fn upgrade_passes_the_queue_once(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let a = world.session().await?;
-    let held = a.ask(&lock).shared().acquired("S1").await?;
-    let waiters = queue(world, &lock, "w").await?;
+    let (.., lock, held) = world.held_shared(Lock::rw("k")).await?;
+    let waiters = world.queue(&lock, "w").await?;
     let writing = held.upgraded(held.token()).await?;
     let reading = held.downgraded(writing).await?;
     waiters[0].poll_queued("S1").await?;
@@ -166,10 +143,8 @@ async fn conversion_starts_an_epoch(world: &World) -> Verdict {
 
 async fn other_epoch_changes_nothing(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
-    for wrong in [
-        FencingToken::new(1),
-        FencingToken::new(held.token().get() + 1),
-    ] {
+    let later = FencingToken::new(held.token().get() + 1);
+    for wrong in [FencingToken::new(1), later] {
         let view = want!(
             held.downgrade(wrong).await?.reply,
             ConvertReply::WrongEpoch(view) => view
@@ -189,11 +164,8 @@ async fn expired_hold_does_not_convert(world: &World) -> Verdict {
     let ask = a.ask(&lock).shared().lease(world.units(3));
     let held = ask.acquired("S1").await?;
     world.pass(4).await;
-    want!(
-        held.upgrade(held.token()).await?.reply,
-        ConvertReply::Lost(_)
-    )
-    .promised("rule 6: an expired hold can't be converted")?;
+    let reply = held.upgrade(held.token()).await?.reply;
+    want!(reply, ConvertReply::Lost(_)).promised("rule 6: an expired hold can't be converted")?;
     b.ask(&lock).granted("L1").await
 }
 
@@ -209,20 +181,16 @@ async fn conversion_to_the_current_mode(world: &World) -> Verdict {
 
 async fn mutex_does_not_convert(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    want!(
-        held.downgrade(held.token()).await?.reply,
-        ConvertReply::NotSoleHolder
-    )
-    .promised("rule 6: only a reader/writer lock has readers")?;
+    let reply = held.downgrade(held.token()).await?.reply;
+    want!(reply, ConvertReply::NotSoleHolder)
+        .promised("rule 6: only a reader/writer lock has readers")?;
     b.ask(&lock).held("S1").await?;
     held.released("S3").await
 }
 
 async fn one_hold_of_several_converts(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
-    let inner = nested_read(&a, &lock, owner).await?;
+    let (_, b, lock, outer) = world.held_shared(Lock::rw("k")).await?;
+    let inner = outer.nested().shared().acquired("rule 5").await?;
     let writing = inner.upgraded(inner.token()).await?;
     b.ask(&lock).shared().held("S1").await?;
     // The other hold still reads. The mode of a holder is that of its strongest hold.

@@ -1,7 +1,7 @@
 //! Exclusion: one holder at a time. Every backend must pass these cases.
 
 use futures_util::future::join_all;
-use leasehold_api::{AcquireReply, LockSpec, Policy, ServerTime, bounds};
+use leasehold_api::{AcquireReply, Policy, ServerTime, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -28,10 +28,7 @@ async fn free_key_is_granted(world: &World) -> Verdict {
     let held = a.ask(&Lock::mutex("k")).lease(lease).acquired("S1").await?;
     want_eq!(held.holds(), 1).promised("rule 5: the first acquire has one hold")?;
     world
-        .ends_at(
-            (held.stamp, held.end_time().saturating_since(held.stamp.at)),
-            held.stamp.at.saturating_add(lease),
-        )
+        .ends_at(held.left(), held.stamp.at.saturating_add(lease))
         .promised("rule 2: a grant reports the remaining time, which is the lease")
 }
 
@@ -44,9 +41,7 @@ async fn held_key_is_refused_to_others(world: &World) -> Verdict {
 }
 
 async fn held_key_is_refused_to_the_same_session(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     // Another owner: two plain handles of one program exclude each other.
     a.ask(&lock).held("S1").await?;
     held.released("S3").await
@@ -78,7 +73,7 @@ async fn one_of_many_at_once_wins(world: &World) -> Verdict {
         let lock = Lock::mutex(&format!("k{round}"));
         let sent = sessions.iter().map(|session| session.ask(&lock).send());
         let mut won = 0;
-        for answer in futures_util::future::join_all(sent).await {
+        for answer in join_all(sent).await {
             match answer?.1 {
                 AcquireReply::Acquired(_) => won += 1,
                 other => want!(other, AcquireReply::Contended(_))
@@ -103,10 +98,7 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
 }
 
 async fn barging_excludes_too(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let spec = LockSpec::mutex().with_policy(Policy::Barging)?;
-    let lock = Lock::new("k", spec);
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k").policy(Policy::Barging)).await?;
     b.ask(&lock).held("S1").await?;
     held.released("S3").await?;
     b.ask(&lock).granted("S1").await

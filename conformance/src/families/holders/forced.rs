@@ -5,8 +5,8 @@ use leasehold_api::{
 };
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, want, want_eq};
-use crate::world::{Lock, Session, World, next_epoch};
+use crate::failure::{Verdict, want, want_eq};
+use crate::world::{Attempt, Lock, Session, World, next_epoch};
 
 pub(super) const CASES: &[Case] = cases!("forced";
     revoked_holder_cannot_renew: ["S1", "S3"], [ForceRelease];
@@ -22,25 +22,10 @@ pub(super) const CASES: &[Case] = cases!("forced";
     only_the_permit_that_was_named: ["S3"], [ForceRelease, Semaphores, FencingTokens];
 );
 
-async fn force(
-    session: &Session,
-    lock: &Lock,
-    token: FencingToken,
-    how: ForceMode,
-) -> Result<ForceReply, Failure> {
-    let request = ForceRelease::new(lock.key.clone(), vec![token]).with_how(how);
-    session.force(&request).await
-}
-
-async fn forced(
-    session: &Session,
-    lock: &Lock,
-    token: FencingToken,
-    how: ForceMode,
-    holders: u32,
-) -> Verdict {
+/// Forces the release of the holders that have the token of `seen`, and expects that there are `holders`.
+async fn forced(session: &Session, seen: &Attempt, how: ForceMode, holders: u32) -> Verdict {
     want_eq!(
-        force(session, lock, token, how).await?,
+        session.force(seen, how).await?,
         ForceReply::Forced { holders }
     )
     .promised("S3: the holders with the named token are released")
@@ -48,19 +33,17 @@ async fn forced(
 
 async fn revoked_holder_cannot_renew(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_for(5).await?;
-    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
-    want!(
-        held.renew(world.units(50)).await?.reply,
-        RenewReply::Lost(EndReason::Forced)
-    )
-    .promised("S3: a revoked holder can't renew, and the reply has the reason")?;
+    forced(&b, &held, ForceMode::Revoke, 1).await?;
+    let reply = held.renew(world.units(50)).await?.reply;
+    want!(reply, RenewReply::Lost(EndReason::Forced))
+        .promised("S3: a revoked holder can't renew, and the reply has the reason")?;
     world.pass(6).await;
     b.ask(&lock).granted("L1").await
 }
 
 async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
+    forced(&b, &held, ForceMode::Revoke, 1).await?;
     // The holder may rely on its deadline, so nobody else is granted before.
     b.ask(&lock).held("S1").await?;
     want!(held.again().await?.reply, AcquireReply::Acquired(_))
@@ -69,56 +52,44 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
 
 async fn revoked_holder_may_release(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
+    forced(&b, &held, ForceMode::Revoke, 1).await?;
     held.released("S3").await?;
     b.ask(&lock).granted("S3").await
 }
 
 async fn revoked_owner_cannot_nest_longer(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let held = a
-        .ask(&lock)
-        .owner(owner)
-        .lease(world.units(5))
-        .acquired("S1")
-        .await?;
-    forced(&b, &lock, held.token(), ForceMode::Revoke, 1).await?;
-    a.ask(&lock)
-        .owner(owner)
-        .lease(world.units(500))
-        .send()
-        .await?;
+    let (_, b, lock, held) = world.held_for(5).await?;
+    forced(&b, &held, ForceMode::Revoke, 1).await?;
+    held.nested().lease(world.units(500)).send().await?;
     world.pass(6).await;
     b.ask(&lock).granted("S1").await
 }
 
 async fn now_frees_at_once(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
+    forced(&b, &held, ForceMode::Now, 1).await?;
     let next = b.ask(&lock).acquired("S3").await?;
     next_epoch(next.token(), held.token())
 }
 
 async fn now_tells_its_holder(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    forced(&b, &lock, held.token(), ForceMode::Now, 1).await?;
+    forced(&b, &held, ForceMode::Now, 1).await?;
     want!(
         held.renew(world.units(50)).await?.reply,
         RenewReply::Lost(EndReason::Forced | EndReason::Unknown)
     )
     .promised("S3: a holder that was released by force has lost the key")?;
-    held.not_held("S3: a holder that was released by force can't release")
-        .await?;
+    let promise = "S3: a holder that was released by force can't release";
+    held.not_held(promise).await?;
     b.ask(&lock).granted("S3").await
 }
 
 async fn now_grants_to_the_waiter(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let c = world.session().await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    forced(&c, &lock, held.token(), ForceMode::Now, 1).await?;
+    forced(&c, &held, ForceMode::Now, 1).await?;
     waiter.renewed(world.units(50), "rule 8").await?;
     c.ask(&lock).held("S1").await
 }
@@ -128,11 +99,8 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
     seen.released("S3").await?;
     let held = a.ask(&lock).acquired("S1").await?;
     for how in [ForceMode::Revoke, ForceMode::Now] {
-        want_eq!(
-            force(&b, &lock, seen.token(), how).await?,
-            ForceReply::WrongEpoch
-        )
-        .promised("S3: a forced release of a past token doesn't affect a later holder")?;
+        want_eq!(b.force(&seen, how).await?, ForceReply::WrongEpoch)
+            .promised("S3: a forced release of a past token doesn't affect a later holder")?;
     }
     held.renewed(world.units(300), "S3").await?;
     b.ask(&lock).held("S3").await
@@ -140,33 +108,27 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
 
 async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let seen = FencingToken::new(5);
-    let how = ForceMode::Now;
-    want_eq!(force(&b, &lock, seen, how).await?, ForceReply::WrongEpoch)
-        .promised("S3: never used")?;
+    let (lock, seen) = (Lock::mutex("k"), vec![FencingToken::new(5)]);
+    let request = ForceRelease::new(lock.key.clone(), seen).with_how(ForceMode::Now);
+    let reply = b.backend.force_release(&request).await?.reply;
+    want_eq!(reply, ForceReply::WrongEpoch).promised("S3: never used")?;
     let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     world.pass(4).await;
     want_eq!(
-        force(&b, &lock, held.token(), how).await?,
+        b.force(&held, ForceMode::Now).await?,
         ForceReply::WrongEpoch
     )
     .promised("S3: an expired holder can't be released by force")
 }
 
 async fn all_readers_of_the_epoch(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
     let lock = Lock::rw("k");
-    let first = a.ask(&lock).shared().acquired("S1").await?;
-    let second = b.ask(&lock).shared().acquired("S1").await?;
-    forced(&c, &lock, first.token(), ForceMode::Now, 2).await?;
-    for reader in [&first, &second] {
-        reader
-            .renewal_lost(
-                world.units(5),
-                "S3: overlapping readers share the epoch that was released by force",
-            )
-            .await?;
+    let readers = world.readers(&lock, 2).await?;
+    let c = world.session().await?;
+    forced(&c, &readers[0], ForceMode::Now, 2).await?;
+    for reader in &readers {
+        let promise = "S3: overlapping readers share the epoch that was released by force";
+        reader.renewal_lost(world.units(5), promise).await?;
     }
     c.ask(&lock).granted("S3").await
 }
@@ -174,7 +136,7 @@ async fn all_readers_of_the_epoch(world: &World) -> Verdict {
 async fn only_the_permit_that_was_named(world: &World) -> Verdict {
     let (a, b, lock, first) = world.held(Lock::semaphore("k", 2)).await?;
     let second = a.ask(&lock).acquired("S1").await?;
-    forced(&b, &lock, first.token(), ForceMode::Now, 1).await?;
+    forced(&b, &first, ForceMode::Now, 1).await?;
     second.renewed(world.units(300), "S3").await?;
     b.ask(&lock).acquired("S3").await?;
     b.ask(&lock).held("S1").await

@@ -1,6 +1,6 @@
 //! Only the holder can release a lock, however late and often others try.
 
-use leasehold_api::{EndReason, Operation, Release, ReleaseReply, RenewReply};
+use leasehold_api::{EndReason, Release, ReleaseReply, RenewReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want};
@@ -24,10 +24,8 @@ pub(super) const CASES: &[Case] = cases!("ownership";
 async fn another_session_cannot_release(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let thief = world.session().await?;
-    let stolen = Operation {
-        session: thief.id,
-        ..held.operation()
-    };
+    let mut stolen = held.operation();
+    stolen.session = thief.id;
     let promise = "S3: the same sequence and owner in another session are another owner";
     thief.releases_nothing(&lock, stolen, promise).await?;
     b.ask(&lock).held("S3").await?;
@@ -38,11 +36,9 @@ async fn another_session_cannot_renew(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_for(4).await?;
     let mut renewal = held.renew_request(world.units(500))?;
     renewal.operation.session = b.id;
-    want!(
-        one(b.backend.renew(&[renewal]).await)?.reply,
-        RenewReply::Lost(_)
-    )
-    .promised("S3: the same sequence and owner in another session are another owner")?;
+    let reply = one(b.backend.renew(&[renewal]).await)?.reply;
+    want!(reply, RenewReply::Lost(_))
+        .promised("S3: the same sequence and owner in another session are another owner")?;
     world.pass(5).await;
     b.ask(&lock).granted("S3").await
 }
@@ -88,19 +84,12 @@ async fn late_renewal_after_another_holder(world: &World) -> Verdict {
     let (a, b, lock, late) = world.held_for(3).await?;
     world.pass(4).await;
     let held = b.ask(&lock).lease(world.units(6)).acquired("L1").await?;
-    late.renewal_lost(
-        world.units(500),
-        "S3: a renewal after the end of the lease renews nothing",
-    )
-    .await?;
+    let promise = "S3: a renewal after the end of the lease renews nothing";
+    late.renewal_lost(world.units(500), promise).await?;
     world.pass(7).await;
     a.ask(&lock).acquired("S3").await?;
-    held.renewal_lost(
-        world.units(5),
-        "S3: a late renewal doesn't renew the next holder's lease",
-    )
-    .await?;
-    Ok(())
+    let promise = "S3: a late renewal doesn't renew the next holder's lease";
+    held.renewal_lost(world.units(5), promise).await
 }
 
 async fn second_release_reports_not_held(world: &World) -> Verdict {
@@ -121,16 +110,14 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
     let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     first.released("S3").await?;
     let second = b.ask(&lock).acquired("S1").await?;
-    first
-        .not_held("S3: a duplicate release only affects the holder that it was sent for")
-        .await?;
+    let promise = "S3: a duplicate release only affects the holder that it was sent for";
+    first.not_held(promise).await?;
     // The same holds within one session, because its next attempt has another sequence.
     a.ask(&lock).held("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
-    first
-        .not_held("S3: a duplicate release spares a later hold of the same session")
-        .await?;
+    let promise = "S3: a duplicate release spares a later hold of the same session";
+    first.not_held(promise).await?;
     b.ask(&lock).held("S3").await?;
     third.released("S3").await
 }
@@ -161,9 +148,8 @@ async fn leaving_twice_spares_the_next_waiter(world: &World) -> Verdict {
     let (first, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
     first.leaves("S3").await?;
-    first
-        .not_held("rule 12: a duplicate release finds nothing to remove")
-        .await?;
+    let promise = "rule 12: a duplicate release finds nothing to remove";
+    first.not_held(promise).await?;
     held.released("S3").await?;
     second.poll_granted("S3").await
 }

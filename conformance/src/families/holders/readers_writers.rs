@@ -1,8 +1,8 @@
 //! Readers share a lock; a writer excludes everyone.
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, want_eq};
-use crate::world::{Attempt, Lock, World};
+use crate::failure::{Verdict, want_eq};
+use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("readers_writers";
     readers_share: ["S1"], [RwLocks];
@@ -17,18 +17,9 @@ pub(super) const CASES: &[Case] = cases!("readers_writers";
     readers_release_in_any_order: ["S3"], [RwLocks];
 );
 
-async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Failure> {
-    let mut all = Vec::new();
-    for _ in 0..n {
-        let session = world.session().await?;
-        all.push(session.ask(lock).shared().acquired("S1").await?);
-    }
-    Ok(all)
-}
-
 async fn readers_share(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    for reader in readers(world, &lock, 5).await? {
+    for reader in world.readers(&lock, 5).await? {
         want_eq!(reader.holds(), 1).promised("rule 5: each reader is a separate holder")?;
         reader.renewed(world.units(300), "rule 4").await?;
     }
@@ -46,7 +37,7 @@ async fn writer_keeps_readers_out(world: &World) -> Verdict {
 async fn readers_keep_a_writer_out(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let writer = world.session().await?;
-    for reader in readers(world, &lock, 3).await? {
+    for reader in world.readers(&lock, 3).await? {
         writer.ask(&lock).held("S1").await?;
         reader.released("S3").await?;
     }
@@ -62,7 +53,7 @@ async fn writers_exclude_each_other(world: &World) -> Verdict {
 
 async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    let all = readers(world, &lock, 3).await?;
+    let all = world.readers(&lock, 3).await?;
     let session = world.session().await?;
     let (writer, _) = session.ask(&lock).wait().queued("rule 7").await?;
     for reader in &all {
@@ -70,33 +61,13 @@ async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
         reader.released("S3").await?;
     }
     writer.poll_granted("rule 8").await?;
-    readers_are_out(world, &lock).await
-}
-
-async fn readers_are_out(world: &World, lock: &Lock) -> Verdict {
-    let session = world.session().await?;
-    session.ask(lock).shared().held("S1").await
-}
-
-/// Sets up a writer that holds, and behind it readers, a writer and another reader.
-async fn queue_behind_a_writer(
-    world: &World,
-    lock: &Lock,
-) -> Result<(Attempt, Vec<Attempt>), Failure> {
-    let writer = world.session().await?.ask(lock).acquired("S1").await?;
-    let mut queue = Vec::new();
-    for reads in [true, true, true, false, true] {
-        let session = world.session().await?;
-        let ask = session.ask(lock).wait();
-        let ask = if reads { ask.shared() } else { ask };
-        queue.push(ask.queued("rule 7").await?.0);
-    }
-    Ok((writer, queue))
+    world.session().await?.ask(&lock).shared().held("S1").await
 }
 
 async fn neighbouring_readers_are_granted_together(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let (writer, queue) = queue_behind_a_writer(world, &lock).await?;
+    // A writer holds, and behind it wait readers, a writer and another reader.
+    let (.., lock, writer) = world.held(Lock::rw("k")).await?;
+    let queue = world.queue(&lock, "rrrwr").await?;
     writer.released("S3").await?;
     for reader in &queue[..3] {
         reader.renewed(world.units(300), "rule 8").await?;
@@ -114,13 +85,12 @@ async fn neighbouring_readers_are_granted_together(world: &World) -> Verdict {
 }
 
 async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let reading = readers(world, &lock, 1).await?;
-    let [b, c] = world.sessions().await?;
+    let (_, b, lock, reading) = world.held_shared(Lock::rw("k")).await?;
+    let c = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     c.ask(&lock).shared().held("rule 7").await?;
     let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
-    reading[0].released("S3").await?;
+    reading.released("S3").await?;
     writer.poll_granted("rule 7").await?;
     reader.poll_queued("S1").await?;
     writer.released("S3").await?;
@@ -128,21 +98,19 @@ async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
 }
 
 async fn writer_that_leaves_frees_the_readers(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let reading = readers(world, &lock, 1).await?;
-    let [b, c] = world.sessions().await?;
+    let (_, b, lock, reading) = world.held_shared(Lock::rw("k")).await?;
+    let c = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
     writer.leaves("S3").await?;
     // The step that removes the writer also grants to the readers behind it.
     reader.renewed(world.units(300), "rule 8").await?;
-    reading[0].renewed(world.units(300), "S1").await?;
-    Ok(())
+    reading.renewed(world.units(300), "S1").await.map(drop)
 }
 
 async fn dead_writer_lets_the_readers_in(world: &World) -> Verdict {
     let lock = Lock::rw("k").waiter_lease(world.units(4));
-    readers(world, &lock, 1).await?;
+    world.readers(&lock, 1).await?;
     let [b, c] = world.sessions().await?;
     b.ask(&lock).wait().queued("rule 7").await?;
     let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
@@ -154,7 +122,7 @@ async fn dead_writer_lets_the_readers_in(world: &World) -> Verdict {
 
 async fn readers_release_in_any_order(world: &World) -> Verdict {
     let lock = Lock::rw("k");
-    let all = readers(world, &lock, 4).await?;
+    let all = world.readers(&lock, 4).await?;
     let writer = world.session().await?;
     for n in [2, 0, 3, 1] {
         writer.ask(&lock).held("S1").await?;

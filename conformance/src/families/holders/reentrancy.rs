@@ -1,8 +1,6 @@
 //! Reentrancy: one owner has several holds.
 
-use leasehold_api::{
-    AcquireReply, Acquired, HolderStatus, Limits, Mode, OwnerId, Refused, ReleaseReply,
-};
+use leasehold_api::{AcquireReply, Acquired, Limits, Mode, Refused, ReleaseReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -27,16 +25,6 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     nested_readers_weigh_one: ["rule 5"], [Reentrancy, RwLocks];
     permits_do_not_nest: ["rule 5"], [Semaphores];
 );
-
-/// Acquires a read hold for an owner that has a hold already.
-pub(super) async fn nested_read(
-    session: &Session,
-    lock: &Lock,
-    owner: OwnerId,
-) -> Result<Attempt, Failure> {
-    let ask = session.ask(lock).owner(owner).shared();
-    ask.acquired("rule 5").await
-}
 
 /// Acquires `depth` nested holds of one owner.
 async fn nest(session: &Session, lock: &Lock, depth: u32) -> Result<Vec<Attempt>, Failure> {
@@ -87,50 +75,38 @@ async fn hold_limit(world: &World) -> Verdict {
     let a = world.session().await?;
     let lock = Lock::mutex("k");
     let holds = nest(&a, &lock, 3).await?;
-    let owner = holds[0].operation().owner;
     let limits = Limits {
         holds: 3,
         ..Limits::default()
     };
-    let ask = a.ask(&lock).owner(owner).limits(limits);
-    want_eq!(ask.refused("rule 5").await?, Refused::HoldLimit)
+    let limited = holds[0].nested().limits(limits);
+    want_eq!(limited.refused("rule 5").await?, Refused::HoldLimit)
         .promised("rule 5: an owner has no more holds than the attempt allows")?;
-    want!(
-        holds[0].again().await?.reply,
-        AcquireReply::Acquired(Acquired { holds: 3, .. })
-    )
-    .promised("rule 13: a refused command changes nothing")?;
+    let reply = holds[0].again().await?.reply;
+    want!(reply, AcquireReply::Acquired(Acquired { holds: 3, .. }))
+        .promised("rule 13: a refused command changes nothing")?;
     // A limit only applies to the attempt that carries it.
-    a.ask(&lock).owner(owner).granted("rule 5").await
+    holds[0].nested().granted("rule 5").await
 }
 
 async fn inner_lease_never_shortens(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).lease(world.units(300));
-    let outer = outer.acquired("S1").await?;
-    let inner = a.ask(&lock).owner(owner).lease(world.units(2));
+    let (_, b, lock, outer) = world.held_for(300).await?;
+    let inner = outer.nested().lease(world.units(2));
     let inner = inner.acquired("rule 5").await?;
-    let remaining = inner.end_time().saturating_since(inner.stamp.at);
+    let promise = "rule 5: an inner hold with a shorter lease doesn't shorten the holder's lease";
     world
-        .ends_at((inner.stamp, remaining), outer.end_time())
-        .promised(
-            "rule 5: an inner hold with a shorter lease doesn't shorten the holder's lease",
-        )?;
+        .ends_at(inner.left(), outer.end_time())
+        .promised(promise)?;
     world.pass(3).await;
     b.ask(&lock).held("rule 5").await?;
-    inner
-        .release_leaves(1, "rule 5: an inner hold lives as long as its holder")
-        .await?;
+    let promise = "rule 5: an inner hold lives as long as its holder";
+    inner.release_leaves(1, promise).await?;
     outer.released("rule 5").await
 }
 
 async fn inner_lease_may_lengthen(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).lease(world.units(3));
-    outer.acquired("S1").await?;
-    let inner = a.ask(&lock).owner(owner).lease(world.units(300));
+    let (_, b, lock, outer) = world.held_for(3).await?;
+    let inner = outer.nested().lease(world.units(300));
     let inner = inner.acquired("rule 5").await?;
     let promise = "rule 5: the release of an inner hold leaves the outer one";
     inner.release_leaves(1, promise).await?;
@@ -139,12 +115,9 @@ async fn inner_lease_may_lengthen(world: &World) -> Verdict {
 }
 
 async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
+    let (_, b, lock, outer) = world.held_for(5).await?;
     let lease = world.units(5);
-    let ask = || a.ask(&lock).owner(owner).lease(lease);
-    let outer = ask().acquired("S1").await?;
-    let inner = ask().acquired("rule 5").await?;
+    let inner = outer.nested().lease(lease).acquired("rule 5").await?;
     for hold in [&inner, &outer, &inner] {
         world.pass(3).await;
         hold.renewed(lease, "rule 4").await?;
@@ -169,8 +142,7 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
         hold.renewal_lost(world.units(5), promise).await?;
         hold.not_held(promise).await?;
     }
-    let again = a.ask(&lock).owner(owner);
-    again.held("S1").await
+    a.ask(&lock).owner(owner).held("S1").await
 }
 
 async fn never_across_sessions(world: &World) -> Verdict {
@@ -188,14 +160,11 @@ async fn never_across_owners(world: &World) -> Verdict {
 }
 
 async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::mutex("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).acquired("S1").await?;
+    let (_, b, lock, outer) = world.held(Lock::mutex("k")).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    let inner = a.ask(&lock).owner(owner).wait().acquired("rule 5").await?;
-    outer
-        .release_leaves(1, "rule 5: the outer hold can be released first")
-        .await?;
+    let inner = outer.nested().wait().acquired("rule 5").await?;
+    let promise = "rule 5: the outer hold can be released first";
+    outer.release_leaves(1, promise).await?;
     waiter.poll_queued("rule 5").await?;
     inner.released("rule 5").await?;
     waiter.poll_granted("rule 7").await
@@ -212,13 +181,12 @@ async fn nested_hold_stays_in_the_epoch(world: &World) -> Verdict {
 }
 
 async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    let outer = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    let (_, b, lock, outer) = world.held_shared(Lock::rw("k")).await?;
+    let c = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     // A new reader waits behind the writer, but an owner that already reads doesn't.
     c.ask(&lock).shared().held("rule 7").await?;
-    let inner = nested_read(&a, &lock, owner).await?;
+    let inner = outer.nested().shared().acquired("rule 5").await?;
     let promise = "rule 5: the release of an inner hold leaves the outer one";
     inner.release_leaves(1, promise).await?;
     writer.poll_queued("S1").await?;
@@ -227,31 +195,21 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
 }
 
 async fn writer_may_read(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    a.ask(&lock).owner(owner).acquired("S1").await?;
-    let reading = nested_read(&a, &lock, owner).await?;
+    let (_, b, lock, writing) = world.held(Lock::rw("k")).await?;
+    let reading = writing.nested().shared().acquired("rule 5").await?;
     want_eq!(reading.holds(), 2).promised("rule 5: a read hold of a writer adds one hold")?;
     b.ask(&lock).shared().held("S1").await?;
     want!(
         reading.release().await?,
-        ReleaseReply::Released {
-            holds_left: 1,
-            holder: Some(HolderStatus {
-                mode: Mode::Exclusive,
-                ..
-            })
-        }
+        ReleaseReply::Released { holds_left: 1, holder: Some(view) } if view.mode == Mode::Exclusive
     )
     .promised("rule 5: without its read hold, the owner is still a writer")?;
     b.ask(&lock).shared().held("S1").await
 }
 
 async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
-    let reading = nested_read(&a, &lock, owner).await?;
+    let (_, b, lock, writing) = world.held(Lock::rw("k")).await?;
+    let reading = writing.nested().shared().acquired("rule 5").await?;
     let view = want!(
         writing.release().await?,
         ReleaseReply::Released { holds_left: 1, holder: Some(view) } => view
@@ -266,18 +224,14 @@ async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
 }
 
 async fn writing_over_reading_would_deadlock(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
-    for ask in [a.ask(&lock).owner(owner), a.ask(&lock).owner(owner).wait()] {
+    let (.., reading) = world.held_shared(Lock::rw("k")).await?;
+    for ask in [reading.nested(), reading.nested().wait()] {
         want_eq!(ask.refused("rule 5").await?, Refused::WouldDeadlock)
             .promised("rule 5: a write by an owner that reads would wait for itself")?;
     }
-    want!(
-        reading.again().await?.reply,
-        AcquireReply::Acquired(Acquired { holds: 1, .. })
-    )
-    .promised("rule 13: a refused command changes nothing")?;
+    let reply = reading.again().await?.reply;
+    want!(reply, AcquireReply::Acquired(Acquired { holds: 1, .. }))
+        .promised("rule 13: a refused command changes nothing")?;
     reading.released("S3").await
 }
 
@@ -300,15 +254,13 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
 }
 
 async fn permits_do_not_nest(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let (lock, owner) = (Lock::semaphore("k", 2), a.owner());
-    let first = a.ask(&lock).owner(owner).acquired("S1").await?;
-    let second = a.ask(&lock).owner(owner).acquired("rule 5").await?;
+    let (.., first) = world.held(Lock::semaphore("k", 2)).await?;
+    let second = first.nested().acquired("rule 5").await?;
     for hold in [&first, &second] {
         want_eq!(hold.holds(), 1)
             .promised("rule 5: each acquire of a semaphore is a separate holder")?;
     }
-    a.ask(&lock).owner(owner).held("rule 5").await?;
+    first.nested().held("rule 5").await?;
     first.released("rule 5").await?;
     second.released("rule 5").await
 }

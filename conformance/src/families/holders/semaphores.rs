@@ -1,7 +1,5 @@
 //! Semaphores.
 
-use leasehold_api::Wait;
-
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want_eq};
 use crate::world::{Attempt, Lock, World};
@@ -55,8 +53,8 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 4);
     let (one, three) = (take(world, &lock, 1).await?, take(world, &lock, 3).await?);
     one.released("S3").await?;
-    one.not_held("S3: permits are returned once, however often they are released")
-        .await?;
+    let promise = "S3: permits are returned once, however often they are released";
+    one.not_held(promise).await?;
     let session = world.session().await?;
     session.ask(&lock).permits(2).held("S1").await?;
     session.ask(&lock).permits(1).acquired("S1").await?;
@@ -115,18 +113,13 @@ async fn poll_revives_no_waiter_of_a_permit(world: &World) -> Verdict {
         ask.acquired("S1").await?;
     }
     let until = session.now().await?.saturating_add(world.units(4));
-    let mut waiters = Vec::new();
-    for wait in [
-        Wait::new(false),
-        Wait::new(false).with_wait_until(until),
-        Wait::new(false),
-    ] {
-        let ask = session.ask(&lock).wait_as(wait);
-        waiters.push(ask.queued("rule 7").await?.0);
-    }
+    let waits = || session.ask(&lock).wait();
+    waits().queued("rule 7").await?;
+    let (bounded, _) = waits().wait_until(until).queued("rule 7").await?;
+    let (last, _) = waits().queued("rule 7").await?;
     world.pass(5).await;
-    waiters[2].poll_queued("rule 7").await?;
-    waiters[1].poll_gone("rule 10: it has expired").await
+    last.poll_queued("rule 7").await?;
+    bounded.poll_gone("rule 10: it has expired").await
 }
 
 async fn tokens_are_unique(world: &World) -> Verdict {

@@ -138,9 +138,8 @@ async fn readers(world: &World, lock: &Lock, n: u32) -> Result<Vec<Attempt>, Fai
 async fn overlapping_readers_share_one(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let first = readers(world, &lock, 2).await?;
+    // The first reader is gone. Readers that overlap with the remaining ones are still in one epoch.
     first[0].released("S3").await?;
-    // The first reader is gone. Readers that overlap with the remaining ones are still in one
-    // epoch.
     let later = readers(world, &lock, 2).await?;
     for reader in [&first[1], &later[0], &later[1]] {
         want_eq!(reader.token(), first[0].token())
@@ -176,9 +175,7 @@ async fn floor_lifts_the_token(world: &World) -> Verdict {
 }
 
 async fn low_floor_changes_nothing(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let first = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, first) = world.held(Lock::mutex("k")).await?;
     first.released("S3").await?;
     let low = FencingToken::new(7);
     let held = a.ask(&lock).floor(low).acquired("S1").await?;
@@ -194,11 +191,8 @@ async fn implausible_floor_is_refused(world: &World) -> Verdict {
     let known = a.now().await?.as_micros().max(other.token().get());
     let days = FencingToken::new(known + 3 * 24 * 3_600_000_000);
     for floor in [days, FencingToken::new(bounds::MAX_FLOOR)] {
-        want_eq!(
-            a.ask(&lock).floor(floor).refused("rule 15").await?,
-            Refused::FloorTooHigh
-        )
-        .promised(
+        let reply = a.ask(&lock).floor(floor).refused("rule 15").await?;
+        want_eq!(reply, Refused::FloorTooHigh).promised(
             "rule 15: a floor more than a day ahead of the server's time and the token is refused",
         )?;
     }
@@ -233,9 +227,8 @@ async fn reader_that_saw_this_epoch_shares_it(world: &World) -> Verdict {
 }
 
 async fn store_refuses_the_late_writer(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, mut store) = (Lock::mutex("k"), Store::default());
-    let late = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
+    let (_, b, lock, late) = world.held_for(2).await?;
+    let mut store = Store::default();
     store.accepts(late.token(), "the holder")?;
     world.pass(3).await;
     let held = b.ask(&lock).acquired("L1").await?;
@@ -264,9 +257,8 @@ async fn store_takes_readers_then_a_writer(world: &World) -> Verdict {
 }
 
 async fn store_follows_conversions(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, mut store) = (Lock::rw("k"), Store::default());
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
+    let mut store = Store::default();
     store.accepts(held.token(), "the writer")?;
     let reading = held.downgraded(held.token()).await?;
     let other = b.ask(&lock).shared().acquired("rule 6").await?;
@@ -280,14 +272,9 @@ async fn store_follows_conversions(world: &World) -> Verdict {
 }
 
 async fn read_guard_kept_over_its_write_hold(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let ((lock, owner), mut store) = ((Lock::rw("k"), a.owner()), Store::default());
-    let writing = a.ask(&lock).owner(owner).acquired("S1").await?;
-    a.ask(&lock)
-        .owner(owner)
-        .shared()
-        .acquired("rule 5")
-        .await?;
+    let (_, b, lock, writing) = world.held(Lock::rw("k")).await?;
+    let mut store = Store::default();
+    writing.nested().shared().acquired("rule 5").await?;
     store.accepts(writing.token(), "the writer")?;
     let view = want!(
         writing.release().await?,

@@ -107,12 +107,8 @@ async fn other_keys_work_beside_it(world: &World) -> Verdict {
     world.plant_foreign(&lock.key).await?;
     let a = world.session().await?;
     let held = a.ask(&other).acquired("rule 14").await?;
-    is_foreign(
-        a.backend
-            .acquire(&[a.ask(&lock).build().await?])
-            .await
-            .remove(0),
-    )?;
+    let batch = [a.ask(&lock).build().await?];
+    is_foreign(a.backend.acquire(&batch).await.remove(0))?;
     held.released("S3").await?;
     world.foreign_is_untouched(&lock.key).await
 }

@@ -4,7 +4,7 @@ use leasehold_api::{InspectReply, Mode};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
-use crate::world::{Lock, World};
+use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("inspection";
     unused_key_is_empty: ["rule 4"], [Inspect];
@@ -20,6 +20,14 @@ pub(super) const CASES: &[Case] = cases!("inspection";
     time_left_is_shown: ["rule 2"], [Inspect];
     nothing_is_left_behind: ["S3", "L1"], [Inspect, Queue];
 );
+
+/// What an inspection shows of a key that nobody holds.
+fn only_the_token_of(held: &Attempt) -> InspectReply {
+    InspectReply {
+        token: Some(held.token()),
+        ..InspectReply::default()
+    }
+}
 
 async fn unused_key_is_empty(world: &World) -> Verdict {
     let a = world.session().await?;
@@ -50,16 +58,11 @@ async fn holder_is_shown(world: &World) -> Verdict {
 }
 
 async fn released_key_keeps_only_its_token(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     held.released("S3").await?;
     let view = a.inspect(&lock).await?.reply;
-    let expected = InspectReply {
-        token: Some(held.token()),
-        ..InspectReply::default()
-    };
-    want_eq!(view, expected).promised("rule 15: a free key shows only the last token")
+    want_eq!(view, only_the_token_of(&held))
+        .promised("rule 15: a free key shows only the last token")
 }
 
 async fn waiters_are_shown_in_order(world: &World) -> Verdict {
@@ -68,12 +71,8 @@ async fn waiters_are_shown_in_order(world: &World) -> Verdict {
     a.ask(&lock).label("holder").acquired("S1").await?;
     for label in ["first", "second", "third"] {
         let session = world.session().await?;
-        session
-            .ask(&lock)
-            .label(label)
-            .wait()
-            .queued("rule 7")
-            .await?;
+        let ask = session.ask(&lock).label(label).wait();
+        ask.queued("rule 7").await?;
     }
     let view = a.inspect(&lock).await?.reply;
     let labels: Vec<_> = view.waiters.iter().map(|w| w.label.as_str()).collect();
@@ -114,11 +113,8 @@ async fn permits_are_shown(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 4);
     let a = world.session().await?;
     a.ask(&lock).permits(3).acquired("S1").await?;
-    a.ask(&lock)
-        .permits(1)
-        .lease(world.units(3))
-        .acquired("S1")
-        .await?;
+    let ask = a.ask(&lock).permits(1).lease(world.units(3));
+    ask.acquired("S1").await?;
     let all = a.inspect(&lock).await?.reply;
     want_eq!((all.holder_count, all.weight), (2, 4))
         .promised("rule 4: the weight is the sum of the permits that are held")?;
@@ -165,23 +161,15 @@ async fn looking_settles_nothing(world: &World) -> Verdict {
 }
 
 async fn expired_is_not_shown(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
+    let (a, _, lock, held) = world.held_for(3).await?;
     world.pass(4).await;
     let view = a.inspect(&lock).await?.reply;
-    let expected = InspectReply {
-        token: Some(held.token()),
-        ..InspectReply::default()
-    };
-    want_eq!(view, expected)
+    want_eq!(view, only_the_token_of(&held))
         .promised("rule 1: an expired holder is not listed, even before another command removes it")
 }
 
 async fn time_left_is_shown(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(50)).acquired("S1").await?;
+    let (a, _, lock, held) = world.held_for(50).await?;
     world.pass(2).await;
     let view = a.inspect(&lock).await?;
     let left = want!(&view.reply.holders[..], [holder] => holder.remaining)
@@ -192,9 +180,7 @@ async fn time_left_is_shown(world: &World) -> Verdict {
 }
 
 async fn nothing_is_left_behind(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let a = world.session().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     let mut waiters = Vec::new();
     for _ in 0..4 {
         waiters.push(a.ask(&lock).wait().queued("rule 7").await?.0);
@@ -205,9 +191,7 @@ async fn nothing_is_left_behind(world: &World) -> Verdict {
         waiter.release().await?;
     }
     let view = a.inspect(&lock).await?.reply;
-    want_eq!(
-        (view.spec, view.holder_count, view.waiter_count),
-        (None, 0, 0)
-    )
-    .promised("S3: after all releases, the key has no holders and no waiters")
+    let left = (view.spec, view.holder_count, view.waiter_count);
+    want_eq!(left, (None, 0, 0))
+        .promised("S3: after all releases, the key has no holders and no waiters")
 }

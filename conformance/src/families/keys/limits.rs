@@ -41,14 +41,12 @@ async fn queue_full(world: &World) -> Verdict {
     // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock).limits(waiters(0)).held("rule 10").await?;
     first.release().await?;
-    ask(2).queued("rule 10").await?;
-    Ok(())
+    ask(2).queued("rule 10").await.map(drop)
 }
 
 async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> Verdict {
-    let (_, b, lock, _held) = world
-        .held(Lock::mutex("k").waiter_lease(world.units(8)))
-        .await?;
+    let lock = Lock::mutex("k").waiter_lease(world.units(8));
+    let (_, b, lock, _held) = world.held(lock).await?;
     // The first waiter polls, the others are dead.
     let (alive, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..3 {
@@ -58,16 +56,14 @@ async fn expired_waiters_are_removed_before_the_queue_is_full(world: &World) -> 
     alive.poll_queued("rule 10").await?;
     world.pass(5).await;
     let ask = b.ask(&lock).wait().limits(waiters(2));
-    ask.queued("rule 10").await?;
-    Ok(())
+    ask.queued("rule 10").await.map(drop)
 }
 
 async fn limits_bind_their_own_attempt_only(world: &World) -> Verdict {
     let (_, b, lock, _held) = world.held(Lock::mutex("k")).await?;
     let ask = b.ask(&lock).wait().limits(waiters(1));
     ask.queued("rule 7").await?;
-    b.ask(&lock).wait().queued("rule 10").await?;
-    Ok(())
+    b.ask(&lock).wait().queued("rule 10").await.map(drop)
 }
 
 fn holders(n: u32) -> Limits {
@@ -78,9 +74,7 @@ fn holders(n: u32) -> Limits {
 }
 
 async fn holders_full(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let a = world.session().await?;
-    let first = a.ask(&lock).shared().acquired("S1").await?;
+    let (a, _, lock, first) = world.held_shared(Lock::rw("k")).await?;
     a.ask(&lock).shared().acquired("S1").await?;
     let limited = || a.ask(&lock).shared().limits(holders(2));
     want_eq!(limited().refused("rule 13").await?, Refused::HoldersFull)
@@ -105,27 +99,20 @@ async fn expired_holders_leave_room(world: &World) -> Verdict {
 async fn mismatch(world: &World, lock: &Lock, other: LockSpec) -> Verdict {
     let b = world.session().await?;
     let other = Lock::new(lock.key.as_str(), other);
+    let lives_with = lock.spec;
     for ask in [b.ask(&other), b.ask(&other).wait()] {
-        want_eq!(
-            ask.refused("rule 13").await?,
-            Refused::Mismatch {
-                lives_with: lock.spec
-            }
-        )
-        .promised("rule 13: the refusal reports what the key is in use as")?;
+        let refused = ask.refused("rule 13").await?;
+        want_eq!(refused, Refused::Mismatch { lives_with })
+            .promised("rule 13: the refusal reports what the key is in use as")?;
     }
     Ok(())
 }
 
 async fn other_kind_is_told_what_lives_there(world: &World) -> Verdict {
-    for lock in [Lock::mutex("k1"), Lock::rw("k2")] {
-        let a = world.session().await?;
-        let held = a.ask(&lock).acquired("S1").await?;
-        let other = match lock.spec.kind() {
-            leasehold_api::Kind::Mutex => LockSpec::rw_lock(),
-            _ => LockSpec::mutex(),
-        };
-        mismatch(world, &lock, other).await?;
+    let (mutex, rw) = (Lock::mutex("k1"), Lock::rw("k2"));
+    for (lock, other) in [(&mutex, rw.spec), (&rw, mutex.spec)] {
+        let held = world.session().await?.ask(lock).acquired("S1").await?;
+        mismatch(world, lock, other).await?;
         held.released("S3").await?;
     }
     Ok(())
@@ -133,8 +120,7 @@ async fn other_kind_is_told_what_lives_there(world: &World) -> Verdict {
 
 async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::WriterPreference);
-    let a = world.session().await?;
-    a.ask(&lock).acquired("S1").await?;
+    world.session().await?.ask(&lock).acquired("S1").await?;
     mismatch(world, &lock, LockSpec::rw_lock()).await?;
     let lease = LockSpec::rw_lock().with_policy(Policy::WriterPreference)?;
     mismatch(world, &lock, lease.with_waiter_lease(world.units(7))?).await
@@ -142,8 +128,7 @@ async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
 
 async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 3);
-    let a = world.session().await?;
-    a.ask(&lock).acquired("S1").await?;
+    world.session().await?.ask(&lock).acquired("S1").await?;
     mismatch(world, &lock, LockSpec::semaphore(4)?).await?;
     mismatch(world, &lock, LockSpec::semaphore(2)?).await
 }
@@ -190,9 +175,7 @@ async fn expired_key_takes_the_newcomers_terms(world: &World) -> Verdict {
 }
 
 async fn refused_attempt_changes_nothing(world: &World) -> Verdict {
-    let [a, b] = world.sessions().await?;
-    let (lock, owner) = (Lock::rw("k"), a.owner());
-    let reading = a.ask(&lock).owner(owner).shared().acquired("S1").await?;
+    let (_, b, lock, reading) = world.held_shared(Lock::rw("k")).await?;
     let before = b.inspect(&lock).await?;
     let (_, reply) = b.ask(&Lock::mutex("k")).send().await?;
     want!(reply, AcquireReply::Refused(Refused::Mismatch { .. }))

@@ -38,32 +38,22 @@ async fn listed(
     Ok(found)
 }
 
-fn set(names: &[&str]) -> BTreeSet<String> {
-    names.iter().map(|name| (*name).to_owned()).collect()
+fn set<'a>(names: impl IntoIterator<Item = &'a str>) -> BTreeSet<String> {
+    names.into_iter().map(str::to_owned).collect()
 }
 
 async fn keys_in_use_are_listed(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
+    #[rustfmt::skip]
     let names = [
-        "plain",
-        "{a}b",
-        "a{b",
-        "}",
-        "%",
-        "%7B",
-        "a*",
-        "[a-z]",
-        "\\",
-        "\0\n",
-        "\u{1f512}",
-        "c:",
+        "plain", "{a}b", "a{b", "}", "%", "%7B", "a*", "[a-z]", "\\", "\0\n", "\u{1f512}", "c:",
     ];
     for name in names {
         a.ask(&Lock::mutex(name)).acquired("S1").await?;
     }
     let backend = world.backend().await?;
     let found = listed(&*backend, "", 500).await?;
-    want_eq!(found, set(&names))
+    want_eq!(found, set(names))
         .promised("trait contract: each key that is held is listed, by its own name")?;
     // A listing changes nothing.
     for name in names {
@@ -90,7 +80,7 @@ async fn only_the_prefix_is_listed(world: &World) -> Verdict {
         ("c", &[]),
     ] {
         let found = listed(&*backend, prefix, 500).await?;
-        want_eq!(found, set(expected)).promised(format!(
+        want_eq!(found, set(expected.iter().copied())).promised(format!(
             "trait contract: only keys that begin with {prefix:?} are listed"
         ))?;
     }

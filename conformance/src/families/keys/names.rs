@@ -49,9 +49,8 @@ async fn all_at_once(world: &World, names: &[String]) -> Verdict {
     }
     for (attempt, name) in held.iter().zip(names) {
         b.ask(&Lock::mutex(name)).held("S1").await?;
-        attempt
-            .release_leaves(0, &format!("S3: {name:?} is released by its holder"))
-            .await?;
+        let promise = format!("S3: {name:?} is released by its holder");
+        attempt.release_leaves(0, &promise).await?;
     }
     Ok(())
 }
@@ -108,10 +107,8 @@ async fn hostile_names_wait_and_convert(world: &World) -> Verdict {
 async fn labels_are_any_text(world: &World) -> Verdict {
     let a = world.session().await?;
     let long = "\u{e9}".repeat(16);
-    for (n, label) in ["", "\0", "a\nb", "{}*?", "\u{1f512}", "host:42", &long]
-        .into_iter()
-        .enumerate()
-    {
+    let labels = ["", "\0", "a\nb", "{}*?", "\u{1f512}", "host:42", &long];
+    for (n, label) in labels.into_iter().enumerate() {
         let lock = Lock::mutex(&format!("k{n}"));
         a.ask(&lock).label(label).acquired("S1").await?;
         let view = a.inspect(&lock).await?.reply;

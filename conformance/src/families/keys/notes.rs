@@ -25,10 +25,8 @@ pub(super) const CASES: &[Case] = cases!("notes";
 /// Leaves a note and expects that it is the one that stands.
 async fn noted(held: &Attempt, version: u32, text: &str, keep: Duration) -> Verdict {
     let note = stands(held, version, text, keep).await?;
-    let written = (
-        note.version,
-        String::from_utf8_lossy(&note.bytes).into_owned(),
-    );
+    let standing = String::from_utf8_lossy(&note.bytes);
+    let written = (note.version, standing.into_owned());
     want_eq!(written, (version, text.to_owned()))
         .promised("rule 16: a newer note replaces the one before")
 }
@@ -133,16 +131,10 @@ async fn kept_note_outlives_its_epoch(world: &World) -> Verdict {
 }
 
 async fn note_of_any_bytes(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     let all: Vec<u8> = (0..=255).collect();
-    let texts = [
-        &all[..0],
-        &all[..1],
-        &all[..MAX_NOTE_BYTES],
-        &all[MAX_NOTE_BYTES..],
-    ];
+    let (text, more) = all.split_at(MAX_NOTE_BYTES);
+    let texts = [&[], &text[..1], text, more];
     for (version, text) in (1..).zip(texts) {
         held.note(version, text, world.units(3)).await?;
         let note = a.inspect(&lock).await?.reply.note.map(|note| note.bytes);
@@ -178,8 +170,7 @@ async fn lock_with_a_note_is_a_lock(world: &World) -> Verdict {
 async fn note_between_many_waiters(world: &World) -> Verdict {
     // None of them expires before its turn.
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
-    let a = world.session().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(lock).await?;
     let mut waiters = Vec::new();
     for n in 0..50 {
         waiters.push(a.ask(&lock).wait().queued("rule 7").await?.0);

@@ -2,11 +2,9 @@
 
 use std::fmt::Debug;
 use std::future::ready;
-use std::pin::pin;
 use std::slice::from_ref;
 
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
 use leasehold_api::{BackendError, Convert, FencingToken, ForceRelease};
 
 use crate::case::{Case, cases};
@@ -31,7 +29,7 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
     let request = session.ask(&lock).build().await?;
     let (backend, able) = (&session.backend, world.capabilities());
     let stream = match able.push {
-        true => Some(backend.listen(session.id).await?),
+        true => Some(session.listen().await?),
         false => None,
     };
     for _ in 0..2 {
@@ -66,7 +64,7 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
     if let Some(stream) = stream {
         closed(backend.listen(session.id).await.map(drop), "listen")?;
         let ends = stream.for_each(|_| ready(()));
-        let ended = matches!(select(ends, pin!(world.pass(10))).await, Either::Left(_));
+        let ended = world.within(10, ends).await.is_some();
         ensure!(ended, "it goes on")
             .promised("trait contract: `close` ends the streams of `listen`")?;
     }

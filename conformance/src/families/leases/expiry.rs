@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use futures_util::future::join_all;
+use futures_util::future::try_join_all;
 use leasehold_api::{AcquireReply, EndReason, PollReply, ReleaseReply, RenewReply, ServerTime};
 
 use crate::case::{Case, cases};
@@ -92,10 +92,7 @@ async fn free_at_the_end_of(world: &World, lock: &Lock) -> Verdict {
             let (attempt, reply) = Attempt::send(session, request).await?;
             Ok::<_, Failure>((attempt.stamp.at, reply))
         });
-    let mut answers = Vec::new();
-    for answer in join_all(attempts).await {
-        answers.push(answer?);
-    }
+    let answers = try_join_all(attempts).await?;
     // Zero, unless several servers vote.
     let skew = world.skew();
     let early = answers
@@ -132,12 +129,7 @@ async fn expired_holder_cannot_renew(world: &World) -> Verdict {
 }
 
 async fn expired_holder_cannot_release(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let held = a
-        .ask(&Lock::mutex("k"))
-        .lease(world.units(3))
-        .acquired("S1")
-        .await?;
+    let (.., held) = world.held_for(3).await?;
     world.pass(4).await;
     want!(
         held.release().await?,
@@ -232,11 +224,8 @@ async fn one_reader_of_several(world: &World) -> Verdict {
     let all = readers(world, &lock, &[300, 3, 300]).await?;
     let writer = world.session().await?;
     world.pass(4).await;
-    want!(
-        all[1].renew(world.units(300)).await?.reply,
-        RenewReply::Lost(_)
-    )
-    .promised("rule 4: a reader whose lease is over is gone")?;
+    let promise = "rule 4: a reader whose lease is over is gone";
+    all[1].renewal_lost(world.units(300), promise).await?;
     for long in [&all[0], &all[2]] {
         long.renewed(world.units(300), "rule 4").await?;
         writer.ask(&lock).held("S1").await?;
@@ -261,11 +250,8 @@ async fn renewing_one_reader_extends_no_other(world: &World) -> Verdict {
     world.pass(1).await;
     all[0].renewed(world.units(300), "rule 4").await?;
     world.pass(4).await;
-    want!(
-        all[1].renew(world.units(300)).await?.reply,
-        RenewReply::Lost(_)
-    )
-    .promised("rule 4: a reader that didn't renew is gone, even if others did")?;
+    let promise = "rule 4: a reader that didn't renew is gone, even if others did";
+    all[1].renewal_lost(world.units(300), promise).await?;
     all[0].released("S3").await?;
     world.session().await?.ask(&lock).granted("L1").await
 }
@@ -279,6 +265,5 @@ async fn dead_permit_comes_back_alone(world: &World) -> Verdict {
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
     b.ask(&lock).held("S1").await?;
-    long.renewed(world.units(300), "rule 4").await?;
-    Ok(())
+    long.renewed(world.units(300), "rule 4").await.map(drop)
 }

@@ -27,11 +27,8 @@ async fn lifted(world: &World) -> Result<FencingToken, crate::Failure> {
 
 async fn token_is_remembered(world: &World) -> Verdict {
     let (a, lock) = (world.session().await?, Lock::mutex("k"));
-    let held = a
-        .ask(&lock)
-        .floor(lifted(world).await?)
-        .acquired("S1")
-        .await?;
+    let ask = a.ask(&lock).floor(lifted(world).await?);
+    let held = ask.acquired("S1").await?;
     held.released("S3").await?;
     world.pass_for(REMEMBERED).await;
     let next = a.ask(&lock).acquired("S1").await?;
@@ -60,9 +57,8 @@ async fn longest_lease(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).lease(bounds::MAX_LEASE).acquired("S1").await?;
-    world
-        .pass_for(bounds::MAX_LEASE - Duration::from_secs(2))
-        .await;
+    let almost = bounds::MAX_LEASE - Duration::from_secs(2);
+    world.pass_for(almost).await;
     b.ask(&lock).held("S1").await?;
     world.pass_for(Duration::from_secs(3)).await;
     b.ask(&lock).granted("L1").await

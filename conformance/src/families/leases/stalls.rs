@@ -6,14 +6,13 @@
 use std::future::{Future, poll_fn};
 use std::task::Poll;
 
-use leasehold_api::{
-    AcquireReply, BackendError, BoxFuture, Key, Release, ReleaseReply, Renew, RenewReply, Stamped,
-};
+use futures_util::future::join_all;
+use leasehold_api::{Acquire, AcquireReply, BackendError, BoxFuture, Key, Release, Renew, Stamped};
 
 use crate::attempt::one;
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::{Ask, Attempt, DELIVERABLE, Lock, World};
+use crate::world::{Ask, Attempt, DELIVERABLE, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("stalls";
     crash_in_an_acquire_costs_one_lease: ["L1"], [];
@@ -44,6 +43,33 @@ async fn stall<F: Future + Unpin>(call: &mut F, polls: usize) -> Option<F::Outpu
     .await
 }
 
+type Call<'a, T> = BoxFuture<'a, Replies<T>>;
+
+/// Stalls each call, the first one at step 1. Returns those that are not answered, with their steps.
+async fn stalled<'a, T>(calls: impl Iterator<Item = Call<'a, T>>) -> Vec<(usize, Call<'a, T>)> {
+    let mut stalled = Vec::new();
+    for (step, mut call) in (1..).zip(calls) {
+        if stall(&mut call, step).await.is_none() {
+            stalled.push((step, call));
+        }
+    }
+    stalled
+}
+
+/// An exclusive acquire for each step, each of a new client.
+async fn acquires(
+    world: &World,
+    kind: fn(&str) -> Lock,
+) -> Result<Vec<(Session, [Acquire; 1])>, Failure> {
+    let mut all = Vec::new();
+    for step in 1..=STEPS {
+        let session = world.session().await?;
+        let request = session.ask(&key(kind, step)).build().await?;
+        all.push((session, [request]));
+    }
+    Ok(all)
+}
+
 fn key(kind: fn(&str) -> Lock, step: usize) -> Lock {
     kind(&format!("k{step}"))
 }
@@ -70,7 +96,7 @@ async fn crash_in_an_acquire_costs_one_lease(world: &World) -> Verdict {
 /// An acquire that stalls, and the attempt that was granted meanwhile.
 struct Race<'a> {
     step: usize,
-    stalled: BoxFuture<'a, Replies<AcquireReply>>,
+    stalled: Call<'a, AcquireReply>,
     ended: Option<Replies<AcquireReply>>,
     granted: Option<Attempt>,
 }
@@ -78,12 +104,7 @@ struct Race<'a> {
 /// Stalls an exclusive acquire at each step, tries to take the key meanwhile, then lets the acquire
 /// go on.
 async fn excludes(world: &World, kind: fn(&str) -> Lock, rival: fn(Ask) -> Ask) -> Verdict {
-    let mut calls = Vec::new();
-    for step in 1..=STEPS {
-        let session = world.session().await?;
-        let request = session.ask(&key(kind, step)).build().await?;
-        calls.push((session, [request]));
-    }
+    let calls = acquires(world, kind).await?;
     let mut races = Vec::new();
     for (step, (session, batch)) in (1..).zip(&calls) {
         let mut stalled = session.backend.acquire(batch);
@@ -130,19 +151,9 @@ async fn stalled_writer_takes_no_read_key(world: &World) -> Verdict {
 }
 
 async fn stalled_acquire_takes_nothing_after_its_window(world: &World) -> Verdict {
-    let mut calls = Vec::new();
-    for step in 1..=STEPS {
-        let session = world.session().await?;
-        let request = session.ask(&key(Lock::mutex, step)).build().await?;
-        calls.push((session, [request]));
-    }
-    let mut stalled = Vec::new();
-    for (step, (session, batch)) in (1..).zip(&calls) {
-        let mut call = session.backend.acquire(batch);
-        if stall(&mut call, step).await.is_none() {
-            stalled.push((step, call));
-        }
-    }
+    let calls = acquires(world, Lock::mutex).await?;
+    let calls = calls.iter().map(|(it, batch)| it.backend.acquire(batch));
+    let stalled = stalled(calls).await;
     // What is on its way arrives. An acquire that has taken its key by then is in time.
     world.pass(2).await;
     let b = world.session().await?;
@@ -156,7 +167,7 @@ async fn stalled_acquire_takes_nothing_after_its_window(world: &World) -> Verdic
     }
     world.pass_for(DELIVERABLE + world.units(1)).await;
     // Their answers may be errors.
-    futures_util::future::join_all(late).await;
+    join_all(late).await;
     world.pass(2).await;
     for key in steps {
         let (_, reply) = b.ask(&key).send().await?;
@@ -182,20 +193,15 @@ async fn held_keys(world: &World) -> Result<Vec<Attempt>, Failure> {
 async fn stalled_release_spares_the_next_holder(world: &World) -> Verdict {
     let first = held_keys(world).await?;
     let requests: Vec<[Release; 1]> = first.iter().map(|it| [it.release_request()]).collect();
-    let mut calls: Vec<BoxFuture<'_, Replies<ReleaseReply>>> = Vec::new();
-    for (step, (held, batch)) in (1..).zip(first.iter().zip(&requests)) {
-        let mut call = held.session.backend.release(batch);
-        if stall(&mut call, step).await.is_none() {
-            calls.push(call);
-        }
-    }
+    let calls = first.iter().zip(&requests);
+    let calls = stalled(calls.map(|(held, batch)| held.session.backend.release(batch))).await;
     world.pass(5).await;
     let [b, c] = world.sessions().await?;
     for step in 1..=STEPS {
         b.ask(&key(Lock::mutex, step)).acquired("L1").await?;
     }
     // The first holders go on. Their answers may come too late for them.
-    futures_util::future::join_all(calls).await;
+    join_all(calls.into_iter().map(|(_, call)| call)).await;
     for step in 1..=STEPS {
         let (_, reply) = c.ask(&key(Lock::mutex, step)).send().await?;
         want!(reply, AcquireReply::Contended(_)).promised(format!(
@@ -211,13 +217,8 @@ async fn stalled_renewal_spares_the_next_holder(world: &World) -> Verdict {
     for held in &first {
         requests.push([held.renew_request(world.units(500))?]);
     }
-    let mut calls: Vec<BoxFuture<'_, Replies<RenewReply>>> = Vec::new();
-    for (step, (held, batch)) in (1..).zip(first.iter().zip(&requests)) {
-        let mut call = held.session.backend.renew(batch);
-        if stall(&mut call, step).await.is_none() {
-            calls.push(call);
-        }
-    }
+    let calls = first.iter().zip(&requests);
+    let calls = stalled(calls.map(|(held, batch)| held.session.backend.renew(batch))).await;
     world.pass(5).await;
     let [b, c] = world.sessions().await?;
     let mut next = Vec::new();
@@ -228,7 +229,7 @@ async fn stalled_renewal_spares_the_next_holder(world: &World) -> Verdict {
             next.push(step);
         }
     }
-    futures_util::future::join_all(calls).await;
+    join_all(calls.into_iter().map(|(_, call)| call)).await;
     world.pass(7).await;
     for step in next {
         let (_, reply) = c.ask(&key(Lock::mutex, step)).send().await?;

@@ -1,10 +1,10 @@
 //! Notifications that the server pushes to subscribed sessions.
 
+use std::time::Duration;
+
 use futures_util::StreamExt;
-use futures_util::future::{Either, select};
 use leasehold_api::{
-    FencingToken, ForceMode, ForceRelease, Notification, Notifications, Policy, PollReply, Stamp,
-    Wait,
+    FencingToken, ForceMode, Notification, Notifications, Policy, PollReply, Stamp, Wait,
 };
 
 use crate::case::{Case, cases};
@@ -35,7 +35,7 @@ pub(in crate::families) async fn listener(
     world: &World,
 ) -> Result<(Session, Notifications), Failure> {
     let session = world.session().await?;
-    let notifications = session.backend.listen(session.id).await?;
+    let notifications = session.listen().await?;
     Ok((session, notifications))
 }
 
@@ -44,18 +44,10 @@ pub(in crate::families) async fn next_notification(
     world: &World,
     notifications: &mut Notifications,
 ) -> Option<Notification> {
-    let silence = std::pin::pin!(world.pass(10));
-    match select(notifications.next(), silence).await {
-        Either::Left((notification, _)) => notification,
-        Either::Right(((), _)) => None,
-    }
+    world.within(10, notifications.next()).await.flatten()
 }
 
-pub(super) async fn expect_silence(
-    world: &World,
-    notifications: &mut Notifications,
-    reason: &str,
-) -> Verdict {
+async fn expect_silence(world: &World, notifications: &mut Notifications, reason: &str) -> Verdict {
     let notification = next_notification(world, notifications).await;
     ensure!(notification.is_none(), notification).promised(format!("rule 8: {reason}"))
 }
@@ -65,7 +57,7 @@ async fn granted(
     world: &World,
     notifications: &mut Notifications,
     waiter: &Attempt,
-) -> Result<(FencingToken, (Stamp, std::time::Duration)), Failure> {
+) -> Result<(FencingToken, (Stamp, Duration)), Failure> {
     let expected = waiter.operation().sequence;
     want!(
         next_notification(world, notifications).await,
@@ -86,37 +78,33 @@ pub(in crate::families) async fn listening(
 }
 
 async fn grant_is_pushed(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let mut notifications = b.listen().await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let (token, _) = granted(world, &mut notifications, &waiter).await?;
     ensure!(token > held.token(), token).promised("S4: a grant starts an epoch")?;
-    let polled = want!(
-        waiter.poll_as(true).await?.reply,
-        PollReply::Acquired(acquired) => acquired
-    )
-    .promised("rule 8: a poll reports the grant that was pushed")?;
+    let reply = waiter.poll_as(true).await?.reply;
+    let polled = want!(reply, PollReply::Acquired(acquired) => acquired)
+        .promised("rule 8: a poll reports the grant that was pushed")?;
     want_eq!(polled.token, token).promised("rule 8: the push and the poll report the same token")
 }
 
 async fn pushed_offer_expires_unless_confirmed(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(6));
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let mut notifications = b.listen().await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     granted(world, &mut notifications, &waiter).await?;
     world.pass(7).await;
-    let c = world.session().await?;
-    c.ask(&lock).granted("rule 10").await
+    world.session().await?.ask(&lock).granted("rule 10").await
 }
 
 async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(50));
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let mut notifications = b.listen().await?;
     let ask = b.ask(&lock).wait_as(Wait::new(true));
     let (waiter, queued) = ask.queued("rule 7").await?;
     let end = waiter.stamp.at.saturating_add(queued.waiter_remaining);
@@ -130,33 +118,24 @@ async fn pushed_grant_is_the_offer(world: &World) -> Verdict {
 
 async fn only_the_head_wakes(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut first_notifications) = listener(world).await?;
-    let (c, mut second_notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let mut of_first = b.listen().await?;
+    let (c, mut of_second) = listener(world).await?;
     let first = listening(&b, &lock).await?;
     let second = listening(&c, &lock).await?;
     held.released("S3").await?;
-    granted(world, &mut first_notifications, &first).await?;
-    expect_silence(
-        world,
-        &mut second_notifications,
-        "a release notifies only the head of the queue",
-    )
-    .await?;
+    granted(world, &mut of_first, &first).await?;
+    let reason = "a release notifies only the head of the queue";
+    expect_silence(world, &mut of_second, reason).await?;
     first.released("S3").await?;
-    granted(world, &mut second_notifications, &second).await?;
-    expect_silence(
-        world,
-        &mut first_notifications,
-        "a session without locks receives nothing",
-    )
-    .await
+    granted(world, &mut of_second, &second).await?;
+    let reason = "a session without locks receives nothing";
+    expect_silence(world, &mut of_first, reason).await
 }
 
 async fn group_is_notified_together(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut of_b) = listener(world).await?;
+    let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
+    let mut of_b = b.listen().await?;
     let (c, mut of_c) = listener(world).await?;
     let mut waiters = Vec::new();
     for session in [&b, &b, &c] {
@@ -182,11 +161,7 @@ async fn group_is_notified_together(world: &World) -> Verdict {
 
 async fn last_reader_notifies_the_writer(world: &World) -> Verdict {
     let lock = Lock::rw("k").waiter_lease(world.units(50));
-    let mut readers = Vec::new();
-    for _ in 0..3 {
-        let session = world.session().await?;
-        readers.push(session.ask(&lock).shared().acquired("S1").await?);
-    }
+    let readers = world.readers(&lock, 3).await?;
     let (b, mut notifications) = listener(world).await?;
     let writer = listening(&b, &lock).await?;
     let c = world.session().await?;
@@ -211,8 +186,7 @@ async fn leaving_writer_lets_readers_in(world: &World) -> Verdict {
     let ask = b.ask(&lock).shared().wait_as(Wait::new(true));
     let (reader, _) = ask.queued("rule 7").await?;
     writer.leaves("S3").await?;
-    granted(world, &mut notifications, &reader).await?;
-    Ok(())
+    granted(world, &mut notifications, &reader).await.map(drop)
 }
 
 async fn permits_change_hands_in_order(world: &World) -> Verdict {
@@ -234,64 +208,49 @@ async fn permits_change_hands_in_order(world: &World) -> Verdict {
         let holder = held.remove(0);
         holder.released("S3").await?;
         granted(world, &mut notifications, &waiter).await?;
-        holder
-            .not_held("S3: its permit is another attempt's")
-            .await?;
+        let promise = "S3: its permit is another attempt's";
+        holder.not_held(promise).await?;
         held.push(waiter);
     }
     Ok(())
 }
 
 async fn leaving_notifies_the_next(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let a = world.session().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (first, _) = a.ask(&lock).wait().queued("rule 7").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let mut notifications = b.listen().await?;
     let second = listening(&b, &lock).await?;
     held.released("S3").await?;
     // A client that no longer wants the lock gives up its offer.
     first.released("rule 10").await?;
-    granted(world, &mut notifications, &second).await?;
-    Ok(())
+    granted(world, &mut notifications, &second).await.map(drop)
 }
 
 async fn sessions_that_do_not_listen_are_not_notified(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(30));
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let mut notifications = b.listen().await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
-    expect_silence(
-        world,
-        &mut notifications,
-        "an attempt that doesn't listen is not notified",
-    )
-    .await?;
+    let reason = "an attempt that doesn't listen is not notified";
+    expect_silence(world, &mut notifications, reason).await?;
     waiter.poll_granted("L2").await
 }
 
 async fn sessions_receive_only_their_own(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (_, mut others) = listener(world).await?;
-    let (b, mut notifications) = listener(world).await?;
+    let mut notifications = b.listen().await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     granted(world, &mut notifications, &waiter).await?;
-    expect_silence(
-        world,
-        &mut others,
-        "a session receives no notifications of other sessions",
-    )
-    .await
+    let reason = "a session receives no notifications of other sessions";
+    expect_silence(world, &mut others, reason).await
 }
 
 async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut first) = listener(world).await?;
-    let mut second = b.backend.listen(b.id).await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let (mut first, mut second) = (b.listen().await?, b.listen().await?);
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let (token, _) = granted(world, &mut first, &waiter).await?;
@@ -303,40 +262,32 @@ async fn two_subscriptions_are_harmless(world: &World) -> Verdict {
 }
 
 async fn ended_subscription_leaves_the_other(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, older) = listener(world).await?;
-    let mut stays = b.backend.listen(b.id).await?;
-    let newer = b.backend.listen(b.id).await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let older = b.listen().await?;
+    let mut stays = b.listen().await?;
+    let newer = b.listen().await?;
     drop((older, newer));
     // The server notices.
     world.pass(2).await;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
-    granted(world, &mut stays, &waiter).await?;
-    Ok(())
+    granted(world, &mut stays, &waiter).await.map(drop)
 }
 
 async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let held = world.session().await?.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let mut notifications = b.listen().await?;
     let waiter = listening(&b, &lock).await?;
     waiter.leaves("S3").await?;
     held.released("S3").await?;
-    expect_silence(
-        world,
-        &mut notifications,
-        "a released attempt is not granted",
-    )
-    .await
+    let reason = "a released attempt is not granted";
+    expect_silence(world, &mut notifications, reason).await
 }
 
 async fn barging_sends_wake_ups(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
-    let a = world.session().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
-    let (b, mut notifications) = listener(world).await?;
+    let (a, b, lock, held) = world.held(lock).await?;
+    let mut notifications = b.listen().await?;
     let waiter = listening(&b, &lock).await?;
     held.released("S3").await?;
     let expected = waiter.operation().sequence;
@@ -359,9 +310,7 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
         let lock = Lock::mutex(&format!("{how:?}"));
         let (a, mut notifications) = listener(world).await?;
         let held = a.ask(&lock).acquired("S1").await?;
-        let b = world.session().await?;
-        let request = ForceRelease::new(lock.key.clone(), vec![held.token()]).with_how(how);
-        b.force(&request).await?;
+        world.session().await?.force(&held, how).await?;
         let expected = held.operation().sequence;
         want!(
             next_notification(world, &mut notifications).await,

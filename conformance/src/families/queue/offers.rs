@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::bounds::OFFER_POLLS;
-use leasehold_api::{PollReply, Stamped};
+use leasehold_api::{PollReply, ServerTime, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Checked, Failure, Verdict, at_most, ensure, want, want_eq};
@@ -26,10 +26,7 @@ pub(super) const CASES: &[Case] = cases!("offers";
 
 /// Queues a waiter behind a holder that releases two units later. Returns the waiter and its
 /// expiry.
-async fn granted(
-    world: &World,
-    lock: &Lock,
-) -> Result<(Attempt, leasehold_api::ServerTime), Failure> {
+async fn granted(world: &World, lock: &Lock) -> Result<(Attempt, ServerTime), Failure> {
     let [a, b] = world.sessions().await?;
     let held = a.ask(lock).acquired("S1").await?;
     let (waiter, queued) = b.ask(lock).wait().queued("rule 7").await?;
@@ -43,7 +40,7 @@ async fn granted(
 async fn offer_ends_at(
     world: &World,
     waiter: &Attempt,
-    end: leasehold_api::ServerTime,
+    end: ServerTime,
 ) -> Result<Checked<()>, Failure> {
     let Stamped { stamp, reply } = waiter.poll_granted_at("rule 8").await?;
     Ok(world.ends_at((stamp, reply.remaining), end))
@@ -56,8 +53,7 @@ async fn offer_expires_when_its_waiter_would(world: &World) -> Verdict {
         .await?
         .promised("rule 10: an offer has no lease yet, and expires when its waiter would have")?;
     world.pass(6).await;
-    let c = world.session().await?;
-    c.ask(&lock).granted("rule 10").await
+    world.session().await?.ask(&lock).granted("rule 10").await
 }
 
 /// The longest waiter lease.
@@ -92,9 +88,8 @@ async fn short_lease_shortens_the_offer(world: &World) -> Verdict {
 async fn short_offer_outlasts_two_polls(world: &World) -> Verdict {
     // A waiter that misses its notification has one poll to learn of the offer, and time to confirm
     // it before another poll would be due.
-    let (_, b, lock, held) = world
-        .held(Lock::mutex("k").waiter_lease(world.units(9)))
-        .await?;
+    let lock = Lock::mutex("k").waiter_lease(world.units(9));
+    let (_, b, lock, held) = world.held(lock).await?;
     let ask = b.ask(&lock).lease(Duration::from_millis(1));
     let (waiter, _) = ask.wait().queued("rule 7").await?;
     held.released("S3").await?;
@@ -140,8 +135,7 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
         "rule 10: the first renewal makes a hold with its full lease of the offer, which expires at {end:?}"
     ))?;
     world.pass(6).await;
-    let c = world.session().await?;
-    c.ask(&lock).held("S1").await?;
+    world.session().await?.ask(&lock).held("S1").await?;
     waiter.released("S3").await
 }
 
@@ -170,25 +164,17 @@ async fn expired_offer_cannot_be_confirmed(world: &World) -> Verdict {
     world.pass(4).await;
     let c = world.session().await?;
     let held = c.ask(&lock).acquired("rule 10").await?;
-    waiter
-        .renewal_lost(
-            world.units(50),
-            "rule 10: an expired offer can't be confirmed",
-        )
-        .await?;
+    let promise = "rule 10: an expired offer can't be confirmed";
+    waiter.renewal_lost(world.units(50), promise).await?;
     held.released("S3").await
 }
 
 /// Queues a live waiter behind `dead` waiters that never poll. Returns the time until its turn, on
 /// the server's clock.
-async fn takeover(world: &World, dead: u32) -> Result<(std::time::Duration, Lock), Failure> {
-    let (_, b, lock, held) = world
-        .held(Lock::mutex("k").waiter_lease(world.units(6)))
-        .await?;
-    for _ in 0..dead {
-        let session = world.session().await?;
-        session.ask(&lock).wait().queued("rule 7").await?;
-    }
+async fn takeover(world: &World, dead: u32) -> Result<(Duration, Lock), Failure> {
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (_, b, lock, held) = world.held(lock).await?;
+    world.queue(&lock, &"w".repeat(dead as usize)).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     held.released("S3").await?;
     for _ in 0..40 {
@@ -218,8 +204,8 @@ async fn many_dead_waiters_cost_one_waiter_lease(world: &World) -> Verdict {
 
 async fn dead_granted_waiter_costs_its_own_lease(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(MINUTE);
-    let [a, b, c] = world.sessions().await?;
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let c = world.session().await?;
     let ask = b.ask(&lock).lease(world.units(1));
     let (dead, _) = ask.wait().queued("rule 7").await?;
     let (waiter, _) = c.ask(&lock).wait().queued("rule 7").await?;

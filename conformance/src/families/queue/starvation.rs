@@ -31,44 +31,41 @@ async fn still_waits(waiter: &Attempt) -> Result<bool, Failure> {
     }
 }
 
-async fn writer_against_endless_readers(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let sessions = world.sessions::<2>().await?;
-    let mut reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
-    let b = world.session().await?;
-    let (writer, queued) = b.ask(&lock).wait().queued("rule 7").await?;
-    ensure!(queued.ahead == 0, queued).promised("rule 7: the writer is first in the queue")?;
-    let mut overtaken = 0;
-    for round in 1..=ROUNDS {
-        // The next reader arrives before the last one releases, as in a busy program.
-        let next = sessions[round as usize % 2].ask(&lock).shared().wait();
-        let (next, _) = next.send().await?;
-        let _ = reading.release().await?;
-        if !still_waits(&writer).await? {
-            break;
+/// Lets attempts of one class arrive while `waiter` waits, each before the last one releases, as in a busy program.
+/// Returns how many rounds the waiter waited.
+async fn overtaken(
+    waiter: &Attempt,
+    sessions: &[Session],
+    mut current: Attempt,
+    ask: impl Fn(&Session) -> Ask,
+) -> Result<u32, Failure> {
+    for (round, session) in (0..ROUNDS).zip(sessions.iter().cycle()) {
+        let (next, _) = ask(session).send().await?;
+        let _ = current.release().await?;
+        if !still_waits(waiter).await? {
+            return Ok(round);
         }
-        overtaken += 1;
-        reading = next;
+        current = next;
     }
+    Ok(ROUNDS)
+}
+
+async fn writer_against_endless_readers(world: &World) -> Verdict {
+    let (a, b, lock, reading) = world.held_shared(Lock::rw("k")).await?;
+    let session = world.session().await?;
+    let (writer, queued) = session.ask(&lock).wait().queued("rule 7").await?;
+    ensure!(queued.ahead == 0, queued).promised("rule 7: the writer is first in the queue")?;
+    let next = |session: &Session| session.ask(&lock).shared().wait();
+    let overtaken = overtaken(&writer, &[b, a], reading, next).await?;
     ensure!(overtaken == 0, overtaken)
         .promised("rule 7: no later reader is granted before a waiting writer")
 }
 
 async fn readers_against_endless_writers(world: &World) -> Verdict {
-    let lock = Lock::rw("k");
-    let [a, b] = world.sessions().await?;
-    let mut writing = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, writing) = world.held(Lock::rw("k")).await?;
     let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
-    let mut overtaken = 0;
-    for _ in 1..=ROUNDS {
-        let (next, _) = a.ask(&lock).wait().send().await?;
-        let _ = writing.release().await?;
-        if !still_waits(&reader).await? {
-            break;
-        }
-        overtaken += 1;
-        writing = next;
-    }
+    let next = |session: &Session| session.ask(&lock).wait();
+    let overtaken = overtaken(&reader, &[a], writing, next).await?;
     ensure!(overtaken == 0, overtaken)
         .promised("rule 7: no later writer is granted before a waiting reader")
 }
@@ -77,10 +74,7 @@ async fn readers_against_endless_writers(world: &World) -> Verdict {
 async fn fair_bound_of_overtaking(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let mut queue = vec![world.session().await?.ask(&lock).acquired("S1").await?];
-    for _ in 0..3 {
-        let session = world.session().await?;
-        queue.push(session.ask(&lock).wait().queued("rule 7").await?.0);
-    }
+    queue.extend(world.queue(&lock, "www").await?);
     let session = world.session().await?;
     let (late, queued) = session.ask(&lock).wait().queued("rule 7").await?;
     let mut granted = 0;
@@ -122,12 +116,10 @@ async fn kept_waiting(
 
 async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::ReaderPreference);
-    let sessions = world.sessions::<2>().await?;
-    let reading = sessions[0].ask(&lock).shared().acquired("S1").await?;
-    let b = world.session().await?;
-    let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    let (starved, last) =
-        kept_waiting(&writer, &sessions, &lock, reading, |ask| ask.shared()).await?;
+    let (a, b, lock, reading) = world.held_shared(lock).await?;
+    let c = world.session().await?;
+    let (writer, _) = c.ask(&lock).wait().queued("rule 7").await?;
+    let (starved, last) = kept_waiting(&writer, &[a, b], &lock, reading, Ask::shared).await?;
     ensure!(starved, starved).promised(
         "rule 7: under reader preference, readers overtake a waiting writer without bound",
     )?;
@@ -137,12 +129,10 @@ async fn reader_preference_starves_a_writer(world: &World) -> Verdict {
 
 async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::WriterPreference);
-    let sessions = world.sessions::<2>().await?;
-    let writing = sessions[0].ask(&lock).acquired("S1").await?;
-    let b = world.session().await?;
-    let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
-    let (starved, last) =
-        kept_waiting(&reader, &sessions, &lock, writing, |ask| ask.wait()).await?;
+    let (a, b, lock, writing) = world.held(lock).await?;
+    let c = world.session().await?;
+    let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
+    let (starved, last) = kept_waiting(&reader, &[a, b], &lock, writing, Ask::wait).await?;
     ensure!(starved, starved).promised(
         "rule 7: under writer preference, writers overtake a waiting reader without bound",
     )?;
@@ -152,8 +142,7 @@ async fn writer_preference_starves_a_reader(world: &World) -> Verdict {
 
 async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
     let lock = Lock::mutex("k").policy(Policy::Barging);
-    let [a, b] = world.sessions().await?;
-    let mut held = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, mut held) = world.held(lock).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..ROUNDS {
         held.released("S3").await?;
@@ -168,16 +157,13 @@ async fn barging_overtakes_a_waiter(world: &World) -> Verdict {
 async fn preference_serves_the_other_class_too(world: &World) -> Verdict {
     for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
         let lock = Lock::rw(&format!("{policy:?}")).policy(policy);
-        let [a, b] = world.sessions().await?;
-        let held = a.ask(&lock).acquired("S1").await?;
+        let (_, b, lock, held) = world.held(lock).await?;
         let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
         let (reader, _) = b.ask(&lock).shared().wait().queued("rule 7").await?;
         held.released("S3").await?;
-        let readers_first = policy == Policy::ReaderPreference;
-        let (first, second) = if readers_first {
-            (reader, writer)
-        } else {
-            (writer, reader)
+        let (first, second) = match policy {
+            Policy::ReaderPreference => (reader, writer),
+            _ => (writer, reader),
         };
         first.poll_granted("rule 7").await?;
         second.poll_queued("S1").await?;

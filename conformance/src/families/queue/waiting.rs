@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, EndReason, PollReply, Wait};
+use leasehold_api::{AcquireReply, EndReason, PollReply};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -46,9 +46,8 @@ async fn waiters_know_their_position(world: &World) -> Verdict {
 }
 
 async fn waiter_expires_after_one_waiter_lease(world: &World) -> Verdict {
-    let (_, b, lock, _held) = world
-        .held(Lock::mutex("k").waiter_lease(world.units(20)))
-        .await?;
+    let lock = Lock::mutex("k").waiter_lease(world.units(20));
+    let (_, b, lock, _held) = world.held(lock).await?;
     let (_, queued) = b.ask(&lock).wait().queued("rule 7").await?;
     want_eq!(queued.waiter_remaining, world.units(20))
         .promised("rule 10: a waiter lasts for one waiter lease from its acquire")
@@ -59,8 +58,7 @@ const CROWD: usize = 80;
 
 async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(Duration::from_secs(60));
-    let [a, b] = world.sessions().await?;
-    let mut holder = a.ask(&lock).acquired("S1").await?;
+    let (a, b, lock, mut holder) = world.held(lock).await?;
     let mut waiters = Vec::new();
     for n in 0..CROWD {
         let session = if n % 2 == 0 { &a } else { &b };
@@ -78,13 +76,8 @@ async fn many_waiters_are_served_in_order(world: &World) -> Verdict {
 }
 
 async fn first_come_first_served(world: &World) -> Verdict {
-    let lock = Lock::mutex("k");
-    let mut holder = world.session().await?.ask(&lock).acquired("S1").await?;
-    let mut waiters = Vec::new();
-    for _ in 0..6 {
-        let session = world.session().await?;
-        waiters.push(session.ask(&lock).wait().queued("rule 7").await?.0);
-    }
+    let (.., lock, mut holder) = world.held(Lock::mutex("k")).await?;
+    let mut waiters = world.queue(&lock, "wwwwww").await?;
     while !waiters.is_empty() {
         for waiter in &waiters {
             waiter.poll_queued("rule 7").await?;
@@ -101,9 +94,8 @@ async fn first_come_first_served(world: &World) -> Verdict {
 }
 
 async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).lease(world.units(4)).acquired("S1").await?;
+    let (a, b, lock, held) = world.held_for(4).await?;
+    let c = world.session().await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(5).await;
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
@@ -143,22 +135,18 @@ async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
 }
 
 async fn try_does_not_queue(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (tried, reply) = b.ask(&lock).send().await?;
     want!(reply, AcquireReply::Contended(_)).promised("S1: the key is held")?;
-    tried
-        .poll_gone("rule 7: an attempt that doesn't wait has no waiter in the queue")
-        .await?;
+    let promise = "rule 7: an attempt that doesn't wait has no waiter in the queue";
+    tried.poll_gone(promise).await?;
     held.released("S3").await?;
-    c.ask(&lock).granted("rule 7").await
+    world.session().await?.ask(&lock).granted("rule 7").await
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
-    let (_, b, lock, _held) = world
-        .held(Lock::mutex("k").waiter_lease(world.units(6)))
-        .await?;
+    let lock = Lock::mutex("k").waiter_lease(world.units(6));
+    let (_, b, lock, _held) = world.held(lock).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     for _ in 0..4 {
         world.pass(3).await;
@@ -170,9 +158,8 @@ async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
 }
 
 async fn waiter_without_polls_expires(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(3));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(4).await;
     want!(
@@ -181,16 +168,15 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
     )
     .promised("rule 10: a waiter without polls expires with its waiter lease")?;
     held.released("S3").await?;
-    c.ask(&lock).granted("L1").await
+    world.session().await?.ask(&lock).granted("L1").await
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
     let until = b.now().await?.saturating_add(world.units(5));
-    let wait = Wait::new(false).with_wait_until(until);
-    let (waiter, queued) = b.ask(&lock).wait_as(wait).queued("rule 7").await?;
+    let ask = b.ask(&lock).wait_until(until);
+    let (waiter, queued) = ask.queued("rule 7").await?;
     let promise = "rule 10: a waiter expires no later than its own deadline";
     world
         .ends_at((waiter.stamp, queued.waiter_remaining), until)
@@ -204,16 +190,15 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
         .promised(promise)?;
     world.pass(4).await;
     held.released("S3").await?;
-    c.ask(&lock).granted("rule 10").await
+    world.session().await?.ask(&lock).granted("rule 10").await
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
-    let [a, b, c] = world.sessions().await?;
     let lock = Lock::mutex("k").waiter_lease(world.units(100));
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (_, b, lock, held) = world.held(lock).await?;
+    let c = world.session().await?;
     let until = b.now().await?.saturating_add(world.units(5));
-    let wait = Wait::new(false).with_wait_until(until);
-    b.ask(&lock).wait_as(wait).queued("rule 7").await?;
+    b.ask(&lock).wait_until(until).queued("rule 7").await?;
     held.released("S3").await?;
     c.ask(&lock).held("rule 8").await?;
     world.pass(6).await;
@@ -222,13 +207,13 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
 
 async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
-    let wait = Wait::new(false).with_wait_until(a.now().await?);
+    let until = a.now().await?;
     world.pass(1).await;
-    b.ask(&lock).wait_as(wait).held("rule 10").await?;
+    b.ask(&lock).wait_until(until).held("rule 10").await?;
     held.released("S3").await?;
-    let wait = Wait::new(false).with_wait_until(a.now().await?);
+    let until = a.now().await?;
     world.pass(1).await;
-    b.ask(&lock).wait_as(wait).granted("rule 10").await
+    b.ask(&lock).wait_until(until).granted("rule 10").await
 }
 
 async fn leaving_lets_the_next_move_up(world: &World) -> Verdict {
@@ -262,9 +247,7 @@ async fn advice_stays_within_the_poll_interval(world: &World) -> Verdict {
 }
 
 async fn waiters_of_one_session_queue_too(world: &World) -> Verdict {
-    let a = world.session().await?;
-    let lock = Lock::mutex("k");
-    let held = a.ask(&lock).acquired("S1").await?;
+    let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     let (first, _) = a.ask(&lock).wait().queued("rule 7").await?;
     let (second, _) = a.ask(&lock).wait().queued("rule 7").await?;
     second.poll_queued("rule 7").await?;
