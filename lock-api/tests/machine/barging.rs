@@ -2,16 +2,15 @@
 //! comes first.
 
 use leasehold_api::bounds::SETTLE_BUDGET;
-use leasehold_api::machine::{Payload, Reach};
+use leasehold_api::machine::{Message, Payload, Reach};
 use leasehold_api::{AcquireReply, Operation, Policy, PollReply, SessionId};
 
-use crate::support::{Ask, Key, WAITER_LEASE, id, ms, session};
+use crate::support::{Ask, Key, WAITER_LEASE, assert_is, id, ms, session};
 
 /// A mutex with the barging policy, its holder, and two waiters.
 fn two_waiters(first: fn(Operation) -> Ask) -> (Key, [Operation; 3]) {
-    let (mut key, ops) = Key::mutex()
-        .policy(Policy::Barging)
-        .attempts(['a', 'b', 'c']);
+    let key = Key::mutex().policy(Policy::Barging);
+    let (mut key, ops) = key.attempts(['a', 'b', 'c']);
     key.enter(Ask::write(ops[0]));
     key.queue(first(ops[1]));
     key.queue(Ask::write(ops[2]));
@@ -20,14 +19,11 @@ fn two_waiters(first: fn(Operation) -> Ask) -> (Key, [Operation; 3]) {
 
 /// The attempts that the last step woke, in order.
 fn woken(key: &Key) -> Vec<(SessionId, u64)> {
-    let woken = key
-        .messages
-        .iter()
-        .filter_map(|message| match message.payload {
-            Payload::WakeUp { sequence } => Some((message.to, sequence)),
-            _ => None,
-        });
-    woken.collect()
+    let woken = |message: &Message| match message.payload {
+        Payload::WakeUp { sequence } => Some((message.to, sequence)),
+        _ => None,
+    };
+    key.messages.iter().filter_map(woken).collect()
 }
 
 #[test]
@@ -35,19 +31,14 @@ fn barging_wakes_the_head_and_lets_a_newcomer_overtake() {
     let (mut key, ops) = two_waiters(Ask::write);
     let newcomer = key.next('d');
     key.release(ops[0]);
-    assert_eq!(
-        key.holding(),
-        Vec::<String>::new(),
-        "a wake-up is not a grant"
-    );
+    let holding = key.holding();
+    assert!(holding.is_empty(), "a wake-up is not a grant: {holding:?}");
     assert_eq!(woken(&key), [id(ops[1])]);
     key.enter(Ask::write(newcomer));
-    assert!(matches!(key.poll(ops[1]), PollReply::Queued(_)));
+    assert_is!(key.poll(ops[1]) => PollReply::Queued(_));
     key.release(newcomer);
-    assert!(
-        matches!(key.poll(ops[2]), PollReply::Acquired(_)),
-        "any waiter can acquire a free key by polling"
-    );
+    // Any waiter can acquire a free key by polling.
+    assert_is!(key.poll(ops[2]) => PollReply::Acquired(_));
 }
 
 #[test]
@@ -59,17 +50,15 @@ fn barging_wakes_nobody_while_the_key_is_held() {
 
 #[test]
 fn barging_wakes_the_head_when_a_holder_has_expired() {
-    let (mut key, ops) = Key::semaphore(2)
-        .policy(Policy::Barging)
-        .attempts(['a', 'b', 'c', 'd']);
+    let key = Key::semaphore(2).policy(Policy::Barging);
+    let (mut key, ops) = key.attempts(['a', 'b', 'c', 'd']);
     key.enter(Ask::permits(ops[0], 1));
     key.enter(Ask::permits(ops[1], 1).lease(ms(10)));
     key.queue(Ask::permits(ops[2], 1));
-    let refused = key.ask(Ask::permits(ops[3], 2));
-    assert!(matches!(refused, AcquireReply::Queued(_)));
+    assert_is!(key.ask(Ask::permits(ops[3], 2)) => AcquireReply::Queued(_));
     assert_eq!(key.messages, [], "nothing is free yet");
     key.pass(ms(10));
-    assert!(matches!(key.poll(ops[3]), PollReply::Queued(_)));
+    assert_is!(key.poll(ops[3]) => PollReply::Queued(_));
     assert_eq!(woken(&key), [id(ops[2])]);
 }
 

@@ -7,7 +7,7 @@ use leasehold_api::{
 };
 use proptest::prelude::*;
 
-use crate::support::{Ask, Key, ms, name, session};
+use crate::support::{Ask, Key, assert_is, ms, name, session};
 
 /// The positions of fields in [`full`]: behind magic, version and spec of 14 bytes.
 const HOLDER: usize = 4 + 14 + 5 * 8 + 4;
@@ -32,13 +32,11 @@ fn samples() -> Vec<Key> {
         |o| Ask::permits(o, 1),
         |o| Ask::permits(o, 3),
     ];
+    let readers: [fn(Operation) -> Ask; 4] = [Ask::read, Ask::read, Ask::write, Ask::read];
     vec![
         busy(LockSpec::mutex(), [Ask::write; 4]),
         busy(barging.expect("valid"), [Ask::write; 4]),
-        busy(
-            LockSpec::rw_lock(),
-            [Ask::read, Ask::read, Ask::write, Ask::read],
-        ),
+        busy(LockSpec::rw_lock(), readers),
         busy(semaphore, permits),
         nested(),
         with_note(),
@@ -100,12 +98,8 @@ fn layout_is_stable() {
     let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     key.queue(Ask::write(b).floor(5));
-    let hex: String = key
-        .state
-        .to_bytes()
-        .iter()
-        .map(|b| format!("{b:02x}"))
-        .collect();
+    let bytes = key.state.to_bytes();
+    let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let expected = concat!(
         "4c485301",
         "4d4601000000404b4c0000000000", // magic, version, spec
@@ -170,7 +164,7 @@ fn note_is_at_the_end() {
     longest.push(129);
     longest.extend([0; 129]);
     let refused = State::from_bytes(&longest).expect_err("a note is shorter");
-    assert!(matches!(refused, DecodeError::Inconsistent(_)), "{refused}");
+    assert_is!(refused => DecodeError::Inconsistent(_));
 }
 
 #[test]
@@ -181,14 +175,9 @@ fn other_values_are_foreign() {
     let mut bytes = full().to_bytes();
     bytes[3] = 3;
     let error = State::from_bytes(&bytes).expect_err("an unknown version");
-    assert!(matches!(
-        error,
-        DecodeError::UnknownVersion { version: 3, .. }
-    ));
+    assert_is!(error => DecodeError::UnknownVersion { version: 3, .. });
     let error = BackendError::from(error);
-    assert!(
-        matches!(&error, BackendError::ForeignValue { found, .. } if found == "format version 3")
-    );
+    assert_is!(error => BackendError::ForeignValue { found, .. } if found == "format version 3");
 }
 
 #[test]
@@ -199,10 +188,8 @@ fn damaged_bytes_are_refused() {
     }
     let mut longer = bytes.clone();
     longer.push(0);
-    assert_eq!(
-        malformed(&longer),
-        "a malformed state: bytes behind the end"
-    );
+    let says = "a malformed state: bytes behind the end";
+    assert_eq!(malformed(&longer), says);
     for count in [100, u32::MAX] {
         let mut many = bytes.clone();
         many[HOLDER - 4..HOLDER].copy_from_slice(&count.to_le_bytes());
@@ -236,10 +223,8 @@ fn reserved_bits_are_refused() {
     let parts = both.to_parts();
     assert!(parts.holders[0].revoked && parts.holders[0].upgraded);
     for bit in 2..8 {
-        assert_eq!(
-            malformed(&with(1 << bit)),
-            "a malformed state: flags of a holder"
-        );
+        let says = "a malformed state: flags of a holder";
+        assert_eq!(malformed(&with(1 << bit)), says);
     }
 }
 
@@ -256,6 +241,7 @@ fn command(kind: u8, letter: char, sequence: u64, key: &Key) -> Command {
         sequence,
         owner: OwnerId::from_u64(1_000),
     };
+    let token = FencingToken::new(key.state.to_parts().token);
     match kind {
         0 => {
             let ask = match key.spec.kind() {
@@ -268,12 +254,8 @@ fn command(kind: u8, letter: char, sequence: u64, key: &Key) -> Command {
         1 => Command::Poll(Poll::new(name(), operation, true)),
         2 => Command::Renew(Renew::new(name(), operation, ms(50)).expect("valid")),
         3 => Command::Release(Release::new(name(), operation)),
-        4 => {
-            let token = FencingToken::new(key.state.to_parts().token);
-            Command::Convert(Convert::to_exclusive(name(), operation, token))
-        }
+        4 => Command::Convert(Convert::to_exclusive(name(), operation, token)),
         5 => {
-            let token = FencingToken::new(key.state.to_parts().token);
             let request = ForceRelease::new(name(), vec![token]).with_how(ForceMode::Now);
             Command::ForceRelease(request)
         }

@@ -2,14 +2,11 @@
 
 use leasehold_api::{ConvertReply, EndReason, FencingToken, Mode, Policy, ReleaseReply};
 
-use crate::support::{Ask, Key, ms};
+use crate::support::{Ask, Key, ms, want};
 
 #[track_caller]
 fn converted(reply: ConvertReply) -> FencingToken {
-    match reply {
-        ConvertReply::Converted { token, .. } => token,
-        other => panic!("{other:?}, wanted Converted"),
-    }
+    want!(reply, ConvertReply::Converted { token, .. } => token)
 }
 
 #[track_caller]
@@ -28,11 +25,8 @@ fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
     assert!(next > token);
     assert_eq!(key.holding(), ["a1", "r1", "s1"]);
     assert_eq!(key.waiting(), ["w1", "l1"]);
-    assert_eq!(
-        key.inspect().token,
-        Some(next),
-        "the readers share the new token"
-    );
+    let token = key.inspect().token;
+    assert_eq!(token, Some(next), "the readers share the new token");
 }
 
 #[test]
@@ -100,9 +94,7 @@ fn duplicate_does_not_undo_a_later_conversion() {
     let first = key.enter(Ask::write(a)).token;
     let second = converted(key.convert(a, first, Mode::Shared));
     let third = converted(key.convert(a, second, Mode::Exclusive));
-    let ConvertReply::WrongEpoch(view) = key.convert(a, first, Mode::Shared) else {
-        panic!("the duplicate took effect");
-    };
+    let view = want!(key.convert(a, first, Mode::Shared), ConvertReply::WrongEpoch(view) => view);
     assert_eq!((view.mode, view.token), (Mode::Exclusive, third));
 }
 
@@ -146,10 +138,8 @@ fn expired_hold_or_mutex_is_not_converted() {
     let (mut key, [a]) = Key::rw().attempts(['a']);
     let token = key.enter(Ask::read(a).lease(ms(1))).token;
     key.pass(ms(1));
-    assert_eq!(
-        key.convert(a, token, Mode::Exclusive),
-        ConvertReply::Lost(EndReason::Expired)
-    );
+    let late = key.convert(a, token, Mode::Exclusive);
+    assert_eq!(late, ConvertReply::Lost(EndReason::Expired));
     let mut key = Key::mutex();
     let token = key.enter(Ask::write(a)).token;
     not_sole(key.convert(a, token, Mode::Shared));

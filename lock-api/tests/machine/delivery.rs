@@ -3,7 +3,7 @@
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{AcquireReply, EndReason, ForceMode, PollReply, Refused, ReleaseReply};
 
-use crate::support::{Ask, Key, ms, secs};
+use crate::support::{Ask, Key, assert_is, ms, secs};
 
 #[test]
 fn acquire_after_its_release_is_stale() {
@@ -19,10 +19,7 @@ fn contended_acquire_is_not_executed_again() {
     let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     key.enter(Ask::write(a));
     let request = Ask::write(b).no_wait().request(&key);
-    assert!(matches!(
-        key.deliver(request.clone()),
-        AcquireReply::Contended(_)
-    ));
+    assert_is!(key.deliver(request.clone()) => AcquireReply::Contended(_));
     key.release(a);
     assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
 }
@@ -54,17 +51,12 @@ fn retry_of_a_live_attempt_has_one_effect() {
     let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let (hold, wait) = (Ask::write(a).request(&key), Ask::write(b).request(&key));
     for _ in 0..3 {
-        assert!(matches!(
-            key.deliver(hold.clone()),
-            AcquireReply::Acquired(acquired) if acquired.holds == 1
-        ));
-        assert!(matches!(key.deliver(wait.clone()), AcquireReply::Queued(_)));
+        let acquired = key.deliver(hold.clone());
+        assert_is!(acquired => AcquireReply::Acquired(it) if it.holds == 1);
+        assert_is!(key.deliver(wait.clone()) => AcquireReply::Queued(_));
     }
     assert_eq!((key.holding().len(), key.waiting().len()), (1, 1));
-    assert!(matches!(
-        key.release(a),
-        ReleaseReply::Released { holds_left: 0, .. }
-    ));
+    assert_is!(key.release(a) => ReleaseReply::Released { holds_left: 0, .. });
     assert_eq!(key.not_held(a), EndReason::Released);
 }
 
@@ -72,21 +64,14 @@ fn retry_of_a_live_attempt_has_one_effect() {
 fn delivery_window_includes_its_bounds() {
     let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).deliver_in(secs(1)).request(&key);
-    let beyond = Ask::write(a)
-        .deliver_in(DELIVERY_WINDOW + ms(1))
-        .request(&key);
+    let beyond = Ask::write(a).deliver_in(DELIVERY_WINDOW + ms(1));
+    let beyond = beyond.request(&key);
     let farthest = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     let too_late = AcquireReply::Refused(Refused::TooLate);
     assert_eq!(key.clone().deliver(beyond), too_late);
-    assert!(matches!(
-        key.clone().deliver(farthest),
-        AcquireReply::Acquired(_)
-    ));
+    assert_is!(key.clone().deliver(farthest) => AcquireReply::Acquired(_));
     key.pass(secs(1));
-    assert!(matches!(
-        key.clone().deliver(request.clone()),
-        AcquireReply::Acquired(_)
-    ));
+    assert_is!(key.clone().deliver(request.clone()) => AcquireReply::Acquired(_));
     key.now += 1;
     assert_eq!(key.deliver(request), too_late);
     assert_eq!(key.inspect(), leasehold_api::InspectReply::default());
@@ -125,10 +110,7 @@ fn retry_that_only_reports_renews_the_watermark() {
     key.enter(Ask::write(a).lease(secs(20)));
     key.pass(secs(15));
     let retry = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
-    assert!(matches!(
-        key.deliver(retry.clone()),
-        AcquireReply::Acquired(_)
-    ));
+    assert_is!(key.deliver(retry.clone()) => AcquireReply::Acquired(_));
     key.pass(secs(9));
     assert_eq!(key.deliver(retry), AcquireReply::Refused(Refused::Stale));
 }
@@ -140,10 +122,8 @@ fn copy_of_a_stale_acquire_stays_stale() {
     key.pass(secs(15));
     let request = Ask::write(old).deliver_in(DELIVERY_WINDOW).request(&key);
     for _ in 0..2 {
-        assert_eq!(
-            key.deliver(request.clone()),
-            AcquireReply::Refused(Refused::Stale)
-        );
+        let again = key.deliver(request.clone());
+        assert_eq!(again, AcquireReply::Refused(Refused::Stale));
         key.pass(secs(9));
     }
 }

@@ -3,7 +3,7 @@
 use leasehold_api::machine::Payload;
 use leasehold_api::{EndReason, ForceMode, ForceReply, PollReply, ReleaseReply};
 
-use crate::support::{Ask, Key, LEASE, id, secs};
+use crate::support::{Ask, Key, LEASE, assert_is, id, secs};
 
 #[test]
 fn revoked_holder_keeps_its_lease_and_cannot_renew() {
@@ -14,12 +14,10 @@ fn revoked_holder_keeps_its_lease_and_cannot_renew() {
     assert_eq!(key.messages[0].to, a.session);
     assert_eq!(key.messages[0].payload, Payload::Revoked { sequence: 1 });
     assert_eq!(key.lost(a), EndReason::Forced);
-    assert!(
-        matches!(key.poll(b), PollReply::Queued(_)),
-        "exclusion holds"
-    );
+    // Exclusion holds.
+    assert_is!(key.poll(b) => PollReply::Queued(_));
     key.pass(secs(3));
-    assert!(matches!(key.poll(b), PollReply::Acquired(_)));
+    assert_is!(key.poll(b) => PollReply::Acquired(_));
 }
 
 #[test]
@@ -28,7 +26,7 @@ fn revoked_holder_can_release() {
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
     key.force(&[token], ForceMode::Revoke);
-    assert!(matches!(key.release(a), ReleaseReply::Released { .. }));
+    assert_is!(key.release(a) => ReleaseReply::Released { .. });
     assert_eq!(key.granted(), [id(b)]);
 }
 
@@ -45,18 +43,12 @@ fn nothing_extends_a_revoked_holder() {
     let token = key.inspect().token.expect("granted");
     key.force(&[token], ForceMode::Revoke);
     let nested = key.next_of('a', 1);
-    assert_eq!(
-        key.enter(Ask::read(nested)).remaining,
-        secs(2),
-        "a nested hold doesn't extend it"
-    );
+    let remaining = key.enter(Ask::read(nested)).remaining;
+    assert_eq!(remaining, secs(2), "a nested hold doesn't extend it");
     key.release(between);
+    // A grant from the queue doesn't extend it.
     let holder = &key.inspect().holders[0];
-    assert_eq!(
-        (holder.holds, holder.remaining),
-        (3, secs(2)),
-        "a grant from the queue doesn't extend it"
-    );
+    assert_eq!((holder.holds, holder.remaining), (3, secs(2)));
 }
 
 #[test]

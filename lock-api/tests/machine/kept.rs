@@ -14,10 +14,8 @@ fn token_outlives_the_last_holder() {
     assert_eq!(key.inspect().token, Some(token));
     key.now = START - 1;
     let b = key.next('b');
-    assert!(
-        key.enter(Ask::write(b)).token > token,
-        "the token is remembered although the clock went back"
-    );
+    // The token is remembered although the clock went back.
+    assert!(key.enter(Ask::write(b)).token > token);
 }
 
 #[test]
@@ -58,10 +56,8 @@ fn inspection_changes_nothing_and_omits_expired_entries() {
     let before = key.state.clone();
     let view = key.inspect();
     key.step(&leasehold_api::machine::Command::Inspect);
-    assert_eq!(
-        key.state, before,
-        "an inspection doesn't even drop expired entries"
-    );
+    // An inspection doesn't even drop expired entries.
+    assert_eq!(key.state, before);
     assert_eq!((view.holder_count, view.waiter_count), (0, 1));
     key.pass(secs(3));
     assert_eq!(key.inspect().spec, None, "idle");
@@ -91,11 +87,8 @@ fn stored_end_moves_an_eighth_of_the_retention_further_than_needed() {
     key.pass(retention / 8);
     let b = key.next('b');
     key.enter(Ask::write(b));
-    assert_eq!(
-        key.state.stored_end(),
-        first,
-        "the next holder is just covered"
-    );
+    // The next holder is just covered.
+    assert_eq!(key.state.stored_end(), first);
 }
 
 #[test]

@@ -6,23 +6,17 @@ use leasehold_api::{
 };
 use std::time::Duration;
 
-use crate::support::{Ask, Key, ms, name, secs};
+use crate::support::{Ask, Key, assert_is, ms, name, secs, want};
 
 const NONE: Duration = Duration::ZERO;
 
 /// The note that stands after a note of a live hold.
 fn noted(key: &mut Key, of: Operation, version: u32, text: &str, keep: Duration) -> NoteView {
-    match key.note(of, version, text.as_bytes(), keep) {
-        NoteReply::Noted(note) => note,
-        other => panic!("{other:?}, wanted Noted"),
-    }
+    want!(key.note(of, version, text.as_bytes(), keep), NoteReply::Noted(note) => note)
 }
 
 fn lost(key: &mut Key, of: Operation) -> (EndReason, Option<NoteView>) {
-    match key.note(of, 1_000, b"late", secs(3_600)) {
-        NoteReply::Lost { reason, note } => (reason, note),
-        other @ NoteReply::Noted(_) => panic!("{other:?}, wanted Lost"),
-    }
+    want!(key.note(of, 1_000, b"late", secs(3_600)), NoteReply::Lost { reason, note } => (reason, note))
 }
 
 fn shown(key: &Key) -> Option<(FencingToken, u32, String)> {
@@ -61,10 +55,8 @@ fn only_a_live_hold_leaves_a_note() {
     let (reason, stands) = lost(&mut key, a);
     assert_eq!(reason, EndReason::Expired);
     let stands = stands.expect("kept");
-    assert_eq!(
-        (stands.bytes, stands.kept_for),
-        (note.bytes, secs(5) - ms(1))
-    );
+    assert_eq!(stands.bytes, note.bytes);
+    assert_eq!(stands.kept_for, secs(5) - ms(1));
     // The note has settled the key: the waiter holds.
     assert_eq!(key.holding(), ["b1"]);
     assert_eq!(noted(&mut key, b, 0, "next", NONE).bytes, b"next");
@@ -81,10 +73,8 @@ fn note_of_a_later_epoch_wins_whatever_its_version() {
     let token = key.enter(Ask::write(b)).token;
     noted(&mut key, b, 1, "b", secs(60));
     assert_eq!(shown(&key), Some((token, 1, "b".into())));
-    assert_eq!(
-        lost(&mut key, a).1.map(|note| note.bytes),
-        Some(b"b".to_vec())
-    );
+    let (_, stands) = lost(&mut key, a);
+    assert_eq!(stands.expect("kept").bytes, b"b");
 }
 
 #[test]
@@ -172,10 +162,8 @@ fn revoked_holder_leaves_notes_until_it_expires() {
     noted(&mut key, a, 1, "a", secs(5));
     key.force(&[token], ForceMode::Now);
     let (reason, note) = lost(&mut key, a);
-    assert_eq!(
-        (reason, note.map(|it| it.bytes)),
-        (EndReason::Forced, Some(b"a".to_vec()))
-    );
+    assert_eq!(reason, EndReason::Forced);
+    assert_eq!(note.expect("kept").bytes, b"a");
 }
 
 #[test]
@@ -194,12 +182,10 @@ fn bounds_of_a_note() {
     let note = |bytes: usize, keep| Note::new(name(), a, 1, vec![7; bytes], keep);
     assert!(note(MAX_NOTE_BYTES, MAX_NOTE_KEEP).is_ok());
     let refused = note(MAX_NOTE_BYTES + 1, NONE).expect_err("too long");
-    assert_eq!(
-        refused.to_string(),
-        "a note has at most 128 bytes, this one has 129"
-    );
+    let says = "a note has at most 128 bytes, this one has 129";
+    assert_eq!(refused.to_string(), says);
     let refused = note(0, MAX_NOTE_KEEP + ms(1)).expect_err("too long");
-    assert!(matches!(refused, InvalidInput::NoteKeep { .. }));
+    assert_is!(refused => InvalidInput::NoteKeep { .. });
     key.enter(Ask::write(a));
     assert_eq!(noted(&mut key, a, 1, "", NONE).bytes, b"");
 }

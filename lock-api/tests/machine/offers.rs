@@ -5,7 +5,7 @@ use std::time::Duration;
 use leasehold_api::bounds::SETTLE_BUDGET;
 use leasehold_api::{EndReason, LockSpec, PollReply, RenewReply};
 
-use crate::support::{Ask, Key, ms, secs};
+use crate::support::{Ask, Key, assert_is, ms, secs, want};
 
 /// A mutex with the longest waiter lease. Its poll interval is 1 s.
 fn patient() -> Key {
@@ -75,9 +75,7 @@ fn own_poll_and_duplicates_keep_the_end_of_the_offer() {
     key.queue(ask);
     let again = ask.request(&key);
     key.pass(secs(5));
-    let PollReply::Acquired(acquired) = key.poll(b) else {
-        panic!("not granted");
-    };
+    let acquired = want!(key.poll(b), PollReply::Acquired(acquired) => acquired);
     assert_eq!(acquired.remaining, secs(3));
     key.pass(secs(1));
     key.deliver(again);
@@ -95,10 +93,9 @@ fn waiter_that_misses_its_notification_confirms_after_its_next_poll() {
     key.release(a);
     // The client polls up to 20 ms later, and each message takes 400 ms.
     key.pass(queued.poll_after + ms(20 + 400));
-    assert!(matches!(key.poll(b), PollReply::Acquired(_)));
+    assert_is!(key.poll(b) => PollReply::Acquired(_));
     key.pass(ms(50 + 400));
-    let renewed = key.renew(b, ms(100));
-    assert!(matches!(renewed, RenewReply::Renewed { .. }), "{renewed:?}");
+    assert_is!(key.renew(b, ms(100)) => RenewReply::Renewed { .. });
 }
 
 /// The counterexample to a confirmation that shortens: if its reply is lost, the guard counts on the
@@ -128,12 +125,12 @@ fn waiters_that_die_after_their_grants_cost_two_poll_intervals_each() {
     for dead in queue {
         key.renewed(dead, secs(1));
         key.pass(ms(1_999));
-        assert!(matches!(key.poll(live), PollReply::Queued(_)));
+        assert_is!(key.poll(live) => PollReply::Queued(_));
         key.pass(ms(1));
         key.poll(live);
         waited += secs(2);
     }
-    assert!(matches!(key.poll(live), PollReply::Acquired(_)));
+    assert_is!(key.poll(live) => PollReply::Acquired(_));
     assert_eq!(waited, secs(16));
 }
 

@@ -1,8 +1,8 @@
 //! Rules 7 and 8: the order of grants.
 
-use leasehold_api::{Policy, PollReply, ReleaseReply};
+use leasehold_api::{EndReason, Policy, PollReply, ReleaseReply};
 
-use crate::support::{Ask, Key, id};
+use crate::support::{Ask, Key, assert_is, id, secs};
 
 #[test]
 fn fair_mutex_grants_in_order_and_notifies_only_the_next() {
@@ -24,11 +24,8 @@ fn newcomer_overtakes_no_waiter() {
     key.held(Ask::permits(small, 1));
     let late = key.next('l');
     key.queue(Ask::permits(late, 1));
-    assert_eq!(
-        key.waiting(),
-        ["b1", "l1"],
-        "a large weight at the head blocks smaller ones"
-    );
+    // A large weight at the head blocks smaller ones.
+    assert_eq!(key.waiting(), ["b1", "l1"]);
 }
 
 #[test]
@@ -57,31 +54,27 @@ fn release_of_the_head_waiter_grants_to_the_next() {
 #[test]
 fn any_command_settles_the_key() {
     let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
-    key.enter(Ask::write(a).lease(crate::support::secs(1)));
+    key.enter(Ask::write(a).lease(secs(1)));
     key.queue(Ask::write(b));
-    key.pass(crate::support::secs(1));
-    assert_eq!(
-        key.release(c),
-        ReleaseReply::NotHeld(leasehold_api::EndReason::Unknown)
-    );
+    key.pass(secs(1));
+    assert_eq!(key.not_held(c), EndReason::Unknown);
     assert_eq!(key.granted(), [id(b)]);
 }
 
 #[test]
 fn granted_poll_sends_no_notification() {
     let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
-    key.enter(Ask::write(a).lease(crate::support::secs(1)));
+    key.enter(Ask::write(a).lease(secs(1)));
     key.queue(Ask::write(b));
-    key.pass(crate::support::secs(1));
-    assert!(matches!(key.poll(b), PollReply::Acquired(_)));
+    key.pass(secs(1));
+    assert_is!(key.poll(b) => PollReply::Acquired(_));
     assert_eq!(key.messages, []);
 }
 
 #[test]
 fn reader_preference_lets_readers_overtake_writers() {
-    let (mut key, [a, w, r]) = Key::rw()
-        .policy(Policy::ReaderPreference)
-        .attempts(['a', 'w', 'r']);
+    let key = Key::rw().policy(Policy::ReaderPreference);
+    let (mut key, [a, w, r]) = key.attempts(['a', 'w', 'r']);
     key.enter(Ask::read(a));
     key.queue(Ask::write(w));
     key.enter(Ask::read(r));
@@ -93,9 +86,8 @@ fn reader_preference_lets_readers_overtake_writers() {
 
 #[test]
 fn reader_preference_grants_queued_readers_first() {
-    let (mut key, ops) = Key::rw()
-        .policy(Policy::ReaderPreference)
-        .attempts(['a', 'w', 'r', 'v', 's']);
+    let key = Key::rw().policy(Policy::ReaderPreference);
+    let (mut key, ops) = key.attempts(['a', 'w', 'r', 'v', 's']);
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::write(ops[1]));
     key.queue(Ask::read(ops[2]));
@@ -107,9 +99,8 @@ fn reader_preference_grants_queued_readers_first() {
 
 #[test]
 fn writer_preference_grants_queued_writers_first() {
-    let (mut key, ops) = Key::rw()
-        .policy(Policy::WriterPreference)
-        .attempts(['a', 'r', 'w', 'v', 's']);
+    let key = Key::rw().policy(Policy::WriterPreference);
+    let (mut key, ops) = key.attempts(['a', 'r', 'w', 'v', 's']);
     key.enter(Ask::write(ops[0]));
     key.queue(Ask::read(ops[1]));
     key.queue(Ask::write(ops[2]));

@@ -36,10 +36,8 @@ fn refused(mut parts: StateParts, change: impl FnOnce(&mut StateParts)) -> Strin
 #[test]
 fn empty_state_has_empty_parts() {
     assert_eq!(State::default().to_parts(), StateParts::default());
-    assert_eq!(
-        State::from_parts(StateParts::default()),
-        Ok(State::default())
-    );
+    let empty = State::from_parts(StateParts::default());
+    assert_eq!(empty, Ok(State::default()));
 }
 
 #[test]
@@ -107,10 +105,8 @@ fn tokens_must_have_been_granted() {
     assert_eq!(refused(semaphore(), later), invariant);
     let mut parts = semaphore();
     earlier(&mut parts);
-    assert!(
-        State::from_parts(parts).is_ok(),
-        "each permit has a separate token"
-    );
+    let each_has_its_own = State::from_parts(parts);
+    assert!(each_has_its_own.is_ok(), "{each_has_its_own:?}");
 }
 
 #[test]
@@ -129,10 +125,8 @@ fn duplicate_entries_are_refused() {
     };
     assert_eq!(refused(mutex(), again), "every waiter has its ticket");
     let ahead = |parts: &mut StateParts| parts.next_ticket = parts.waiters[0].ticket;
-    assert_eq!(
-        refused(mutex(), ahead),
-        "every ticket is one that was given"
-    );
+    let invariant = "every ticket is one that was given";
+    assert_eq!(refused(mutex(), ahead), invariant);
 }
 
 #[test]

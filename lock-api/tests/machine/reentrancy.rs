@@ -2,7 +2,7 @@
 
 use leasehold_api::{EndReason, Mode, Refused, ReleaseReply};
 
-use crate::support::{Ask, Key, ms, secs};
+use crate::support::{Ask, Key, assert_is, ms, secs};
 
 #[test]
 fn holds_are_counted_and_released_in_any_order() {
@@ -14,21 +14,13 @@ fn holds_are_counted_and_released_in_any_order() {
         let ReleaseReply::Released { holds_left, holder } = key.release(op) else {
             panic!("not released");
         };
-        assert_eq!(
-            (holds_left, holder.expect("held").mode),
-            (left, Mode::Exclusive)
-        );
+        assert_eq!(holds_left, left);
+        assert_eq!(holder.expect("held").mode, Mode::Exclusive);
         assert_eq!(key.not_held(op), EndReason::Unknown);
     }
     let other = key.next('b');
     key.held(Ask::write(other));
-    assert_eq!(
-        key.release(ops[2]),
-        ReleaseReply::Released {
-            holds_left: 0,
-            holder: None
-        }
-    );
+    assert_is!(key.release(ops[2]) => ReleaseReply::Released { holds_left: 0, holder: None });
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
@@ -44,10 +36,8 @@ fn owner_is_read_with_its_session() {
 fn shorter_inner_lease_shortens_nothing() {
     let (mut key, [outer, inner]) = Key::mutex().nested();
     key.enter(Ask::write(outer).lease(secs(20)));
-    assert_eq!(
-        key.enter(Ask::write(inner).lease(secs(1))).remaining,
-        secs(20)
-    );
+    let nested = key.enter(Ask::write(inner).lease(secs(1)));
+    assert_eq!(nested.remaining, secs(20));
     key.pass(secs(2));
     key.release(inner);
     assert_eq!(key.inspect().holders[0].remaining, secs(18));
@@ -73,22 +63,16 @@ fn hold_limit_binds_its_own_attempt() {
     key.pass(ms(10));
     key.refuses(Ask::write(ops[2]).limits(2, 10, 10), Refused::HoldLimit);
     let after = key.inspect();
-    assert_eq!(after.holders[0].holds, 2);
-    assert_eq!(
-        after.holders[0].remaining + ms(10),
-        before.holders[0].remaining
-    );
+    let (before, after) = (&before.holders[0], &after.holders[0]);
+    assert_eq!(after.holds, 2);
+    assert_eq!(after.remaining + ms(10), before.remaining);
 }
 
 #[test]
 fn reader_re_enters_past_a_waiting_writer() {
     let mut key = Key::rw();
-    let (one, writer, two, stranger) = (
-        key.next_of('a', 1),
-        key.next('w'),
-        key.next_of('a', 1),
-        key.next('s'),
-    );
+    let (one, two) = (key.next_of('a', 1), key.next_of('a', 1));
+    let (writer, stranger) = (key.next('w'), key.next('s'));
     let token = key.enter(Ask::read(one)).token;
     key.queue(Ask::write(writer));
     let again = key.enter(Ask::read(two));

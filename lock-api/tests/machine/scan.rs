@@ -1,11 +1,9 @@
 //! Rule 4: the bound on scans for expired holders.
 
 use leasehold_api::bounds::{SCAN_FREELY, SCAN_INTERVAL};
-use leasehold_api::{
-    AcquireReply, EndReason, LockSpec, Operation, ReleaseReply, RenewReply, ServerTime,
-};
+use leasehold_api::{AcquireReply, EndReason, LockSpec, Operation, ReleaseReply, ServerTime};
 
-use crate::support::{Ask, Key, LEASE, ms, secs};
+use crate::support::{Ask, Key, assert_is, ms, secs};
 
 /// A reader/writer lock with `n` readers that never expire in these tests.
 fn readers(n: usize) -> Key {
@@ -45,18 +43,11 @@ fn expired_holder_among_many_counts_for_at_most_the_scan_interval() {
     let dead = short_reader_after_a_scan(&mut key, ms(5));
     key.pass(SCAN_INTERVAL - ms(1));
     let x = key.next('x');
-    assert!(
-        matches!(
-            key.ask(Ask::read(x).limits(32, 10, limit)),
-            AcquireReply::Refused(leasehold_api::Refused::HoldersFull)
-        ),
-        "the next scan is not due yet"
-    );
-    assert_eq!(
-        key.clone().renew(dead, LEASE),
-        RenewReply::Lost(EndReason::Expired),
-        "the holder's own command finds it expired"
-    );
+    // The next scan is not due yet.
+    let early = key.ask(Ask::read(x).limits(32, 10, limit));
+    assert_is!(early => AcquireReply::Refused(leasehold_api::Refused::HoldersFull));
+    // The holder's own command finds it expired.
+    assert_eq!(key.clone().lost(dead), EndReason::Expired);
     key.pass(ms(1));
     let y = key.next('y');
     key.enter(Ask::read(y).limits(32, 10, limit));
@@ -103,10 +94,7 @@ fn grant_does_not_revive_an_expired_holder_of_the_owner() {
     key.release(between);
     assert_eq!(key.granted(), [crate::support::id(newer)]);
     assert_eq!(key.lost(older), EndReason::Unknown);
-    assert!(matches!(
-        key.release(newer),
-        ReleaseReply::Released { holds_left: 0, .. }
-    ));
+    assert_is!(key.release(newer) => ReleaseReply::Released { holds_left: 0, .. });
 }
 
 #[test]
@@ -124,11 +112,8 @@ fn acquire_that_fits_does_not_scan() {
     key.pass(secs(2));
     key.enter(Ask::permits(b, 1));
     let parts = key.state.to_parts();
-    assert_eq!(
-        parts.holders.len(),
-        2,
-        "the first has expired, but is not dropped"
-    );
+    let kept = parts.holders.len();
+    assert_eq!(kept, 2, "the first has expired, but is not dropped");
     assert_eq!(parts.last_scan, ServerTime::default());
 }
 

@@ -29,6 +29,27 @@ pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
 
+/// Asserts that a value matches a pattern.
+macro_rules! assert_is {
+    ($value:expr => $($pattern:tt)+) => {
+        match &$value {
+            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+        }
+    };
+}
+pub(crate) use assert_is;
+
+/// What a value of the wanted form contains: `want!(value, pattern => result)`.
+macro_rules! want {
+    ($value:expr, $pattern:pat => $result:expr) => {
+        match $value {
+            $pattern => $result,
+            other => panic!("{other:?}, wanted {}", stringify!($pattern)),
+        }
+    };
+}
+pub(crate) use want;
+
 pub(crate) fn session(letter: char) -> SessionId {
     SessionId::from_bytes([u8::try_from(letter).expect("an ASCII letter"); 16])
 }
@@ -175,34 +196,22 @@ impl Key {
 
     /// Delivers an acquire that was built earlier, like a retry.
     pub(crate) fn deliver(&mut self, request: Acquire) -> AcquireReply {
-        match self.step(&Command::Acquire(request)) {
-            Reply::Acquire(reply) => reply,
-            other => panic!("{other:?} for an acquire"),
-        }
+        want!(self.step(&Command::Acquire(request)), Reply::Acquire(reply) => reply)
     }
 
     /// Acquires, or panics if the key is not free.
     pub(crate) fn enter(&mut self, ask: Ask) -> Acquired {
-        match self.ask(ask) {
-            AcquireReply::Acquired(acquired) => acquired,
-            other => panic!("{other:?}, wanted Acquired"),
-        }
+        want!(self.ask(ask), AcquireReply::Acquired(acquired) => acquired)
     }
 
     /// Queues, or panics.
     pub(crate) fn queue(&mut self, ask: Ask) -> Queued {
-        match self.ask(ask) {
-            AcquireReply::Queued(queued) => queued,
-            other => panic!("{other:?}, wanted Queued"),
-        }
+        want!(self.ask(ask), AcquireReply::Queued(queued) => queued)
     }
 
     /// Expects `Contended`, or panics.
     pub(crate) fn held(&mut self, ask: Ask) -> Contended {
-        match self.ask(ask.no_wait()) {
-            AcquireReply::Contended(held) => held,
-            other => panic!("{other:?}, wanted Contended"),
-        }
+        want!(self.ask(ask.no_wait()), AcquireReply::Contended(held) => held)
     }
 
     /// Expects that this is refused, and why.
@@ -216,18 +225,12 @@ impl Key {
     }
 
     pub(crate) fn poll_as(&mut self, operation: Operation, listening: bool) -> PollReply {
-        match self.step(&Command::Poll(Poll::new(name(), operation, listening))) {
-            Reply::Poll(reply) => reply,
-            other => panic!("{other:?} for a poll"),
-        }
+        want!(self.step(&Command::Poll(Poll::new(name(), operation, listening))), Reply::Poll(reply) => reply)
     }
 
     pub(crate) fn renew(&mut self, operation: Operation, lease: Duration) -> RenewReply {
         let request = Renew::new(name(), operation, lease).expect("valid");
-        match self.step(&Command::Renew(request)) {
-            Reply::Renew(reply) => reply,
-            other => panic!("{other:?} for a renewal"),
-        }
+        want!(self.step(&Command::Renew(request)), Reply::Renew(reply) => reply)
     }
 
     #[track_caller]
@@ -236,35 +239,23 @@ impl Key {
         operation: Operation,
         lease: Duration,
     ) -> (FencingToken, Duration) {
-        match self.renew(operation, lease) {
-            RenewReply::Renewed { token, remaining } => (token, remaining),
-            other => panic!("{other:?}, wanted Renewed"),
-        }
+        want!(self.renew(operation, lease), RenewReply::Renewed { token, remaining } => (token, remaining))
     }
 
     /// Renews what is lost, and returns why it is.
     #[track_caller]
     pub(crate) fn lost(&mut self, operation: Operation) -> EndReason {
-        match self.renew(operation, LEASE) {
-            RenewReply::Lost(reason) => reason,
-            other => panic!("{other:?}, wanted Lost"),
-        }
+        want!(self.renew(operation, LEASE), RenewReply::Lost(reason) => reason)
     }
 
     pub(crate) fn release(&mut self, operation: Operation) -> ReleaseReply {
-        match self.step(&Command::Release(Release::new(name(), operation))) {
-            Reply::Release(reply) => reply,
-            other => panic!("{other:?} for a release"),
-        }
+        want!(self.step(&Command::Release(Release::new(name(), operation))), Reply::Release(reply) => reply)
     }
 
     /// Releases what is not held, and returns why it is not.
     #[track_caller]
     pub(crate) fn not_held(&mut self, operation: Operation) -> EndReason {
-        match self.release(operation) {
-            ReleaseReply::NotHeld(reason) => reason,
-            other => panic!("{other:?}, wanted NotHeld"),
-        }
+        want!(self.release(operation), ReleaseReply::NotHeld(reason) => reason)
     }
 
     pub(crate) fn convert(
@@ -277,27 +268,18 @@ impl Key {
             Mode::Exclusive => Convert::to_exclusive(name(), operation, expected),
             _ => Convert::to_shared(name(), operation, expected),
         };
-        match self.step(&Command::Convert(request)) {
-            Reply::Convert(reply) => reply,
-            other => panic!("{other:?} for a conversion"),
-        }
+        want!(self.step(&Command::Convert(request)), Reply::Convert(reply) => reply)
     }
 
     pub(crate) fn force(&mut self, tokens: &[FencingToken], how: ForceMode) -> ForceReply {
         let request = ForceRelease::new(name(), tokens.to_vec()).with_how(how);
-        match self.step(&Command::ForceRelease(request)) {
-            Reply::ForceRelease(reply) => reply,
-            other => panic!("{other:?} for a forced release"),
-        }
+        want!(self.step(&Command::ForceRelease(request)), Reply::ForceRelease(reply) => reply)
     }
 
     /// Forces the holders with this token, and returns their number.
     #[track_caller]
     pub(crate) fn forced(&mut self, token: FencingToken, how: ForceMode) -> u32 {
-        match self.force(&[token], how) {
-            ForceReply::Forced { holders } => holders,
-            other @ ForceReply::WrongEpoch => panic!("{other:?}, wanted Forced"),
-        }
+        want!(self.force(&[token], how), ForceReply::Forced { holders } => holders)
     }
 
     pub(crate) fn note(
@@ -308,17 +290,11 @@ impl Key {
         keep: Duration,
     ) -> NoteReply {
         let request = Note::new(name(), operation, version, bytes, keep).expect("valid");
-        match self.step(&Command::Note(request)) {
-            Reply::Note(reply) => reply,
-            other => panic!("{other:?} for a note"),
-        }
+        want!(self.step(&Command::Note(request)), Reply::Note(reply) => reply)
     }
 
     pub(crate) fn inspect(&self) -> InspectReply {
-        match self.clone().step(&Command::Inspect) {
-            Reply::Inspect(reply) => reply,
-            other => panic!("{other:?} for an inspection"),
-        }
+        want!(self.clone().step(&Command::Inspect), Reply::Inspect(reply) => reply)
     }
 
     /// The labels of the waiters, in order.
@@ -439,17 +415,11 @@ impl Ask {
     /// Builds the request at the key's time.
     pub(crate) fn request(self, key: &Key) -> Acquire {
         let deliver_before = key.at().saturating_add(self.deliver_in);
-        let mut request = Acquire::new(
-            name(),
-            key.spec,
-            self.mode,
-            self.operation,
-            self.lease,
-            deliver_before,
-        )
-        .expect("valid")
-        .with_label(Label::new(label(self.operation)).expect("short"))
-        .with_limits(self.limits);
+        let (spec, mode, of) = (key.spec, self.mode, self.operation);
+        let request = Acquire::new(name(), spec, mode, of, self.lease, deliver_before);
+        let label = Label::new(label(of)).expect("short");
+        let request = request.expect("valid").with_label(label);
+        let mut request = request.with_limits(self.limits);
         request.wait = self.wait;
         request.floor = self.floor;
         request

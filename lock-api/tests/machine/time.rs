@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::Reach;
+use leasehold_api::machine::{Payload, Reach};
 use leasehold_api::{AcquireReply, EndReason, PollReply};
 
-use crate::support::{Ask, Key, LEASE, WAITER_LEASE, ms, secs};
+use crate::support::{Ask, Key, LEASE, WAITER_LEASE, assert_is, ms, secs, want};
 
 #[test]
 fn holder_expires_exactly_at_its_end() {
@@ -35,7 +35,7 @@ fn waiter_expires_exactly_at_its_end() {
     let (mut key, _, b) = Key::awaited();
     let mut late = key.clone();
     key.now += 4_999_999;
-    assert!(matches!(key.poll(b), PollReply::Queued(_)));
+    assert_is!(key.poll(b) => PollReply::Queued(_));
     late.now += 5_000_000;
     assert_eq!(late.poll(b), PollReply::Gone(EndReason::Expired));
 }
@@ -46,9 +46,7 @@ fn redelivered_acquire_reports_the_time_left_now() {
     let request = Ask::write(a).request(&key);
     key.deliver(request.clone());
     key.pass(secs(2));
-    let AcquireReply::Acquired(again) = key.deliver(request) else {
-        panic!("not acquired");
-    };
+    let again = want!(key.deliver(request), AcquireReply::Acquired(again) => again);
     assert_eq!(again.remaining, secs(28));
     assert_eq!(again.holds, 1);
 }
@@ -60,9 +58,7 @@ fn redelivered_acquire_does_not_refresh_its_waiter() {
     let request = Ask::write(b).request(&key);
     key.deliver(request.clone());
     key.pass(secs(2));
-    let AcquireReply::Queued(again) = key.deliver(request) else {
-        panic!("not queued");
-    };
+    let again = want!(key.deliver(request), AcquireReply::Queued(again) => again);
     assert_eq!(again.waiter_remaining, secs(3));
     assert_eq!(key.waiting(), ["b1"]);
 }
@@ -124,25 +120,16 @@ fn waiter_expires_at_its_wait_deadline() {
     let (mut key, [a, b, c]) = Key::mutex().attempts(['a', 'b', 'c']);
     key.enter(Ask::write(a));
     let until = key.at().saturating_add(secs(6));
-    assert_eq!(
-        key.queue(Ask::write(b).until(until)).waiter_remaining,
-        WAITER_LEASE
-    );
+    let queued = key.queue(Ask::write(b).until(until));
+    assert_eq!(queued.waiter_remaining, WAITER_LEASE);
     key.pass(secs(3));
-    let PollReply::Queued(queued) = key.poll(b) else {
-        panic!("not queued");
-    };
+    let queued = want!(key.poll(b), PollReply::Queued(queued) => queued);
     assert_eq!(queued.waiter_remaining, secs(3));
     key.pass(secs(3));
     assert_eq!(key.poll(b), PollReply::Gone(EndReason::Expired));
     let past = key.at();
-    assert!(
-        matches!(
-            key.ask(Ask::write(c).until(past)),
-            AcquireReply::Contended(_)
-        ),
-        "an attempt past its deadline is not queued"
-    );
+    // An attempt past its deadline is not queued.
+    assert_is!(key.ask(Ask::write(c).until(past)) => AcquireReply::Contended(_));
 }
 
 #[test]
@@ -153,8 +140,6 @@ fn granted_notification_has_the_waiters_remaining_time() {
     key.queue(Ask::write(b));
     key.pass(secs(2));
     key.release(a);
-    let leasehold_api::machine::Payload::Granted { remaining, .. } = key.messages[0].payload else {
-        panic!("{:?}", key.messages);
-    };
+    let remaining = want!(key.messages[0].payload, Payload::Granted { remaining, .. } => remaining);
     assert_eq!(remaining, secs(3));
 }

@@ -90,15 +90,11 @@ fn clock_or_floor_keeps_tokens_increasing_after_data_loss() {
     let seen = key.enter(Ask::write(a)).token;
     key.state = leasehold_api::machine::State::default();
     key.pass(ms(1));
-    assert!(
-        key.clone().enter(Ask::write(a)).token > seen,
-        "the clock has advanced"
-    );
+    // The clock has advanced.
+    assert!(key.clone().enter(Ask::write(a)).token > seen);
     key.now = START - 1_000_000;
-    assert!(
-        key.enter(Ask::write(a).floor(seen.get())).token > seen,
-        "the floor has the last token"
-    );
+    // The floor has the last token.
+    assert!(key.enter(Ask::write(a).floor(seen.get())).token > seen);
 }
 
 #[test]

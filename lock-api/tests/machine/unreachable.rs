@@ -3,7 +3,7 @@
 use leasehold_api::machine::Reach;
 use leasehold_api::{AcquireReply, Operation, PollReply};
 
-use crate::support::{Ask, Key, id, secs};
+use crate::support::{Ask, Key, assert_is, id, secs};
 
 /// A free mutex with a waiter that was passed over.
 fn passed_over() -> (Key, Operation) {
@@ -28,11 +28,9 @@ fn unreachable_waiter_is_passed_over_and_keeps_its_ticket() {
     key.set_reach('d', Reach::Listening);
     let late = key.next('l');
     key.queue(Ask::write(late));
-    assert!(matches!(key.poll(unreachable), PollReply::Queued(q) if q.ahead == 0));
-    assert!(
-        !key.inspect().waiters[0].unreachable,
-        "its poll clears the mark"
-    );
+    assert_is!(key.poll(unreachable) => PollReply::Queued(q) if q.ahead == 0);
+    let marked = key.inspect().waiters[0].unreachable;
+    assert!(!marked, "its poll clears the mark");
     key.release(b);
     assert_eq!(key.granted(), [id(unreachable)], "it keeps its ticket");
 }
@@ -45,11 +43,8 @@ fn waiter_that_does_not_listen_is_never_unreachable() {
     key.queue(Ask::write(polling).not_listening());
     key.release(a);
     assert_eq!(key.holding(), ["q1"]);
-    assert_eq!(
-        key.messages,
-        [],
-        "a waiter that doesn't listen is not notified"
-    );
+    // A waiter that doesn't listen is not notified.
+    assert_eq!(key.messages, []);
 }
 
 #[test]
@@ -104,7 +99,7 @@ fn reachable_waiter_behind_an_unreachable_one_is_granted() {
 #[test]
 fn poll_of_an_unreachable_waiter_takes_a_free_key() {
     let (mut key, unreachable) = passed_over();
-    assert!(matches!(key.poll(unreachable), PollReply::Acquired(_)));
+    assert_is!(key.poll(unreachable) => PollReply::Acquired(_));
 }
 
 #[test]
@@ -115,7 +110,7 @@ fn redelivered_acquire_does_not_clear_the_mark() {
     let request = Ask::write(unreachable).request(&key);
     key.deliver(request.clone());
     key.release(a);
-    assert!(matches!(key.deliver(request), AcquireReply::Queued(_)));
+    assert_is!(key.deliver(request) => AcquireReply::Queued(_));
     assert!(key.inspect().waiters[0].unreachable);
 }
 
