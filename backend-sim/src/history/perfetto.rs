@@ -115,14 +115,10 @@ impl Output {
 
     fn process(&mut self, pid: usize, name: &str) {
         let name = Quoted(name);
-        let args =
-            format_args!(",\"name\":\"process_name\",\"args\":{{\"name\":{name}}}").to_string();
-        self.event("M", (pid, 0), args);
-        self.event(
-            "M",
-            (pid, 0),
-            format_args!(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{pid}}}"),
-        );
+        let name = format!(",\"name\":\"process_name\",\"args\":{{\"name\":{name}}}");
+        self.event("M", (pid, 0), name);
+        let order = format!(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{pid}}}");
+        self.event("M", (pid, 0), order);
     }
 
     /// Adds a slice to the first free thread of its kind, and returns the thread.
@@ -140,40 +136,35 @@ impl Output {
         lanes[lane] = to;
         let tid = base + lane;
         if new {
-            self.event(
-                "M",
-                (pid, tid),
-                format_args!(",\"name\":\"thread_name\",\"args\":{{\"name\":\"{track}\"}}"),
-            );
+            let name = format!(",\"name\":\"thread_name\",\"args\":{{\"name\":\"{track}\"}}");
+            self.event("M", (pid, tid), name);
         }
         let (ts, dur) = (from.as_micros(), (to - from).as_micros());
         let (name, what) = (Quoted(name), Quoted(what));
-        self.event(
-            "X",
-            (pid, tid),
-            format_args!(",\"ts\":{ts},\"dur\":{dur},\"name\":{name},\"args\":{{\"what\":{what}}}"),
-        );
+        let slice =
+            format!(",\"ts\":{ts},\"dur\":{dur},\"name\":{name},\"args\":{{\"what\":{what}}}");
+        self.event("X", (pid, tid), slice);
         tid
     }
 
     fn instant(&mut self, pid: usize, at: Duration, name: &str) {
         let (ts, name) = (at.as_micros(), Quoted(name));
-        self.event(
-            "i",
-            (pid, EVENTS),
-            format_args!(",\"ts\":{ts},\"s\":\"t\",\"name\":{name}"),
-        );
+        let instant = format!(",\"ts\":{ts},\"s\":\"t\",\"name\":{name}");
+        self.event("i", (pid, EVENTS), instant);
     }
 
     fn arrow(&mut self, id: u64, from: (usize, usize, Duration), to: (usize, usize, Duration)) {
         let (pid, tid, at) = from;
         let ts = at.as_micros();
         let common = format!(",\"id\":{id},\"cat\":\"message\",\"name\":\"message\"");
-        self.event("s", (pid, tid), format_args!(",\"ts\":{ts}{common}"));
+        self.event("s", (pid, tid), format!(",\"ts\":{ts}{common}"));
         let (pid, tid, at) = to;
         let ts = at.as_micros();
-        let end = format_args!(",\"ts\":{ts},\"bp\":\"e\"{common}").to_string();
-        self.event("f", (pid, tid), end);
+        self.event(
+            "f",
+            (pid, tid),
+            format!(",\"ts\":{ts},\"bp\":\"e\"{common}"),
+        );
     }
 
     fn span(&mut self, span: &Span) {

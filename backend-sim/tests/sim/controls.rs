@@ -10,10 +10,13 @@ use leasehold_api::{
     AcquireReply, BackendError, EndReason, Error, LockBackend as _, LockClient, Notification,
     ReleaseReply, RenewReply,
 };
-use leasehold_sim::{Data, Event, Latency, SimOptions, SimServer, assert_deterministic, replay};
+use leasehold_sim::{
+    Data, Entry, Event, Latency, SimOptions, SimServer, assert_deterministic, replay,
+};
 
+use crate::drivers::options;
 use crate::locks::{client, hold, job};
-use crate::support::{Raw, key, ms, paused, secs, unknown};
+use crate::support::{MISSED, Raw, assert_is, key, ms, paused, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn paused_client_stops_while_its_clock_runs() {
@@ -56,14 +59,9 @@ async fn reply_waits_for_a_paused_client() {
     let (result, ()) = join(a.send(&request), pause).await;
     let reply = result.expect("the reply arrived before the timeout");
     // The remaining time is true at the execution, so a client counts from before it sent the request.
-    assert!(
-        matches!(reply.reply, AcquireReply::Acquired(acquired) if acquired.remaining == secs(10))
-    );
+    assert_is!(reply.reply => AcquireReply::Acquired(acquired) if acquired.remaining == secs(10));
     assert_eq!(server.elapsed(), ms(2 + 1 + 30_000));
-    assert!(matches!(
-        a.renew(operation, secs(10)).await,
-        Ok(RenewReply::Lost(_))
-    ));
+    assert_is!(a.renew(operation, secs(10)).await => Ok(RenewReply::Lost(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -97,10 +95,7 @@ async fn code_run_as_the_client_stops_with_it() {
     };
     let (ended, ()) = join(body, pause).await;
     // At 4 ms, the fourth sleep may or may not have ended.
-    assert!(
-        ended == ms(4 + 100 + 5) || ended == ms(4 + 100 + 6),
-        "{ended:?}"
-    );
+    assert_is!(ended.as_millis() => 109 | 110);
 }
 
 #[tokio::test(start_paused = true)]
@@ -114,11 +109,7 @@ async fn resumed_client_receives_its_notifications() {
     server.advance(secs(1)).await;
     assert!(notifications.next().now_or_never().is_none());
     b.backend.resume();
-    let granted = notifications.next().await;
-    assert!(
-        matches!(granted, Some(Notification::Granted { .. })),
-        "{granted:?}"
-    );
+    assert_is!(notifications.next().await => Some(Notification::Granted { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -161,37 +152,19 @@ async fn stopped_server_refuses_calls_and_breaks_connections() {
     let (renewed, ()) = join(a.renew(operation, secs(10)), stop).await;
     assert!(unknown(&renewed), "{renewed:?}");
     let before = server.elapsed();
-    let refused = a.backend.hello().await;
-    assert!(
-        matches!(refused, Err(BackendError::Unavailable { .. })),
-        "{refused:?}"
-    );
+    assert_is!(a.backend.hello().await => Err(BackendError::Unavailable { .. }));
     assert_eq!(server.elapsed() - before, ms(2));
-    assert_eq!(
-        notifications.next().await,
-        Some(Notification::Missed { listening: false })
-    );
+    assert_eq!(notifications.next().await.as_ref(), MISSED.first());
     server.advance(secs(2)).await;
     assert_eq!(server.listeners(a.session), 0);
     let started = server.elapsed();
     server.start(Data::Kept);
-    assert_eq!(
-        notifications.next().await,
-        Some(Notification::Missed { listening: true })
-    );
-    assert!(
-        server.elapsed() - started <= ms(102),
-        "not subscribed again soon"
-    );
-    assert_ne!(
-        a.backend.hello().await.expect("an answer").clock,
-        first_clock
-    );
-    let renewed = a.renew(operation, secs(10)).await;
-    assert!(
-        matches!(renewed, Ok(RenewReply::Renewed { .. })),
-        "{renewed:?}"
-    );
+    assert_eq!(notifications.next().await.as_ref(), MISSED.last());
+    let took = server.elapsed() - started;
+    assert!(took <= ms(102), "not subscribed again soon");
+    let clock = a.backend.hello().await.expect("an answer").clock;
+    assert_ne!(clock, first_clock);
+    assert_is!(a.renew(operation, secs(10)).await => Ok(RenewReply::Renewed { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -228,10 +201,9 @@ async fn stepped_clock_ends_or_extends_leases() {
     server.advance(secs(20)).await;
     let renewed = a.renew(operation, secs(1)).await.expect("an answer");
     // Executed at 20.005 s. The lease expired at 10.003 s, which is now 70.003 s.
-    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(49_998)));
+    assert_is!(renewed => RenewReply::Renewed { remaining, .. } if *remaining == ms(49_998));
     server.step_clock_forward(secs(50));
-    let renewed = a.renew(operation, secs(1)).await.expect("an answer");
-    assert!(matches!(renewed, RenewReply::Lost(_)), "{renewed:?}");
+    assert_is!(a.renew(operation, secs(1)).await.expect("an answer") => RenewReply::Lost(_));
 }
 
 #[tokio::test(start_paused = true)]
@@ -245,15 +217,14 @@ async fn foreign_value_is_reported_and_kept() {
         a.release(operation).await.map(drop),
         a.backend.inspect(&key()).await.map(drop),
     ] {
-        assert!(matches!(&found, Err(BackendError::ForeignValue { found, .. }) if found == "hash"));
+        assert_is!(found => Err(BackendError::ForeignValue { found, .. }) if found == "hash");
     }
     let locked = job(&LockClient::new(a.backend.clone())).lock().await;
-    assert!(matches!(&locked, Err(Error::ForeignValue { found, .. }) if found == "hash"));
+    assert_is!(locked => Err(Error::ForeignValue { found, .. }) if found == "hash");
     assert_eq!(server.foreign(key()).as_deref(), Some("hash"));
     server.remove_key(key());
     assert_eq!(server.foreign(key()), None);
-    let reply = a.send(&request).await.expect("an answer").reply;
-    assert!(matches!(reply, AcquireReply::Acquired(_)));
+    assert_is!(a.send(&request).await.expect("an answer").reply => AcquireReply::Acquired(_));
 }
 
 #[tokio::test(start_paused = true)]
@@ -262,10 +233,7 @@ async fn removed_key_has_no_holder() {
     let (operation, _) = a.acquire(secs(10)).await;
     server.remove_key(key());
     server.assert_idle();
-    assert!(matches!(
-        a.release(operation).await,
-        Ok(ReleaseReply::NotHeld(EndReason::Unknown))
-    ));
+    assert_is!(a.release(operation).await => Ok(ReleaseReply::NotHeld(EndReason::Unknown)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -276,11 +244,8 @@ async fn advance_runs_everything_that_is_due() {
     assert!((&mut renew).now_or_never().is_none());
     // The request arrives after 1 ms and has been executed.
     server.advance(ms(1)).await;
-    assert!(
-        server.timeline().contains("renewed"),
-        "{}",
-        server.timeline()
-    );
+    let timeline = server.timeline();
+    assert!(timeline.contains("renewed"), "{timeline}");
     assert!(renew.await.is_ok());
 }
 
@@ -341,15 +306,10 @@ async fn latency_is_as_configured() {
 
 /// A run with all kinds of events.
 async fn busy_run(seed: u64) -> SimServer {
-    let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(seed).latency(latency));
-    let clients: Vec<_> = ["a", "b", "c", "d"]
-        .map(|name| Arc::new(Raw::new(&server, name)))
-        .into();
-    let mut tasks = Vec::new();
-    for client in &clients {
-        let client = Arc::clone(client);
-        tasks.push(tokio::spawn(async move {
+    let server = SimServer::with_options(options(seed));
+    let clients = ["a", "b", "c", "d"].map(|name| Arc::new(Raw::new(&server, name)));
+    let tasks = clients.clone().map(|client| {
+        tokio::spawn(async move {
             let _notifications = client.backend.listen(client.session).await;
             for round in 0..8 {
                 let operation = client.try_queue(ms(40)).await;
@@ -358,8 +318,8 @@ async fn busy_run(seed: u64) -> SimServer {
                 let _ = client.renew(operation, ms(30)).await;
                 let _ = client.release(operation).await;
             }
-        }));
-    }
+        })
+    });
     server.advance(ms(30)).await;
     clients[0].backend.pause();
     server.advance(ms(30)).await;
@@ -399,11 +359,9 @@ fn seed_repeats_a_run_whose_tasks_tokio_runs() {
 async fn changed_log_does_not_replay() {
     let mut log = busy_run(1).await.log();
     // Without its first command, the log gives other answers.
-    let first = log
-        .iter()
-        .position(|entry| matches!(entry.event, Event::Executed { .. }))
-        .expect("something was executed");
-    log.remove(first);
+    let executed = |entry: &Entry| matches!(entry.event, Event::Executed { .. });
+    let first = log.iter().position(executed);
+    log.remove(first.expect("something was executed"));
     assert!(replay(Settings::default(), &log).is_err());
 }
 

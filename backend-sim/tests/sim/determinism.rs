@@ -9,7 +9,7 @@ use std::collections::HashMap;
 use leasehold_sim::{Ending, SimOptions, SimServer, Simulation, assert_deterministic};
 
 use crate::drivers::{options, scenario};
-use crate::support::{ms, paused, secs};
+use crate::support::{assert_is, ms, paused, secs};
 
 fn simulation() -> Simulation {
     Simulation::new(options(7))
@@ -18,7 +18,7 @@ fn simulation() -> Simulation {
 #[test]
 fn deterministic_run_passes() {
     let report = simulation().assert_deterministic(scenario);
-    assert!(matches!(report.ending, Ending::Completed(_)));
+    assert_is!(report.ending => Ending::Completed(_));
 }
 
 /// Adds eight clients, in the order of a hash map.

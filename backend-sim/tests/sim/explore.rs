@@ -6,8 +6,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{LockBackend as _, LockClient};
-use leasehold_sim::{Exploration, FaultMix, Latency, SimOptions, SimServer};
+use leasehold_sim::{Exploration, FaultMix, SimServer};
 
+use crate::drivers::options;
 use crate::support::{ms, secs};
 
 /// Three workers count twice each under a lock. If `locked` is false, they release it too early.
@@ -71,11 +72,7 @@ fn outages_fail_only_code_that_does_not_expect_them() {
         let locks = LockClient::new(sim.client("a"));
         sim.sleep(ms(500)).await;
         let mutex = locks.mutex("job").expect("a valid key");
-        mutex
-            .try_lock()
-            .await
-            .map(drop)
-            .map_err(|error| error.to_string())
+        mutex.try_lock().await.map(drop)
     });
     let failure = found.expect("found");
     let text = failure.history.text();
@@ -86,13 +83,9 @@ fn outages_fail_only_code_that_does_not_expect_them() {
 /// passed, and its output.
 fn rerun(test: &str, variable: &str, value: &str) -> (bool, String) {
     let program = std::env::current_exe().expect("this test's program");
+    let name = format!("explore::{test}");
     let output = std::process::Command::new(program)
-        .args([
-            "--exact",
-            "--include-ignored",
-            "--nocapture",
-            &format!("explore::{test}"),
-        ])
+        .args(["--exact", "--include-ignored", "--nocapture", &name])
         .env(variable, value)
         .env_remove("RUST_BACKTRACE")
         .output()
@@ -100,6 +93,14 @@ fn rerun(test: &str, variable: &str, value: &str) -> (bool, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     let text = text(&output.stdout) + &text(&output.stderr);
     (output.status.success(), text)
+}
+
+/// As [`rerun`]. Asserts that the test fails, and returns its output, which contains `says`.
+#[track_caller]
+fn fails(test: &str, variable: &str, value: &str, says: &str) -> String {
+    let (passed, text) = rerun(test, variable, value);
+    assert!(!passed && text.contains(says), "{text}");
+    text
 }
 
 #[test]
@@ -111,19 +112,16 @@ fn wrong_code_fails() {
 #[test]
 fn printed_command_repeats_a_failure() {
     let pages = env!("CARGO_TARGET_TMPDIR");
-    let (passed, first) = rerun("wrong_code_fails", "LEASEHOLD_SIM_PAGES", pages);
-    assert!(!passed, "{first}");
-    let line = first
-        .lines()
-        .find_map(|line| line.strip_prefix("to repeat it: "))
-        .expect("a line");
-    assert!(
-        line.ends_with(" cargo test -- --exact explore::wrong_code_fails"),
-        "{line}"
-    );
+    let repeat = "to repeat it: ";
+    let first = fails("wrong_code_fails", "LEASEHOLD_SIM_PAGES", pages, repeat);
+    let mut lines = first.lines();
+    let line = lines.find_map(|line| line.strip_prefix(repeat));
+    let line = line.expect("a line");
+    let command = " cargo test -- --exact explore::wrong_code_fails";
+    assert!(line.ends_with(command), "{line}");
     let tape = line.split(['=', ' ']).nth(1).expect("a tape");
-    let (passed, second) = rerun("wrong_code_fails", "LEASEHOLD_SIM_REPLAY", tape);
-    assert!(!passed && second.contains("run 1, with seed"), "{second}");
+    let says = "run 1, with seed";
+    let second = fails("wrong_code_fails", "LEASEHOLD_SIM_REPLAY", tape, says);
     // Both print the same timeline.
     let timeline = |text: &str| -> Vec<String> {
         let lines = text.lines().skip_while(|line| !line.contains("  server"));
@@ -141,30 +139,22 @@ fn printed_command_repeats_a_failure() {
 
 #[test]
 fn environment_variables_choose_the_run() {
-    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_SEED", "7");
+    let (test, tape) = ("right_code_passes", "2.u9:3.A");
+    let (passed, text) = rerun(test, "LEASEHOLD_SIM_SEED", "7");
     assert!(passed, "{text}");
-    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_SEED", "seven");
-    assert!(
-        !passed && text.contains("LEASEHOLD_SIM_SEED: \"seven\" is no seed"),
-        "{text}"
-    );
-    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SIM_REPLAY", "2.u9:3.A");
-    assert!(
-        !passed && text.contains("the replay diverges at draw 0: the tape has User 3 of 9"),
-        "{text}"
-    );
+    let no_seed = "LEASEHOLD_SIM_SEED: \"seven\" is no seed";
+    fails(test, "LEASEHOLD_SIM_SEED", "seven", no_seed);
+    let diverges = "the replay diverges at draw 0: the tape has User 3 of 9";
+    let text = fails(test, "LEASEHOLD_SIM_REPLAY", tape, diverges);
     // The printed tape diverges again. A tape that ended before the divergence would not.
-    assert!(
-        text.contains("to repeat it: LEASEHOLD_SIM_REPLAY=2.u9:3.A "),
-        "{text}"
-    );
+    let repeat = "to repeat it: LEASEHOLD_SIM_REPLAY=2.u9:3.A ";
+    assert!(text.contains(repeat), "{text}");
 }
 
 #[tokio::test(start_paused = true)]
 #[ignore = "fails on purpose; other tests run it"]
 async fn a_tokio_test_that_fails() {
-    let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(1).latency(latency));
+    let server = SimServer::with_options(options(1));
     let client = server.client("a");
     for _ in 0..2 {
         client.hello().await.expect("an answer");
@@ -174,22 +164,15 @@ async fn a_tokio_test_that_fails() {
 
 #[test]
 fn failing_tokio_test_prints_its_timeline_and_its_seed() {
-    let (passed, text) = rerun("a_tokio_test_that_fails", "LEASEHOLD_SIM_SEED", "9");
-    assert!(!passed, "{text}");
-    assert!(text.contains("the simulation with seed 9:"), "{text}");
+    let test = "a_tokio_test_that_fails";
+    let seed = "the simulation with seed 9:";
+    let text = fails(test, "LEASEHOLD_SIM_SEED", "9", seed);
     assert!(text.contains("  .*          hello"), "{text}");
     let line =
         "to repeat it: LEASEHOLD_SIM_SEED=9 cargo test -- --exact explore::a_tokio_test_that_fails";
     assert!(text.contains(line), "{text}");
-    let (passed, text) = rerun(
-        "a_tokio_test_that_fails",
-        "LEASEHOLD_SIM_REPLAY",
-        "2.u9:3.A",
-    );
-    assert!(
-        !passed && text.contains("the replay diverges at draw 0"),
-        "{text}"
-    );
+    let diverges = "the replay diverges at draw 0";
+    fails(test, "LEASEHOLD_SIM_REPLAY", "2.u9:3.A", diverges);
 }
 
 #[tokio::test(start_paused = true)]
@@ -207,15 +190,11 @@ async fn a_tokio_test_that_draws_twice() {
 
 #[test]
 fn tokio_test_that_ends_before_its_tape_fails() {
-    let replay = |tape| {
-        let test = "a_tokio_test_that_draws_twice";
-        rerun(test, "LEASEHOLD_SIM_REPLAY", tape)
-    };
-    let (passed, text) = replay("2.u9:3.A2");
+    let test = "a_tokio_test_that_draws_twice";
+    let (passed, text) = rerun(test, "LEASEHOLD_SIM_REPLAY", "2.u9:3.A2");
     assert!(passed, "{text}");
-    let (passed, text) = replay("2.u9:3.A3");
     let says = "the run ended after 2 of 3 draws, the tape goes on with User 3 of 9";
-    assert!(!passed && text.contains(says), "{text}");
+    fails(test, "LEASEHOLD_SIM_REPLAY", "2.u9:3.A3", says);
 }
 
 #[test]
@@ -234,10 +213,8 @@ fn deadlocks_and_endless_runs_are_failures() {
     let deadlock = reason(Exploration::new(), |_| std::future::pending());
     assert!(deadlock.contains("nothing can go on"), "{deadlock}");
     let limits = Exploration::new().time_limit(secs(9)).step_limit(100);
-    let long = reason(
-        limits.clone(),
-        |sim| async move { sim.sleep(secs(10)).await },
-    );
+    let sleeps = |sim: SimServer| async move { sim.sleep(secs(10)).await };
+    let long = reason(limits.clone(), sleeps);
     assert!(long.contains("not done after 9s"), "{long}");
     let endless = reason(limits, |sim| async move {
         loop {
@@ -281,10 +258,8 @@ fn different_keys_in_the_second_run_are_found() {
     });
     let reason = failure.expect("found").reason;
     assert!(reason.contains("two runs of one seed differ"), "{reason}");
-    assert!(
-        reason.contains("acquire \"0\"") && reason.contains("acquire \"1\""),
-        "{reason}"
-    );
+    assert!(reason.contains("acquire \"0\""), "{reason}");
+    assert!(reason.contains("acquire \"1\""), "{reason}");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use leasehold_api::{
 use leasehold_sim::{Latency, Reads, SimOptions, SimServer, Tail};
 
 use crate::locks::job;
-use crate::support::{Raw, assert_replays, key, ms, secs};
+use crate::support::{MISSED, Raw, assert_is, assert_replays, key, ms, secs};
 
 /// The next notification of a stream within a second.
 async fn next(server: &SimServer, stream: &mut leasehold_api::Notifications) -> Notification {
@@ -29,14 +29,9 @@ async fn request_to_a_demoted_server_is_refused_and_not_executed() {
     let request = a.request(a.operation(), secs(30)).await;
     let move_it = async { server.switch_over(Duration::ZERO, from_ref(&a.backend)) };
     let (refused, ()) = join(a.send(&request), move_it).await;
-    let Err(BackendError::Unavailable { .. }) = &refused else {
-        panic!("{refused:?}");
-    };
-    assert!(
-        server.timeline().contains("READONLY"),
-        "{}",
-        server.timeline()
-    );
+    assert_is!(refused => Err(BackendError::Unavailable { .. }));
+    let timeline = server.timeline();
+    assert!(timeline.contains("READONLY"), "{timeline}");
     server.assert_idle();
     a.send(&request).await.expect("the new primary serves");
     assert!(!server.left_behind().is_empty());
@@ -52,10 +47,8 @@ async fn graceful_failover_loses_nothing() {
     let clock = server.client("b").hello().await.expect("served").clock;
     server.switch_over(Duration::ZERO, &[]);
     assert_eq!(server.left_behind().lines().count(), before.lines().count());
-    assert_ne!(
-        server.client("b").hello().await.expect("served").clock,
-        clock
-    );
+    let new_clock = server.client("b").hello().await.expect("served").clock;
+    assert_ne!(new_clock, clock);
     server.advance(secs(60)).await;
     assert!(guard.is_valid(), "it is renewed at the new primary");
     assert_replays(&server);
@@ -77,8 +70,7 @@ async fn replica_relays_to_a_subscription_that_is_not_counted() {
     // The server can't tell who listens, so it grants and publishes.
     server.refuse_count();
     let released = server.elapsed();
-    let reply = a.release(held).await.expect("served");
-    assert!(matches!(reply, ReleaseReply::Released { .. }));
+    assert_is!(a.release(held).await.expect("served") => ReleaseReply::Released { .. });
     let notification = next(&server, &mut stream).await;
     let Notification::Granted {
         sequence, stamp, ..
@@ -88,10 +80,8 @@ async fn replica_relays_to_a_subscription_that_is_not_counted() {
     };
     assert_eq!(sequence, waiting.sequence);
     let clock = b.backend.hello().await.expect("served").clock;
-    assert_eq!(
-        stamp.clock, clock,
-        "the clock of the primary, not of the replica"
-    );
+    // The clock of the primary, not of the replica.
+    assert_eq!(stamp.clock, clock);
     // The release takes 1 ms, and the push 41 ms. The second hello takes 2 ms.
     assert_eq!(server.elapsed() - released, ms(44));
     assert_replays(&server);
@@ -105,16 +95,13 @@ async fn waiter_at_a_replica_is_unreachable_until_it_follows() {
     let (waiting, _) = b.queue(secs(30)).await;
     server.switch_over(Duration::ZERO, from_ref(&b.backend));
     a.release(held).await.expect("served");
-    assert!(
-        server.left_behind().contains("waits for it"),
-        "it is marked"
-    );
+    let left = server.left_behind();
+    assert!(left.contains("waits for it"), "it is marked");
 
     b.backend.follow_primary();
-    let gone = next(&server, &mut stream).await;
-    assert_eq!(gone, Notification::Missed { listening: false });
-    let back = next(&server, &mut stream).await;
-    assert_eq!(back, Notification::Missed { listening: true });
+    for missed in MISSED {
+        assert_eq!(next(&server, &mut stream).await, missed);
+    }
     assert_eq!(server.listeners(b.session), 1);
     b.backend.follow_primary(); // does nothing at the primary
     assert_eq!(server.listeners(b.session), 1);
@@ -156,8 +143,7 @@ async fn switchover_of_two_primaries_is_refused() {
 }
 
 async fn try_lock(locks: &LockClient) -> Option<MutexGuard> {
-    let outcome = job(locks).try_lock().await.expect("served");
-    outcome.into_guard()
+    job(locks).try_lock().await.expect("served").into_guard()
 }
 
 /// Assumption A3 covers the clocks of all servers of a key: a lease ends at a time on the clock of the
@@ -178,10 +164,8 @@ async fn lock_that_moves_to_a_clock_far_ahead_has_two_holders() {
     // Two round trips: by the new clock, the first request is too late.
     assert_eq!(server.elapsed() - moved, ms(4));
     assert!(held.is_valid() && second.is_valid(), "two holders");
-    assert!(
-        second.fencing_token() > held.fencing_token(),
-        "fencing tells them apart"
-    );
+    let tokens = [&held, &second].map(MutexGuard::fencing_token);
+    assert!(tokens[0] < tokens[1], "fencing tells them apart");
 
     // The first renewal tells the first holder, after nearly a third of its lease.
     held.lost().await;
@@ -244,11 +228,8 @@ async fn replica_that_lags_answers_from_its_old_data() {
     let old = b.backend.inspect(&key()).await.expect("answered");
     let hello = b.backend.hello().await.expect("answered");
     assert_eq!((old.reply.holder_count, old.stamp.clock), (1, hello.clock));
-    let released = b.release(b.operation()).await;
-    assert!(
-        released.is_err(),
-        "a release leaves a watermark: {released:?}"
-    );
+    // A release leaves a watermark.
+    assert_is!(b.release(b.operation()).await => Err(_));
     server.switch_over(Duration::ZERO, &[]);
     let followed = b.backend.inspect(&key()).await.expect("answered");
     assert_eq!(followed.reply.holder_count, 0, "it follows the new primary");

@@ -3,12 +3,12 @@
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::{
-    AcquireReply, BackendError, ForceRelease, LockBackend as _, Notification, PollReply, Refused,
-    ReleaseReply, RenewReply,
+    AcquireReply, BackendError, ForceRelease, LockBackend as _, Notification, Operation, PollReply,
+    Refused, ReleaseReply, RenewReply,
 };
 use leasehold_sim::{Call, Fault, Latency, SimServer};
 
-use crate::support::{Raw, key, ms, secs, unknown};
+use crate::support::{MISSED, Raw, assert_is, key, ms, secs, unknown};
 
 #[tokio::test(start_paused = true)]
 async fn lost_request_is_not_executed() {
@@ -36,10 +36,7 @@ async fn retry_after_a_lost_reply_reports_the_grant() {
     };
     // Executed at 3 ms, and again at 1.003 s.
     assert_eq!((acquired.holds, acquired.remaining), (1, secs(9)));
-    assert!(matches!(
-        a.release(operation).await,
-        Ok(ReleaseReply::Released { holds_left: 0, .. })
-    ));
+    assert_is!(a.release(operation).await => Ok(ReleaseReply::Released { holds_left: 0, .. }));
     server.assert_idle();
 }
 
@@ -49,7 +46,7 @@ async fn late_request_is_overtaken() {
     let (operation, request) = a.ask(secs(10)).await;
     a.backend.inject(Fault::DelayRequest(ms(500)));
     let (late, end) = join(a.send(&request), a.release(operation)).await;
-    assert!(matches!(end, Ok(ReleaseReply::NotHeld(_))), "{end:?}");
+    assert_is!(end => Ok(ReleaseReply::NotHeld(_)));
     let reply = late.expect("an answer").reply;
     assert_eq!(reply, AcquireReply::Refused(Refused::Stale));
     assert_eq!(server.elapsed(), ms(2 + 500 + 2));
@@ -95,13 +92,13 @@ async fn fault_waits_for_its_call() {
     let (_server, a) = Raw::alone();
     a.backend.inject_into(Call::Renew, Fault::LoseReply);
     let (operation, reply) = a.acquire(secs(10)).await;
-    assert!(matches!(reply, AcquireReply::Acquired(_)));
+    assert_is!(reply => AcquireReply::Acquired(_));
     assert_eq!(a.backend.pending_faults(), 1);
     assert!(unknown(&a.renew(operation, secs(20)).await));
     assert_eq!(a.backend.pending_faults(), 0);
     // At 5 ms the lease was extended to 20.005 s. The next renewal is executed at 1.005 s.
     let renewed = a.renew(operation, secs(1)).await.expect("an answer");
-    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == secs(19)));
+    assert_is!(renewed => RenewReply::Renewed { remaining, .. } if *remaining == secs(19));
 }
 
 #[tokio::test(start_paused = true)]
@@ -113,13 +110,11 @@ async fn push_fault_is_refused_for_a_call() {
 }
 
 /// Two clients: one holds the lock, and the other waits for it.
-async fn holder_and_waiter(
-    server: &SimServer,
-) -> (Raw, leasehold_api::Operation, Raw, leasehold_api::Operation) {
+async fn holder_and_waiter(server: &SimServer) -> (Raw, Operation, Raw, Operation) {
     let (a, b) = (Raw::new(server, "a"), Raw::new(server, "b"));
     let (held, _) = a.acquire(secs(10)).await;
     let (queued, reply) = b.queue(secs(10)).await;
-    assert!(matches!(reply, AcquireReply::Queued(_)), "{reply:?}");
+    assert_is!(reply => AcquireReply::Queued(_));
     (a, held, b, queued)
 }
 
@@ -134,7 +129,7 @@ async fn push_is_lost_doubled_or_late() {
         let server = SimServer::new(1);
         let (a, held, b, queued) = holder_and_waiter(&server).await;
         let mut notifications = b.backend.listen(b.session).await.expect("listening");
-        assert!(matches!(b.poll(queued).await, Ok(PollReply::Queued(_))));
+        assert_is!(b.poll(queued).await => Ok(PollReply::Queued(_)));
         if let Some(fault) = fault {
             b.backend.inject(fault);
         }
@@ -144,18 +139,15 @@ async fn push_is_lost_doubled_or_late() {
             let timer = b.backend.runtime().sleep(ms(100));
             let mut notifications = notifications.by_ref().take_until(timer);
             while let Some(notification) = notifications.next().await {
-                assert!(
-                    matches!(notification, Notification::Granted { sequence: 1, .. }),
-                    "{notification:?}"
-                );
+                assert_is!(notification => Notification::Granted { sequence: 1, .. });
                 times.push(server.elapsed() - released);
             }
             times
         };
         let (times, end) = join(receive, a.release(held)).await;
-        assert!(matches!(end, Ok(ReleaseReply::Released { .. })));
+        assert_is!(end => Ok(ReleaseReply::Released { .. }));
         assert_eq!(times, expected, "with {fault:?}");
-        assert!(matches!(b.poll(queued).await, Ok(PollReply::Acquired(_))));
+        assert_is!(b.poll(queued).await => Ok(PollReply::Acquired(_)));
     }
 }
 
@@ -169,7 +161,7 @@ async fn isolated_client_gets_no_reply() {
     a.backend.rejoin();
     // Executed at 2.005 s. The lease of 3 ms was not renewed meanwhile.
     let renewed = a.renew(operation, ms(1)).await.expect("an answer");
-    assert!(matches!(renewed, RenewReply::Renewed { remaining, .. } if remaining == ms(7_998)));
+    assert_is!(renewed => RenewReply::Renewed { remaining, .. } if *remaining == ms(7_998));
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,12 +175,6 @@ async fn isolated_client_misses_the_reply_in_flight() {
     assert!(unknown(&stamp));
     assert_eq!(server.elapsed(), secs(1));
 }
-
-/// The notifications of a subscription that is lost and renewed.
-const MISSED: [Notification; 2] = [
-    Notification::Missed { listening: false },
-    Notification::Missed { listening: true },
-];
 
 #[tokio::test(start_paused = true)]
 async fn push_is_lost_with_its_connection() {
@@ -238,20 +224,11 @@ async fn broken_connection_leaves_the_outcome_unknown() {
     };
     let (result, ()) = join(a.send(&request), cut).await;
     assert!(unknown(&result));
-    assert_eq!(
-        server.elapsed() - sent,
-        ms(1),
-        "the client did not notice at once"
-    );
+    let noticed = server.elapsed() - sent;
+    assert_eq!(noticed, ms(1), "the client did not notice at once");
     assert_ne!(server.left_behind(), "", "the request was not executed");
-    assert_eq!(
-        notifications.next().await,
-        Some(Notification::Missed { listening: false })
-    );
-    assert_eq!(
-        notifications.next().await,
-        Some(Notification::Missed { listening: true })
-    );
+    let missed: Vec<_> = notifications.by_ref().take(2).collect().await;
+    assert_eq!(missed, MISSED);
     // One round trip later.
     assert_eq!(server.elapsed() - sent, ms(3));
     assert_eq!(server.listeners(a.session), 1);
@@ -266,10 +243,7 @@ async fn dropped_call_is_executed_if_it_was_sent() {
     server.advance(secs(1)).await;
     server.assert_idle();
     let sent = a.request(second, secs(10)).await;
-    {
-        let mut call = Box::pin(a.send(&sent));
-        assert!((&mut call).now_or_never().is_none());
-    }
+    assert!(a.send(&sent).now_or_never().is_none());
     server.advance(secs(1)).await;
     assert_ne!(server.left_behind(), "");
 }
@@ -282,14 +256,8 @@ async fn messages_of_one_client_keep_their_order() {
     for _ in 0..50 {
         let (operation, request) = a.ask(secs(10)).await;
         let (acquired, ended) = join(a.send(&request), a.release(operation)).await;
-        assert!(matches!(
-            acquired.map(|r| r.reply),
-            Ok(AcquireReply::Acquired(_))
-        ));
-        assert!(
-            matches!(ended, Ok(ReleaseReply::Released { .. })),
-            "{ended:?}"
-        );
+        assert_is!(acquired.map(|r| r.reply) => Ok(AcquireReply::Acquired(_)));
+        assert_is!(ended => Ok(ReleaseReply::Released { .. }));
     }
 }
 
@@ -299,7 +267,7 @@ async fn closing_ends_streams_and_calls() {
     let notifications = a.backend.listen(a.session).await.expect("listening");
     a.backend.close().await.expect("closed");
     a.backend.close().await.expect("closed again");
-    assert!(matches!(a.backend.hello().await, Err(BackendError::Closed)));
+    assert_is!(a.backend.hello().await => Err(BackendError::Closed));
     assert_eq!(server.listeners(a.session), 0);
     let rest: Vec<_> = notifications.collect().await;
     assert_eq!(rest, [Notification::Missed { listening: false }]);

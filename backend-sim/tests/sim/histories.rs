@@ -9,6 +9,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{Call, Data, Fault, History, Latency, SimBackend, SimOptions, SimServer};
 
+use crate::drivers::options;
 use crate::support::{Raw, ms, secs};
 
 fn stock(locks: &LockClient) -> Mutex {
@@ -80,21 +81,15 @@ async fn read_together(ann: &Raw, bob: &Raw) {
         let operation = raw.operation();
         let stamp = raw.backend.hello().await.expect("the server answers");
         let before = stamp.at.saturating_add(DELIVERY_WINDOW);
-        let (key, spec) = (
-            Key::new("catalog").expect("a valid key"),
-            LockSpec::rw_lock(),
-        );
+        let (key, spec) = (Key::new("catalog").expect("valid"), LockSpec::rw_lock());
         let request = Acquire::new(key.clone(), spec, Mode::Shared, operation, secs(3), before);
         let request = request.expect("a valid request");
         raw.send(&request).await.expect("an answer");
         holds.push((raw, Release::new(key, operation)));
     }
     for (raw, release) in holds {
-        raw.backend
-            .release(&[release])
-            .await
-            .remove(0)
-            .expect("an answer");
+        let result = raw.backend.release(&[release]).await.remove(0);
+        result.expect("an answer");
     }
 }
 
@@ -132,26 +127,16 @@ async fn names_do_not_break_a_page() {
     let locks = LockClient::new(machine.clone());
     machine.note(nasty);
     let mutex = locks.mutex(nasty).expect("a valid key");
-    mutex
-        .lock()
-        .await
-        .expect("free")
-        .release()
-        .await
-        .expect("held");
-    let trace = server.history();
-    let trace = trace
-        .with_title(nasty)
-        .with_verdict(nasty)
-        .with_replay(nasty);
+    let guard = mutex.lock().await.expect("free");
+    guard.release().await.expect("held");
+    let trace = server.history().with_title(nasty);
+    let trace = trace.with_verdict(nasty).with_replay(nasty);
     let page = trace.html();
     assert_eq!(page.matches("<script").count(), 1, "{page}");
     assert_eq!(page.matches("</script").count(), 1, "{page}");
     assert!(!page.contains(['\u{202e}', '\0']), "{page}");
-    assert!(
-        page.contains("&lt;script&gt;alert(1)&lt;/script&gt;&#39;&amp;"),
-        "{page}"
-    );
+    let escaped = "&lt;script&gt;alert(1)&lt;/script&gt;&#39;&amp;";
+    assert!(page.contains(escaped), "{page}");
     let _: serde_json::Value = serde_json::from_str(&trace.perfetto()).expect("JSON");
     // A name of several lines does not break the lines of the text.
     let text = trace.text();
@@ -180,10 +165,8 @@ async fn as_a_trace_for_perfetto() {
     // Slices of one track don't overlap, because Perfetto would nest them.
     let mut slices: Vec<_> = of("X").collect();
     slices.sort_by_key(|slice| (track(slice), number(slice, "ts")));
-    for pair in slices
-        .windows(2)
-        .filter(|pair| track(pair[0]) == track(pair[1]))
-    {
+    let pairs = slices.windows(2);
+    for pair in pairs.filter(|pair| track(pair[0]) == track(pair[1])) {
         let end = number(pair[0], "ts") + number(pair[0], "dur");
         assert!(end <= number(pair[1], "ts"), "{pair:?}");
     }
@@ -227,16 +210,12 @@ async fn grants_at_one_instant_are_shown_in_order() {
     let (text, html) = (server.history().text(), server.history().html());
     assert!(text.matches("granted").count() > 2, "{text}");
     for line in text.lines().skip(1) {
-        assert!(
-            line.get(..24).is_some_and(|it| it.matches('#').count() < 2),
-            "{line}\n{text}"
-        );
-        if line.contains("-> released") {
-            assert!(line.contains(".*"), "{line}\n{text}");
-        }
+        let holders = line[..24].matches('#').count();
+        assert!(holders < 2, "{line}\n{text}");
         // A wait without duration is shown too.
-        if line.contains("-> queued") {
-            assert!(line.contains("?*"), "{line}\n{text}");
+        for (reply, shown) in [("-> released", ".*"), ("-> queued", "?*")] {
+            let right = !line.contains(reply) || line.contains(shown);
+            assert!(right, "{line}\n{text}");
         }
     }
     // No push arrives before it was sent, so no arrow points upwards.
@@ -253,8 +232,7 @@ async fn grants_at_one_instant_are_shown_in_order() {
 
 /// Three clients with more than 200 events each.
 async fn large() -> History {
-    let latency = Latency::between(ms(0), ms(3));
-    let server = SimServer::with_options(SimOptions::new(4).latency(latency));
+    let server = SimServer::with_options(options(4));
     let machines = ["worker-1", "worker-2", "worker-3"].map(|name| server.client(name));
     let locks = machines.clone().map(LockClient::new);
     let rounds = |n: usize| {
@@ -299,10 +277,8 @@ async fn in_a_browser() {
         for theme in ["light", "dark"] {
             let picture = folder().join(format!("{name}-{theme}.png"));
             let shown = chromium(&page, &picture, theme);
-            assert!(
-                shown.contains(&expected),
-                "{expected} is not what was drawn:\n{shown}"
-            );
+            let right = shown.contains(&expected);
+            assert!(right, "{expected} is not what was drawn:\n{shown}");
             // The screenshot of an empty page has 10 kB.
             let size = std::fs::metadata(&picture).expect("a picture").len();
             assert!(size > 60_000, "{} has {size} bytes", picture.display());
@@ -320,13 +296,9 @@ fn chromium(page: &Path, picture: &Path, theme: &str) -> String {
     let home = picture.with_extension("home");
     let run = |mode: String| {
         let mut command = std::process::Command::new(&program);
-        command.args([
-            "--headless",
-            "--no-sandbox",
-            "--disable-gpu",
-            "--hide-scrollbars",
-        ]);
-        command.args(["--window-size=1500,1300", "--enable-logging=stderr"]);
+        command.args(["--headless", "--no-sandbox", "--disable-gpu"]);
+        command.args(["--hide-scrollbars", "--window-size=1500,1300"]);
+        command.arg("--enable-logging=stderr");
         command.arg("--host-resolver-rules=MAP * ~NOTFOUND");
         command.arg(format!("--user-data-dir={}", home.display()));
         if theme == "dark" {

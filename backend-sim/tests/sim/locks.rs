@@ -10,28 +10,26 @@ use futures_util::FutureExt as _;
 use leasehold_api::{Error, LockClient, Loss, Mutex, MutexGuard, Outcome};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 
-use crate::support::{ms, secs};
+use crate::support::{assert_is, ms, secs};
 
 const VALIDITY: Duration = ms(29_690);
 
-pub(crate) fn client(server: &SimServer, name: &str) -> (SimBackend, LockClient) {
+type Client = (SimBackend, LockClient);
+
+pub(crate) fn client(server: &SimServer, name: &str) -> Client {
     let backend = server.client(name);
     (backend.clone(), LockClient::new(backend))
 }
 
 /// A server and a client, `a`.
-pub(crate) fn one_client() -> (SimServer, (SimBackend, LockClient)) {
+pub(crate) fn one_client() -> (SimServer, Client) {
     let server = SimServer::new(1);
     let a = client(&server, "a");
     (server, a)
 }
 
 /// A server and two clients, `a` and `b`.
-pub(crate) fn two_clients() -> (
-    SimServer,
-    (SimBackend, LockClient),
-    (SimBackend, LockClient),
-) {
+pub(crate) fn two_clients() -> (SimServer, Client, Client) {
     let (server, a) = one_client();
     let b = client(&server, "b");
     (server, a, b)
@@ -145,28 +143,15 @@ async fn renewal_keeps_a_lock_for_hours() {
 async fn with_stops_its_body_when_the_lock_is_lost() {
     let (server, (process, a)) = one_client();
     let time = server.clone();
-    let result = job(&a)
-        .with(async |_| {
-            process.isolate();
-            time.advance(secs(3_600)).await;
-        })
-        .await;
-    assert!(
-        matches!(
-            result,
-            Err(Error::Lost {
-                reason: Loss::Deadline,
-                ..
-            })
-        ),
-        "{result:?}"
-    );
+    let body = async |_: &MutexGuard| {
+        process.isolate();
+        time.advance(secs(3_600)).await;
+    };
+    let result = job(&a).with(body).await;
+    assert_is!(result => Err(Error::Lost { reason: Loss::Deadline, .. }));
     // The release then got no reply within its limit of 3 s.
-    assert!(
-        server.elapsed() <= ms(2) + VALIDITY + secs(3),
-        "{:?}",
-        server.elapsed()
-    );
+    let took = server.elapsed();
+    assert!(took <= ms(2) + VALIDITY + secs(3), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]

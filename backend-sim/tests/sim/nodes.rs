@@ -19,7 +19,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{SimBackend, SimServer};
 
-use crate::support::{ms, secs};
+use crate::support::{assert_is, ms, secs};
 
 const KEYS: usize = 12;
 
@@ -51,10 +51,9 @@ fn clock_of(node: usize) -> ClockId {
     ClockId::new(u64::try_from(node).expect("small"))
 }
 
-fn stamped<T>(
-    node: usize,
-    result: Result<Stamped<T>, BackendError>,
-) -> Result<Stamped<T>, BackendError> {
+type Reply<T> = Result<Stamped<T>, BackendError>;
+
+fn stamped<T>(node: usize, result: Reply<T>) -> Reply<T> {
     result.map(|mut stamped| {
         stamped.stamp.clock = clock_of(node);
         stamped
@@ -341,10 +340,8 @@ async fn waits_end_on_all_nodes_as_on_one_server() {
     let times = timed_out(KEYS).await;
     for (key, (ended, gone)) in times.iter().enumerate() {
         assert_eq!(*ended, ms(2_500), "key {key}");
-        assert!(
-            *gone >= ms(2_499) && *gone <= ms(2_502),
-            "key {key}: {gone:?}"
-        );
+        let times = ms(2_499)..=ms(2_502);
+        assert!(times.contains(gone), "key {key}: {gone:?}");
     }
     assert_eq!(times, timed_out(1).await);
 }
@@ -381,10 +378,8 @@ async fn leases_of_all_nodes_expire_as_on_one_server() {
         let sent = ms(2) * key;
         assert_eq!(*lost, sent + secs(10) - ms(110), "key {key}");
         let free = sent + ms(1) + secs(10);
-        assert!(
-            *served >= free && *served <= free + ms(1_004),
-            "key {key}: {served:?}"
-        );
+        let times = free..=free + ms(1_004);
+        assert!(times.contains(served), "key {key}: {served:?}");
     }
     assert_eq!(times, expired(1).await);
 }
@@ -400,7 +395,6 @@ async fn step_of_one_clock_ends_the_holds_of_its_node_alone() {
         assert_eq!(guard.is_valid(), key != 7, "key {key}");
     }
     // The new samples of that clock serve new acquires.
-    let again = a.mutex("7").expect("a valid key").try_lock().await;
-    assert!(matches!(again, Ok(Outcome::Acquired(_))));
+    assert_is!(a.mutex("7").expect("a valid key").try_lock().await => Ok(Outcome::Acquired(_)));
     assert_eq!(spread.too_late(), 0);
 }

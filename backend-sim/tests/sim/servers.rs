@@ -6,7 +6,7 @@ use leasehold_api::{AcquireReply, LockBackend, Loss, Outcome};
 use leasehold_sim::{Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
 use crate::locks::{client, hold, job};
-use crate::support::{Raw, assert_replays, key, ms, secs};
+use crate::support::{Raw, assert_is, assert_replays, key, ms, secs};
 
 fn server() -> SimServer {
     SimServer::with_options(SimOptions::new(1).journal(16))
@@ -58,11 +58,8 @@ async fn compare_and_set_finds_nothing_a_form_or_another_value() {
     let held = form(&a).await.expect("a form");
     assert!(!held.is_empty());
     let (waiting, _) = a.queue(secs(1)).await;
-    assert_eq!(
-        form(&a).await,
-        Some(Vec::new()),
-        "a state with a waiter has no form"
-    );
+    let waits = form(&a).await;
+    assert_eq!(waits, Some(Vec::new()), "a state with a waiter has no form");
     a.release(waiting).await.expect("it serves");
     // The token is kept for 10 minutes, and the state is deleted a second later.
     server.advance(TOKEN_RETENTION).await;
@@ -126,14 +123,14 @@ async fn old_primary_serves_its_clients_until_it_heals() {
     let second = b.lock().await.expect("the new primary serves");
     assert!(server.elapsed() > secs(29), "{:?}", server.elapsed());
     assert!(first.is_valid() && second.is_valid());
-    assert!(matches!(a.try_lock().await, Ok(Outcome::Contended(_))));
+    assert_is!(a.try_lock().await => Ok(Outcome::Contended(_)));
     server.advance(secs(60)).await;
     assert!(first.is_valid() && second.is_valid());
 
     server.heal();
-    assert!(matches!(first.lost().await, Loss::Expired | Loss::Unknown));
+    assert_is!(first.lost().await => Loss::Expired | Loss::Unknown);
     assert!(second.is_valid());
-    assert!(matches!(a.try_lock().await, Ok(Outcome::Contended(_))));
+    assert_is!(a.try_lock().await => Ok(Outcome::Contended(_)));
     assert!(second.release().await.is_ok());
     server.advance(secs(1)).await;
     server.assert_idle();
@@ -221,7 +218,7 @@ fn overtaken(seed: u64, unordered: bool) -> bool {
         drop(a.backend.listen(a.session).await.map(std::mem::forget));
         let (first, _) = a.acquire(secs(10)).await;
         let (_, reply) = a.queue(secs(10)).await;
-        assert!(matches!(reply, AcquireReply::Queued(_)));
+        assert_is!(reply => AcquireReply::Queued(_));
         a.release(first).await.expect("served");
         sim.sleep(ms(10)).await;
     });

@@ -7,9 +7,9 @@ use std::time::Duration;
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::Settings;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Operation,
-    OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped,
-    Wait,
+    Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Notification,
+    Operation, OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId,
+    Stamp, Stamped, Wait,
 };
 use leasehold_sim::{SimBackend, SimServer, replay};
 
@@ -20,6 +20,18 @@ pub(crate) const fn ms(n: u64) -> Duration {
 pub(crate) const fn secs(n: u64) -> Duration {
     Duration::from_secs(n)
 }
+
+/// Asserts that a value matches a pattern.
+macro_rules! assert_is {
+    ($value:expr => $($pattern:tt)+) => {
+        match &$value {
+            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+        }
+    };
+}
+pub(crate) use assert_is;
+
+type Reply = Result<Stamped<AcquireReply>, BackendError>;
 
 /// A client that sends only the commands of the test.
 pub(crate) struct Raw {
@@ -91,16 +103,10 @@ impl Raw {
 
     fn request_at(&self, stamp: Stamp, operation: Operation, lease: Duration) -> Acquire {
         let before = stamp.at.saturating_add(DELIVERY_WINDOW);
-        Acquire::new(
-            key(),
-            LockSpec::mutex(),
-            Mode::Exclusive,
-            operation,
-            lease,
-            before,
-        )
-        .expect("a valid request")
-        .with_label(Label::new(&self.name).expect("a short name"))
+        let (spec, mode) = (LockSpec::mutex(), Mode::Exclusive);
+        let request = Acquire::new(key(), spec, mode, operation, lease, before);
+        let label = Label::new(&self.name).expect("a short name");
+        request.expect("a valid request").with_label(label)
     }
 
     /// The next operation, and its acquire.
@@ -110,10 +116,7 @@ impl Raw {
     }
 
     /// Sends one acquire.
-    pub(crate) async fn send(
-        &self,
-        request: &Acquire,
-    ) -> Result<Stamped<AcquireReply>, BackendError> {
+    pub(crate) async fn send(&self, request: &Acquire) -> Reply {
         self.backend.acquire(from_ref(request)).await.remove(0)
     }
 
@@ -159,14 +162,17 @@ impl Raw {
     }
 
     pub(crate) async fn release(&self, operation: Operation) -> Result<ReleaseReply, BackendError> {
-        let reply = self
-            .backend
-            .release(&[Release::new(key(), operation)])
-            .await
-            .remove(0);
+        let batch = [Release::new(key(), operation)];
+        let reply = self.backend.release(&batch).await.remove(0);
         reply.map(|stamped| stamped.reply)
     }
 }
+
+/// What a stream says when its subscription is lost, and when it is back.
+pub(crate) const MISSED: [Notification; 2] = [
+    Notification::Missed { listening: false },
+    Notification::Missed { listening: true },
+];
 
 /// Whether the outcome of a call is unknown.
 pub(crate) fn unknown<T>(result: &Result<T, BackendError>) -> bool {
