@@ -15,11 +15,16 @@ use crate::wrapped::Wrapped;
 type Sizes = Arc<Mutex<Vec<usize>>>;
 
 /// A client, the batch sizes of its acquires and of its releases, and its network.
-fn recorded(server: &SimServer) -> (LockClient, Sizes, Sizes, SimBackend) {
+///
+/// It has read the server's time once, so that later calls don't wait for it.
+async fn recorded(server: &SimServer) -> (LockClient, Sizes, Sizes, SimBackend) {
     let network = server.client("many tasks");
     let backend = Wrapped::new(network.clone());
-    let sizes = (Arc::clone(&backend.batches), Arc::clone(&backend.releases));
-    (LockClient::new(backend), sizes.0, sizes.1, network)
+    let (acquires, releases) = (Arc::clone(&backend.batches), Arc::clone(&backend.releases));
+    let locks = LockClient::new(backend);
+    release_all(&lock_all(&locks, 1).await).await;
+    drop((taken(&acquires), taken(&releases)));
+    (locks, acquires, releases, network)
 }
 
 fn taken(sizes: &Sizes) -> Vec<usize> {
@@ -43,10 +48,7 @@ async fn release_all(guards: &[MutexGuard]) {
 #[tokio::test(start_paused = true)]
 async fn concurrent_calls_share_a_batch_after_the_first_two() {
     let server = server();
-    let (a, acquires, releases, _) = recorded(&server);
-    // Reads the server's time once, so that later calls don't wait for it.
-    release_all(&lock_all(&a, 1).await).await;
-    drop((taken(&acquires), taken(&releases)));
+    let (a, acquires, releases, _) = recorded(&server).await;
     let guards = lock_all(&a, MAX_BATCHED_CALLERS + 11).await;
     assert_eq!(taken(&acquires), [1, 1, MAX_BATCHED_CALLERS, 9]);
     release_all(&guards).await;
@@ -66,29 +68,23 @@ async fn batching_costs_no_round_trip() {
         server.elapsed() - before
     };
     for count in [1, 2, 3, 30] {
-        assert!(
-            time_of(count, true).await <= time_of(count, false).await,
-            "{count} callers"
-        );
+        let (batched, single) = (time_of(count, true).await, time_of(count, false).await);
+        assert!(batched <= single, "{count} callers");
     }
 }
 
 #[tokio::test(start_paused = true)]
 async fn call_dropped_before_the_send_is_not_sent() {
     let server = server();
-    let (a, acquires, _, _) = recorded(&server);
-    release_all(&lock_all(&a, 1).await).await;
-    drop(taken(&acquires));
+    let (a, acquires, _, _) = recorded(&server).await;
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
     assert!(before.as_mut().now_or_never().is_none());
     let mut kept = Box::pin(second.lock());
     assert!(kept.as_mut().now_or_never().is_none());
-    assert!(
-        third.lock().now_or_never().is_none(),
-        "the future is dropped here"
-    );
+    let dropped = third.lock().now_or_never();
+    assert!(dropped.is_none());
     let guards = (before.await, kept.await);
     let sent = taken(&acquires);
     assert_eq!(sent, [1; 3], "the dropped call is not sent");
@@ -99,10 +95,8 @@ async fn call_dropped_before_the_send_is_not_sent() {
 #[tokio::test(start_paused = true)]
 async fn call_dropped_after_the_send_leaves_nothing() {
     let server = server();
-    let (a, acquires, _, _) = recorded(&server);
+    let (a, acquires, _, _) = recorded(&server).await;
     let (b, _) = client(&server, "b");
-    release_all(&lock_all(&a, 1).await).await;
-    drop(taken(&acquires));
     let mutex = |name| a.mutex(name).expect("valid");
     let (second, third) = (mutex("second"), mutex("third"));
     let mut before = Box::pin(lock_all(&a, 2));
@@ -125,8 +119,7 @@ async fn call_dropped_after_the_send_leaves_nothing() {
 #[tokio::test(start_paused = true)]
 async fn callers_retry_after_a_failed_batch() {
     let server = server();
-    let (a, acquires, _, network) = recorded(&server);
-    release_all(&lock_all(&a, 1).await).await;
+    let (a, acquires, _, network) = recorded(&server).await;
     network.isolate();
     let locking = tokio::spawn({
         let a = a.clone();
@@ -134,10 +127,8 @@ async fn callers_retry_after_a_failed_batch() {
     });
     server.advance(Duration::from_secs(3)).await;
     let sent = taken(&acquires);
-    assert!(
-        sent.iter().any(|size| *size > 1),
-        "sent as a batch: {sent:?}"
-    );
+    let batched = sent.iter().any(|size| *size > 1);
+    assert!(batched, "{sent:?}");
     network.rejoin();
     let guards = locking.await.expect("no panic");
     assert!(guards.iter().all(MutexGuard::is_valid));

@@ -57,12 +57,10 @@ async fn errors_name_the_limits_that_were_checked() {
             LockSpec::mutex().with_waiter_lease(lease).map(|_| ())
         }),
         (MACHINE_MIN_LEASE, "1ms to 3600s", |lease| {
-            let session = SessionId::from_bytes([1; 16]);
-            let (sequence, owner) = (1, OwnerId::from_u64(1));
             let operation = Operation {
-                session,
-                sequence,
-                owner,
+                session: SessionId::from_bytes([1; 16]),
+                sequence: 1,
+                owner: OwnerId::from_u64(1),
             };
             let key = Key::new("k").expect("valid");
             Renew::new(key, operation, lease).map(|_| ())
@@ -71,10 +69,8 @@ async fn errors_name_the_limits_that_were_checked() {
     for (min, limits, check) in checks {
         assert_eq!(check(min), Ok(()));
         let text = check(min - nano).expect_err("too short").to_string();
-        assert!(
-            text.ends_with(&format!("outside the limits ({limits})")),
-            "{text}"
-        );
+        let says = format!("outside the limits ({limits})");
+        assert!(text.ends_with(&says), "{text}");
     }
     let waiting = mutex.clone().waiter_lease(MIN_WAITER_LEASE - nano);
     let text = invalid(waiting.lock().await).to_string();
@@ -134,10 +130,8 @@ async fn settings_are_checked_by_the_builder() {
     };
     invalid(builder().limits(none).build());
     // A client with a policy for reader/writer locks can still create other locks.
-    let locks = builder()
-        .policy(Policy::WriterPreference)
-        .build()
-        .expect("valid");
+    let locks = builder().policy(Policy::WriterPreference).build();
+    let locks = locks.expect("valid");
     assert!(locks.mutex("m").is_ok());
     assert!(locks.rw_lock("r").is_ok());
 }

@@ -7,8 +7,8 @@ use leasehold_api::{LockBackend as _, LockClient, Loss, Refused};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{
-    assert_error, connected, contended, held, lock, lost_by, ms, mutex_of, reentrant_mutex,
-    refused_by, rw_lock_of, secs, server,
+    assert_error, assert_is, connected, contended, held, lock, lost_by, ms, mutex_of,
+    reentrant_mutex, refused_by, rw_lock_of, secs, server,
 };
 use crate::wrapped::Wrapped;
 
@@ -47,8 +47,7 @@ async fn dropped_release_continues() {
     assert!(!guard.is_valid());
     server.advance(secs(3)).await;
     server.assert_idle();
-    let again = guard.release().await;
-    assert!(matches!(again, Ok(0)), "{again:?}");
+    assert_is!(guard.release().await => Ok(0));
 }
 
 #[tokio::test(start_paused = true)]
@@ -58,13 +57,11 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
     let guard = mutex.lock().await.expect("free");
     server.advance(secs(2)).await;
     network.inject_into(Call::Release, Fault::LoseReply);
-    let released = guard.release().await;
-    assert_error!(released, Lost);
+    assert_error!(guard.release().await, Lost);
     // The first attempt to release this guard succeeded.
     let guard = mutex.lock().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseReply);
-    let released = guard.release().await;
-    assert!(matches!(released, Ok(0)), "{released:?}");
+    assert_is!(guard.release().await => Ok(0));
 }
 
 /// When another task of the client asks for the key, the server forgets how the first attempt to release ended.
@@ -78,7 +75,7 @@ async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
         held(mutex_of(&a).try_lock().await)
     };
     let (released, _sibling) = tokio::join!(guard.release(), sibling);
-    assert!(matches!(released, Ok(0)), "{released:?}");
+    assert_is!(released => Ok(0));
 }
 
 /// The shutdown ended the guard while it was in use, and others may have had the key since.
@@ -144,7 +141,7 @@ async fn another_kind_of_lock_is_refused_at_once_if_another_client_has_the_key()
     drop(other);
     let begun = server.elapsed();
     let refused = rw_lock_of(&a).try_write_for(secs(5)).await;
-    assert!(matches!(refused_by(&refused), Refused::Mismatch { .. }));
+    assert_is!(refused_by(&refused) => Refused::Mismatch { .. });
     assert!(server.elapsed() - begun < ms(10), "refused at once");
 }
 
@@ -160,8 +157,7 @@ async fn try_with_a_limit_of_zero_tells_a_refusal() {
     drop(guard);
     for _ in 0..2 {
         let lock = rw_lock_of(&a);
-        let refused = lock.try_write_for(Duration::ZERO).await;
-        assert_error!(refused, Refused);
+        assert_error!(lock.try_write_for(Duration::ZERO).await, Refused);
     }
 }
 

@@ -27,10 +27,8 @@ async fn followers_find_the_leader_and_its_latest_info() {
             term.set_info(info).await.expect("answered");
         }
         let leader = follower.leader().await.expect("answered").expect("leads");
-        assert_eq!(
-            (leader.label.as_str(), &*leader.info),
-            ("a", info.as_bytes())
-        );
+        assert_eq!(leader.label.as_str(), "a");
+        assert_eq!(leader.info, info.as_bytes());
         assert_eq!(leader.term, term.number());
     }
 }
@@ -90,10 +88,8 @@ async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
     });
     assert_eq!(led.await.expect("elected"), "led");
     let terms = terms.into_inner();
-    assert!(
-        terms.len() == 3 && terms.is_sorted_by(|a, b| a < b),
-        "{terms:?}"
-    );
+    assert_eq!(terms.len(), 3, "{terms:?}");
+    assert!(terms.is_sorted_by(|a, b| a < b), "{terms:?}");
     assert_eq!(dropped.get(), 3);
     assert_eq!(election(&b, "").leader().await.expect("answered"), None);
 }
@@ -102,9 +98,8 @@ async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
 async fn observers_see_each_leader_by_one_inspection_a_second() {
     let (server, [a, b]) = clients();
     // Handles that are not clones of each other share the inspections too.
-    let mut streams: Vec<_> = (0..5)
-        .map(|_| Box::pin(election(&b, "").observe()))
-        .collect();
+    let observe = |_| Box::pin(election(&b, "").observe());
+    let mut streams: Vec<_> = (0..5).map(observe).collect();
     for stream in &mut streams {
         assert_eq!(stream.next().await, Some(None), "nobody leads yet");
     }
@@ -112,10 +107,8 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
     let before = server.elapsed();
     for stream in &mut streams {
         let leader = stream.next().await.expect("open").expect("leads");
-        assert_eq!(
-            (leader.info, leader.term),
-            (b"a:80".to_vec(), term.number())
-        );
+        assert_eq!(leader.info, b"a:80");
+        assert_eq!(leader.term, term.number());
     }
     let took = server.elapsed() - before;
     assert!(took <= ms(1_100), "{took:?}");
@@ -145,17 +138,15 @@ async fn observers_see_the_leader_also_if_each_answer_takes_longer_than_a_second
     };
     let b = LockClient::builder(slow).call_timeout(secs(5)).build();
     let b = b.expect("valid");
-    let mut streams: Vec<_> = (0..3)
-        .map(|_| Box::pin(election(&b, "").observe()))
-        .collect();
+    let observe = |_| Box::pin(election(&b, "").observe());
+    let mut streams: Vec<_> = (0..3).map(observe).collect();
     let term = election(&a, "a:80").campaign().await.expect("free");
     let all = join_all(streams.iter_mut().map(|stream| async {
         let leader = stream.next().await.expect("open").expect("leads");
         assert_eq!(leader.term, term.number());
     }));
-    tokio::time::timeout(secs(5), all)
-        .await
-        .expect("seen by all");
+    let seen = tokio::time::timeout(secs(5), all).await;
+    seen.expect("seen by all");
     term.resign().await.expect("answered");
     let all = join_all(streams.iter_mut().map(StreamExt::next));
     let all = tokio::time::timeout(secs(5), all).await;
@@ -170,10 +161,8 @@ async fn bad_info_is_refused_before_any_io() {
     assert_error!(refused, InvalidInput);
     assert!(a.election("").is_err());
     assert_eq!(server.elapsed(), begun);
-    let term = election(&a, &"x".repeat(128))
-        .campaign()
-        .await
-        .expect("free");
+    let term = election(&a, &"x".repeat(128)).campaign().await;
+    let term = term.expect("free");
     let refused = term.set_info(vec![0; 129]).await;
     assert_error!(refused, InvalidInput);
 }

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use leasehold_api::{ForceMode, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{clients, connected, lock, ms, mutex_of, secs};
+use crate::support::{clients, connected, force, lock, ms, mutex_of, secs};
 
 #[tokio::test(start_paused = true)]
 async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
@@ -39,12 +39,8 @@ async fn renewals_put_the_end_off() {
     let mut expiring = Box::pin(guard.expiring(secs(4)));
     for _ in 0..100 {
         server.advance(secs(1)).await;
-        assert_eq!(
-            (&mut expiring).now_or_never(),
-            None,
-            "{:?}",
-            guard.valid_for()
-        );
+        let left = (&mut expiring).now_or_never();
+        assert_eq!(left, None, "{:?}", guard.valid_for());
     }
     network.isolate();
     let (isolated, valid_for) = (server.elapsed(), guard.valid_for());
@@ -79,9 +75,7 @@ async fn loss_without_a_warning_completes_it_at_once() {
     let guard = lock(&a).await;
     let expiring = tokio::spawn(guard.expiring(secs(5)));
     server.advance(secs(1)).await;
-    let tokens = b.inspect("k").await.expect("answered").held_tokens();
-    let forced = b.force_release("k", tokens, ForceMode::Revoke).await;
-    forced.expect("answered");
+    force(&b, "k", ForceMode::Revoke).await;
     server.advance(ms(20)).await;
     assert!(expiring.is_finished());
     assert_eq!(expiring.await.expect("no panic"), Duration::ZERO);

@@ -6,10 +6,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceMode, ForceReply, LockClient, Loss};
-use leasehold_sim::{Call, Data, Fault, SimServer};
+use leasehold_sim::{Call, Data, Entry, Fault, SimServer};
 
 use crate::support::{
-    assert_error, client, clients, connected, contended, lock, lost_by, ms, mutex_of,
+    assert_error, client, clients, connected, contended, force, lock, lost_by, ms, mutex_of,
     reentrant_mutex, reentrant_rw, secs, server, wait,
 };
 use crate::wrapped::Wrapped;
@@ -181,9 +181,8 @@ async fn expiring_revoked_holder_is_not_retried_in_a_loop() {
     // The server granted it 1 ms ago.
     let now = || a.runtime().now();
     let expiry = now().saturating_add(secs(9) - ms(1));
-    let tokens = b.inspect("k").await.expect("answered").held_tokens();
-    let forced = b.force_release("k", tokens, ForceMode::Revoke).await;
-    assert_eq!(forced.expect("answered"), ForceReply::Forced { holders: 1 });
+    let forced = force(&b, "k", ForceMode::Revoke).await;
+    assert_eq!(forced, ForceReply::Forced { holders: 1 });
     let left = expiry.saturating_since(now());
     server.advance(left - ms(10)).await;
     acquires.lock().expect("no panic").clear();
@@ -214,27 +213,17 @@ async fn lost_never_completes_for_a_released_guard() {
 #[tokio::test(start_paused = true)]
 async fn renewals_share_batches() {
     let server = SimServer::new(3);
-    let backend = server.client("a");
-    let locks = LockClient::new(backend);
+    let locks = LockClient::new(server.client("a"));
     let mut guards = Vec::new();
     for n in 0..100 {
-        guards.push(
-            locks
-                .mutex(format!("k{n}"))
-                .expect("valid")
-                .lock()
-                .await
-                .expect("free"),
-        );
+        let mutex = locks.mutex(format!("k{n}")).expect("valid");
+        guards.push(mutex.lock().await.expect("free"));
     }
     server.advance(secs(60)).await;
     assert!(guards.iter().all(leasehold_api::Guard::is_valid));
-    let mut times: Vec<_> = server
-        .log()
-        .iter()
-        .filter(|entry| format!("{:?}", entry.event).contains("Renew"))
-        .map(|entry| entry.at)
-        .collect();
+    let log = server.log();
+    let renew = |entry: &&Entry| format!("{:?}", entry.event).contains("Renew");
+    let mut times: Vec<_> = log.iter().filter(renew).map(|it| it.at).collect();
     let renewals = times.len();
     times.dedup();
     assert!(renewals >= 500, "{renewals} renewals");
@@ -247,10 +236,8 @@ async fn released_guard_refuses_renew_and_protect() {
     let guard = lock(&a).await;
     guard.release().await.expect("answered");
     assert_error!(guard.renew().await, Released);
-    let ran = guard
-        .protect(async { panic!("the body ran without the lock") })
-        .await;
-    assert_error!(ran, Released);
+    let body = async { panic!("the body ran without the lock") };
+    assert_error!(guard.protect(body).await, Released);
     assert_eq!(guard.valid_for(), ms(0));
 }
 
@@ -258,21 +245,13 @@ async fn released_guard_refuses_renew_and_protect() {
 async fn slow_reply_does_not_extend_a_guard() {
     let (_, [(a, network)]) = connected();
     let mutex = mutex_of(&a).lease(secs(10));
-    mutex
-        .lock()
-        .await
-        .expect("free")
-        .release()
-        .await
-        .expect("answered");
+    let first = mutex.lock().await.expect("free");
+    first.release().await.expect("answered");
     network.inject_into(Call::Acquire, Fault::DelayReply(ms(900)));
     let guard = mutex.clone().fixed_lease().lock().await.expect("free");
     // 10 s from the send, less a drift allowance of 1 % + 10 ms.
-    assert!(
-        guard.valid_for() <= ms(9_890 - 900),
-        "{:?}",
-        guard.valid_for()
-    );
+    let left = guard.valid_for();
+    assert!(left <= ms(9_890 - 900), "{left:?}");
     network.inject_into(Call::Renew, Fault::DelayReply(ms(900)));
     let left = guard.renew().await.expect("still held");
     assert!(left <= ms(9_890 - 900), "{left:?}");

@@ -1,18 +1,18 @@
 //! Inspections.
 
-use leasehold_api::{Error, Label, LockClient, Policy, Refused};
+use leasehold_api::{Label, LockClient, Policy, Refused};
 
-use crate::support::{assert_error, client, clients, connected, ms, secs, server};
+use crate::support::{
+    assert_error, assert_is, client, clients, connected, ms, refused_by, secs, server,
+};
 
 #[tokio::test(start_paused = true)]
 async fn inspection_shows_holders_and_waiters() {
     let server = server();
     let named = |name: &str| {
         let label = Label::new(name).expect("short");
-        LockClient::builder(server.client(name))
-            .label(label)
-            .build()
-            .expect("valid")
+        let builder = LockClient::builder(server.client(name)).label(label);
+        builder.build().expect("valid")
     };
     let (a, b) = (named("a"), named("b"));
     let idle = a.inspect("pages").await.expect("answered");
@@ -68,17 +68,12 @@ async fn available_permits_are_those_that_nobody_holds() {
     assert_eq!(available().await, 4, "it is taken until its lease ends");
 
     let other = b.semaphore("s", 6).expect("valid");
-    let refused = other.available_permits().await;
-    let reason = match refused {
-        Err(Error::Refused { reason, .. }) => reason,
-        other => panic!("not refused: {other:?}"),
-    };
-    assert!(matches!(reason, Refused::Mismatch { lives_with } if lives_with.capacity() == 5));
+    let reason = refused_by(&other.available_permits().await);
+    assert_is!(reason => Refused::Mismatch { lives_with } if lives_with.capacity() == 5);
     server.advance(secs(10)).await;
     assert_eq!(other.available_permits().await.expect("idle"), 6);
     network.isolate();
-    let refused = slots.available_permits().await;
-    assert_error!(refused, Unavailable);
+    assert_error!(slots.available_permits().await, Unavailable);
 }
 
 /// More holders than an inspection lists.

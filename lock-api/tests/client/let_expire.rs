@@ -203,8 +203,7 @@ async fn lost_guard_is_an_error() {
     assert_eq!(lost_by(&result), Loss::Deadline);
     let guard = mutex(&a, "other").lock().await.expect("free");
     guard.release().await.expect("answered");
-    let result = guard.let_expire().await;
-    assert_error!(result, Released);
+    assert_error!(guard.let_expire().await, Released);
     server.advance(secs(1)).await;
     assert!(next.is_valid());
 }

@@ -11,7 +11,8 @@ use leasehold_api::{
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
 
 use crate::support::{
-    assert_error, client, clients, connected, contended, held, invalid, ms, refused_by, secs,
+    assert_error, assert_is, client, clients, connected, contended, force, held, invalid, ms,
+    refused_by, secs,
 };
 
 fn mutexes(locks: &LockClient, keys: &[&str]) -> MultiLock {
@@ -24,12 +25,6 @@ async fn assert_free(locks: &LockClient, keys: &[&str]) {
         let left = (view.holder_count(), view.waiter_count());
         assert_eq!(left, (0, 0), "{view}");
     }
-}
-
-async fn force(locks: &LockClient, key: &str) {
-    let tokens = locks.inspect(key).await.expect("answered").held_tokens();
-    let forced = locks.force_release(key, tokens, ForceMode::Now).await;
-    forced.expect("answered");
 }
 
 #[tokio::test(start_paused = true)]
@@ -51,11 +46,12 @@ async fn keys_are_acquired_in_order_and_released_in_one_batch() {
     server.advance(secs(100)).await;
     assert!(guard.is_valid(), "renewed in the background");
 
-    let before = releases_sent(&server);
+    let before = sent(&server, Call::Release);
+    let batches = || sent(&server, Call::Release) - before;
     guard.release().await.expect("answered");
-    assert_eq!(releases_sent(&server) - before, 1, "one batch");
+    assert_eq!(batches(), 1);
     guard.release().await.expect("the same result again");
-    assert_eq!(releases_sent(&server) - before, 1, "nothing is sent twice");
+    assert_eq!(batches(), 1, "nothing is sent twice");
     assert_error!(guard.renew().await, Released);
     assert_free(&b, &["a", "b", "c", "d"]).await;
 }
@@ -66,27 +62,17 @@ async fn failed_release_names_the_keys() {
     let guard = lock_all(&mutexes(&a, &["a", "b"])).await;
     network.isolate();
     let failed = guard.release().await.expect_err("no answer");
-    let keys: Vec<_> = failed
-        .failed()
-        .iter()
-        .map(|(key, _)| key.as_str())
-        .collect();
-    assert_eq!(keys, ["a", "b"]);
+    let keys = failed.failed().iter().map(|(key, _)| key.as_str());
+    assert_eq!(keys.collect::<Vec<_>>(), ["a", "b"]);
     assert!(failed.released().is_empty(), "{failed:?}");
-    assert_eq!(
-        failed.to_string(),
-        "2 of 2 keys were lost or not released, such as \"a\""
-    );
+    let says = "2 of 2 keys were lost or not released, such as \"a\"";
+    assert_eq!(failed.to_string(), says);
     let source = std::error::Error::source(&failed).expect("the first error");
     let (_, first) = &failed.failed()[0];
     assert_eq!(source.to_string(), first.to_string());
     assert!(Error::from(failed).is_transient());
     network.rejoin();
     guard.release().await.expect("answered");
-}
-
-fn releases_sent(server: &SimServer) -> usize {
-    sent(server, Call::Release)
 }
 
 /// The number of calls of one kind.
@@ -104,11 +90,7 @@ async fn invalid_input_is_refused_before_any_io() {
     invalid(a.multi().mutex(""));
     invalid(a.multi().permits("s", 4, 5));
     let mixed = mutexes(&a, &["a"]).policy(Policy::ReaderPreference);
-    let mixed = invalid(mixed.lock().await);
-    assert!(
-        matches!(mixed, InvalidInput::PolicyForKind { .. }),
-        "{mixed}"
-    );
+    assert_is!(invalid(mixed.lock().await) => InvalidInput::PolicyForKind { .. });
     let short = mutexes(&a, &["a"]).lease(ms(1));
     invalid(short.lock().await);
     assert!(server.log().is_empty(), "{}", server.timeline());
@@ -139,9 +121,7 @@ async fn one_deadline_applies_to_all_keys() {
     let view = b.inspect("b").await.expect("answered");
     assert_eq!(view.waiter_count(), 0, "{view}");
     let none = many.try_lock_for(Duration::ZERO).await;
-    assert!(
-        matches!(none, Ok(Outcome::Contended(none)) if none.key.as_str() == "b" && !none.timed_out)
-    );
+    assert_is!(none => Ok(Outcome::Contended(none)) if none.key.as_str() == "b" && !none.timed_out);
 }
 
 #[tokio::test(start_paused = true)]
@@ -149,7 +129,7 @@ async fn error_names_its_key_and_releases_the_others() {
     let (server, [a, b]) = clients();
     let _other = b.rw_lock("b").expect("valid").read().await.expect("free");
     let result = mutexes(&a, &["a", "b"]).lock().await;
-    assert!(matches!(refused_by(&result), Refused::Mismatch { .. }));
+    assert_is!(refused_by(&result) => Refused::Mismatch { .. });
     let refused = result.expect_err("a mismatch");
     assert_eq!(refused.key().expect("named").as_str(), "b");
     server.advance(ms(20)).await;
@@ -163,7 +143,7 @@ async fn loss_during_the_wait_starts_over() {
     let many = mutexes(&a, &["a", "b", "c"]);
     let meanwhile = async {
         server.advance(secs(2)).await;
-        force(&b, "a").await;
+        force(&b, "a", ForceMode::Now).await;
         let thief = held(b.mutex("a").expect("valid").try_lock().await);
         server.advance(secs(60)).await;
         assert_free(&b, &["b"]).await;
@@ -194,7 +174,7 @@ async fn key_that_was_removed_during_the_wait_is_not_in_the_guard() {
         let meanwhile = async {
             server.advance(ms(1_500)).await;
             let removed = b.inspect("a").await.expect("answered").held_tokens();
-            force(&b, "a").await;
+            force(&b, "a", ForceMode::Now).await;
             wait.release().await.expect("answered");
             removed[0]
         };
@@ -257,15 +237,13 @@ async fn loss_of_one_key_loses_the_guard() {
     let body = guard.protect(std::future::pending::<()>());
     let forces = async {
         server.advance(secs(1)).await;
-        force(&b, "b").await;
+        force(&b, "b", ForceMode::Now).await;
     };
     let (stopped, (key, loss), ()) = tokio::join!(body, lost, forces);
     assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
     let stopped = stopped.expect_err("the body never completes");
-    assert_eq!(
-        stopped.to_string(),
-        "key \"b\": the lock was lost: it was released by force"
-    );
+    let says = "key \"b\": the lock was lost: it was released by force";
+    assert_eq!(stopped.to_string(), says);
     assert!(!guard.is_valid());
     let (key, loss) = guard.loss_reason().expect("lost");
     assert_eq!((key.as_str(), loss), ("b", Loss::Forced));
@@ -276,10 +254,10 @@ async fn loss_of_one_key_loses_the_guard() {
     drop(guard);
 
     let with = many.with(async |_| {
-        force(&b, "a").await;
+        force(&b, "a", ForceMode::Now).await;
         std::future::pending::<()>().await;
     });
-    assert!(matches!(with.await, Err(Error::Lost { key, .. }) if key.as_str() == "a"));
+    assert_is!(with.await => Err(Error::Lost { key, .. }) if key.as_str() == "a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -312,12 +290,9 @@ async fn opposite_order_does_not_deadlock() {
             .collect();
         let all = futures_util::future::try_join_all(tasks);
         let finished = tokio::time::timeout(secs(60), all).await;
-        assert!(
-            finished.is_ok(),
-            "seed {seed} deadlocks:\n{}",
-            server.timeline()
-        );
-        finished.expect("finished in time").expect("no panic");
+        let timeline = server.timeline();
+        let finished = finished.unwrap_or_else(|_| panic!("seed {seed} deadlocks:\n{timeline}"));
+        finished.expect("no panic");
         server.advance(ms(50)).await;
         server.assert_idle();
     }
@@ -332,11 +307,8 @@ async fn worker(locks: LockClient, n: u32, inside: Arc<AtomicU32>) {
     let many = mutexes(&locks, &keys);
     for _ in 0..4 {
         let guard = many.lock().await.expect("granted");
-        assert_eq!(
-            inside.fetch_add(1, Ordering::SeqCst),
-            0,
-            "one client at a time"
-        );
+        let others = inside.fetch_add(1, Ordering::SeqCst);
+        assert_eq!(others, 0, "one client at a time");
         tokio::time::sleep(ms(5)).await;
         assert!(guard.is_valid());
         inside.fetch_sub(1, Ordering::SeqCst);

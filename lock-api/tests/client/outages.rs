@@ -2,12 +2,12 @@
 
 use std::panic::AssertUnwindSafe;
 
-use leasehold_api::{Error, FencingToken, LockClient, Loss, MutexGuard, Outcome, Upgrade};
-use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
+use leasehold_api::{Error, FencingToken, LockClient, Loss, MutexGuard, Outcome};
+use leasehold_sim::{Call, Data, Entry, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
-    assert_error, client, clients, connected, contended, held, lock, lost_by, ms, mutex_of,
-    reentrant_rw, rw_lock_of, secs, server, timed_out, wait,
+    assert_error, assert_is, client, clients, connected, contended, held, lock, lost_by, ms,
+    mutex_of, reentrant_rw, rw_lock_of, secs, server, timed_out, upgraded, wait,
 };
 use crate::wrapped::Wrapped;
 
@@ -19,8 +19,7 @@ async fn try_lock_ends_after_one_call_with_outcome_unknown() {
     server.advance(secs(1)).await;
     network.isolate();
     let begun = server.elapsed();
-    let result = mutex.try_lock().await;
-    assert_error!(result, OutcomeUnknown);
+    assert_error!(mutex.try_lock().await, OutcomeUnknown);
     assert!(server.elapsed() - begun <= secs(1) + ms(1));
     network.rejoin();
     server.advance(secs(2)).await;
@@ -31,11 +30,9 @@ async fn try_lock_ends_after_one_call_with_outcome_unknown() {
 async fn server_that_never_answered_is_unavailable() {
     let (server, [(a, network)]) = connected();
     network.isolate();
-    let result = mutex_of(&a).try_lock().await;
-    assert_error!(result, Unavailable);
+    assert_error!(mutex_of(&a).try_lock().await, Unavailable);
     let begun = server.elapsed();
-    let result = mutex_of(&a).try_lock_for(ms(2_500)).await;
-    assert_error!(result, Unavailable);
+    assert_error!(mutex_of(&a).try_lock_for(ms(2_500)).await, Unavailable);
     assert!(server.elapsed() - begun <= ms(2_501));
 }
 
@@ -69,12 +66,8 @@ async fn contended_wait_times_out_with_a_value() {
         assert!(took <= wait.max(ms(10)), "{wait:?} took {took:?}");
     }
     server.advance(ms(100)).await;
-    assert_eq!(
-        server.left_behind().lines().count(),
-        1,
-        "{}",
-        server.left_behind()
-    );
+    let left = server.left_behind();
+    assert_eq!(left.lines().count(), 1, "{left}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -106,13 +99,8 @@ async fn wait_that_ends_during_an_outage_is_an_error_if_a_call_had_its_time() {
         network.isolate();
         timed_out(&mutex.try_lock_for(ms(900)).await, ms(900));
         let silent = mutex.try_lock_for(ms(1_100)).await;
-        assert!(
-            matches!(
-                silent,
-                Err(Error::Unavailable { .. } | Error::OutcomeUnknown { .. })
-            ),
-            "{answered_before}: {silent:?}"
-        );
+        let failed = unavailable(&silent) || matches!(silent, Err(Error::OutcomeUnknown { .. }));
+        assert!(failed, "{answered_before}: {silent:?}");
         network.rejoin();
         server.advance(secs(2)).await;
         drop(held(mutex.try_lock().await));
@@ -137,9 +125,7 @@ async fn conversions_survive_a_lost_reply() {
     let reader = rw_lock_of(&a).read().await.expect("free");
     network.inject_into(Call::Convert, Fault::LoseReply);
     let before = reader.fencing_token();
-    let Upgrade::Upgraded(writer) = reader.try_upgrade().await.expect("answered") else {
-        panic!("not upgraded");
-    };
+    let writer = upgraded(reader.try_upgrade().await);
     assert!(writer.fencing_token() > before);
     contended(&rw_lock_of(&b).try_read().await);
     let before = writer.fencing_token();
@@ -171,7 +157,7 @@ async fn backend_without_a_queue_is_retried() {
     let (b, _) = client(&server, "b");
     let guard = lock(&b).await;
     let mutex = mutex_of(&a);
-    assert!(matches!(mutex.try_lock().await, Ok(Outcome::Contended(_))));
+    assert_is!(mutex.try_lock().await => Ok(Outcome::Contended(_)));
     let Ok(Outcome::Contended(late)) = mutex.try_lock_for(ms(700)).await else {
         panic!("{}", server.timeline());
     };
@@ -182,11 +168,8 @@ async fn backend_without_a_queue_is_retried() {
     let lease_left = secs(30) - server.elapsed();
     assert!(late.retry_after.abs_diff(lease_left) < ms(10), "{late:?}");
     let acquires_sent = || {
-        let log = server.log();
-        let acquires = log
-            .iter()
-            .filter(|entry| format!("{:?}", entry.event).contains("Acquire"));
-        acquires.count()
+        let acquire = |entry: &&Entry| format!("{:?}", entry.event).contains("Acquire");
+        server.log().iter().filter(acquire).count()
     };
     let before = acquires_sent();
     let waiting = tokio::spawn(async move { mutex.lock().await });
@@ -210,10 +193,8 @@ async fn missing_fencing_tokens_must_be_allowed() {
     let refused = LockClient::builder(backend()).build();
     let message = refused.expect_err("no tokens").to_string();
     assert!(message.contains("fencing tokens"), "{message}");
-    assert!(
-        message.contains("allow_missing_fencing_tokens"),
-        "{message}"
-    );
+    let way_out = "allow_missing_fencing_tokens";
+    assert!(message.contains(way_out), "{message}");
     let new = std::panic::catch_unwind(AssertUnwindSafe(|| LockClient::new(backend())));
     let panic = new.expect_err("no tokens");
     let panic = panic.downcast_ref::<String>().expect("a message");
@@ -244,10 +225,7 @@ async fn upgrade_without_a_reply_is_recognised_after_renewals() {
     server.advance(ms(100)).await;
     network.inject_into(Call::Convert, Fault::LoseReply);
     // Two renewals return the new token while the client waits for the reply.
-    let upgraded = reader.try_upgrade().await.expect("answered");
-    let Upgrade::Upgraded(guard) = upgraded else {
-        panic!("not upgraded");
-    };
+    let guard = upgraded(reader.try_upgrade().await);
     let shown = b.inspect("k").await.expect("answered");
     assert!(shown.is_write_locked());
     assert_eq!(shown.held_tokens(), [guard.fencing_token()]);
@@ -262,11 +240,7 @@ async fn refused_upgrade_in_doubt_releases_the_lock() {
     let reader = rw_lock_of(&a).read().await.expect("free");
     let other = rw_lock_of(&b).read().await.expect("shared");
     network.inject_into(Call::Convert, Fault::DelayRequest(secs(3)));
-    let upgraded = reader.try_upgrade().await;
-    assert!(
-        matches!(upgraded, Err(Error::OutcomeUnknown { .. })),
-        "{upgraded:?}"
-    );
+    assert_is!(reader.try_upgrade().await => Err(Error::OutcomeUnknown { .. }));
     other.release().await.expect("answered");
     server.advance(secs(4)).await;
     assert!(!b.inspect("k").await.expect("answered").is_held());
@@ -297,16 +271,12 @@ async fn upgrade_is_not_inferred_from_a_hold_being_released() {
     network.inject_into(Call::Convert, Fault::LoseRequest);
     let upgrading = tokio::spawn(two.try_upgrade());
     server.advance(ms(100)).await;
-    let Upgrade::Upgraded(one) = one.try_upgrade().await.expect("answered") else {
-        panic!("not upgraded");
-    };
+    let one = upgraded(one.try_upgrade().await);
     for _ in 0..3 {
         network.inject_into(Call::Release, Fault::LoseRequest);
     }
     drop(one);
-    let Ok(Upgrade::Upgraded(two)) = upgrading.await.expect("no panic") else {
-        panic!("not upgraded");
-    };
+    let two = upgraded(upgrading.await.expect("no panic"));
     server.advance(secs(5)).await;
     assert!(two.is_valid());
     contended(&rw_lock_of(&b).try_read().await);

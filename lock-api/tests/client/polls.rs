@@ -4,12 +4,13 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use futures_util::future::{join_all, try_join_all};
 use leasehold_api::bounds::MAX_BATCH;
 use leasehold_api::{Error, LockBackend as _, LockClient, Moment, MutexGuard};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 use tokio::task::JoinHandle;
 
-use crate::support::{clients, held, ms, secs, timed_out};
+use crate::support::{assert_is, clients, held, ms, secs, timed_out};
 use crate::wrapped::Wrapped;
 
 type Sent = Arc<Mutex<Vec<(Moment, usize)>>>;
@@ -78,8 +79,8 @@ async fn waiters_queued_one_by_one_share_poll_batches() {
     assert!(calls.len() <= 40, "{} calls", calls.len());
     assert!(calls.iter().all(|(_, waiters)| *waiters <= MAX_BATCH));
     drop(guards);
-    for waiting in waiting {
-        drop(waiting.await.expect("no panic").expect("granted"));
+    for granted in join_all(waiting).await {
+        drop(granted.expect("no panic").expect("granted"));
     }
 }
 
@@ -104,10 +105,8 @@ async fn single_waiter_polls_in_time() {
     for pair in calls[..calls.len() - 1].windows(2) {
         let between = pair[1].0.saturating_since(pair[0].0);
         // The interval, a random delay of up to 20 ms, and a round trip.
-        assert!(
-            ms(1_002) < between && between <= ms(1_022),
-            "{between:?} between two polls"
-        );
+        let in_time = ms(1_002) < between && between <= ms(1_022);
+        assert!(in_time, "{between:?} between two polls");
     }
 }
 
@@ -123,14 +122,12 @@ async fn missed_notifications_poll_all_waiters_immediately() {
     let now = network.runtime().now();
     network.drop_connection();
     server.advance(ms(1)).await;
-    let sizes: Vec<_> = calls(&sent)
-        .into_iter()
-        .filter_map(|(at, waiters)| (at == now).then_some(waiters))
-        .collect();
+    let calls = calls(&sent).into_iter().filter(|(at, _)| *at == now);
+    let sizes: Vec<_> = calls.map(|(_, waiters)| waiters).collect();
     assert_eq!(sizes, [MAX_BATCH, MAX_BATCH, 44]);
     drop(guards);
-    for waiting in waiting {
-        drop(waiting.await.expect("no panic").expect("granted"));
+    for granted in join_all(waiting).await {
+        drop(granted.expect("no panic").expect("granted"));
     }
 }
 
@@ -174,16 +171,9 @@ async fn error_of_one_waiter_affects_no_other() {
     let finished: Vec<_> = waiting.iter().map(JoinHandle::is_finished).collect();
     assert_eq!(finished, [false, true, false]);
     drop(guards);
-    let mut results = Vec::new();
-    for waiting in waiting {
-        results.push(waiting.await.expect("no panic"));
-    }
+    let results = try_join_all(waiting).await.expect("no panic");
     assert!(results[0].is_ok() && results[2].is_ok());
-    assert!(
-        matches!(results[1], Err(Error::ForeignValue { .. })),
-        "{:?}",
-        results[1]
-    );
+    assert_is!(results[1] => Err(Error::ForeignValue { .. }));
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,10 +195,8 @@ async fn poll_without_a_reply_delays_no_waiter() {
     let begun = server.elapsed();
     drop(guards.remove(0));
     let _held = first.await.expect("no panic").expect("granted");
-    assert!(
-        server.elapsed() - begun <= ms(2),
-        "a release to the server and a push back"
-    );
+    let took = server.elapsed() - begun;
+    assert!(took <= ms(2), "a release to the server and a push back");
     drop(guards);
     drop(second.await.expect("no panic").expect("granted"));
 }
@@ -254,10 +242,8 @@ async fn refused_subscription_falls_back_to_polls() {
         drop(guards);
         drop(waiting.await.expect("no panic").expect("granted"));
         let took = server.elapsed() - begun;
-        assert!(
-            ms(4) < took && took <= ms(1_022),
-            "granted by a poll: {took:?}"
-        );
+        let by_a_poll = ms(4) < took && took <= ms(1_022);
+        assert!(by_a_poll, "{took:?}");
         server.advance(ms(100)).await;
     }
     server.advance(secs(60)).await;

@@ -4,7 +4,8 @@ use std::fmt::Debug;
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, Guard, InvalidInput, LockClient, Loss, Mutex, MutexGuard, Outcome, Refused, RwLock,
+    Error, ForceMode, ForceReply, Guard, InvalidInput, LockClient, Loss, Mutex, MutexGuard,
+    Outcome, Refused, RwLock, Upgrade, WriteGuard,
 };
 use leasehold_sim::{SimBackend, SimServer};
 use tokio::task::JoinHandle;
@@ -67,21 +68,23 @@ pub(crate) fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> 
     tokio::spawn(async move { mutex.lock().await })
 }
 
+/// Asserts that a value matches a pattern.
+macro_rules! assert_is {
+    ($value:expr => $($pattern:tt)+) => {
+        match &$value {
+            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+        }
+    };
+}
+pub(crate) use assert_is;
+
 /// Expects this variant of [`Error`], in a result or behind a reference.
 macro_rules! assert_error {
     ($error:ident.error(), $variant:ident) => {
-        let error = $error.error();
-        assert!(
-            matches!(error, leasehold_api::Error::$variant { .. }),
-            "{error:?}"
-        );
+        crate::support::assert_is!($error.error() => leasehold_api::Error::$variant { .. });
     };
     ($result:expr, $variant:ident) => {
-        let result = &$result;
-        assert!(
-            matches!(result, Err(leasehold_api::Error::$variant { .. })),
-            "{result:?}"
-        );
+        crate::support::assert_is!($result => Err(leasehold_api::Error::$variant { .. }));
     };
 }
 pub(crate) use assert_error;
@@ -125,10 +128,25 @@ pub(crate) fn held<K>(outcome: Result<Outcome<Guard<K>>, Error>) -> Guard<K> {
     }
 }
 
+/// Releases all holds of a key by force.
+pub(crate) async fn force(locks: &LockClient, key: &str, how: ForceMode) -> ForceReply {
+    let tokens = locks.inspect(key).await.expect("answered").held_tokens();
+    let forced = locks.force_release(key, tokens, how).await;
+    forced.expect("answered")
+}
+
 #[track_caller]
 pub(crate) fn contended<K>(outcome: &Result<Outcome<Guard<K>>, Error>) {
     let is_held = matches!(outcome, Ok(Outcome::Contended(held)) if !held.timed_out);
     assert!(is_held, "{outcome:?}");
+}
+
+#[track_caller]
+pub(crate) fn upgraded(upgrade: Result<Upgrade, Error>) -> WriteGuard {
+    match upgrade {
+        Ok(Upgrade::Upgraded(guard)) => guard,
+        other => panic!("not upgraded: {other:?}"),
+    }
 }
 
 #[track_caller]

@@ -1,30 +1,12 @@
 //! Waiting: order, pushes, lost pushes, offers, and owners with several attempts.
 
-use leasehold_api::{Error, LockClient, MutexGuard, Policy, Refused};
-use leasehold_sim::{Call, Fault, SimBackend, SimServer};
-use tokio::task::JoinHandle;
+use leasehold_api::{LockClient, MutexGuard, Policy, Refused};
+use leasehold_sim::{Call, Fault};
 
 use crate::support::{
-    client, clients, connected, held, lock, ms, mutex_of, reentrant_mutex, refused_by, secs,
-    server, timed_out, wait,
+    clients, connected, held, lock, ms, mutex_of, reentrant_mutex, reentrant_rw, refused_by, secs,
+    timed_out, wait,
 };
-
-/// A holder, and a queued waiter that listens.
-async fn holder_and_waiter(
-    server: &SimServer,
-) -> (
-    MutexGuard,
-    JoinHandle<Result<MutexGuard, Error>>,
-    SimBackend,
-    LockClient,
-) {
-    let (a, _) = client(server, "a");
-    let (b, network) = client(server, "b");
-    let guard = lock(&a).await;
-    let waiting = wait(&b);
-    server.advance(ms(2_500)).await;
-    (guard, waiting, network, b)
-}
 
 #[tokio::test(start_paused = true)]
 async fn short_call_timeout_keeps_slow_subscriptions() {
@@ -72,12 +54,13 @@ async fn expiring_offer_is_confirmed_before_lock_returns() {
 
 #[tokio::test(start_paused = true)]
 async fn expired_pushed_grant_is_not_returned() {
-    let server = server();
-    let (guard, waiting, network, _) = holder_and_waiter(&server).await;
+    let (server, [(a, _), (b, network), (c, _)]) = connected();
+    let guard = lock(&a).await;
+    let waiting = wait(&b);
+    server.advance(ms(2_500)).await;
     network.pause();
     guard.release().await.expect("answered");
     server.advance(secs(20)).await;
-    let (c, _) = client(&server, "c");
     let third = held(mutex_of(&c).try_lock().await);
     network.resume();
     server.advance(secs(5)).await;
@@ -118,23 +101,18 @@ async fn other_attempts_of_a_granted_owner_become_nested_holds() {
     let (server, [a, b]) = clients();
     let guard = lock(&b).await;
     let shared = reentrant_mutex(&a);
-    let waiting: Vec<_> = (0..3)
-        .map(|_| {
-            let mutex = shared.clone();
-            tokio::spawn(async move { mutex.lock().await })
-        })
-        .collect();
+    let waiting = [(); 3].map(|()| {
+        let mutex = shared.clone();
+        tokio::spawn(async move { mutex.lock().await })
+    });
     server.advance(secs(2)).await;
     guard.release().await.expect("answered");
     let mut guards = Vec::new();
     for task in waiting {
         guards.push(task.await.expect("no panic").expect("granted"));
     }
-    assert!(
-        guards
-            .iter()
-            .all(|guard| guard.fencing_token() == guards[0].fencing_token())
-    );
+    let token = guards[0].fencing_token();
+    assert!(guards.iter().all(|guard| guard.fencing_token() == token));
     server.advance(secs(100)).await;
     assert!(guards.iter().all(MutexGuard::is_valid));
     drop(guards);
@@ -146,11 +124,7 @@ async fn other_attempts_of_a_granted_owner_become_nested_holds() {
 #[tokio::test(start_paused = true)]
 async fn owner_may_write_after_dropping_its_last_read_guard() {
     let (_, [(a, network)]) = connected();
-    let rw = a
-        .rw_lock("r")
-        .expect("valid")
-        .reentrant()
-        .expect("supported");
+    let rw = reentrant_rw(&a);
     for fault in [None, Some(Fault::LoseRequest), Some(Fault::LoseReply)] {
         let reading = rw.read().await.expect("free");
         if let Some(fault) = fault {
@@ -170,12 +144,9 @@ async fn owner_may_write_after_dropping_its_last_read_guard() {
     let reading = rw.read().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseRequest);
     drop(reading);
+    // It is not released yet.
     let refused = rw.try_write().await;
-    assert_eq!(
-        refused_by(&refused),
-        Refused::WouldDeadlock,
-        "not released yet"
-    );
+    assert_eq!(refused_by(&refused), Refused::WouldDeadlock);
 }
 
 #[tokio::test(start_paused = true)]

@@ -73,6 +73,15 @@ impl Wrapped {
     }
 }
 
+/// Whether the count was not zero yet.
+fn counted_down(count: &AtomicUsize) -> bool {
+    let one_less = |left: usize| left.checked_sub(1);
+    let before = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
+    before.is_ok()
+}
+
+type Replies<T> = Vec<Result<Stamped<T>, BackendError>>;
+
 #[deny(clippy::missing_trait_methods)]
 #[async_trait]
 impl LockBackend for Wrapped {
@@ -93,30 +102,21 @@ impl LockBackend for Wrapped {
         answer
     }
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        let refused = self
-            .refusals
-            .fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| {
-                left.checked_sub(1)
-            });
-        if refused.is_ok() {
+        if counted_down(&self.refusals) {
             return Err(BackendError::rejected("NOPERM"));
         }
         self.inner.listen(session).await
     }
-    async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        assert!(
-            batch.len() == 1 || self.capabilities.batches,
-            "a batch without the capability"
-        );
+    async fn acquire(&self, batch: &[Acquire]) -> Replies<AcquireReply> {
+        let allowed = batch.len() == 1 || self.capabilities.batches;
+        assert!(allowed, "a batch without the capability");
         self.batches.lock().expect("no panic").push(batch.len());
         let mut batch = batch.to_vec();
         if !self.capabilities.queue {
             batch.iter_mut().for_each(|request| request.wait = None);
         }
-        self.acquires
-            .lock()
-            .expect("no panic")
-            .extend(batch.iter().cloned());
+        let requests = batch.iter().cloned();
+        self.acquires.lock().expect("no panic").extend(requests);
         if let Some(error) = self.acquire_fails.lock().expect("no panic").take() {
             return batch.iter().map(|_| Err(error.clone())).collect();
         }
@@ -130,7 +130,7 @@ impl LockBackend for Wrapped {
         }
         replies
     }
-    async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
+    async fn poll(&self, batch: &[Poll]) -> Replies<PollReply> {
         assert!(self.capabilities.queue, "polled without a queue");
         let sent = (self.inner.runtime().now(), batch.len());
         self.polls.lock().expect("no panic").push(sent);
@@ -145,14 +145,12 @@ impl LockBackend for Wrapped {
         }
         replies
     }
-    async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
+    async fn renew(&self, batch: &[Renew]) -> Replies<RenewReply> {
         self.hear(batch.iter().map(|renew| &renew.key)).await;
-        let one_less = |left: usize| left.checked_sub(1);
-        let panics = (self.panics).fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-        assert!(panics.is_err(), "a backend with a fault");
+        assert!(!counted_down(&self.panics), "a backend with a fault");
         self.inner.renew(batch).await
     }
-    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+    async fn release(&self, batch: &[Release]) -> Replies<ReleaseReply> {
         self.releases.lock().expect("no panic").push(batch.len());
         if let Some((key, after)) = &self.stuck
             && batch.iter().any(|release| release.key == *key)

@@ -28,14 +28,14 @@ use std::sync::{Arc, Mutex, Once};
 
 use leasehold_api::{
     Acquire, BackendError, Error, ForceMode, Handoff, Label, LockBackend, LockClient, MutexGuard,
-    Operation, Outcome,
+    Operation, Outcome, guard_kind,
 };
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
-use crate::support::{client, clients, connected, held, ms, secs, server};
+use crate::support::{assert_is, client, clients, connected, held, ms, secs, server};
 use crate::wrapped::Wrapped;
 
 /// The output of a thread. Each event is one line with its level, name and fields, indented inside
@@ -149,7 +149,7 @@ async fn life_of_a_lock() {
     let lock = a.rw_lock("k").expect("valid").lease(secs(9));
     let other = b.rw_lock("k").expect("valid");
     let writing = lock.write().await.expect("free");
-    assert!(matches!(other.try_write().await, Ok(Outcome::Contended(_))));
+    assert_is!(other.try_write().await => Ok(Outcome::Contended(_)));
     let waiting = tokio::spawn(async move { other.write().await });
     server.advance(secs(4)).await;
     let reading = writing.downgrade().await.expect("converted");
@@ -175,12 +175,11 @@ async fn failed_operations() {
     let guard = a.mutex("k").expect("valid").lock().await.expect("free");
     let lock = b.mutex("k").expect("valid");
     let late = lock.try_lock_for(secs(1)).await.expect("answered");
-    assert!(matches!(late, Outcome::Contended(late) if late.waited == secs(1)));
+    assert_is!(late => Outcome::Contended(late) if late.waited == secs(1));
     let dropped = tokio::time::timeout(ms(50), lock.lock()).await;
     assert!(dropped.is_err());
     let semaphore = b.semaphore("k", 3).expect("valid");
-    let refused = semaphore.clone().permits(2).try_acquire().await;
-    assert!(matches!(refused, Err(Error::Refused { .. })));
+    assert_is!(semaphore.clone().permits(2).try_acquire().await => Err(Error::Refused { .. }));
     network.inject_into(Call::Renew, Fault::LoseReply);
     server.advance(secs(15)).await;
     network.inject_into(Call::Release, Fault::LoseReply);
@@ -220,10 +219,8 @@ async fn retried_acquire_is_reported_until_it_recovers() {
         for (number, line) in (1..).zip(&failures) {
             let level = if number == 1 { "INFO" } else { "DEBUG" };
             let start = format!(r#"{level} acquire failed key="k" attempt={number} retry_in_ms="#);
-            assert!(
-                line.starts_with(&start) && line.contains(" error="),
-                "{line}"
-            );
+            assert!(line.starts_with(&start), "{line}");
+            assert!(line.contains(" error="), "{line}");
         }
         if silent {
             network.rejoin();
@@ -234,18 +231,14 @@ async fn retried_acquire_is_reported_until_it_recovers() {
         let took = server.elapsed() - begun;
         let mut rest = reports();
         let last = rest.pop().expect("it works again");
-        assert!(
-            last.starts_with(r#"INFO acquire recovered key="k" failed="#),
-            "{last}"
-        );
+        let start = r#"INFO acquire recovered key="k" failed="#;
+        assert!(last.starts_with(start), "{last}");
         let failed = format!(" failed={} ", failures.len() + rest.len());
         assert!(last.contains(&failed), "{last}, not {failed}");
         let (_, after_ms) = last.split_once("after_ms=").expect("a field");
         let after_ms: f64 = after_ms.parse().expect("a number");
-        assert!(
-            after_ms > 0.0 && after_ms <= took.as_secs_f64() * 1e3,
-            "{last}"
-        );
+        assert!(after_ms > 0.0, "{last}");
+        assert!(after_ms <= took.as_secs_f64() * 1e3, "{last}");
         guard.release().await.expect("released");
         assert_eq!(reports(), [""; 0], "nothing failed since");
         server.advance(secs(1)).await;
@@ -303,11 +296,10 @@ async fn problems_are_warnings() {
     server.advance(secs(10)).await;
     let stepped = warnings();
     assert_eq!(stepped[0], "WARN server clock stepped");
-    assert!(
-        stepped[1].starts_with(r#"WARN lost key="k" mode=exclusive token="#)
-            && stepped[1].contains(r#"reason="clock_stepped" held_ms="#),
-        "{stepped:?}"
-    );
+    let start = r#"WARN lost key="k" mode=exclusive token="#;
+    let reason = r#"reason="clock_stepped" held_ms="#;
+    assert!(stepped[1].starts_with(start), "{stepped:?}");
+    assert!(stepped[1].contains(reason), "{stepped:?}");
     assert_eq!(stepped.len(), 2);
     drop(guard);
 
@@ -329,11 +321,8 @@ async fn problems_are_warnings() {
     }
     let lock = c.mutex("k").expect("valid");
     assert!(lock.try_lock_for(secs(5)).await.is_ok());
-    let warned = warnings();
-    assert!(
-        matches!(&warned[..], [one] if one.starts_with("WARN subscription failed error=")),
-        "{warned:?}"
-    );
+    let failed = "WARN subscription failed error=";
+    assert_is!(warnings()[..] => [one] if one.starts_with(failed));
 }
 
 /// The secrets of the operations in every form that could be printed.
@@ -345,11 +334,8 @@ fn secrets(operations: &[Operation]) -> Vec<String> {
         // Half of a session id is a secret too.
         secrets.push(hex[..16].to_owned());
         secrets.push(hex[16..].to_owned());
-        secrets.push(
-            format!("{:?}", &bytes[..4])
-                .trim_matches(['[', ']'])
-                .to_owned(),
-        );
+        let start = format!("{:?}", &bytes[..4]);
+        secrets.push(start.trim_matches(['[', ']']).to_owned());
         secrets.push(u128::from_be_bytes(*bytes).to_string());
         secrets.push(u128::from_le_bytes(*bytes).to_string());
         let owner = operation.owner.as_u64();
@@ -439,10 +425,8 @@ async fn docs_list_every_event_with_its_level_and_fields() {
         // Values may contain spaces and equal signs. The text before the first `=` is a field.
         let fields_text = rest[name.len()..].split('=').next().unwrap_or_default();
         let first = fields_text.trim();
-        assert!(
-            first.is_empty() || fields.contains(&first),
-            "{fields:?}, not {line}"
-        );
+        let listed = first.is_empty() || fields.contains(&first);
+        assert!(listed, "{fields:?}, not {line}");
         seen.insert(*name);
     }
     assert!(seen.len() > 10, "{seen:?}");
@@ -463,12 +447,8 @@ async fn run_everything(
         panic!("two clients")
     };
     show(shown, a);
-    let mutex = a
-        .mutex("m")
-        .expect("valid")
-        .reentrant()
-        .expect("supported")
-        .lease(secs(9));
+    let mutex = a.mutex("m").expect("valid").lease(secs(9));
+    let mutex = mutex.reentrant().expect("supported");
     let outer = mutex.lock().await.expect("free");
     let inner = mutex.try_lock().await;
     show(shown, &(&mutex, &outer, &inner));
@@ -484,10 +464,8 @@ async fn run_everything(
     let tokens = vec![theirs.fencing_token()];
     show(shown, &a.force_release("m", tokens, ForceMode::Now).await);
     server.advance(ms(100)).await;
-    show(
-        shown,
-        &(&theirs, theirs.renew().await, theirs.release().await),
-    );
+    let ended = (theirs.renew().await, theirs.release().await);
+    show(shown, &(&theirs, ended));
     let rw_lock = a.rw_lock("rw").expect("valid");
     let writing = rw_lock.write().await.expect("free");
     show(shown, &(&rw_lock, &writing));
@@ -505,10 +483,8 @@ async fn run_everything(
     let handoff: Handoff = secret.parse().expect("its own text");
     let adopted: MutexGuard = b.adopt(handoff).await.expect("adopted");
     show(shown, &(&adopted, "not a hand-off".parse::<Handoff>()));
-    let again = b
-        .adopt::<leasehold_api::guard_kind::Exclusive>(secret.parse().expect("its own text"))
-        .await;
-    show(shown, &again);
+    let again: Handoff = secret.parse().expect("its own text");
+    show(shown, &b.adopt::<guard_kind::Exclusive>(again).await);
     network.isolate();
     server.advance(secs(40)).await;
     show(shown, &(permit.renew().await, permit.release().await));

@@ -14,23 +14,16 @@ async fn it_starts_at_its_fire_time_and_not_after_its_window() {
         started.set(server.server_time());
         Ok::<_, Error>(())
     });
-    assert!(matches!(ran.await, Ok(JobOutcome::Done(()))));
-    assert!(
-        started.get().as_micros() >= fire.as_millis() * 1_000,
-        "it ran early"
-    );
+    assert_is!(ran.await => Ok(JobOutcome::Done(())));
+    let due = fire.as_millis() * 1_000;
+    assert!(started.get().as_micros() >= due, "it ran early");
     assert!(server.elapsed() - begun < secs(91));
     let missed = FireTime::from_millis(fire.as_millis() + 1);
     server.advance(secs(101)).await;
     let job = once(&a).at(missed).start_before(secs(100));
     let outcome = count(&job, &runs).await.expect("answered");
-    assert_eq!(
-        outcome,
-        JobOutcome::Missed {
-            last_done: Some(fire),
-            error: None
-        }
-    );
+    let (last_done, error) = (Some(fire), None);
+    assert_eq!(outcome, JobOutcome::Missed { last_done, error });
     assert_eq!(runs.get(), 0);
 }
 
@@ -39,20 +32,16 @@ async fn not_within_counts_from_the_last_success() {
     let (server, [a, b]) = clients();
     let runs = Cell::new(0);
     let nightly = |locks| once(locks).not_within(HOUR * 20);
-    assert_eq!(
-        count(&nightly(&a), &runs).await.expect("answered"),
-        JobOutcome::Done(())
-    );
+    let done = count(&nightly(&a), &runs).await.expect("answered");
+    assert_eq!(done, JobOutcome::Done(()));
     for _ in 0..19 {
         server.advance(HOUR).await;
         let again = count(&nightly(&b), &runs).await.expect("answered");
-        assert!(matches!(again, JobOutcome::AlreadyDone { .. }));
+        assert_is!(again => JobOutcome::AlreadyDone { .. });
     }
     server.advance(HOUR).await;
-    assert_eq!(
-        count(&nightly(&b), &runs).await.expect("answered"),
-        JobOutcome::Done(())
-    );
+    let done = count(&nightly(&b), &runs).await.expect("answered");
+    assert_eq!(done, JobOutcome::Done(()));
     assert_eq!(runs.get(), 2);
 }
 
@@ -67,10 +56,7 @@ async fn done_ahead_of_the_clock_is_an_error_until_a_reset() {
     server.step_clock_back(HOUR * 30);
     let silenced = count(&once(&a).at(now(&server)), &runs).await;
     let error = silenced.expect_err("a clock was wrong");
-    assert!(
-        matches!(&error, Error::FireTimeAhead { fire, .. } if *fire == ahead),
-        "{error}"
-    );
+    assert_is!(error => Error::FireTimeAhead { fire, .. } if *fire == ahead);
     assert_eq!(error.key().map(|key| key.as_str()), Some("job"));
     let in_micros = FireTime::from_millis(ahead.as_millis() * 1_000);
     assert_error!(count(&once(&a).at(in_micros), &runs).await, FireTimeAhead);
@@ -86,15 +72,11 @@ async fn failure_ahead_of_the_clock_is_an_error_until_a_reset() {
     server.step_clock_forward(HOUR * 30);
     let job = once(&a).at(now(&server));
     let failed = job.try_run(async |_job| Err::<(), _>("broken")).await;
-    assert!(
-        matches!(failed, Ok(JobOutcome::Failed { .. })),
-        "{failed:?}"
-    );
+    assert_is!(failed => Ok(JobOutcome::Failed { .. }));
     server.step_clock_back(HOUR * 30);
     let runs = Cell::new(0);
     for next in [once(&a).at(now(&server)), once(&a).not_within(HOUR * 20)] {
-        let silenced = count(&next, &runs).await;
-        assert_error!(silenced, FireTimeAhead);
+        assert_error!(count(&next, &runs).await, FireTimeAhead);
     }
     assert_eq!(once(&a).reset().await.expect("answered"), JobReset::Reset);
     let next = count(&once(&a).not_within(HOUR * 20), &runs).await;
@@ -136,8 +118,7 @@ async fn body_does_not_begin_after_its_window() {
     }
     let (fire, runs) = (now(&server), Cell::new(0));
     let job = once(&a).at(fire).start_before(secs(10));
-    let ran = count(&job, &runs).await.expect("answered");
-    assert!(matches!(ran, JobOutcome::Missed { .. }), "{ran:?}");
+    assert_is!(count(&job, &runs).await.expect("answered") => JobOutcome::Missed { .. });
     assert_eq!(runs.get(), 0);
 }
 

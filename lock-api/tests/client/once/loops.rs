@@ -7,7 +7,7 @@ use leasehold_api::{Error, JobOutcome, LockClient};
 use leasehold_sim::Data;
 
 use super::{HOUR, once};
-use crate::support::{assert_error, clients, secs};
+use crate::support::{assert_error, assert_is, clients, secs};
 
 #[tokio::test(start_paused = true)]
 async fn every_runs_at_the_multiples_of_its_period() {
@@ -16,9 +16,8 @@ async fn every_runs_at_the_multiples_of_its_period() {
     let job = async |locks: &LockClient| {
         let each = once(locks).every(secs(60));
         let ended = each.run(async |job| {
-            starts
-                .borrow_mut()
-                .push((job.fire_time(), server.server_time()));
+            let start = (job.fire_time(), server.server_time());
+            starts.borrow_mut().push(start);
             Ok::<_, Error>(())
         });
         drop(ended.await);
@@ -62,13 +61,12 @@ async fn failure_costs_a_short_period_no_other_occurrence() {
     let mut each = once(&a).every(secs(10));
     for _ in 0..4 {
         let ran = each.run_next(async |job| {
-            fires
-                .borrow_mut()
-                .push(job.fire_time().as_millis() / 10_000);
+            let fire = job.fire_time().as_millis() / 10_000;
+            fires.borrow_mut().push(fire);
             Err::<(), _>("broken")
         });
         let told = Some("broken");
-        assert!(matches!(ran.await, Ok(JobOutcome::Missed { error, .. }) if error == told));
+        assert_is!(ran.await => Ok(JobOutcome::Missed { error, .. }) if *error == told);
     }
     let fires = fires.into_inner();
     let in_a_row: Vec<_> = (fires[0]..fires[0] + 4).collect();
@@ -153,10 +151,9 @@ async fn clock_that_is_set_forward_delays_no_loop() {
     };
     let late = Cell::new(Duration::MAX);
     let next = each.run_next(async |job| {
+        let due = job.fire_time().as_millis() * 1_000;
         let now = server.server_time().as_micros();
-        late.set(Duration::from_micros(
-            now - job.fire_time().as_millis() * 1_000,
-        ));
+        late.set(Duration::from_micros(now - due));
         Ok::<_, &str>(())
     });
     let (next, ()) = tokio::join!(next, sets);

@@ -12,7 +12,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
-use crate::support::{assert_error, client, clients, connected, ms, secs, server};
+use crate::support::{assert_error, assert_is, client, clients, connected, ms, secs, server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -33,12 +33,16 @@ fn missed(error: Option<&'static str>) -> JobOutcome<(), &'static str> {
 }
 
 async fn count(occurrence: &Occurrence, runs: &Cell<u32>) -> Ran {
-    occurrence
-        .run(async |_job| {
-            runs.set(runs.get() + 1);
-            Ok(())
-        })
-        .await
+    let body = async |_job| {
+        runs.set(runs.get() + 1);
+        Ok(())
+    };
+    occurrence.run(body).await
+}
+
+fn gave_up<E>(error: Option<E>) -> JobOutcome<(), E> {
+    let attempts = 3;
+    JobOutcome::GaveUp { attempts, error }
 }
 
 /// A body that hangs ends with the lock, and the next attempt follows.
@@ -55,7 +59,7 @@ async fn body_runs_no_longer_than_max_hold() {
         }
         Ok::<_, Error>(job.attempt())
     });
-    assert!(matches!(outcome.await, Ok(JobOutcome::Done(2))));
+    assert_is!(outcome.await => Ok(JobOutcome::Done(2)));
     let took = server.elapsed().saturating_sub(begun);
     assert_eq!(runs.get(), 2);
     assert!((secs(99)..secs(131)).contains(&took), "{took:?}");
@@ -83,16 +87,9 @@ async fn many_machines_give_a_failing_job_up() {
     let outcomes = futures_util::future::join_all(jobs).await;
     let gave_up = |it: &Result<_, _>| matches!(it, Ok(JobOutcome::GaveUp { attempts: 3, .. }));
     assert!(outcomes.iter().all(gave_up), "{outcomes:?}");
-    let last = |it: &&Ran| {
-        matches!(
-            it,
-            Ok(JobOutcome::GaveUp {
-                error: Some("no"),
-                ..
-            })
-        )
-    };
-    assert!(outcomes.iter().filter(last).count() >= 1, "{outcomes:?}");
+    let last =
+        |it: &Ran| matches!(it, Ok(JobOutcome::GaveUp { error, .. }) if *error == Some("no"));
+    assert!(outcomes.iter().any(last), "{outcomes:?}");
     assert_eq!(runs.get(), 3);
     let took = server.elapsed().saturating_sub(begun);
     assert!((secs(90)..secs(92)).contains(&took), "{took:?}");
@@ -125,7 +122,7 @@ async fn another_machine_runs_it_if_the_winner_dies() {
         outcome = waits => outcome,
         _ = dying => panic!("it was killed"),
     };
-    assert!(matches!(outcome, Ok(JobOutcome::Done(()))), "{outcome:?}");
+    assert_is!(outcome => Ok(JobOutcome::Done(())));
     assert_eq!((runs.get(), attempt.get()), (1, 2));
     assert!(server.elapsed() < secs(70), "{:?}", server.elapsed());
 }
@@ -140,12 +137,7 @@ async fn failed_attempts_are_repeated_with_pauses_and_then_given_up() {
         starts.borrow_mut().push((job.attempt(), server.elapsed()));
         Err::<(), _>(job.attempt())
     });
-    let outcome = outcome.await.expect("answered");
-    let gave_up = JobOutcome::GaveUp {
-        attempts: 3,
-        error: Some(3),
-    };
-    assert_eq!(outcome, gave_up);
+    assert_eq!(outcome.await.expect("answered"), gave_up(Some(3)));
     let starts = starts.into_inner();
     let attempts: Vec<_> = starts.iter().map(|(attempt, _)| *attempt).collect();
     assert_eq!(attempts, [1, 2, 3]);
@@ -156,13 +148,7 @@ async fn failed_attempts_are_repeated_with_pauses_and_then_given_up() {
     // Neither here nor elsewhere does it run again, until an operator resets it.
     let runs = Cell::new(0);
     let other = count(&once(&b).at(fire), &runs).await.expect("answered");
-    assert_eq!(
-        other,
-        JobOutcome::GaveUp {
-            attempts: 3,
-            error: None
-        }
-    );
+    assert_eq!(other, gave_up(None));
     assert_eq!(once(&b).reset().await.expect("answered"), JobReset::Reset);
     let again = count(&once(&b).at(fire), &runs).await.expect("answered");
     assert_eq!((again, runs.get()), (JobOutcome::Done(()), 1));
@@ -221,10 +207,7 @@ async fn call_begins_no_second_occurrence() {
         waited = waits => waited,
         _ = dying => panic!("it was killed"),
     };
-    assert!(
-        matches!(waited, Ok(JobOutcome::Missed { .. })),
-        "{waited:?}"
-    );
+    assert_is!(waited => Ok(JobOutcome::Missed { .. }));
     assert_eq!(runs.get(), 2);
 }
 
@@ -245,14 +228,8 @@ async fn try_run_tells_its_failure_although_another_machine_waits() {
         drop(guard);
     };
     let (failed, ()) = tokio::join!(failing, waiting);
-    let told = matches!(
-        &failed,
-        Ok(JobOutcome::Failed {
-            error: Some("broken"),
-            ..
-        })
-    );
-    assert!(told, "{failed:?}");
+    let told = Some("broken");
+    assert_is!(failed => Ok(JobOutcome::Failed { error, .. }) if *error == told);
 }
 
 #[tokio::test(start_paused = true)]
@@ -261,23 +238,14 @@ async fn running_job_is_not_reset_and_its_status_is_shown() {
     let fire = now(&server);
     let job = once(&a).at(fire);
     let ran = job.run(async |_job| {
-        let reset = once(&b).reset().await.expect("answered");
-        assert!(
-            matches!(reset, JobReset::Running { by: Some(_) }),
-            "{reset:?}"
-        );
+        assert_is!(once(&b).reset().await.expect("answered") => JobReset::Running { by: Some(_) });
         let status = once(&b).status().await.expect("answered");
-        assert_eq!(
-            (status.done, status.tried, status.attempts),
-            (None, Some(fire), 1)
-        );
+        assert_eq!((status.done, status.tried), (None, Some(fire)));
+        assert_eq!(status.attempts, 1);
         assert_eq!(status.running.expect("it runs").as_str(), "a");
         let elsewhere = once(&b).at(fire);
         let tried = elsewhere.try_run(async |_job| Ok::<_, Error>(())).await;
-        assert!(
-            matches!(&tried, Ok(JobOutcome::Running { by: Some(by) }) if by.as_str() == "a"),
-            "{tried:?}"
-        );
+        assert_is!(tried => Ok(JobOutcome::Running { by: Some(by) }) if by.as_str() == "a");
         Ok::<_, Error>(())
     });
     drop(ran.await);
@@ -303,8 +271,7 @@ async fn bad_input_is_refused_before_any_io() {
         assert_eq!(server.elapsed(), begun);
     }
     let never = once(&a).attempts(0).at(now(&server));
-    let refused = count(&never, &runs).await;
-    assert_error!(refused, InvalidInput);
+    assert_error!(count(&never, &runs).await, InvalidInput);
     assert!(a.once("").is_err());
 }
 
@@ -314,8 +281,7 @@ async fn note_of_something_else_is_foreign() {
     let election = a.election("job").expect("valid").info(b"here".to_vec());
     let term = election.expect("short").campaign().await.expect("free");
     let runs = Cell::new(0);
-    let refused = count(&once(&a).at(now(&server)), &runs).await;
-    assert_error!(refused, ForeignValue);
+    assert_error!(count(&once(&a).at(now(&server)), &runs).await, ForeignValue);
     drop(term);
     assert_eq!(runs.get(), 0);
 }

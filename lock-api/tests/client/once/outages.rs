@@ -109,10 +109,8 @@ async fn body_without_an_answer_to_done_is_told() {
         network.isolate();
         Ok::<_, &str>("result")
     });
-    assert_eq!(
-        outcome.await.expect("it ran"),
-        JobOutcome::RanUnrecorded("result")
-    );
+    let outcome = outcome.await.expect("it ran");
+    assert_eq!(outcome, JobOutcome::RanUnrecorded("result"));
     let runs = Cell::new(0);
     let again = count(&once(&b).at(fire), &runs).await.expect("answered");
     assert_eq!((again, runs.get()), (JobOutcome::Done(()), 1));
