@@ -323,11 +323,8 @@ fn expired_unseen() -> impl Strategy<Value = Vec<Move>> {
 
 /// A command that is repeated immediately.
 fn twice() -> impl Strategy<Value = Vec<Move>> {
-    let force = (0..SHARED_KEYS, how()).prop_map(|(key, how)| Move::Force {
-        key,
-        how,
-        old: true,
-    });
+    let old = true;
+    let force = (0..SHARED_KEYS, how()).prop_map(move |(key, how)| Move::Force { key, how, old });
     let late = asks().prop_map(|ask| {
         let deliver = Deliver::In(-1_000);
         Move::Acquire(AcquireMove { deliver, ..ask })
@@ -353,31 +350,20 @@ fn early() -> impl Strategy<Value = Vec<Move>> {
 /// An upgrade is refused while another owner reads. The sole reader repeats it, and then downgrades.
 fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..SESSIONS).prop_map(|(one, other)| {
-        let down = Move::Convert {
-            which: 1,
-            to: Mode::Shared,
-            old: false,
-        };
+        let convert = |to, old| Move::Convert { which: 1, to, old };
+        let down = convert(Mode::Shared, false);
         vec![
             Move::Fresh { key: SCENARIO_KEY },
             Move::Acquire(plain(SCENARIO_KEY, one, 0, 2, LONG)),
             Move::Acquire(plain(SCENARIO_KEY, other, 1, 2, LONG)),
-            Move::Convert {
-                which: 1,
-                to: Mode::Exclusive,
-                old: false,
-            },
+            convert(Mode::Exclusive, false),
             Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
             // The first takes effect. The second names an older token (epoch). The last two find the hold
             // already shared.
             down,
             Move::Again { back: 0 },
-            Move::Convert {
-                which: 1,
-                to: Mode::Exclusive,
-                old: true,
-            },
+            convert(Mode::Exclusive, true),
             down,
             Move::Again { back: 0 },
         ]
@@ -447,13 +433,9 @@ fn nested() -> impl Strategy<Value = Vec<Move>> {
 /// polls and becomes unreachable again, several times.
 fn unreachable() -> impl Strategy<Value = Vec<Move>> {
     (1..SESSIONS, leases(), 0..4_usize).prop_map(|(session, lease, rounds)| {
-        let listening = true;
-        let waiter = Waiter {
-            listening,
-            until: None,
-        };
+        let (listening, until) = (true, None);
         let waiter = AcquireMove {
-            wait: Some(waiter),
+            wait: Some(Waiter { listening, until }),
             ..plain(SCENARIO_KEY, session, 1, 1, lease)
         };
         let holder = |owner| Move::Acquire(plain(SCENARIO_KEY, 0, owner, 1, LONG));
@@ -479,13 +461,8 @@ fn unreachable() -> impl Strategy<Value = Vec<Move>> {
 }
 
 fn moves() -> impl Strategy<Value = Vec<Move>> {
-    let force = |how| {
-        Just(Move::Force {
-            key: SCENARIO_KEY,
-            how,
-            old: false,
-        })
-    };
+    let (key, old) = (SCENARIO_KEY, false);
+    let force = |how| Just(Move::Force { key, how, old });
     let released = Just(Move::Release { which: 0, batch: 1 });
     let expired = Just(Move::SleepUnit);
     prop_oneof![

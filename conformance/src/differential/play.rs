@@ -86,9 +86,8 @@ impl Fixture {
         estimates: bool,
     ) -> Result<Self, String> {
         let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&*backend));
-        let unit = measure(&*backend)
-            .await
-            .map_err(|error| error.to_string())?;
+        let unit = measure(&*backend).await;
+        let unit = unit.map_err(|error| error.to_string())?;
         let millis = u64::try_from(unit.as_millis()).unwrap_or(LONGEST_UNIT);
         let capabilities = backend.capabilities();
         Ok(Self {
@@ -126,11 +125,8 @@ impl Fixture {
     /// Plays a sequence on new keys. An error lists all commands and replies.
     pub(super) async fn play(&mut self, script: &Script) -> Result<(), String> {
         let backend = Arc::clone(&self.backend);
-        for (subscriber, listens) in
-            self.subscribers
-                .iter_mut()
-                .zip([true, script.listening, false])
-        {
+        let listening = [true, script.listening, false];
+        for (subscriber, listens) in self.subscribers.iter_mut().zip(listening) {
             subscriber.set_listening(&backend, listens).await?;
         }
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
@@ -148,16 +144,7 @@ impl Fixture {
         for slot in 0..KEYS {
             play.fresh(slot);
         }
-        let mut result = Ok(());
-        for next in &script.moves {
-            result = play.play(*next).await;
-            if result.is_err() {
-                break;
-            }
-        }
-        if result.is_ok() {
-            result = play.end().await;
-        }
+        let result = play.play_all(&script.moves).await;
         let trace = std::mem::take(&mut play.trace);
         result.map_err(|error| {
             // Notifications of this sequence must not reach the next one.
@@ -209,6 +196,18 @@ impl Play<'_> {
         };
         self.locks.insert(number, lock);
         self.slots[slot] = number;
+    }
+
+    /// Plays all moves, and then checks that no notification is left.
+    async fn play_all(&mut self, moves: &[Move]) -> Result<(), String> {
+        for next in moves {
+            self.play(*next).await?;
+        }
+        let backend = Arc::clone(&self.fixture.backend);
+        for subscriber in &mut self.fixture.subscribers {
+            subscriber.barrier(&backend).await?;
+        }
+        Ok(())
     }
 
     async fn play(&mut self, next: Move) -> Result<(), String> {
@@ -343,22 +342,14 @@ impl Play<'_> {
             (true, Kind::Mutex) => LockSpec::rw_lock(),
             (true, _) => LockSpec::mutex(),
         };
+        let too_far = bounds::DELIVERY_WINDOW + self.fixture.unit;
         let deliver_before = match ask.deliver {
             Deliver::In(micros) => shifted(self.now, micros),
-            Deliver::Early => self
-                .now
-                .saturating_add(bounds::DELIVERY_WINDOW + self.fixture.unit),
+            Deliver::Early => self.now.saturating_add(too_far),
         };
-        let lease = self.lease(ask.lease);
+        let (name, lease) = (known.name.clone(), self.lease(ask.lease));
         let mode = mode(spec.kind(), ask.weight);
-        let request = Acquire::new(
-            known.name.clone(),
-            spec,
-            mode,
-            operation,
-            lease,
-            deliver_before,
-        );
+        let request = Acquire::new(name, spec, mode, operation, lease, deliver_before);
         let mut request = request
             .expect("moves are valid")
             .with_label(label(operation))
@@ -391,12 +382,9 @@ impl Play<'_> {
             return Ok(());
         }
         let replies = send(&*self.fixture.backend, &self.locks, batch).await;
-        if replies.len() != batch.len() {
-            return Err(format!(
-                "{} replies to {} commands",
-                replies.len(),
-                batch.len()
-            ));
+        let (answered, asked) = (replies.len(), batch.len());
+        if answered != asked {
+            return Err(format!("{answered} replies to {asked} commands"));
         }
         let mut messages = Vec::new();
         for (sent, reply) in batch.iter().zip(replies) {
@@ -418,13 +406,9 @@ impl Play<'_> {
             return Err("a command to an unknown key".to_owned());
         };
         self.now = reply.stamp.at;
-        let listening: Vec<SessionId> = self
-            .fixture
-            .subscribers
-            .iter()
-            .filter(|subscriber| subscriber.listens())
-            .map(|subscriber| subscriber.session)
-            .collect();
+        let subscribers = self.fixture.subscribers.iter();
+        let listening = subscribers.filter(|it| it.listens()).map(|it| it.session);
+        let listening: Vec<SessionId> = listening.collect();
         let tells_reach = self.fixture.tells_reach;
         let reachable = |session| {
             if !tells_reach {
@@ -479,12 +463,8 @@ impl Play<'_> {
         messages: &[(Message, ServerTime)],
     ) -> Result<(), String> {
         let backend = Arc::clone(&self.fixture.backend);
-        for subscriber in self
-            .fixture
-            .subscribers
-            .iter_mut()
-            .filter(|subscriber| subscriber.listens())
-        {
+        let subscribers = self.fixture.subscribers.iter_mut();
+        for subscriber in subscribers.filter(|subscriber| subscriber.listens()) {
             let session = subscriber.session;
             let expected = messages.iter().filter(|(message, _)| message.to == session);
             for (message, at) in expected {
@@ -495,14 +475,6 @@ impl Play<'_> {
             if !received.is_empty() {
                 return Err(format!("received unexpectedly: {received:?}"));
             }
-        }
-        Ok(())
-    }
-
-    async fn end(&mut self) -> Result<(), String> {
-        let backend = Arc::clone(&self.fixture.backend);
-        for subscriber in &mut self.fixture.subscribers {
-            subscriber.barrier(&backend).await?;
         }
         Ok(())
     }

@@ -1,6 +1,5 @@
 //! Sessions whose subscription the test controls.
 
-use std::collections::VecDeque;
 use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,11 +90,11 @@ impl Subscriber {
     }
 
     /// Returns the notifications that have already arrived.
-    pub(super) fn leftovers(&mut self) -> VecDeque<Notification> {
-        let mut received = VecDeque::new();
+    pub(super) fn leftovers(&mut self) -> Vec<Notification> {
+        let mut received = Vec::new();
         if let Some(notifications) = &mut self.notifications {
             while let Some(Some(notification)) = notifications.next().now_or_never() {
-                received.push_back(notification);
+                received.push(notification);
             }
         }
         received
@@ -130,32 +129,18 @@ impl Subscriber {
         let key = key.map_err(|error| error.to_string())?;
         let now = backend.hello().await.map_err(|error| error.to_string())?.at;
         let ask = |operation| {
-            let deliver_before = now.saturating_add(TIMEOUT);
-            let spec = LockSpec::mutex();
-            let request = Acquire::new(
-                key.clone(),
-                spec,
-                Mode::Exclusive,
-                operation,
-                LONG,
-                deliver_before,
-            );
+            let (key, before) = (key.clone(), now.saturating_add(TIMEOUT));
+            let (spec, mode) = (LockSpec::mutex(), Mode::Exclusive);
+            let request = Acquire::new(key, spec, mode, operation, LONG, before);
             request.map_err(|error| error.to_string())
         };
         let holder = self.attempt(1);
         let waiter = self.attempt(2);
         let error = |error| format!("probe: {error}");
-        backend
-            .acquire(&[ask(holder)?])
-            .await
-            .remove(0)
-            .map_err(error)?;
-        let request = ask(waiter)?.with_wait(Wait::new(true));
-        backend
-            .acquire(from_ref(&request))
-            .await
-            .remove(0)
-            .map_err(error)?;
+        for request in [ask(holder)?, ask(waiter)?.with_wait(Wait::new(true))] {
+            let reply = backend.acquire(from_ref(&request)).await.remove(0);
+            reply.map_err(error)?;
+        }
         let release = [Release::new(key.clone(), holder)];
         backend.release(&release).await.remove(0).map_err(error)?;
         Ok(Release::new(key, waiter))
@@ -163,9 +148,8 @@ impl Subscriber {
 
     async fn finish(&self, backend: &Arc<dyn LockBackend>, waiter: Release) -> Result<(), String> {
         let released = backend.release(&[waiter]).await.remove(0);
-        released
-            .map(|_| ())
-            .map_err(|error| format!("probe: {error}"))
+        released.map_err(|error| format!("probe: {error}"))?;
+        Ok(())
     }
 
     const fn attempt(&mut self, owner: u64) -> Operation {
@@ -187,11 +171,8 @@ impl Subscriber {
             let inspection = backend.inspect(&waiter.key).await;
             let inspection = inspection.map_err(|error| error.to_string())?.reply;
             self.finish(backend, waiter).await?;
-            if inspection
-                .waiters
-                .first()
-                .is_some_and(|waiter| waiter.unreachable)
-            {
+            let first = inspection.waiters.first();
+            if first.is_some_and(|waiter| waiter.unreachable) {
                 return Ok(());
             }
             backend.runtime().sleep(Duration::from_millis(1)).await;
