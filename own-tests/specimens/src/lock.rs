@@ -14,7 +14,7 @@ use leasehold_api::{
     Refused, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp,
     Stamped, TokioRuntime, bounds,
 };
-use redis::{Cmd, FromRedisValue, RedisError};
+use redis::{Cmd, FromRedisValue, RedisError, cmd};
 
 use crate::store::{Seen, Store, failed};
 
@@ -52,6 +52,21 @@ impl Attempt {
     pub(crate) fn key_of(&self, what: &str) -> String {
         format!("{}:{what}", self.key)
     }
+
+    /// `SET key id NX PX lease`.
+    pub(crate) async fn set_nx_px(&self) -> Result<Seen<Option<u32>>, RedisError> {
+        let mut set = cmd("SET");
+        set.arg(&self.key).arg(&self.id);
+        set.arg("NX").arg("PX").arg(self.lease_ms());
+        let seen: Seen<Option<String>> = self.see(&set).await?;
+        Ok(seen.map(|ok| ok.map(|_| 1)))
+    }
+
+    /// Compares the identifier and deletes the key, in a script.
+    pub(crate) async fn compare_and_delete(&self) -> Result<Freed, RedisError> {
+        let deleted = self.store.compare_and_delete(&self.key, &self.id).await?;
+        Ok(Freed::if_true(deleted))
+    }
 }
 
 /// The answer to a release.
@@ -71,9 +86,9 @@ impl Freed {
     }
 }
 
-/// A lock as a tutorial writes it, as far as it differs from `SET key id NX PX lease` with a script that compares and
-/// deletes. Where the tutorial has a lease in seconds, the specimen counts in
-/// milliseconds, because the cases do.
+/// A lock as a tutorial writes it, as far as it differs from `SET key id NX PX lease` with a script that
+/// compares and deletes. Where the tutorial has a lease in seconds, the specimen counts in milliseconds,
+/// because the cases do.
 #[async_trait]
 pub(crate) trait HandWritten: fmt::Debug + Send + Sync + 'static {
     /// Tries once. Returns how many holds the caller has, or `None` if somebody else has the key.

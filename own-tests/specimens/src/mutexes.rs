@@ -11,15 +11,6 @@ use crate::store::{COMPARE_AND_EXTEND, Seen};
 
 /// What most of these locks consist of.
 impl Attempt {
-    /// `SET key id NX PX lease`.
-    pub(crate) async fn set_nx_px(&self) -> Result<Seen<Option<u32>>, RedisError> {
-        let mut set = cmd("SET");
-        set.arg(&self.key).arg(&self.id);
-        set.arg("NX").arg("PX").arg(self.lease_ms());
-        let seen: Seen<Option<String>> = self.see(&set).await?;
-        Ok(seen.map(|ok| ok.map(|_| 1)))
-    }
-
     async fn get(&self) -> Result<Seen<Option<String>>, RedisError> {
         self.see(cmd("GET").arg(&self.key)).await
     }
@@ -61,12 +52,6 @@ impl Attempt {
     async fn delete(&self) -> Result<Freed, RedisError> {
         let deleted: u32 = self.store.ask(cmd("DEL").arg(&self.key)).await?;
         Ok(Freed::if_true(deleted == 1))
-    }
-
-    /// Compares the identifier and deletes the key, in a script.
-    pub(crate) async fn compare_and_delete(&self) -> Result<Freed, RedisError> {
-        let deleted = self.store.compare_and_delete(&self.key, &self.id).await?;
-        Ok(Freed::if_true(deleted))
     }
 }
 

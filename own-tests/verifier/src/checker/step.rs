@@ -93,12 +93,14 @@ impl Step<'_> {
 
     /// Returns the waiter that an operation had before the step, if it had not expired.
     pub(crate) fn waiting(&self, name: Name) -> Option<&WaiterParts> {
-        waiter_of(self.before, name).filter(|waiter| waiter.end > self.now)
+        self.waiters_before()
+            .find(|waiter| name_of(waiter.operation) == name)
     }
 
     /// Returns the holder that an operation has after the step, if it has not expired.
     pub(crate) fn holding(&self, name: Name) -> Option<&HolderParts> {
-        holder_of(self.after, name).filter(|holder| holder.end > self.now)
+        self.holders_after()
+            .find(|holder| names(holder).any(|own| own == name))
     }
 
     /// Returns the holders of the state before the step that had not expired.

@@ -409,9 +409,9 @@ impl Worker {
         self.visit_replica();
         match guard.convert().await {
             Ok(guard) => {
-                let mode = match guard.is_exclusive() {
-                    true => Mode::Exclusive,
-                    false => Mode::Shared,
+                let mode = match guard {
+                    AnyGuard::Read(_) => Mode::Shared,
+                    _ => Mode::Exclusive,
                 };
                 held.slot.put(guard);
                 set_mode(mode);

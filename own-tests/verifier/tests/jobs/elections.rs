@@ -41,33 +41,44 @@ impl Candidate {
     /// Leads for one term, which may be over before it resigns.
     async fn campaign(&self, election: &Election) {
         match election.campaign().await {
-            Ok(term) => self.lead(Arc::new(term), false).await,
+            Ok(term) => self.lead(Arc::new(term), Leads::ForSomeTime).await,
             Err(error) => self.office.problem(format!("a campaign ends: {error}")),
         }
     }
 
     /// Stands until a body has led to its end.
     async fn stand(&self, election: &Election) {
-        if let Err(error) = election.run(|term| self.lead(term, true)).await {
+        if let Err(error) = election
+            .run(|term| self.lead(term, Leads::WhileItsTermLasts))
+            .await
+        {
             let text = format!("a candidate doesn't stand again: {error}");
             self.office.problem(text);
         }
     }
 
-    /// Leads for some time. `is_body`: it is a body, which is dropped when its term is over.
-    async fn lead(&self, term: Arc<Term>, is_body: bool) {
+    async fn lead(&self, term: Arc<Term>, leads: Leads) {
         let Office { sim, .. } = &*self.office;
         let _leading = self.office.begin(self.number, Arc::clone(&term));
         let until = sim.elapsed() + Duration::from_millis(sim.draw(12_000).into());
         while sim.elapsed() < until {
             self.office.check_alone();
-            if is_body && !term.is_leader() {
+            if leads == Leads::WhileItsTermLasts && !term.is_leader() {
                 let text = format!("the leader acts after its term {}", term.number());
                 self.office.problem(text);
             }
             sim.sleep(Duration::from_millis(200)).await;
         }
     }
+}
+
+/// How long a leader may act.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Leads {
+    /// Its term may be over before it resigns.
+    ForSomeTime,
+    /// It is a body, which is dropped when its term is over.
+    WhileItsTermLasts,
 }
 
 /// Loses data. A clock that is set back would end the election: see `Error` about the highest fencing token.

@@ -97,11 +97,11 @@ pub(crate) const BUILD: &str =
 
 /// The mutants of this build that stress runs must find.
 pub(crate) fn mutants() -> impl Iterator<Item = MutantInfo> {
-    let planted = planted::mutants().filter_map(|(name, rule)| MutantInfo::of(name, rule));
-    let others = IN_EVERY_BUILD
-        .iter()
-        .filter_map(|name| MutantInfo::of(name, "S5"));
-    planted.chain(others)
+    let planted = planted::mutants().filter(|(_, rule)| !MutantInfo::is_of_jobs(rule));
+    let names = planted
+        .map(|(name, _)| name)
+        .chain(IN_EVERY_BUILD.iter().copied());
+    names.filter_map(MutantInfo::of)
 }
 
 /// Activates a mutant for the rest of the process.
