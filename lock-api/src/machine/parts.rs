@@ -306,8 +306,8 @@ impl State {
         let distinct = state.watermarks.len() == watermarks;
         require("no session has two watermarks", distinct)?;
         let mut waiters = state.waiters.values();
-        let wait = waiters.all(|waiter| !state.has_hold(waiter.operation));
-        require("no operation holds and waits", wait)?;
+        let only_wait = waiters.all(|waiter| !state.has_hold(waiter.operation));
+        require("no operation holds and waits", only_wait)?;
         state.check()?;
         Ok(state)
     }

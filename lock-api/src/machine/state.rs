@@ -422,8 +422,8 @@ impl State {
     pub(super) fn check(&self) -> Result<(), Inconsistent> {
         let holders = || self.holders.values();
         let weights = holders().map(|holder| u64::from(self.weight(holder.mode())));
-        let counted = weights.sum::<u64>() == u64::from(self.used);
-        require("used is the sum of the weights", counted)?;
+        let is_sum = weights.sum::<u64>() == u64::from(self.used);
+        require("used is the sum of the weights", is_sum)?;
         require("used is within capacity", self.used <= self.capacity())?;
         let unreachable = self.waiters.values().filter(|waiter| waiter.unreachable);
         let counted = unreachable.count() == self.unreachable as usize;

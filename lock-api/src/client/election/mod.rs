@@ -5,14 +5,13 @@ mod observe;
 use std::future::Future;
 use std::time::Duration;
 
-use crate::bounds::MAX_NOTE_BYTES;
 use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
 use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
-use crate::id::FencingToken;
+use crate::id::{FencingToken, Key};
 use crate::reply::NoteReply;
 use crate::sync::{Arc, Mutex};
 
@@ -114,10 +113,7 @@ impl Election {
     /// ```
     pub fn info(mut self, info: impl Into<Vec<u8>>) -> Result<Self, Error> {
         self.info = info.into();
-        let bytes = self.info.len();
-        if bytes > MAX_NOTE_BYTES {
-            return Err(InvalidInput::NoteLength { bytes }.on(&self.mutex.lock.key));
-        }
+        check(&self.info, &self.mutex.lock.key)?;
         Ok(self)
     }
 
@@ -197,6 +193,15 @@ impl Election {
             }
         }
     }
+}
+
+fn check(info: &[u8], key: &Key) -> Result<(), Error> {
+    let limit = crate::bounds::MAX_NOTE_BYTES;
+    if info.len() <= limit {
+        return Ok(());
+    }
+    let problem = InvalidInput::NoteLength { bytes: info.len() };
+    Err(problem.on(key))
 }
 
 /// A term of office. This process leads until it resigns, drops the term, or loses it.
@@ -288,12 +293,14 @@ impl Term {
     /// # Examples
     /// `term.set_info("10.0.0.7:81").await?`
     pub async fn set_info(&self, info: impl Into<Vec<u8>>) -> Result<(), Error> {
+        let info = info.into();
+        check(&info, self.guard.key())?;
         let version = {
             let mut version = self.version.lock();
             *version += 1;
             *version
         };
-        self.note(version, &info.into()).await
+        self.note(version, &info).await
     }
 
     async fn note(&self, version: u32, info: &[u8]) -> Result<(), Error> {

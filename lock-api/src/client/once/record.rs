@@ -34,8 +34,8 @@ impl Record {
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (numbers, attempts) = bytes.strip_prefix(&MAGIC)?.split_last_chunk()?;
-        let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks() else {
+        let (numbers, attempts) = bytes.strip_prefix(&MAGIC)?.split_last_chunk::<4>()?;
+        let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks::<8>() else {
             return None;
         };
         let known = |bytes| Some(u64::from_le_bytes(bytes)).filter(|number| *number > 0);
@@ -66,7 +66,10 @@ mod tests {
             let bytes = record.to_bytes();
             assert!(bytes.len() <= crate::bounds::MAX_NOTE_BYTES);
             assert_eq!(Record::from_bytes(&bytes), Some(record));
-            assert_eq!(Record::from_bytes(&bytes[1..]), None);
+            let longer = [&bytes[..], &[0]].concat();
+            for other in [&bytes[1..], &bytes[..bytes.len() - 1], &longer] {
+                assert_eq!(Record::from_bytes(other), None);
+            }
         }
         assert_eq!(Record::from_bytes(b"10.0.0.7:80"), None);
     }

@@ -10,14 +10,15 @@
 //! A flush task that is about to send counts as `UNBATCHED_CALLS` calls. So no later request
 //! overtakes the pending ones by going alone.
 
+use std::task::{Context, Poll, Waker};
+
 use crate::backend::LockBackend;
 use crate::client::state::answer::Answer;
-use crate::client::state::signal::Watched;
 use crate::error::BackendError;
 use crate::reply::{AcquireReply, ReleaseReply};
 use crate::request::{Acquire, Release};
 use crate::runtime::BoxFuture;
-use crate::sync::{AtomicU64, Mutex, Ordering, Weak};
+use crate::sync::{Arc, AtomicU64, Mutex, Ordering, Weak};
 use crate::time::Stamped;
 
 /// How many calls in flight are sent alone. Two tasks gain nothing from a batch, and the turn of
@@ -61,7 +62,7 @@ impl Batchable for Release {
 }
 
 /// The pending requests of one client, and the number of its calls in flight.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Batcher {
     /// Whether the backend gains from batches. Otherwise every call is sent alone and none is
     /// counted.
@@ -80,8 +81,9 @@ pub(crate) struct PendingRequest<Q: Batchable> {
     pub(crate) slot: Weak<ResponseSlot<Q::Reply>>,
 }
 
-/// The response to one request, when it has come.
-pub(crate) type ResponseSlot<R> = Watched<Option<Response<R>>>;
+/// Holds the response to one request, and the waker of the caller that waits for it.
+#[derive(Debug)]
+pub(crate) struct ResponseSlot<R>(Mutex<(Option<Response<R>>, Option<Waker>)>);
 
 /// Counts a call as in flight until it is answered or dropped.
 #[derive(Debug)]
@@ -99,7 +101,9 @@ impl Batcher {
     pub(crate) fn new(enabled: bool) -> Self {
         Self {
             enabled,
-            ..Self::default()
+            calls_in_flight: AtomicU64::new(0),
+            acquires: Mutex::default(),
+            releases: Mutex::default(),
         }
     }
 
@@ -120,5 +124,34 @@ impl Batcher {
         let increment = |count: u64| (count < UNBATCHED_CALLS).then_some(count + 1);
         let counted = calls.fetch_update(Ordering::Acquire, Ordering::Relaxed, increment);
         counted.ok().map(|_| InFlightCall(Some(calls)))
+    }
+}
+
+impl<R> ResponseSlot<R> {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self(Mutex::new((None, None))))
+    }
+
+    pub(crate) fn poll(&self, cx: &Context<'_>) -> Poll<Response<R>> {
+        let mut state = self.0.lock();
+        if let Some(response) = state.0.take() {
+            return Poll::Ready(response);
+        }
+        // Dropping a waker may drop a task and run any code, so it happens outside the lock.
+        let replaced = state.1.replace(cx.waker().clone());
+        drop(state);
+        drop(replaced);
+        Poll::Pending
+    }
+
+    pub(crate) fn fill(&self, response: Response<R>) {
+        let waker = {
+            let mut state = self.0.lock();
+            state.0 = Some(response);
+            state.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
     }
 }

@@ -34,7 +34,7 @@ pub(crate) async fn send_batched<Q: Batchable>(
     limit: Duration,
     request: Q,
 ) -> Response<Q::Reply> {
-    let slot = Arc::new(ResponseSlot::default());
+    let slot = ResponseSlot::new();
     let pending = PendingRequest {
         request,
         slot: Arc::downgrade(&slot),
@@ -47,7 +47,7 @@ pub(crate) async fn send_batched<Q: Batchable>(
     if let Some(flush_task) = flush_task {
         core.runtime.spawn(Box::pin(flush_task.run()));
     }
-    core.bounded(limit, slot.wait_for(Option::take)).await
+    core.bounded(limit, poll_fn(|cx| slot.poll(cx))).await
 }
 
 /// The task that sends the pending requests. Dropping it before that fails them.
@@ -98,8 +98,7 @@ impl<Q: Batchable> Drop for FlushTask<Q> {
         };
         for pending in unsent {
             if let Some(slot) = pending.slot.upgrade() {
-                let failed = BackendError::unavailable(SHUTTING_DOWN);
-                slot.update(|response| *response = Some(Err(failed)));
+                slot.fill(Err(BackendError::unavailable(SHUTTING_DOWN)));
             }
         }
         self.core
@@ -137,7 +136,7 @@ async fn flush<Q: Batchable>(core: &Core, requests: Vec<PendingRequest<Q>>) {
     let limit = core.settings.call_timeout;
     let answers = core.exchange_batch(limit, requests.len(), call).await;
     for (slot, answer) in in_flight.0.drain(..).zip(answers) {
-        slot.update(|response| *response = Some(answer));
+        slot.fill(answer);
     }
 }
 
@@ -147,8 +146,7 @@ struct InFlight<R>(Vec<Arc<ResponseSlot<R>>>);
 impl<R> Drop for InFlight<R> {
     fn drop(&mut self) {
         for slot in self.0.drain(..) {
-            let failed = BackendError::outcome_unknown(SHUTTING_DOWN);
-            slot.update(|response| *response = Some(Err(failed)));
+            slot.fill(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
         }
     }
 }

@@ -164,9 +164,16 @@ impl Events {
 
     /// The release of a hold that was not lost has begun.
     pub(crate) fn releasing(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let held_ms = millis(guard_ended(hold, now, "released"));
-        let (key, mode) = (holder.key.as_str(), DisplayMode(hold.mode));
-        emit!(DEBUG, "releasing", key, %mode, token = self.number(holder.token()), held_ms);
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "releasing",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "released");
     }
 
     /// A hold was left to expire, with this much time left.
@@ -177,16 +184,30 @@ impl Events {
         remaining: Duration,
         now: Moment,
     ) {
-        let held_ms = millis(guard_ended(hold, now, "left_to_expire"));
-        let (key, mode) = (holder.key.as_str(), DisplayMode(hold.mode));
-        let (number, remaining_ms) = (|| self.number(holder.token()), millis(remaining));
-        emit!(DEBUG, "left to expire", key, %mode, token = number(), held_ms, remaining_ms);
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "left to expire",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held),
+            remaining_ms = millis(remaining)
+        );
+        meter_ended_guard(hold, held, "left_to_expire");
     }
 
     pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let held_ms = millis(guard_ended(hold, now, "handed_off"));
-        let (key, mode) = (holder.key.as_str(), DisplayMode(hold.mode));
-        emit!(DEBUG, "handed off", key, %mode, token = self.number(holder.token()), held_ms);
+        let held = now.saturating_since(hold.since);
+        emit!(
+            DEBUG,
+            "handed off",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(holder.token()),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "handed_off");
     }
 
     pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
@@ -222,17 +243,29 @@ impl Events {
     }
 
     pub(crate) fn lost(&self, holder: &HolderCell, hold: &HoldState, reason: Loss, now: Moment) {
-        let held = guard_ended(hold, now, "lost");
-        let (key, mode, held_ms) = (holder.key.as_str(), DisplayMode(hold.mode), millis(held));
-        let (token, name) = (self.number(holder.token()), loss_name(reason));
-        emit!(WARN, "lost", key, %mode, token, reason = name, held_ms);
-        let (mode, class) = (mode_name(hold.mode), hold.class);
-        count!(meter::LOSSES, "mode" => mode, "reason" => name, "class" => class);
+        let held = now.saturating_since(hold.since);
+        let token = holder.token();
+        emit!(
+            WARN,
+            "lost",
+            key = holder.key.as_str(),
+            mode = %DisplayMode(hold.mode),
+            token = self.number(token),
+            reason = loss_name(reason),
+            held_ms = millis(held)
+        );
+        meter_ended_guard(hold, held, "lost");
+        let (mode, reason_name) = (mode_name(hold.mode), loss_name(reason));
+        count!(meter::LOSSES, "mode" => mode, "reason" => reason_name, "class" => hold.class);
         if self.on_loss.is_some() {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),
                 mode: hold.mode,
-                token: token.map_or(FencingToken::NONE, FencingToken::new),
+                token: if self.has_tokens {
+                    token
+                } else {
+                    FencingToken::NONE
+                },
                 reason,
                 held,
                 label: self.label.clone(),
@@ -291,13 +324,11 @@ impl Events {
     }
 }
 
-/// Counts a guard that is no longer in use, and records and returns for how long it was.
-fn guard_ended(hold: &HoldState, now: Moment, outcome: &'static str) -> Duration {
-    let held = now.saturating_since(hold.since);
+/// Counts a guard that is no longer in use, and records for how long it was.
+fn meter_ended_guard(hold: &HoldState, held: Duration, outcome: &'static str) {
     let (mode, class) = (mode_name(hold.mode), hold.class);
     adjust!(meter::GUARDS, -1.0, "mode" => mode, "class" => class);
     record!(meter::HOLD, held, "mode" => mode, "outcome" => outcome, "class" => class);
-    held
 }
 
 pub(crate) struct DisplayMode(pub(crate) Mode);
