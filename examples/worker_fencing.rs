@@ -51,8 +51,9 @@ fn main() -> Result<()> {
         };
 
         // `fixed_lease` turns renewal off, as if Ann's whole process were paused.
-        let unrenewed = ann.mutex("account:7")?.lease(Duration::from_secs(1));
-        let anns = unrenewed.fixed_lease().lock().await?;
+        let lease = Duration::from_secs(1);
+        let anns_mutex = ann.mutex("account:7")?.lease(lease).fixed_lease();
+        let anns = anns_mutex.lock().await?;
         let anns_token = anns.fencing_token();
         let seen = row.claim(anns_token).expect("ann is the first");
         println!("ann claims the row with token {anns_token}, reads {seen}, and is paused");

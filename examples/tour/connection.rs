@@ -1,14 +1,14 @@
 //! A backend that wraps another one and simulates network failures.
 
-use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
 use leasehold::LockBackend;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
+    InspectReply, Key, List, Listed, Note, NoteReply, Notifications, Poll, PollReply, Release,
+    ReleaseReply, Renew, RenewReply, SessionId, Stamp, Stamped, forward_lock_backend,
 };
 
 /// A connection that the tour can cut, and that can lose a reply.
@@ -56,16 +56,10 @@ impl FlakyConnection {
         Ok(())
     }
 
-    /// What `call` returns, or one error per element of the batch while the connection is cut.
-    async fn unless_cut<T: Clone>(
-        &self,
-        elements: usize,
-        call: impl Future<Output = Vec<Result<T, BackendError>>>,
-    ) -> Vec<Result<T, BackendError>> {
-        match self.check() {
-            Ok(()) => call.await,
-            Err(cut) => vec![Err(cut); elements],
-        }
+    /// One error per element of a batch while the connection is cut, otherwise `None`.
+    fn check_batch<T>(&self, len: usize) -> Option<Vec<Result<T, BackendError>>> {
+        let error = self.check().err()?;
+        Some((0..len).map(|_| Err(error.clone())).collect())
     }
 }
 
@@ -74,37 +68,84 @@ impl FlakyConnection {
 impl LockBackend for FlakyConnection {
     forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
 
-    // Over a cut connection, each of these calls fails.
-    forward_lock_backend! {
-        |it| {
-            if let Err(cut) = it.check() {
-                return Box::pin(ready(Err(cut)));
-            }
-            &it.inner
-        };
-        hello read_clock listen convert inspect list force_release write_note
+    async fn hello(&self) -> Result<Stamp, BackendError> {
+        self.check()?;
+        self.inner.hello().await
+    }
+
+    async fn read_clock(&self, key: &Key) -> Result<Stamp, BackendError> {
+        self.check()?;
+        self.inner.read_clock(key).await
+    }
+
+    async fn self_check(&self, key: &Key) -> Result<(), BackendError> {
+        self.check()?;
+        self.inner.self_check(key).await
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        self.check()?;
+        self.inner.listen(session).await
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        let acquiring = self.inner.acquire(batch);
-        let replies = self.unless_cut(batch.len(), acquiring).await;
-        if self.check().is_ok() && self.lose_next_reply.swap(false, Ordering::Relaxed) {
+        if let Some(errors) = self.check_batch(batch.len()) {
+            return errors;
+        }
+        let replies = self.inner.acquire(batch).await;
+        if self.lose_next_reply.swap(false, Ordering::Relaxed) {
             let lost = BackendError::outcome_unknown("the reply was lost");
-            return vec![Err(lost); batch.len()];
+            return batch.iter().map(|_| Err(lost.clone())).collect();
         }
         replies
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
-        self.unless_cut(batch.len(), self.inner.poll(batch)).await
+        match self.check_batch(batch.len()) {
+            Some(errors) => errors,
+            None => self.inner.poll(batch).await,
+        }
     }
 
     async fn renew(&self, batch: &[Renew]) -> Vec<Result<Stamped<RenewReply>, BackendError>> {
-        self.unless_cut(batch.len(), self.inner.renew(batch)).await
+        match self.check_batch(batch.len()) {
+            Some(errors) => errors,
+            None => self.inner.renew(batch).await,
+        }
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
-        self.unless_cut(batch.len(), self.inner.release(batch))
-            .await
+        match self.check_batch(batch.len()) {
+            Some(errors) => errors,
+            None => self.inner.release(batch).await,
+        }
+    }
+
+    async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
+        self.check()?;
+        self.inner.convert(request).await
+    }
+
+    async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
+        self.check()?;
+        self.inner.inspect(key).await
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        self.check()?;
+        self.inner.list(request).await
+    }
+
+    async fn force_release(
+        &self,
+        request: &ForceRelease,
+    ) -> Result<Stamped<ForceReply>, BackendError> {
+        self.check()?;
+        self.inner.force_release(request).await
+    }
+
+    async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
+        self.check()?;
+        self.inner.write_note(request).await
     }
 }

@@ -14,8 +14,8 @@ use metrics::{
 /// A recorder that keeps all metrics by name and labels.
 #[derive(Default)]
 struct TestRecorder {
-    /// Counters, and the bits of gauges.
-    values: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    counters: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
+    gauges: Mutex<BTreeMap<String, Arc<AtomicU64>>>,
     histograms: Mutex<BTreeMap<String, Arc<Samples>>>,
     described: Mutex<Vec<String>>,
 }
@@ -56,10 +56,10 @@ impl Recorder for &'static TestRecorder {
         self.describe(&name);
     }
     fn register_counter(&self, key: &Key, _: &Metadata<'_>) -> Counter {
-        Counter::from_arc(entry(&self.values, key))
+        Counter::from_arc(entry(&self.counters, key))
     }
     fn register_gauge(&self, key: &Key, _: &Metadata<'_>) -> Gauge {
-        Gauge::from_arc(entry(&self.values, key))
+        Gauge::from_arc(entry(&self.gauges, key))
     }
     fn register_histogram(&self, key: &Key, _: &Metadata<'_>) -> Histogram {
         Histogram::from_arc(entry(&self.histograms, key))
@@ -73,14 +73,14 @@ impl TestRecorder {
     }
 
     fn count(&self, series: &str) -> u64 {
-        let values = self.values.lock().expect("no panic");
-        let count = values.get(series);
+        let counters = self.counters.lock().expect("no panic");
+        let count = counters.get(series);
         count.map_or(0, |count| count.load(Ordering::SeqCst))
     }
 
     fn gauge(&self, series: &str) -> f64 {
-        let values = self.values.lock().expect("no panic");
-        f64::from_bits(values[series].load(Ordering::SeqCst))
+        let gauges = self.gauges.lock().expect("no panic");
+        f64::from_bits(gauges[series].load(Ordering::SeqCst))
     }
 
     /// The number of live guards.
@@ -96,9 +96,11 @@ impl TestRecorder {
 
     /// The names of all metrics.
     fn names(&self) -> Vec<String> {
-        let values = self.values.lock().expect("no panic");
+        let counters = self.counters.lock().expect("no panic");
+        let gauges = self.gauges.lock().expect("no panic");
         let histograms = self.histograms.lock().expect("no panic");
-        values.keys().chain(histograms.keys()).cloned().collect()
+        let values = counters.keys().chain(gauges.keys());
+        values.chain(histograms.keys()).cloned().collect()
     }
 }
 

@@ -163,7 +163,7 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         for _ in 0..=drains {
             let parked = Parked::OnBlpop(&mut server);
             signal.push(drain(&signals, parked).await?);
-            let parked = Parked::OnLeasehold(&clients[0], "drained");
+            let parked = Parked::OnLeasehold(&clients[1], "drained");
             ours.push(drain(&mutexes, parked).await?);
             let parked = Parked::OnBlpop(&mut server);
             token.push(drain(&tokens, parked).await?);

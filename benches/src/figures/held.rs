@@ -124,8 +124,8 @@ async fn renewals(
     server.log_slow_commands().await?;
     let before = server.processor_seconds().await?;
     let commands = server.commands().await?;
-    let calls = counts.renewals.load(Relaxed);
     let (begun, used) = (Instant::now(), Processor::now()?);
+    let calls = counts.renewals.load(Relaxed);
     tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
     let used = Processor::now()?.since(used);
     let (time, calls) = (begun.elapsed(), counts.renewals.load(Relaxed) - calls);

@@ -107,7 +107,7 @@ fn restarted_when_a_job_ends() {
     std::thread::sleep(Duration::from_millis(500));
     server.start_again();
     started.expect_status(0, SLACK);
-    assert_eq!(place.status(&JOB, "exit 5"), 0);
+    Started::new(place.run(&JOB, "exit 5")).expect_status(0, SLACK);
 }
 
 /// The same, and the server doesn't come back.

@@ -183,8 +183,8 @@ impl PostgresServer {
         }
         let mut process = Process::spawn(&mut command, &[self.folder.path()])
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.programs, &error)));
-        let answers = || self.psql("postgres", "SELECT 1").status.success();
-        let answers = process.wait_until(answers, START_WITHIN).is_ok();
+        let is_ready = || self.psql("postgres", "SELECT 1").status.success();
+        let answers = process.wait_until(is_ready, START_WITHIN).is_ok();
         self.process = Some(process);
         answers
     }

@@ -149,12 +149,12 @@ fn count(line: &[u8]) -> Result<Option<usize>, Malformed> {
 
 /// Whether this is a RESP2 message of a subscription: an array that starts with one of these words.
 fn is_resp2_push(frame: &[u8]) -> bool {
-    let mut lines = frame.split(|byte| *byte == b'\n');
-    let mut starts = |with: &[u8]| lines.next().is_some_and(|line| line.starts_with(with));
-    if !starts(b"*") || !starts(b"$") {
+    let array = line(frame, 0).filter(|(head, _)| head[0] == b'*');
+    let text = array.and_then(|(_, at)| line(frame, at));
+    let text = text.filter(|(head, _)| head[0] == b'$');
+    let Some((word, _)) = text.and_then(|(_, at)| line(frame, at)) else {
         return false;
-    }
-    let word = lines.next().unwrap_or_default().trim_ascii_end();
+    };
     matches!(
         word,
         b"message"

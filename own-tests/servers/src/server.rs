@@ -8,6 +8,7 @@
 use std::ffi::OsString;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -438,7 +439,8 @@ impl RedisServer {
         if data == Data::Lost {
             let folder = self.folder.path();
             std::fs::remove_dir_all(folder).expect("removable files");
-            std::fs::create_dir(folder).expect("a writable folder");
+            let private = std::fs::DirBuilder::new().mode(0o700).create(folder);
+            private.expect("a writable folder");
         }
         self.start_again();
     }

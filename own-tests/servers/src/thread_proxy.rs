@@ -6,8 +6,9 @@ use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 use tokio::task::JoinSet;
 
-/// A running proxy. Dropping it closes all its connections.
+/// A running proxy. Soon after it is dropped, all its connections are closed.
 #[derive(Debug)]
+#[must_use = "the proxy ends when it is dropped"]
 pub struct ThreadProxy {
     address: SocketAddr,
     /// Taken by the drop.

@@ -456,7 +456,11 @@ impl Subject {
             #[cfg(feature = "peers")]
             Launch::Rust => crate::adapter::peers::run(self.name, lease, urls).await,
             Launch::Specimen(specimen) => serve(Tutorial::connect(specimen, &urls[0]).await?).await,
-            _ => Err(format!("{}: not in this program", self.name).into()),
+            #[cfg(not(feature = "peers"))]
+            Launch::Rust => Err(format!("{}: not in this program", self.name).into()),
+            Launch::Python(_) | Launch::Node(_) => {
+                Err(format!("{}: not in this program", self.name).into())
+            }
         }
     }
 }

@@ -304,16 +304,17 @@ fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
     keys
 }
 
-/// Whether one of these faults concerns the client of an operation, or the servers, from this long before it until then.
+/// Whether one of these faults concerns the client of an operation, or all clients (a fault of the servers, a stall
+/// of the machine), from `settles_us` before it until then.
 fn is_disturbed<'a>(
     mut faults: impl Iterator<Item = &'a Fault>,
     operation: &Operation,
-    before: u64,
+    settles_us: u64,
     until: u64,
 ) -> bool {
     faults.any(|fault| {
         let concerns = fault.client.is_none_or(|it| it == operation.client);
-        concerns && fault.from <= until && fault.until + before >= operation.invoked
+        concerns && fault.from <= until && fault.until + settles_us >= operation.invoked
     })
 }
 

@@ -49,10 +49,11 @@ impl Kind {
 }
 
 pub(crate) trait Servers: Send + Sized + 'static {
+    /// What can be done to all of this kind.
+    const FAULTS: &[Injection<Self>];
+
     /// The Redis servers that give locks away.
-    fn redis(&self) -> Vec<&RedisServer> {
-        Vec::new()
-    }
+    fn redis(&self) -> Vec<&RedisServer>;
 
     /// Their program and version.
     fn version(&self) -> String {
@@ -69,9 +70,6 @@ pub(crate) trait Servers: Send + Sized + 'static {
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
         links.iter().map(|link| format!("redis://{link}")).collect()
     }
-
-    /// What can be done to all of this kind.
-    const FAULTS: &[Injection<Self>];
 
     /// What can be done to them.
     fn faults(&self) -> Vec<Injection<Self>> {

@@ -4,7 +4,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use leasehold_postgres::SCHEMA;
-use leasehold_test_servers::{PostgresOptions, PostgresServer};
+use leasehold_test_servers::{PostgresOptions, PostgresServer, RedisServer};
 
 use super::{Injection, LARGEST_KEY, Servers, sleep, within};
 use crate::link::{Upstream, fixed};
@@ -75,6 +75,10 @@ impl Postgres {
 
 impl Servers for Postgres {
     const FAULTS: &[Injection<Self>] = FAULTS;
+
+    fn redis(&self) -> Vec<&RedisServer> {
+        Vec::new()
+    }
 
     fn version(&self) -> String {
         format!("PostgreSQL {}", self.execute("SHOW server_version"))

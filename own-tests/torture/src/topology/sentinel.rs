@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_test_servers::{RedisServer, SentinelServers};
 
 use super::{Injection, Servers, outside, within};
-use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
+use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts, redis_version};
 use crate::history::Assumption;
 use crate::random::between;
 
@@ -87,6 +87,10 @@ impl Servers for Sentinel {
 
     fn redis(&self) -> Vec<&RedisServer> {
         vec![self.all.server(self.all.primary())]
+    }
+
+    fn version(&self) -> String {
+        redis_version(self.all.server(0))
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
