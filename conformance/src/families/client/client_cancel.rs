@@ -1,5 +1,6 @@
 //! Dropped futures leave nothing behind, whenever they are dropped.
 
+use futures_util::future::join;
 use leasehold_api::LockClient;
 
 use crate::case::{Case, cases};
@@ -60,9 +61,13 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
     for polls in 0..POLLS {
         let held = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
         let dropped = dropped_after(polls, mutex.lock());
-        let dropped = world.within(12, dropped);
-        let releases = async || released(&held, "S3").await;
-        let _ended = world.meanwhile(1, dropped, releases).await?;
+        // First in each turn, so that the last counts drop what has been granted.
+        let releases = async {
+            world.pass(1).await;
+            released(&held, "S3").await
+        };
+        let (done, _ended) = join(releases, world.within(12, dropped)).await;
+        done?;
         left(world, &a, 0, &format!("a grant after {polls} polls")).await?;
     }
     Ok(())

@@ -150,7 +150,7 @@ impl LockBackend for Untouchable {
     }
 }
 
-/// Builds a client that must not do any I/O.
+/// The builder of a client that must not do any I/O.
 fn builder(runtime: Arc<dyn Runtime>, capabilities: Capabilities) -> LockClientBuilder {
     LockClient::builder(Untouchable {
         runtime,

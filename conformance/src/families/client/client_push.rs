@@ -193,17 +193,20 @@ async fn waiters_outlive_a_lost_subscription(world: &World) -> Verdict {
     let [a, c] = world.clients().await?;
     let (b, proxy) = listening(world).await?;
     let held = taken(world, &a, "k").await?;
-    let taken_for = async |locks, units| {
-        let guard = taken(world, locks, "k").await?;
-        world.pass(units).await;
+    let given_back = async |guard: MutexGuard| {
         released(&guard, "S3").await?;
         Ok::<_, Failure>(guard.fencing_token())
     };
+    let first = async {
+        let guard = taken(world, &b, "k").await?;
+        world.pass(2).await;
+        given_back(guard).await
+    };
     let second = async {
         world.pass(2).await;
-        taken_for(&c, 0).await
+        given_back(taken(world, &c, "k").await?).await
     };
-    let tokens = world.meanwhile(2, join(taken_for(&b, 2), second), async || {
+    let tokens = world.meanwhile(2, join(first, second), async || {
         world.pass(2).await;
         proxy.push(Notification::Missed { listening: false });
         world.pass(1).await;

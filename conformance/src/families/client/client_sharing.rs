@@ -169,8 +169,8 @@ async fn permits_are_shared(world: &World) -> Verdict {
     let one = got(of_b.try_acquire().await, "S1")?;
     busy(of_a.try_acquire().await, "S1")?;
     released(&two, "S3").await?;
-    let two = of_b.clone().permits(2);
-    let again = two.try_acquire_for(world.units(50)).await?;
+    let pair = of_b.clone().permits(2);
+    let again = pair.try_acquire_for(world.units(50)).await?;
     let again = want!(again, Outcome::Acquired(guard) => guard)
         .promised("S1: two permits were returned")?;
     released(&one, "S3").await?;

@@ -4,7 +4,7 @@ use leasehold_api::PollReply;
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
-use crate::families::queue::notifications::listening;
+use crate::families::queue::notifications::{listener, listening};
 use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("unreachable";
@@ -91,10 +91,10 @@ async fn marked_waiter(world: &World, lock: &Lock) -> Result<Attempt, Failure> {
 }
 
 async fn waiter_that_never_listened_is_never_unreachable(world: &World) -> Verdict {
-    let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
+    let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let (polls, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    let _notifications = a.listen().await?;
-    let second = listening(&a, &lock).await?;
+    let (listens, _notifications) = listener(world).await?;
+    let second = listening(&listens, &lock).await?;
     held.released("S3").await?;
     granted(&polls, false).await?;
     still_queued(&second, true).await

@@ -120,7 +120,7 @@ async fn other_kind_is_told_what_lives_there(world: &World) -> Verdict {
 
 async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
     let lock = Lock::rw("k").policy(Policy::WriterPreference);
-    world.session().await?.ask(&lock).acquired("S1").await?;
+    let _held = world.session().await?.ask(&lock).acquired("S1").await?;
     mismatch(world, &lock, LockSpec::rw_lock()).await?;
     let lease = LockSpec::rw_lock().with_policy(Policy::WriterPreference)?;
     mismatch(world, &lock, lease.with_waiter_lease(world.units(7))?).await
@@ -128,7 +128,7 @@ async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
 
 async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 3);
-    world.session().await?.ask(&lock).acquired("S1").await?;
+    let _held = world.session().await?.ask(&lock).acquired("S1").await?;
     mismatch(world, &lock, LockSpec::semaphore(4)?).await?;
     mismatch(world, &lock, LockSpec::semaphore(2)?).await
 }

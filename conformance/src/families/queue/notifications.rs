@@ -310,7 +310,8 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
         let lock = Lock::mutex(&format!("{how:?}"));
         let (a, mut notifications) = listener(world).await?;
         let held = a.ask(&lock).acquired("S1").await?;
-        world.session().await?.force(&held, how).await?;
+        let b = world.session().await?;
+        b.force(&held, how).await?;
         let expected = held.operation().sequence;
         want!(
             next_notification(world, &mut notifications).await,

@@ -94,8 +94,8 @@ async fn first_come_first_served(world: &World) -> Verdict {
 }
 
 async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
-    let (a, b, lock, held) = world.held_for(4).await?;
     let c = world.session().await?;
+    let (a, b, lock, held) = world.held_for(4).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(5).await;
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
@@ -140,8 +140,9 @@ async fn try_does_not_queue(world: &World) -> Verdict {
     want!(reply, AcquireReply::Contended(_)).promised("S1: the key is held")?;
     let promise = "rule 7: an attempt that doesn't wait has no waiter in the queue";
     tried.poll_gone(promise).await?;
+    let c = world.session().await?;
     held.released("S3").await?;
-    world.session().await?.ask(&lock).granted("rule 7").await
+    c.ask(&lock).granted("rule 7").await
 }
 
 async fn poll_refreshes_the_waiter(world: &World) -> Verdict {
@@ -167,8 +168,9 @@ async fn waiter_without_polls_expires(world: &World) -> Verdict {
         PollReply::Gone(EndReason::Expired | EndReason::Unknown)
     )
     .promised("rule 10: a waiter without polls expires with its waiter lease")?;
+    let c = world.session().await?;
     held.released("S3").await?;
-    world.session().await?.ask(&lock).granted("L1").await
+    c.ask(&lock).granted("L1").await
 }
 
 async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
@@ -189,8 +191,9 @@ async fn waiter_expires_at_its_own_deadline(world: &World) -> Verdict {
         .ends_at((again.stamp, queued.waiter_remaining), until)
         .promised(promise)?;
     world.pass(4).await;
+    let c = world.session().await?;
     held.released("S3").await?;
-    world.session().await?.ask(&lock).granted("rule 10").await
+    c.ask(&lock).granted("rule 10").await
 }
 
 async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
