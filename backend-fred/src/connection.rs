@@ -471,7 +471,8 @@ impl FredConnection {
     }
 }
 
-/// The client has one server, so the library ignores the hash.
+/// The hash would choose a node of a cluster. The client of a URL has one server, and `INFO` refuses a clustered
+/// configuration of the user.
 fn command(name: &'static str) -> CustomCommand {
     CustomCommand::new_static(name, ClusterHash::Random, false)
 }

@@ -17,7 +17,7 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::connection::{Connection, ManagedConnection, Newest, Shared};
-use crate::connector::{Connector, config_of, with_tls};
+use crate::connector::{Connector, config_of, connector_of};
 use crate::error::During;
 use crate::options::Options;
 use crate::pooler;
@@ -161,7 +161,7 @@ impl PostgresBackend {
         options.check()?;
         let certificates = &options.certificates;
         certificates.check_unused("give them to the maker of TLS streams")?;
-        Self::start(config, with_tls(tls), options).await
+        Self::start(config, connector_of(tls), options).await
     }
 
     /// Creates a backend for the server of a URL that need not be reachable yet. The first call connects.
@@ -308,13 +308,13 @@ fn connector(config: &Config, options: &Options) -> Result<Connector, InvalidInp
     if mode != SslMode::Disable {
         let requires_tls = mode == SslMode::Require;
         let tls = crate::tls::Tls::new(&options.certificates, requires_tls)?;
-        return Ok(with_tls(tls));
+        return Ok(connector_of(tls));
     }
     if mode == SslMode::Require {
         let problem = "`require` needs the feature tls-rustls";
         return Err(InvalidInput::setting("sslmode", problem));
     }
-    Ok(with_tls(NoTls))
+    Ok(connector_of(NoTls))
 }
 
 #[async_trait]

@@ -26,7 +26,7 @@ pub(crate) type Connector = Box<
 >;
 
 /// Opens connections with a maker of TLS streams.
-pub(crate) fn with_tls<T>(tls: T) -> Connector
+pub(crate) fn connector_of<T>(tls: T) -> Connector
 where
     T: MakeTlsConnect<Socket> + Clone + Send + Sync + 'static,
     T::Stream: Send,

@@ -24,6 +24,7 @@ const END_OF_PREFIX: u8 = 0xff;
 /// ```
 #[must_use]
 pub fn row_key(prefix: &str, key: &Key) -> Vec<u8> {
+    // A whole key, in place of the beginning of one.
     beginning_of_rows(prefix, key.as_str())
 }
 

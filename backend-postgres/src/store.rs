@@ -47,6 +47,7 @@ pub(crate) struct PostgresStore {
 
 impl fmt::Debug for PostgresStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The configuration contains a password.
         f.debug_struct("PostgresStore")
             .field("options", &self.connection.shared.options)
             .finish_non_exhaustive()

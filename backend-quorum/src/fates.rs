@@ -168,14 +168,16 @@ impl Session {
         if let Some(open) = self.open.get_mut(&sequence) {
             *open = Some(fate.clone());
         }
-        let Fate::Won(hold) = fate else {
-            return self.end(sequence);
-        };
-        self.won.put(sequence, hold);
-        if self.won.len() > MAX_WON
-            && let Some((unused, _)) = self.won.pop_lru()
-        {
-            self.end(unused);
+        match fate {
+            Fate::Ended => self.end(sequence),
+            Fate::Won(hold) => {
+                self.won.put(sequence, hold);
+                if self.won.len() > MAX_WON
+                    && let Some((unused, _)) = self.won.pop_lru()
+                {
+                    self.end(unused);
+                }
+            }
         }
     }
 

@@ -333,7 +333,7 @@ async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
     drop(claim(&bobs, BOB).await.expect("claimed"));
 }
 
-/// Nothing is sent: the functions are missing. That is another error, and not a stale token.
+/// Nothing is sent: the functions are missing.
 #[tokio::test]
 async fn wrong_arguments_are_refused_before_any_io() {
     let server = start();
@@ -357,6 +357,7 @@ async fn wrong_arguments_are_refused_before_any_io() {
         assert_matches!(error, FenceError::Invalid(_));
         assert!(error.to_string().starts_with(what), "{error}");
     }
+    // Valid arguments are sent. The missing function is not reported as a stale token.
     let missing = claim(&client, BOB).await;
     assert_matches!(missing, Err(FenceError::Database(_)));
 }

@@ -29,7 +29,8 @@ async fn missing_schema_rights_and_databases_are_rejected() {
 #[tokio::test]
 async fn dangerous_settings_are_named() {
     let dangers = async |server: &Server| {
-        let backend = connect_to(&server.url()).await;
+        let backend = PostgresBackend::connect(&server.url()).await;
+        let backend = backend.expect("connected");
         let found = backend.dangerous_settings().await.expect("an answer");
         let names = found.iter().filter_map(|text| text.split(' ').next());
         names.map(str::to_owned).collect::<Vec<_>>()

@@ -166,6 +166,26 @@ async fn bare_majority(servers: &Servers) -> (Process, MutexGuard) {
     (a, guard)
 }
 
+/// A hold of a bare majority ends if one of its servers forgets it. A renewal gives it to the server that
+/// missed it.
+#[tokio::test(start_paused = true)]
+async fn renewal_reaches_for_the_server_that_missed_the_hold() {
+    for forgets in [0, 1] {
+        let servers = Servers::start(16);
+        let b = servers.acquainted("b").await;
+        let (_a, guard) = bare_majority(&servers).await;
+        servers.advance(secs(11)).await;
+        servers.all[forgets].step_clock_forward(secs(3_600));
+        for _ in 0..100 {
+            assert!(!b.gets("k").await && guard.is_valid());
+            servers.advance(secs(1)).await;
+        }
+        guard.release().await.expect("released");
+        servers.advance(secs(2)).await;
+        servers.assert_idle();
+    }
+}
+
 /// Each server loses the hold in turn, and gets it back. The token stays the same, although those that got
 /// it late have a higher one.
 #[tokio::test(start_paused = true)]

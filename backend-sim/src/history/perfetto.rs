@@ -5,7 +5,7 @@
 //! arrow. An end binds to the slice around its time.
 
 use std::collections::BTreeMap;
-use std::fmt::{Display, Write as _};
+use std::fmt::Write as _;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -91,7 +91,7 @@ struct Output {
 
 impl Output {
     /// Adds an event. `rest` has its other members, each with a comma before it.
-    fn event(&mut self, phase: &str, (pid, tid): (usize, usize), rest: impl Display) {
+    fn event(&mut self, phase: &str, (pid, tid): (usize, usize), rest: &str) {
         let comma = if std::mem::take(&mut self.first) {
             ""
         } else {
@@ -115,10 +115,10 @@ impl Output {
 
     fn process(&mut self, pid: usize, name: &str) {
         let name = Quoted(name);
-        let name = format!(",\"name\":\"process_name\",\"args\":{{\"name\":{name}}}");
-        self.event("M", (pid, 0), name);
+        let args = format!(",\"name\":\"process_name\",\"args\":{{\"name\":{name}}}");
+        self.event("M", (pid, 0), &args);
         let order = format!(",\"name\":\"process_sort_index\",\"args\":{{\"sort_index\":{pid}}}");
-        self.event("M", (pid, 0), order);
+        self.event("M", (pid, 0), &order);
     }
 
     /// Adds a slice to the first free thread of its kind, and returns the thread.
@@ -136,35 +136,32 @@ impl Output {
         lanes[lane] = to;
         let tid = base + lane;
         if new {
-            let name = format!(",\"name\":\"thread_name\",\"args\":{{\"name\":\"{track}\"}}");
-            self.event("M", (pid, tid), name);
+            let args = format!(",\"name\":\"thread_name\",\"args\":{{\"name\":\"{track}\"}}");
+            self.event("M", (pid, tid), &args);
         }
         let (ts, dur) = (from.as_micros(), (to - from).as_micros());
         let (name, what) = (Quoted(name), Quoted(what));
         let slice =
             format!(",\"ts\":{ts},\"dur\":{dur},\"name\":{name},\"args\":{{\"what\":{what}}}");
-        self.event("X", (pid, tid), slice);
+        self.event("X", (pid, tid), &slice);
         tid
     }
 
     fn instant(&mut self, pid: usize, at: Duration, name: &str) {
         let (ts, name) = (at.as_micros(), Quoted(name));
         let instant = format!(",\"ts\":{ts},\"s\":\"t\",\"name\":{name}");
-        self.event("i", (pid, EVENTS), instant);
+        self.event("i", (pid, EVENTS), &instant);
     }
 
     fn arrow(&mut self, id: u64, from: (usize, usize, Duration), to: (usize, usize, Duration)) {
         let (pid, tid, at) = from;
         let ts = at.as_micros();
         let common = format!(",\"id\":{id},\"cat\":\"message\",\"name\":\"message\"");
-        self.event("s", (pid, tid), format!(",\"ts\":{ts}{common}"));
+        self.event("s", (pid, tid), &format!(",\"ts\":{ts}{common}"));
         let (pid, tid, at) = to;
         let ts = at.as_micros();
-        self.event(
-            "f",
-            (pid, tid),
-            format!(",\"ts\":{ts},\"bp\":\"e\"{common}"),
-        );
+        let end = format!(",\"ts\":{ts},\"bp\":\"e\"{common}");
+        self.event("f", (pid, tid), &end);
     }
 
     fn span(&mut self, span: &Span) {

@@ -340,8 +340,8 @@ async fn waits_end_on_all_nodes_as_on_one_server() {
     let times = timed_out(KEYS).await;
     for (key, (ended, gone)) in times.iter().enumerate() {
         assert_eq!(*ended, ms(2_500), "key {key}");
-        let times = ms(2_499)..=ms(2_502);
-        assert!(times.contains(gone), "key {key}: {gone:?}");
+        let due = ms(2_499)..=ms(2_502);
+        assert!(due.contains(gone), "key {key}: {gone:?}");
     }
     assert_eq!(times, timed_out(1).await);
 }
@@ -378,8 +378,8 @@ async fn leases_of_all_nodes_expire_as_on_one_server() {
         let sent = ms(2) * key;
         assert_eq!(*lost, sent + secs(10) - ms(110), "key {key}");
         let free = sent + ms(1) + secs(10);
-        let times = free..=free + ms(1_004);
-        assert!(times.contains(served), "key {key}: {served:?}");
+        let due = free..=free + ms(1_004);
+        assert!(due.contains(served), "key {key}: {served:?}");
     }
     assert_eq!(times, expired(1).await);
 }

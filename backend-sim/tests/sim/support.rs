@@ -25,7 +25,8 @@ pub(crate) const fn secs(n: u64) -> Duration {
 macro_rules! assert_is {
     ($value:expr => $($pattern:tt)+) => {
         match &$value {
-            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+            $($pattern)+ => {}
+            other => panic!("{}: {other:?}, wanted {}", stringify!($value), stringify!($($pattern)+)),
         }
     };
 }

@@ -9,7 +9,9 @@ use leasehold_api::{
     Acquire, AcquireReply, Acquired, EndReason, LockBackend, Release, ReleaseReply, Stamped,
 };
 
-use crate::steps::{Client, LEASE, ask, enter, key, operation, queue, release, send, start};
+use crate::steps::{
+    Client, LEASE, ask, enter, holders, key, operation, queue_unheard, release, send, start,
+};
 use crate::support::{Fault, Faults, Server};
 
 const LATENCY: Duration = Duration::from_millis(5);
@@ -129,7 +131,7 @@ async fn step_in_the_future_is_refused() {
 async fn waiter_is_granted_after_a_read() {
     let (server, client) = start_known().await;
     enter(&client, ask(&server, operation(1, 2), LEASE)).await;
-    queue(&server, &client, operation(2, 1)).await;
+    queue_unheard(&server, &client, operation(2, 1)).await;
     let reads = server.reads();
     release(&client, operation(1, 2)).await;
     assert_eq!(server.reads(), reads + 1);
@@ -162,9 +164,18 @@ async fn doubled_write_counts_once() {
         let answer = acquired(&client, ask(&server, own, LEASE)).await;
         assert!(answer.stamp.at >= sent);
         let released = client.release(&[Release::new(key(), own)]).await.remove(0);
-        let released = released.expect("a reply").reply;
-        assert_matches!(released, ReleaseReply::Released { .. });
+        let expected = ReleaseReply::Released {
+            holds_left: 0,
+            holder: None,
+        };
+        assert_eq!(released.expect("a reply").reply, expected);
     }
+    let writes = server.arrived();
+    let applied = writes.iter().filter(|(_, outcome)| outcome.is_applied());
+    // The pair before the loop, then 18 pairs of which every write arrives twice.
+    assert_eq!((applied.count(), writes.len()), (2 + 2 * 18, 2 + 4 * 18));
+    server.set_faults(Faults::default());
+    assert_eq!(holders(&client).await, 0);
 }
 
 /// Two clients take turns. After the first attempt in vain, each reads first.

@@ -84,7 +84,7 @@ async fn call_dropped_before_the_send_is_not_sent() {
     let mut kept = Box::pin(second.lock());
     assert!(kept.as_mut().now_or_never().is_none());
     let dropped = third.lock().now_or_never();
-    assert!(dropped.is_none());
+    assert!(dropped.is_none(), "the future is dropped here");
     let guards = (before.await, kept.await);
     let sent = taken(&acquires);
     assert_eq!(sent, [1; 3], "the dropped call is not sent");

@@ -27,9 +27,9 @@ async fn followers_find_the_leader_and_its_latest_info() {
             term.set_info(info).await.expect("answered");
         }
         let leader = follower.leader().await.expect("answered").expect("leads");
-        assert_eq!(leader.label.as_str(), "a");
+        assert_eq!(leader.label.as_str(), "a", "{info}");
         assert_eq!(leader.info, info.as_bytes());
-        assert_eq!(leader.term, term.number());
+        assert_eq!(leader.term, term.number(), "{info}");
     }
 }
 

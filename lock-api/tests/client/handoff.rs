@@ -253,7 +253,9 @@ async fn wrong_kind_is_named() {
 async fn refused_handoff<K: guard_kind::Transferable>(guard: Guard<K>, expected: &str) -> Guard<K> {
     let key = guard.key().clone();
     let failed = guard.into_handoff().await.expect_err("not supported");
-    assert_is!(failed.error() => Error::InvalidInput { problem: InvalidInput::HandoffGuard { .. }, .. });
+    assert_is!(
+        failed.error() => Error::InvalidInput { problem: InvalidInput::HandoffGuard { .. }, .. }
+    );
     let expected = format!("key {key:?}: {expected} cannot be handed off");
     assert_eq!(failed.to_string(), expected);
     failed.given_back()

@@ -290,8 +290,8 @@ async fn opposite_order_does_not_deadlock() {
             .collect();
         let all = futures_util::future::try_join_all(tasks);
         let finished = tokio::time::timeout(secs(60), all).await;
-        let timeline = server.timeline();
-        let finished = finished.unwrap_or_else(|_| panic!("seed {seed} deadlocks:\n{timeline}"));
+        let finished =
+            finished.unwrap_or_else(|_| panic!("seed {seed} deadlocks:\n{}", server.timeline()));
         finished.expect("no panic");
         server.advance(ms(50)).await;
         server.assert_idle();

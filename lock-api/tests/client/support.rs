@@ -72,7 +72,8 @@ pub(crate) fn wait(locks: &LockClient) -> JoinHandle<Result<MutexGuard, Error>> 
 macro_rules! assert_is {
     ($value:expr => $($pattern:tt)+) => {
         match &$value {
-            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+            $($pattern)+ => {}
+            other => panic!("{}: {other:?}, wanted {}", stringify!($value), stringify!($($pattern)+)),
         }
     };
 }

@@ -73,11 +73,12 @@ impl Wrapped {
     }
 }
 
-/// Whether the count was not zero yet.
+/// Counts down by one. Returns whether it could, that is, whether the count was not zero yet.
 fn counted_down(count: &AtomicUsize) -> bool {
     let one_less = |left: usize| left.checked_sub(1);
-    let before = count.fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less);
-    before.is_ok()
+    count
+        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, one_less)
+        .is_ok()
 }
 
 type Replies<T> = Vec<Result<Stamped<T>, BackendError>>;

@@ -25,8 +25,8 @@ fn downgrade_starts_an_epoch_and_grants_readers_at_the_head() {
     assert!(next > token);
     assert_eq!(key.holding(), ["a1", "r1", "s1"]);
     assert_eq!(key.waiting(), ["w1", "l1"]);
-    let token = key.inspect().token;
-    assert_eq!(token, Some(next), "the readers share the new token");
+    let shown = key.inspect().token;
+    assert_eq!(shown, Some(next), "the readers share the new token");
 }
 
 #[test]

@@ -16,7 +16,8 @@ fn noted(key: &mut Key, of: Operation, version: u32, text: &str, keep: Duration)
 }
 
 fn lost(key: &mut Key, of: Operation) -> (EndReason, Option<NoteView>) {
-    want!(key.note(of, 1_000, b"late", secs(3_600)), NoteReply::Lost { reason, note } => (reason, note))
+    let reply = key.note(of, 1_000, b"late", secs(3_600));
+    want!(reply, NoteReply::Lost { reason, note } => (reason, note))
 }
 
 fn shown(key: &Key) -> Option<(FencingToken, u32, String)> {

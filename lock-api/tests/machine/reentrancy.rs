@@ -15,7 +15,7 @@ fn holds_are_counted_and_released_in_any_order() {
             panic!("not released");
         };
         assert_eq!(holds_left, left);
-        assert_eq!(holder.expect("held").mode, Mode::Exclusive);
+        assert_eq!(holder.expect("held").mode, Mode::Exclusive, "{left} left");
         assert_eq!(key.not_held(op), EndReason::Unknown);
     }
     let other = key.next('b');

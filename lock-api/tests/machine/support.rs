@@ -33,7 +33,8 @@ pub(crate) const fn secs(n: u64) -> Duration {
 macro_rules! assert_is {
     ($value:expr => $($pattern:tt)+) => {
         match &$value {
-            value => assert!(matches!(value, $($pattern)+), "{value:?}"),
+            $($pattern)+ => {}
+            other => panic!("{}: {other:?}, wanted {}", stringify!($value), stringify!($($pattern)+)),
         }
     };
 }
@@ -225,7 +226,8 @@ impl Key {
     }
 
     pub(crate) fn poll_as(&mut self, operation: Operation, listening: bool) -> PollReply {
-        want!(self.step(&Command::Poll(Poll::new(name(), operation, listening))), Reply::Poll(reply) => reply)
+        let poll = Poll::new(name(), operation, listening);
+        want!(self.step(&Command::Poll(poll)), Reply::Poll(reply) => reply)
     }
 
     pub(crate) fn renew(&mut self, operation: Operation, lease: Duration) -> RenewReply {
@@ -239,7 +241,8 @@ impl Key {
         operation: Operation,
         lease: Duration,
     ) -> (FencingToken, Duration) {
-        want!(self.renew(operation, lease), RenewReply::Renewed { token, remaining } => (token, remaining))
+        let reply = self.renew(operation, lease);
+        want!(reply, RenewReply::Renewed { token, remaining } => (token, remaining))
     }
 
     /// Renews what is lost, and returns why it is.
@@ -249,7 +252,8 @@ impl Key {
     }
 
     pub(crate) fn release(&mut self, operation: Operation) -> ReleaseReply {
-        want!(self.step(&Command::Release(Release::new(name(), operation))), Reply::Release(reply) => reply)
+        let release = Release::new(name(), operation);
+        want!(self.step(&Command::Release(release)), Reply::Release(reply) => reply)
     }
 
     /// Releases what is not held, and returns why it is not.

@@ -82,6 +82,7 @@ pub(crate) struct ManagedConnection {
 
 struct Live {
     connection: Arc<dyn Connection>,
+    /// What the server has told at the start. Whether it still compares is in `compares`.
     info: ServerInfo,
     /// Whether the server has `SET … IFEQ`, and this user may use it.
     compares: AtomicBool,

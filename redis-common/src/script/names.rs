@@ -83,7 +83,7 @@ impl Protocol {
 
 const HASH_LENGTH: usize = 16;
 
-/// The first digits of the session's hash.
+/// The first hexadecimal digits of the session's hash.
 fn hashed(session: &SessionId) -> String {
     let digest = sha1_smol::Sha1::from(session.as_bytes()).digest();
     let mut digits = digest.to_string();
@@ -126,6 +126,17 @@ mod tests {
         assert_eq!(stored("p:", "invoice:42"), b"p:{invoice:42}");
         let special = stored("p:", "a{b}\r\n%\u{7f}*?");
         assert_eq!(special, b"p:{a%7Bb%7D%0D%0A%25%7F*?}");
+    }
+
+    #[test]
+    fn another_spelling_is_the_key_of_no_lock() {
+        for name in [
+            "p:{%7b}", "p:{%41}", "p:{%}", "p:{%4}", "p:{%zz}", "p:{100%}", "p:{a{b}", "p:{a}b}",
+            "p:{\n}", "p:{%FF}", "p:{}", "p:{a", "p:a}", "q:{a}",
+        ] {
+            assert_eq!(names("p:").key_of(name.as_bytes()), None, "{name:?}");
+        }
+        assert_eq!(names("p:").key_of(b"p:{\xff}"), None);
     }
 
     #[test]

@@ -431,14 +431,23 @@ mod tests {
     }
 
     #[test]
-    fn garbage_makes_all_that_follows_and_surplus_all_elements_unknown() {
-        for (bytes, count) in [(&b"N?=and so on, for long enough"[..], 3), (b"Lmore", 1)] {
+    fn unreadable_bytes_make_the_outcome_unknown() {
+        let cases: [(&str, &[u8], usize); 2] = [
+            (
+                "garbage, and all after it",
+                b"N?=and so on, for long enough",
+                3,
+            ),
+            ("surplus bytes", b"Lmore", 1),
+        ];
+        for (what, bytes, count) in cases {
             let mut out = done(5);
             out.raw(bytes);
             let answers = releases(&out.finish(), count, CLOCK);
-            assert_eq!(answers.len(), count);
+            assert_eq!(answers.len(), count, "{what}");
             for answer in answers {
-                assert!(matches!(answer, Err(BackendError::OutcomeUnknown { .. })));
+                let is_unknown = matches!(answer, Err(BackendError::OutcomeUnknown { .. }));
+                assert!(is_unknown, "{what}: {answer:?}");
             }
         }
     }

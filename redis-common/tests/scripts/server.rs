@@ -12,7 +12,7 @@ use leasehold_api::{
     Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
 };
 use leasehold_redis_common::script::reply::{self, Answer};
-use leasehold_redis_common::script::{Call, Protocol, ScriptSettings, classify};
+use leasehold_redis_common::script::{Call, ErrorClass, Protocol, ScriptSettings, classify};
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use redis::Value;
 
@@ -223,12 +223,12 @@ fn foreign_value_is_named_and_untouched() {
         let request = fixture.mutex(name, attempt(1, 1));
         let acquired = fixture.try_acquire(&request).map(drop);
         let released = fixture.try_release(name, attempt(1, 1)).map(drop);
-        for result in [acquired, released] {
+        for (call, result) in [("acquire", acquired), ("release", released)] {
             let error = result.expect_err(name);
             let is_foreign = matches!(error, BackendError::ForeignValue { .. });
-            assert!(is_foreign, "{name}: {error:?}");
+            assert!(is_foreign, "{name}, {call}: {error:?}");
             let expected = format!("the key holds a foreign value ({found})");
-            assert_eq!(error.to_string(), expected);
+            assert_eq!(error.to_string(), expected, "{name}, {call}");
         }
         assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
@@ -256,9 +256,13 @@ fn full_memory_stops_only_acquires() {
         let before = fixture.stored(name);
         let mut request = fixture.mutex(name, attempt(3, 9));
         request.wait = waits.then(|| Wait::new(true));
-        let error = fixture.try_acquire(&request).expect_err("memory is full");
-        assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-        assert!(error.to_string().contains("OOM"), "{error}");
+        let call = fixture.protocol.acquire(from_ref(&request));
+        let Value::ServerError(error) = fixture.connection.run(&call) else {
+            panic!("{name}: memory is full");
+        };
+        let class = classify(error.code(), error.details().unwrap_or_default());
+        let expected = ("OOM", ErrorClass::Unavailable);
+        assert_eq!((error.code(), class), expected, "{name}: {error:?}");
         assert_eq!(fixture.stored(name), before, "{name} was touched");
     }
     assert!(matches!(
@@ -311,7 +315,7 @@ fn read_only_server_answers_readonly() {
         let Value::ServerError(error) = fixture.connection.run(&release) else {
             panic!("a replica accepted a write");
         };
-        assert_eq!(error.code(), "READONLY");
+        assert_eq!(error.code(), "READONLY", "{name}: {error:?}");
         assert_eq!(fixture.stored(name), before);
         // Nothing was published: the answer to PING is the first message.
         let Value::Array(parts) = pushes.command(&["PING"]) else {

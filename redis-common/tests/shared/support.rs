@@ -90,15 +90,27 @@ pub(crate) async fn refused(url: &str, options: Options) -> (BackendError, Durat
 /// Checks that an attempt was refused for good, and that the error says this.
 #[track_caller]
 pub(crate) fn expect_rejected(error: &BackendError, text: &str) {
-    assert!(matches!(error, BackendError::Rejected { .. }), "{error}");
-    assert!(error.to_string().contains(text), "{error}");
+    assert!(
+        matches!(error, BackendError::Rejected { .. }),
+        "{text:?}: {error}"
+    );
+    assert!(
+        error.to_string().contains(text),
+        "{text:?} is not in: {error}"
+    );
 }
 
 /// Checks that a call was not executed, and that the error says this.
 #[track_caller]
 pub(crate) fn expect_unavailable(error: &BackendError, text: &str) {
-    assert!(matches!(error, BackendError::Unavailable { .. }), "{error}");
-    assert!(error.to_string().contains(text), "{error}");
+    assert!(
+        matches!(error, BackendError::Unavailable { .. }),
+        "{text:?}: {error}"
+    );
+    assert!(
+        error.to_string().contains(text),
+        "{text:?} is not in: {error}"
+    );
 }
 
 /// A client with the default options.

@@ -85,8 +85,8 @@ async fn many_machines_give_a_failing_job_up() {
         ran.await
     });
     let outcomes = futures_util::future::join_all(jobs).await;
-    let gave_up = |it: &Result<_, _>| matches!(it, Ok(JobOutcome::GaveUp { attempts: 3, .. }));
-    assert!(outcomes.iter().all(gave_up), "{outcomes:?}");
+    let all_failed = |it: &Result<_, _>| matches!(it, Ok(JobOutcome::GaveUp { attempts: 3, .. }));
+    assert!(outcomes.iter().all(all_failed), "{outcomes:?}");
     let last =
         |it: &Ran| matches!(it, Ok(JobOutcome::GaveUp { error, .. }) if *error == Some("no"));
     assert!(outcomes.iter().any(last), "{outcomes:?}");

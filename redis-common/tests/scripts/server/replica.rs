@@ -253,7 +253,7 @@ fn step_that_writes_nothing_is_refused_at_a_replica() {
     let mut replica = Connection::open(&pair._replica);
     for (name, call) in calls_that_write_nothing(&pair.primary.protocol, held.token) {
         match replica.run(&call) {
-            Value::ServerError(error) => assert_eq!(error.code(), "READONLY", "{name}"),
+            Value::ServerError(error) => assert_eq!(error.code(), "READONLY", "{name}: {error:?}"),
             answer => panic!("{name}: the replica answered {answer:?}"),
         }
         let answer = pair.primary.connection.run(&call);
