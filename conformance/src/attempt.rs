@@ -14,7 +14,10 @@ use crate::world::{Ask, DELIVERABLE, Lock, Session};
 
 type Conversion = Result<Stamped<ConvertReply>, Failure>;
 
-/// An attempt that was sent.
+/// An attempt that was sent. Dropping it sends nothing: its hold or waiter stays.
+///
+/// A method with `rule` says its own promise and takes only the rule (`"S3"`). One with `promise` takes both
+/// (`"S3: the lease is over"`).
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) session: Session,

@@ -144,16 +144,18 @@ mod tests {
         let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
         for (family, text) in sources() {
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            for call in text.split("promised(").skip(1) {
-                let call = call.trim_start().trim_start_matches("format!(");
-                let Some(promise) = call.trim_start().strip_prefix('"') else {
-                    continue;
-                };
-                let rule = promise.split(": ").next().unwrap_or_default();
-                assert!(
-                    known.contains(rule) || matches!(rule, "{rule}" | "set-up"),
-                    "{family}: a promise begins with {rule:?}"
-                );
+            for before in ["promised(", "let promise = ", ".poll_gone(", ".not_held("] {
+                for call in text.split(before).skip(1) {
+                    let call = call.trim_start().trim_start_matches("format!(");
+                    let Some(promise) = call.trim_start().strip_prefix('"') else {
+                        continue;
+                    };
+                    let rule = promise.split(": ").next().unwrap_or_default();
+                    assert!(
+                        known.contains(rule) || matches!(rule, "{rule}" | "set-up"),
+                        "{family}: a promise begins with {rule:?}"
+                    );
+                }
             }
         }
     }

@@ -83,8 +83,7 @@ impl World {
         Ok(self.environment.freeze(frozen).await?)
     }
 
-    /// Stores a foreign value under the key. A client has connected before, so the tables that it
-    /// creates are there.
+    /// Stores a foreign value under the key. Connects a client first, so that the backend's tables exist.
     pub(crate) async fn plant_foreign(&self, key: &Key) -> Verdict {
         self.backend().await?.hello().await?;
         Ok(self.environment.plant_foreign(key).await?)
@@ -132,7 +131,7 @@ impl World {
         several(|| self.session()).await
     }
 
-    /// Creates two sessions, and lets the first one hold the lock, with a long lease.
+    /// Creates two sessions, and lets the first one hold the lock, with a lease of 30 s.
     pub(crate) async fn held(&self, lock: Lock) -> Held {
         self.held_by(lock, |ask| ask).await
     }
@@ -295,6 +294,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
+    /// Another session on a client that exists. Its calls don't count for the tolerance.
     pub(crate) fn on(backend: Arc<dyn LockBackend>) -> Self {
         let mut id = [0; 16];
         backend.runtime().fill_random(&mut id);
@@ -503,13 +503,13 @@ impl Ask {
         Ok((attempt, queued))
     }
 
-    /// Sends the attempt and expects that it is granted. The attempt is not needed any longer.
+    /// Like [`acquired`](Self::acquired), for a case that needs the attempt no more. The key stays held.
     pub(crate) async fn granted(self, rule: &'static str) -> Verdict {
         self.acquired(rule).await.map(drop)
     }
 
     /// Sends the attempt and expects that somebody else holds the key.
-    pub(crate) async fn held(self, rule: &'static str) -> Verdict {
+    pub(crate) async fn finds_held(self, rule: &'static str) -> Verdict {
         self.contended(rule).await.map(drop)
     }
 

@@ -243,8 +243,7 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// Removes earlier choices of the same site, so that a choice and those after it take effect
-    /// earlier.
+    /// For each choice that is set, deletes choices before it at the same site. It and the later ones then move forward.
     fn delete_chunks(&mut self) {
         let mut index = 0;
         while let Some(&at) = self.set().get(index)

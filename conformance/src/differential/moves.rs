@@ -347,7 +347,7 @@ fn early() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// An upgrade is refused while another owner reads. The sole reader repeats it, and then downgrades.
+/// An upgrade is refused while another owner reads. The sole reader repeats it, then downgrades and renews.
 fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..SESSIONS).prop_map(|(one, other)| {
         let convert = |to, old| Move::Convert { which: 1, to, old };
@@ -365,6 +365,12 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             Move::Again { back: 0 },
             convert(Mode::Exclusive, true),
             down,
+            Move::Again { back: 0 },
+            Move::Renew {
+                which: 1,
+                batch: 1,
+                lease: LONG,
+            },
             Move::Again { back: 0 },
         ]
     })
@@ -473,8 +479,8 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
         4 => fate(expired, Lease::Short),
         6 => expired_unseen(),
         10 => early(),
-        2 => notes(),
-        2 => upgrade(),
+        4 => notes(),
+        4 => upgrade(),
         6 => nested(),
         1 => unreachable(),
         8 => twice(),

@@ -295,7 +295,10 @@ impl State {
 
     fn drop_holder_if_expired(&mut self, holder_id: HolderId, now: ServerTime) -> Option<Holder> {
         let holder = self.holders.get(&holder_id)?;
-        is_expired(holder.end, now).then(|| self.remove_holder(holder_id))?
+        if !is_expired(holder.end, now) {
+            return None;
+        }
+        self.remove_holder(holder_id)
     }
 
     /// Removes the holder of the operation's owner and the operation's own waiter if they have

@@ -78,7 +78,12 @@ async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
         still_queued(&unreachable, true).await?;
         newcomer.released("S3").await?;
     }
-    world.session().await?.ask(&lock).held("rule 9").await?;
+    world
+        .session()
+        .await?
+        .ask(&lock)
+        .finds_held("rule 9")
+        .await?;
     granted(&unreachable, true).await
 }
 

@@ -47,7 +47,7 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             AcquireReply::Contended(_) if !over || near => {}
             AcquireReply::Acquired(_) if over || near => return Ok(()),
             other => {
-                let expected = if over { "Acquired" } else { "Held" };
+                let expected = if over { "Acquired" } else { "Contended" };
                 let promise = format!("rule 1: expired means now >= expiry; the expiry is {end:?}");
                 return Err(Failure::new(promise, expected, (attempt.stamp, other)));
             }
@@ -58,7 +58,7 @@ async fn not_a_moment_early(world: &World) -> Verdict {
             .await;
     }
     let promise = "L1: the key is free when the lease is over";
-    Err(Failure::new(promise, "Acquired", "Held"))
+    Err(Failure::new(promise, "Acquired", "Contended"))
 }
 
 /// Sends attempts every millisecond across the end of the lease. The first one executed at or after
@@ -148,7 +148,7 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
         "rule 2: a renewal extends the lease to its full length from the renewal's execution",
     )?;
     world.pass(7).await;
-    b.ask(&lock).held("S1").await?;
+    b.ask(&lock).finds_held("S1").await?;
     world.pass(5).await;
     b.ask(&lock).granted("L1").await
 }
@@ -162,7 +162,7 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
         .ends_at((renewed.stamp, remaining), held.end_time())
         .promised("rule 5: a renewal with a shorter lease doesn't move the end")?;
     world.pass(3).await;
-    b.ask(&lock).held("S1").await
+    b.ask(&lock).finds_held("S1").await
 }
 
 /// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
@@ -228,7 +228,7 @@ async fn one_reader_of_several(world: &World) -> Verdict {
     all[1].renewal_lost(world.units(300), promise).await?;
     for long in [&all[0], &all[2]] {
         long.renewed(world.units(300), "rule 4").await?;
-        writer.ask(&lock).held("S1").await?;
+        writer.ask(&lock).finds_held("S1").await?;
         long.released("S3").await?;
     }
     writer.ask(&lock).granted("rule 4").await
@@ -239,7 +239,7 @@ async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
     readers(world, &lock, &[20, 2]).await?;
     let writer = world.session().await?;
     world.pass(4).await;
-    writer.ask(&lock).held("rule 4").await?;
+    writer.ask(&lock).finds_held("rule 4").await?;
     world.pass(17).await;
     writer.ask(&lock).granted("L1").await
 }
@@ -261,9 +261,9 @@ async fn dead_permit_comes_back_alone(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 2);
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let long = a.ask(&lock).lease(world.units(300)).acquired("S1").await?;
-    b.ask(&lock).held("S1").await?;
+    b.ask(&lock).finds_held("S1").await?;
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
-    b.ask(&lock).held("S1").await?;
+    b.ask(&lock).finds_held("S1").await?;
     long.renewed(world.units(300), "rule 4").await.map(drop)
 }

@@ -29,8 +29,8 @@ const STEPS: usize = 8;
 
 type Replies<T> = Vec<Result<Stamped<T>, BackendError>>;
 
-/// Polls the call this many times, and returns when it could go on. Returns its replies if it ends
-/// sooner.
+/// Polls the call this many times. Returns its replies if it has ended by then. Otherwise returns only when it is
+/// woken again, so its last step is done.
 async fn stall<F: Future + Unpin>(call: &mut F, polls: usize) -> Option<F::Output> {
     let mut left = polls;
     poll_fn(|cx| {

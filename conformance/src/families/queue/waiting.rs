@@ -99,8 +99,8 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(5).await;
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
-    c.ask(&lock).held("rule 7").await?;
-    a.ask(&lock).held("rule 7").await?;
+    c.ask(&lock).finds_held("rule 7").await?;
+    a.ask(&lock).finds_held("rule 7").await?;
     held.not_held("S3: the lease is over").await?;
     waiter.poll_granted("rule 7").await
 }
@@ -112,26 +112,20 @@ async fn release_grants_in_the_same_step(world: &World) -> Verdict {
     // The waiter hasn't sent anything since. A renewal would not create a hold.
     let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
     ensure!(token > held.token(), token).promised("S4: a grant starts an epoch")?;
-    a.ask(&lock).held("S1").await
+    a.ask(&lock).finds_held("S1").await
 }
 
 async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
     let lock = Lock::mutex("k").waiter_lease(world.units(9));
     let (_, b, lock, held) = world.held(lock).await?;
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    for round in 0..6 {
+    for _ in 0..3 {
         world.pass(2).await;
-        if round == 3 {
-            held.released("S3").await?;
-        }
-        match waiter.poll().await?.reply {
-            PollReply::Queued(_) if round < 3 => {}
-            PollReply::Acquired(_) if round >= 3 => return Ok(()),
-            other => want!(other, PollReply::Acquired(_))
-                .promised("L2: a waiter that only polls stays in the queue and gets its turn")?,
-        }
+        waiter.poll_queued("L2").await?;
     }
-    Ok(())
+    world.pass(2).await;
+    held.released("S3").await?;
+    waiter.poll_granted("L2").await
 }
 
 async fn try_does_not_queue(world: &World) -> Verdict {
@@ -203,7 +197,7 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     let until = b.now().await?.saturating_add(world.units(5));
     b.ask(&lock).wait_until(until).queued("rule 7").await?;
     held.released("S3").await?;
-    c.ask(&lock).held("rule 8").await?;
+    c.ask(&lock).finds_held("rule 8").await?;
     world.pass(6).await;
     c.ask(&lock).granted("rule 10").await
 }
@@ -212,7 +206,7 @@ async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let until = a.now().await?;
     world.pass(1).await;
-    b.ask(&lock).wait_until(until).held("rule 10").await?;
+    b.ask(&lock).wait_until(until).finds_held("rule 10").await?;
     held.released("S3").await?;
     let until = a.now().await?;
     world.pass(1).await;

@@ -45,9 +45,8 @@ const POLL_SPREAD: Duration = Duration::from_millis(20);
 /// The shortest time between the answer to a poll and the next poll, unless a notification asks for
 /// one.
 const MIN_POLL_PAUSE: Duration = Duration::from_millis(10);
-/// A poll that expects no change may be sent earlier, by its time divided by this. With a half, two
-/// groups of waiters that poll at different moments always become one: the shorter of the two times
-/// between them is at most a half.
+/// A poll that expects no change may be sent earlier, by its time divided by this. With a half, two groups
+/// that poll every T, one x after the other, always become one: the smaller of x and T − x is at most T/2.
 const EARLY_PARTS: u32 = 2;
 
 enum Step {
@@ -216,7 +215,8 @@ impl<'a> WaitLoop<'a> {
             core.events
                 .acquire_failed(self.ask.key, self.failures, pause, &error);
         }
-        // If only the deadline cut the call short, there is no sign of an outage.
+        // Before the deadline, every error counts. At it, only that of a call that had its whole time, and only if the
+        // call before got no answer either.
         let had_its_time = !self.limit.waits() || limit >= core.settings.call_timeout;
         if !left.is_zero() || (had_its_time && !self.answered) {
             self.last_error = Some(error);

@@ -88,8 +88,8 @@ impl Core {
         answers
     }
 
-    /// Like [`exchange_batch`](Self::exchange_batch), for a background task. If the backend panics, there is no answer,
-    /// because the task must go on: it serves all locks of the client.
+    /// Like [`exchange_batch`](Self::exchange_batch), for a background task. A panic of the backend counts as no
+    /// answer: the task must go on, because it serves all locks of the client.
     pub(crate) async fn exchange_in_background<T>(
         &self,
         count: usize,

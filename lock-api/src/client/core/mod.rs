@@ -223,12 +223,15 @@ impl Core {
         if status.token > holder.token() {
             self.floors.saw(&holder.key, status.token);
         }
-        let is_outdated = || self.clock.has_stepped(status.clock, status.sent);
-        // The step may be noticed meanwhile.
-        if is_outdated() || (holder.extend(self.now(), status) && is_outdated()) {
-            return holder.outdated(status.sent);
+        let is_void = || self.clock.has_stepped(status.clock, status.sent);
+        if !is_void() {
+            let valid = holder.extend(self.now(), status);
+            // The step may be noticed meanwhile.
+            if !(valid && is_void()) {
+                return holder.lost().is_none();
+            }
         }
-        holder.lost().is_none()
+        holder.survives_step_after(status.sent)
     }
 
     /// Schedules a new holder, or a holder with a new hold.

@@ -6,10 +6,9 @@
 //! already has the target mode, and the server answers `Converted`.
 //!
 //! An answer with a lower token comes from a server that doesn't know the client's epoch: an old copy of the
-//! data, or a server that has lost it. Nothing can be decided by it, so the guard is lost. In particular,
-//! the client never asks again under the lower token. In an epoch that is over for everybody else, the hold
-//! may still have the target mode, and `Converted` would be the answer
-//! (docs/decisions/0055-an-old-copy-of-the-data-decides-nothing.md).
+//! data, or a server that has lost it. Nothing can be decided by it, so the guard is lost. If the
+//! client asked again under the lower token, an old copy might answer `Converted`, in an epoch that is over for
+//! everybody else (docs/decisions/0055-an-old-copy-of-the-data-decides-nothing.md).
 //!
 //! The mode in a `WrongEpoch` reply doesn't prove that the conversion is done: it may be the mode
 //! of another hold of the same holder, even of one that is being released.

@@ -7,8 +7,8 @@
 //!
 //! If a key is lost while the call waits for a later one, the round is void. The call releases all
 //! keys and locks them again. The news of a loss may be late: a grant and a forced release that
-//! came before it may be pushed over different connections. So the call asks for the keys that it had
-//! before it waited, once it has all of them.
+//! came before it may be pushed over different connections. So once it has all keys, the call renews
+//! those that it had before it waited.
 
 use std::pin::pin;
 use std::time::Duration;

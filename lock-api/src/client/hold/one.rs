@@ -1,6 +1,7 @@
 //! A hold: the part of a guard that all kinds share. Its drop queues its release.
 
 use std::future::poll_fn;
+use std::ops::ControlFlow;
 use std::pin::pin;
 use std::task::Poll;
 use std::time::Duration;
@@ -99,7 +100,10 @@ impl Hold {
 
     /// Completes when the hold is lost. Never completes if a release begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
-        self.watch(|_now, until| until.map_or_else(Ok, Err))
+        self.watch(|_now, until| match until {
+            Ok(until) => ControlFlow::Continue(until),
+            Err(loss) => ControlFlow::Break(loss),
+        })
     }
 
     /// Completes with the time left when that is at most `margin`, or zero when the hold is lost. Never
@@ -109,20 +113,22 @@ impl Hold {
         margin: Duration,
     ) -> impl Future<Output = Duration> + Send + 'static + use<> {
         self.watch(move |now, until| match until {
-            Ok(until) if until.saturating_since(now) > margin => Err(until.saturating_sub(margin)),
-            Ok(until) => Ok(until.saturating_since(now)),
-            Err(_loss) => Ok(Duration::ZERO),
+            Ok(until) if until.saturating_since(now) > margin => {
+                ControlFlow::Continue(until.saturating_sub(margin))
+            }
+            Ok(until) => ControlFlow::Break(until.saturating_since(now)),
+            Err(_loss) => ControlFlow::Break(Duration::ZERO),
         })
     }
 
-    /// Calls `answer` with the time and the deadline (or the loss), now, at each change, and at the time that
-    /// it returns as `Err`, until it returns `Ok`. Never completes if a release begins first.
+    /// Calls `answer` with the time and the deadline (or the loss) at once, at each change of the holder, and at the
+    /// moment in `Continue`, until it breaks. Never completes if a release begins first.
     fn watch<T: 'static, F>(
         &self,
         answer: F,
     ) -> impl Future<Output = T> + Send + 'static + use<T, F>
     where
-        F: Fn(Moment, Result<Moment, Loss>) -> Result<T, Moment> + Send + 'static,
+        F: Fn(Moment, Result<Moment, Loss>) -> ControlFlow<T, Moment> + Send + 'static,
     {
         // The future keeps the core but not the client handle: waiting for a loss doesn't keep the
         // client alive.
@@ -139,8 +145,8 @@ impl Hold {
                     Validity::Released => return std::future::pending().await,
                 };
                 let ask_again = match answer(now, until) {
-                    Ok(value) => return value,
-                    Err(at) => at,
+                    ControlFlow::Break(value) => return value,
+                    ControlFlow::Continue(at) => at,
                 };
                 let changed = holder.changed.changed(version);
                 select(changed, pin!(core.sleep_until(Some(ask_again)))).await;

@@ -139,14 +139,14 @@ impl HolderCell {
         })
     }
 
-    /// Adds a nested hold, if it belongs to the same holder at the server.
+    /// Adds a nested hold, if it belongs to this cell's holder at the server.
     ///
-    /// A writer with another token has another holder, and the older one has ended, because an owner has one at a time.
-    /// Another client may have had the key in between, and the older guards would show a token under which they have
-    /// read nothing. So the older holder is lost. The token of readers grows while their holder lives: when a
-    /// hold is converted, when the last write hold beside them is released, and with another reader's floor. So if it
-    /// is a reader, or a conversion was sent, a greater token means another holder only if the server
-    /// counts no hold beside the new one, or sent no count, as with a pushed grant.
+    /// An owner has one holder at a time. So a writer with another token has another holder, and the older of the two has
+    /// ended and is lost: another client may have had the key in between, and the older guards would show a token under
+    /// which they have read nothing. The token of readers grows while their holder lives: when a hold is converted,
+    /// when the last write hold beside them is released, and with another reader's floor. So for a reader, or once a
+    /// conversion was sent, a greater token means another holder only if the server counts no hold beside the
+    /// new one, or sent no count, as with a pushed grant.
     ///
     /// A cell whose holds are all being released takes none: its deadline may be that of a holder that has ended.
     ///
@@ -226,9 +226,9 @@ impl HolderCell {
         extended
     }
 
-    /// Applies an answer to a request that was `sent` before a step of the clock that was noticed since. What it promises
-    /// means nothing. The holder is lost, unless a later request was answered. Returns `false` if it is lost.
-    pub(crate) fn outdated(&self, sent: Moment) -> bool {
+    /// Handles an answer whose request was `sent` before a step of the server's clock that is known by now. Its deadline
+    /// is void. The holder is lost, unless its status comes from a later request. Returns whether it is still valid.
+    pub(crate) fn survives_step_after(&self, sent: Moment) -> bool {
         if self.state.lock().status.sent <= sent {
             self.lose(Loss::ClockStepped);
         }

@@ -101,8 +101,8 @@ const UNUSUAL: &[MutantInfo] = &[
     within("check-then-act-release", 50),
 ];
 
-/// The mutants that other tests find. They need several keys held together, a count of subscriptions or a hand-off,
-/// which stress runs don't have.
+/// Mutants that conformance cases find. They need several keys held together, a count of subscriptions or a hand-off,
+/// which stress runs don't have. Those of jobs and those that need threads are not listed here.
 const ELSEWHERE: &[&str] = &[
     "handoff-adopted-as-another-kind",
     "handoff-adopted-twice",
@@ -141,7 +141,8 @@ const IN_A_REPLY: &[&str] = &[
 ];
 
 impl MutantInfo {
-    /// Returns how stress runs find the mutant with this name, which isn't one of jobs; `None` if other tests find it.
+    /// Returns how stress runs find the mutant with this name, which isn't one of jobs and needs no threads; `None` if
+    /// other tests find it.
     pub fn of(name: &'static str) -> Option<Self> {
         let unusual = UNUSUAL.iter().find(|mutant| mutant.name == name).copied();
         let elsewhere = ELSEWHERE.iter().chain(IN_A_REPLY).any(|it| *it == name);
