@@ -359,8 +359,9 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             convert(Mode::Exclusive, false),
             Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // The first takes effect. The second names an older token (epoch). The last two find the hold
-            // already shared.
+            // It names an older token (epoch).
+            convert(Mode::Shared, true),
+            // The first takes effect. The second names an older token. The last two find the hold already shared.
             down,
             Move::Again { back: 0 },
             convert(Mode::Exclusive, true),
@@ -376,7 +377,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// A holder leaves a note, and then older ones.
+/// A holder leaves a note, and then older ones. After its release it leaves no more.
 fn notes() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..3_u64, any::<bool>()).prop_map(|(session, owner, kept)| {
         let note = |version, length| Move::Note {
@@ -394,6 +395,7 @@ fn notes() -> impl Strategy<Value = Vec<Move>> {
             Move::Again { back: 0 },
             Move::Inspect { key: SCENARIO_KEY },
             Move::Release { which: 0, batch: 1 },
+            note(4, 6),
             Move::Inspect { key: SCENARIO_KEY },
             Move::Again { back: 0 },
             Move::Acquire(plain(SCENARIO_KEY, session, owner, 1, LONG)),
@@ -473,14 +475,14 @@ fn moves() -> impl Strategy<Value = Vec<Move>> {
     let expired = Just(Move::SleepUnit);
     prop_oneof![
         64 => single().prop_map(|one| vec![one]),
-        2 => fate(force(ForceMode::Now), LONG),
-        2 => fate(force(ForceMode::Revoke), LONG),
+        3 => fate(force(ForceMode::Now), LONG),
+        3 => fate(force(ForceMode::Revoke), LONG),
         1 => fate(released, LONG),
         4 => fate(expired, Lease::Short),
         6 => expired_unseen(),
         10 => early(),
-        4 => notes(),
-        4 => upgrade(),
+        2 => notes(),
+        2 => upgrade(),
         6 => nested(),
         1 => unreachable(),
         8 => twice(),
