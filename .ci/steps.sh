@@ -300,7 +300,7 @@ random_commands() {
 # the scripts. `full` draws other inputs than `deep`.
 fuzz() {
     PROPTEST_CASES=$1 with_lints cargo test -q --workspace --no-fail-fast --lib --test scripts --test machine \
-        --test facade -- any_ damaged_ redirect_is_read info_is_read url_is_read key_is_its never_panic
+        --test facade -- any_ damaged_ redirect_is_read info_is_read every_name_is prefix_and_key url_is_read key_is_its never_panic
 }
 
 # The seed that it prints repeats the run.

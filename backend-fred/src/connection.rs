@@ -471,8 +471,8 @@ impl FredConnection {
     }
 }
 
-/// The hash would choose a node of a cluster. The client of a URL has one server, and `INFO` refuses a clustered
-/// configuration of the user.
+/// The hash would choose a node of a cluster. The client of a URL has one server; a clustered client that a user
+/// brings is refused when its answer to `INFO` is checked.
 fn command(name: &'static str) -> CustomCommand {
     CustomCommand::new_static(name, ClusterHash::Random, false)
 }

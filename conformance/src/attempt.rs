@@ -16,8 +16,8 @@ type Conversion = Result<Stamped<ConvertReply>, Failure>;
 
 /// An attempt that was sent. Dropping it sends nothing: its hold or waiter stays.
 ///
-/// A method with `rule` says its own promise and takes only the rule (`"S3"`). One with `promise` takes both
-/// (`"S3: the lease is over"`).
+/// A method with a parameter `rule` has its own promise and takes only the rule (`"S3"`). One with `promise` takes
+/// the rule and the promise (`"S3: the lease is over"`).
 #[derive(Clone, Debug)]
 pub(crate) struct Attempt {
     pub(crate) session: Session,

@@ -167,10 +167,9 @@ impl Abilities {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Timing {
-    /// The unit of time in cases. Leases that must end in a case, pauses and time limits are multiples of it, plus the
-    /// fixed bounds of the semantics: a poll interval and a call timeout of 1 s. A lease that must outlast a case is
-    /// 30 s. A command must take a
-    /// tenth of it at most. A case takes several units.
+    /// The unit of time in cases. Pauses, time limits and most leases are multiples of it, plus the fixed bounds
+    /// of the semantics: a poll interval and a call timeout of 1 s. A lease that must outlast a case is 300 units,
+    /// or 30 s by default. A command must take a tenth of the unit at most. A case takes several units.
     pub unit: Duration,
     /// The maximum error of a time that the backend reports. Zero for an exact backend.
     pub tolerance: Duration,

@@ -144,6 +144,7 @@ mod tests {
         let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
         for (family, text) in sources() {
             let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+            // Other helpers take the promise after other arguments; cases name it with `let promise` first.
             for before in ["promised(", "let promise = ", ".poll_gone(", ".not_held("] {
                 for call in text.split(before).skip(1) {
                     let call = call.trim_start().trim_start_matches("format!(");

@@ -503,21 +503,21 @@ impl Ask {
         Ok((attempt, queued))
     }
 
-    /// Like [`acquired`](Self::acquired), for a case that needs the attempt no more. The key stays held.
+    /// Like [`acquired`](Self::acquired), for a case that no longer needs the attempt. The key stays held.
     pub(crate) async fn granted(self, rule: &'static str) -> Verdict {
         self.acquired(rule).await.map(drop)
     }
 
-    /// Sends the attempt and expects that somebody else holds the key.
-    pub(crate) async fn finds_held(self, rule: &'static str) -> Verdict {
+    /// Sends the attempt and expects `Contended`: somebody else holds the key, or it is a waiter's turn.
+    pub(crate) async fn finds_contention(self, rule: &'static str) -> Verdict {
         self.contended(rule).await.map(drop)
     }
 
-    /// Like [`held`](Self::held). Returns what the attempt is told.
+    /// Like [`finds_contention`](Self::finds_contention). Returns what the attempt is told.
     pub(crate) async fn contended(self, rule: &'static str) -> Result<Contended, Failure> {
         let (_, reply) = self.send().await?;
         want!(reply, AcquireReply::Contended(held) => held).promised(format!(
-            "{rule}: an attempt that doesn't wait learns that the key is held"
+            "{rule}: an attempt that doesn't wait learns that it can't have the key"
         ))
     }
 

@@ -333,7 +333,7 @@ async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
     drop(claim(&bobs, BOB).await.expect("claimed"));
 }
 
-/// Nothing is sent: the functions are missing.
+/// Nothing is sent: if it were, the error would be that the functions are missing.
 #[tokio::test]
 async fn wrong_arguments_are_refused_before_any_io() {
     let server = start();

@@ -166,8 +166,8 @@ async fn bare_majority(servers: &Servers) -> (Process, MutexGuard) {
     (a, guard)
 }
 
-/// A hold of a bare majority ends if one of its servers forgets it. A renewal gives it to the server that
-/// missed it.
+/// A hold of a bare majority would end if one of its servers forgot it. A renewal also gives it to the server that
+/// missed the acquire, so it survives.
 #[tokio::test(start_paused = true)]
 async fn renewal_reaches_for_the_server_that_missed_the_hold() {
     for forgets in [0, 1] {

@@ -120,6 +120,12 @@ async fn busy_server_keeps_the_connection() {
     guard.expect("acquired").release().await.expect("released");
     assert!(endless.join().expect("no panic").is_err(), "it was killed");
     pairs(&locks, "own", 5).await;
+    let errors = server.run(&["INFO", "errorstats"]);
+    let refused = errors
+        .lines()
+        .find_map(|line| line.strip_prefix("errorstat_BUSY:count="));
+    let refused: u64 = refused.expect("a line").trim().parse().expect("a number");
+    assert!(refused > 1, "only the PING was refused");
     // The one that listed them has ended.
     let ended = before.difference(&clients()).count();
     assert_eq!(ended, 1, "no other connection was replaced");

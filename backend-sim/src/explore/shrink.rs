@@ -243,7 +243,8 @@ impl<F: FnMut(Tape) -> Option<Tape>> Shrinker<F> {
         }
     }
 
-    /// For each choice that is set, deletes choices before it at the same site. It and the later ones then move forward.
+    /// For each choice that is set, deletes choices before it at the same site. It and the later ones then move
+    /// forward.
     fn delete_chunks(&mut self) {
         let mut index = 0;
         while let Some(&at) = self.set().get(index)

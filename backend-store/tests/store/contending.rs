@@ -7,7 +7,9 @@ use futures_util::future::{join, join_all};
 use leasehold_api::{AcquireReply, LockBackend, LockClient};
 use leasehold_store::Written;
 
-use crate::steps::{LEASE, ask, enter, operation, queue_unheard, release, send, session, waiting};
+use crate::steps::{
+    LEASE, ask, enter, operation, queue_without_listening, release, send, session, waiting,
+};
 use crate::support::{Fault, Faults, Server};
 
 const CLIENTS: u32 = 32;
@@ -71,7 +73,7 @@ async fn release_is_sent_again_at_once() {
             release(&client, operation(1, 1)).await;
             begun.elapsed()
         };
-        let queueing = queue_unheard(&server, &other, operation(2, 1));
+        let queueing = queue_without_listening(&server, &other, operation(2, 1));
         let ((), took) = join(queueing, releasing).await;
         let wanted = Duration::from_millis(if sends_rows { 10 } else { 12 });
         assert_eq!(took, wanted, "seed {seed}");
@@ -88,7 +90,7 @@ async fn acquire_that_is_to_queue_is_sent_again_at_once() {
         let (first, second) = (server.client(), server.client());
         let begun = tokio::time::Instant::now();
         let queueing = [(&first, 2), (&second, 3)].map(async |(client, number)| {
-            queue_unheard(&server, client, operation(number, 1)).await;
+            queue_without_listening(&server, client, operation(number, 1)).await;
             begun.elapsed()
         });
         let [one, other] = queueing;
@@ -113,7 +115,8 @@ async fn grant_is_sent_again_at_once_twice() {
         let others = [server.client(), server.client()];
         let begun = tokio::time::Instant::now();
         let others = others.iter().zip(3..);
-        let queueing = others.map(|(client, n)| queue_unheard(&server, client, operation(n, 1)));
+        let queueing =
+            others.map(|(client, n)| queue_without_listening(&server, client, operation(n, 1)));
         let releasing = async {
             tokio::time::sleep(Duration::from_millis(1)).await;
             release(&client, operation(1, 1)).await;

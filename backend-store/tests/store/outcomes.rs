@@ -6,7 +6,9 @@ use futures_util::StreamExt;
 use futures_util::future::join;
 use leasehold_api::{BackendError, LockBackend, ReleaseReply};
 
-use crate::steps::{LEASE, ask, enter, key, operation, queue_unheard, release, send, start};
+use crate::steps::{
+    LEASE, ask, enter, key, operation, queue_without_listening, release, send, start,
+};
 use crate::support::{Fault, Faults, Server};
 
 #[tokio::test(start_paused = true)]
@@ -50,7 +52,7 @@ async fn doubled_write_counts_once_if_its_refusal_brings_the_row() {
     let (server, client) = start(Duration::ZERO);
     server.send_rows();
     enter(&client, ask(&server, operation(1, 1), LEASE)).await;
-    queue_unheard(&server, &server.client(), operation(2, 1)).await;
+    queue_without_listening(&server, &server.client(), operation(2, 1)).await;
     let before = (server.arrived().len(), server.reads());
     server.set_faults(Faults::always(Fault::Doubled));
     let released = release(&client, operation(1, 1)).await;

@@ -10,7 +10,8 @@ use leasehold_api::{
 };
 
 use crate::steps::{
-    Client, LEASE, ask, enter, holders, key, operation, queue_unheard, release, send, start,
+    Client, LEASE, ask, enter, holders, key, operation, queue_without_listening, release, send,
+    start,
 };
 use crate::support::{Fault, Faults, Server};
 
@@ -131,7 +132,7 @@ async fn step_in_the_future_is_refused() {
 async fn waiter_is_granted_after_a_read() {
     let (server, client) = start_known().await;
     enter(&client, ask(&server, operation(1, 2), LEASE)).await;
-    queue_unheard(&server, &client, operation(2, 1)).await;
+    queue_without_listening(&server, &client, operation(2, 1)).await;
     let reads = server.reads();
     release(&client, operation(1, 2)).await;
     assert_eq!(server.reads(), reads + 1);

@@ -62,7 +62,11 @@ pub(crate) async fn enter(client: &Client, request: Acquire) -> Acquired {
 }
 
 /// Queues behind a holder, and doesn't listen.
-pub(crate) async fn queue_unheard(server: &Server, client: &Client, operation: Operation) {
+pub(crate) async fn queue_without_listening(
+    server: &Server,
+    client: &Client,
+    operation: Operation,
+) {
     let waits = ask(server, operation, LEASE).with_wait(Wait::new(false));
     let reply = send(client, waits).await;
     assert_matches!(reply, Ok(AcquireReply::Queued(_)));

@@ -359,12 +359,14 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
             convert(Mode::Exclusive, false),
             Move::Release { which: 0, batch: 1 },
             Move::Again { back: 1 },
-            // It names an older token (epoch).
+            // An older token (epoch): refused.
             convert(Mode::Shared, true),
-            // The first takes effect. The second names an older token. The last two find the hold already shared.
+            // Takes effect. Its repetition names an older token.
             down,
             Move::Again { back: 0 },
+            // An older token again.
             convert(Mode::Exclusive, true),
+            // Both find the hold already shared.
             down,
             Move::Again { back: 0 },
             Move::Renew {
@@ -377,7 +379,7 @@ fn upgrade() -> impl Strategy<Value = Vec<Move>> {
     })
 }
 
-/// A holder leaves a note, and then older ones. After its release it leaves no more.
+/// A holder leaves a note, and then older ones. A note after the release is not written.
 fn notes() -> impl Strategy<Value = Vec<Move>> {
     (0..SESSIONS, 0..3_u64, any::<bool>()).prop_map(|(session, owner, kept)| {
         let note = |version, length| Move::Note {

@@ -35,8 +35,8 @@ enum Expected {
 // Some outcomes are impossible for a repeated command. The first `Release` removes the attempt and
 // sets the watermark, so the attempt can neither hold nor wait again. The repeated one answers
 // `NotHeld(Released)`, or `NotHeld(Unknown)` once the watermark is higher. A first `Release` never
-// answers `NotHeld(Released)`. The first forced release with `Now` removes the holders of its tokens, and no later holder
-// gets an old token.
+// answers `NotHeld(Released)`. The first forced release with `Now` removes the holders of its tokens,
+// and no later holder gets an old token.
 outcomes! {
     AcquireAcquired: Seen Seen;
     AcquireAcquiredAgain: Seen Seen;

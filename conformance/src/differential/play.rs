@@ -86,7 +86,7 @@ impl Fixture {
         estimates: bool,
     ) -> Result<Self, String> {
         let subscribers = [(); SESSIONS].map(|()| Subscriber::new(&*backend));
-        let unit = double_time_of_a_command(&*backend).await;
+        let unit = twice_the_time_of_a_command(&*backend).await;
         let unit = unit.map_err(|error| error.to_string())?;
         let millis = u64::try_from(unit.as_millis()).unwrap_or(LONGEST_UNIT);
         let capabilities = backend.capabilities();
@@ -156,7 +156,7 @@ impl Fixture {
 
 /// Twice the median time from one command to the next, in whole ms. Measured with releases, because commands that
 /// write may take longer.
-async fn double_time_of_a_command(backend: &dyn LockBackend) -> Result<Duration, BackendError> {
+async fn twice_the_time_of_a_command(backend: &dyn LockBackend) -> Result<Duration, BackendError> {
     let mut gaps = Vec::new();
     let mut last = backend.hello().await?.at;
     let session = Subscriber::new(backend).session;

@@ -9,7 +9,7 @@
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
-//! - [`ThreadProxy`] runs what a test does with each connection of a client.
+//! - [`ThreadProxy`] accepts connections on a thread of its own, and lets a function of the test serve each.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
 //! Whatever fails panics, which fails the test: a program that is missing or refuses its configuration, servers

@@ -157,8 +157,9 @@ async fn connect_error_says_the_cause_once() {
     }
 }
 
-/// The server's refusals have the same text with each client library. Their source is the client
-/// library's error. None shows the password, or tells a part of the message again: a report prints the whole chain.
+/// The server's refusals have the same text with each client library. The source of each
+/// is the client library's error. No error in the chain shows the password or repeats a part of the message, because a
+/// report prints the whole chain.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn wrong_password_fails_at_once() {
     let server = ServerOptions::default()

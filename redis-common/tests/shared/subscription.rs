@@ -67,7 +67,7 @@ async fn expect_to_hear(server: &RedisServer, stream: &mut Notifications) {
     assert_eq!(wake_up(next(stream).await), (9, NAMED));
 }
 
-/// Checks that messages are reported as missing, and each time whether it listens.
+/// Checks that messages are reported as missing, and that each report says whether the stream still listens.
 async fn expect_missed(stream: &mut Notifications, reports: &[bool]) {
     for &listening in reports {
         assert_eq!(next(stream).await, Notification::Missed { listening });

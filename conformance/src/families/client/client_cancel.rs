@@ -61,7 +61,7 @@ async fn dropped_when_granted_leaves_nothing(world: &World) -> Verdict {
     for polls in 0..POLLS {
         let held = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
         let dropped = dropped_after(polls, mutex.lock());
-        // First in each turn, so that the last counts drop what has been granted.
+        // `join` polls the release first, so in the last rounds the future is dropped after its grant.
         let releases = async {
             world.pass(1).await;
             released(&held, "S3").await

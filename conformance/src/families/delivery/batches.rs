@@ -319,7 +319,7 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
     held.released("S3").await?;
     for request in [&batch[0], &batch[2], &batch[4]] {
         let lock = Lock::new(request.key.as_str(), request.spec);
-        other.ask(&lock).finds_held("S1").await?;
+        other.ask(&lock).finds_contention("S1").await?;
     }
     Ok(())
 }
@@ -360,7 +360,12 @@ async fn largest_batch_of_acquires(world: &World) -> Verdict {
             .promised("trait contract: each key was free")?;
     }
     let last = Lock::mutex(&format!("k{}", bounds::MAX_BATCH - 1));
-    world.session().await?.ask(&last).finds_held("S1").await
+    world
+        .session()
+        .await?
+        .ask(&last)
+        .finds_contention("S1")
+        .await
 }
 
 async fn acquire_of_a_foreign_key_touches_no_other(world: &World) -> Verdict {

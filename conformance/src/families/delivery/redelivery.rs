@@ -212,7 +212,7 @@ async fn late_release_of_a_retried_acquire(world: &World) -> Verdict {
     first.not_held(promise).await?;
     let acquired = reported(&second).await?.reply;
     want_eq!(acquired.holds, 1).promised("rule 12: the later attempt still holds the key")?;
-    b.ask(&lock).finds_held("S3").await
+    b.ask(&lock).finds_contention("S3").await
 }
 
 async fn try_again_after_held_is_stale(world: &World) -> Verdict {

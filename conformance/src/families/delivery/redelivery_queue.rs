@@ -105,7 +105,7 @@ async fn permit_acquired_twice_is_taken_once(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::semaphore("k", 2)).await?;
     held.again().await?;
     b.ask(&lock).acquired("rule 12").await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     held.released("rule 12").await?;
     b.ask(&lock).granted("rule 12").await
 }
@@ -128,7 +128,7 @@ async fn inner_hold_released_twice_counts_once(world: &World) -> Verdict {
     inner.release_leaves(1, promise).await?;
     let promise = "rule 12: a duplicate release doesn't release the other hold";
     inner.not_held(promise).await?;
-    b.ask(&lock).finds_held("S3").await?;
+    b.ask(&lock).finds_contention("S3").await?;
     outer.released("S3").await
 }
 
@@ -141,7 +141,7 @@ async fn doubled_downgrade_undoes_no_upgrade(world: &World) -> Verdict {
         ConvertReply::WrongEpoch(view) if view.token == writing
     )
     .promised("rule 6: a late copy of the downgrade names a past epoch and changes nothing")?;
-    b.ask(&lock).shared().finds_held("S1").await
+    b.ask(&lock).shared().finds_contention("S1").await
 }
 
 async fn doubled_upgrade_undoes_no_downgrade(world: &World) -> Verdict {
@@ -162,7 +162,7 @@ async fn late_conversion_after_the_release(world: &World) -> Verdict {
         want!(held.downgrade(token).await?.reply, ConvertReply::Lost(_))
             .promised("S3: a conversion touches only the hold that it names")?;
     }
-    a.ask(&lock).shared().finds_held("S3").await
+    a.ask(&lock).shared().finds_contention("S3").await
 }
 
 async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
@@ -174,6 +174,6 @@ async fn doubled_force_spares_the_next_holder(world: &World) -> Verdict {
     let next = b.ask(&lock).acquired("S1").await?;
     want!(b.force(&held, how).await?, ForceReply::WrongEpoch)
         .promised("S3: a duplicate forced release never affects a later epoch")?;
-    a.ask(&lock).finds_held("S3").await?;
+    a.ask(&lock).finds_contention("S3").await?;
     next.released("S3").await
 }

@@ -82,7 +82,7 @@ async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
         .session()
         .await?
         .ask(&lock)
-        .finds_held("rule 9")
+        .finds_contention("rule 9")
         .await?;
     granted(&unreachable, true).await
 }

@@ -35,7 +35,7 @@ async fn downgrade_lets_readers_in(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::rw("k")).await?;
     held.downgraded(held.token()).await?;
     let reader = b.ask(&lock).shared().acquired("rule 6").await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     reader.released("S3").await?;
     held.released("S3").await
 }
@@ -60,7 +60,7 @@ async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
     for waiter in &waiters {
         waiter.poll_queued("rule 6").await?;
     }
-    b.ask(&lock).shared().finds_held("rule 7").await?;
+    b.ask(&lock).shared().finds_contention("rule 7").await?;
     held.released("S3").await?;
     waiters[0].poll_granted("rule 7").await
 }
@@ -68,7 +68,7 @@ async fn downgrade_with_a_writer_first_grants_none(world: &World) -> Verdict {
 async fn sole_reader_upgrades(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held_shared(Lock::rw("k")).await?;
     let token = held.upgraded(held.token()).await?;
-    b.ask(&lock).shared().finds_held("S1").await?;
+    b.ask(&lock).shared().finds_contention("S1").await?;
     held.downgraded(token).await?;
     b.ask(&lock).shared().granted("rule 6").await
 }
@@ -155,7 +155,7 @@ async fn other_epoch_changes_nothing(world: &World) -> Verdict {
         want_eq!(view.token, held.token()).promised("rule 6: the reply has the current token")?;
         want_eq!(view.mode, Mode::Exclusive).promised("rule 6: the reply has the current mode")?;
     }
-    b.ask(&lock).shared().finds_held("S1").await
+    b.ask(&lock).shared().finds_contention("S1").await
 }
 
 async fn expired_hold_does_not_convert(world: &World) -> Verdict {
@@ -184,7 +184,7 @@ async fn mutex_does_not_convert(world: &World) -> Verdict {
     let reply = held.downgrade(held.token()).await?.reply;
     want!(reply, ConvertReply::NotSoleHolder)
         .promised("rule 6: only a reader/writer lock has readers")?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     held.released("S3").await
 }
 
@@ -192,7 +192,7 @@ async fn one_hold_of_several_converts(world: &World) -> Verdict {
     let (_, b, lock, outer) = world.held_shared(Lock::rw("k")).await?;
     let inner = outer.nested().shared().acquired("rule 5").await?;
     let writing = inner.upgraded(inner.token()).await?;
-    b.ask(&lock).shared().finds_held("S1").await?;
+    b.ask(&lock).shared().finds_contention("S1").await?;
     // The other hold still reads. The mode of a holder is that of its strongest hold.
     let view = want!(
         inner.release().await?,

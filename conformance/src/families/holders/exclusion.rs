@@ -35,7 +35,7 @@ async fn free_key_is_granted(world: &World) -> Verdict {
 async fn held_key_is_refused_to_others(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     for _ in 0..3 {
-        b.ask(&lock).finds_held("S1").await?;
+        b.ask(&lock).finds_contention("S1").await?;
     }
     held.released("S3").await
 }
@@ -43,7 +43,7 @@ async fn held_key_is_refused_to_others(world: &World) -> Verdict {
 async fn held_key_is_refused_to_the_same_session(world: &World) -> Verdict {
     let (a, _, lock, held) = world.held(Lock::mutex("k")).await?;
     // Another owner: two plain handles of one program exclude each other.
-    a.ask(&lock).finds_held("S1").await?;
+    a.ask(&lock).finds_contention("S1").await?;
     held.released("S3").await
 }
 
@@ -52,7 +52,10 @@ async fn release_frees_the_key(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     for turn in 0..6 {
         let held = sessions[turn % 2].ask(&lock).acquired("S1").await?;
-        sessions[(turn + 1) % 2].ask(&lock).finds_held("S1").await?;
+        sessions[(turn + 1) % 2]
+            .ask(&lock)
+            .finds_contention("S1")
+            .await?;
         held.released("S3").await?;
     }
     Ok(())
@@ -63,7 +66,7 @@ async fn keys_are_independent(world: &World) -> Verdict {
     let first = a.ask(&Lock::mutex("k1")).acquired("S1").await?;
     let second = b.ask(&Lock::mutex("k2")).acquired("S1").await?;
     first.released("S3").await?;
-    b.ask(&Lock::mutex("k2")).finds_held("S1").await?;
+    b.ask(&Lock::mutex("k2")).finds_contention("S1").await?;
     second.released("S3").await
 }
 
@@ -99,7 +102,7 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
 
 async fn barging_excludes_too(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k").policy(Policy::Barging)).await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     held.released("S3").await?;
     b.ask(&lock).granted("S1").await
 }
@@ -132,7 +135,7 @@ async fn calls_end_in_time(world: &World) -> Verdict {
     let mut began = clock.now();
     for _ in 0..5 {
         let held = a.ask(&lock).acquired("S1").await?;
-        a.ask(&lock).finds_held("S1").await?;
+        a.ask(&lock).finds_contention("S1").await?;
         held.renewed(world.units(5), "rule 2").await?;
         held.released("S3").await?;
         // Six calls, including those that read the time.

@@ -45,7 +45,7 @@ async fn revoked_holder_keeps_its_lease(world: &World) -> Verdict {
     let (_, b, lock, held) = world.held(Lock::mutex("k")).await?;
     forced(&b, &held, ForceMode::Revoke, 1).await?;
     // The holder may rely on its deadline, so nobody else is granted before.
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     want!(held.again().await?.reply, AcquireReply::Acquired(_))
         .promised("S1: a revoked holder keeps the key until its lease ends")
 }
@@ -91,7 +91,7 @@ async fn now_grants_to_the_waiter(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     forced(&c, &held, ForceMode::Now, 1).await?;
     waiter.renewed(world.units(50), "rule 8").await?;
-    c.ask(&lock).finds_held("S1").await
+    c.ask(&lock).finds_contention("S1").await
 }
 
 async fn never_a_later_epoch(world: &World) -> Verdict {
@@ -103,7 +103,7 @@ async fn never_a_later_epoch(world: &World) -> Verdict {
             .promised("S3: a forced release of a past token doesn't affect a later holder")?;
     }
     held.renewed(world.units(300), "S3").await?;
-    b.ask(&lock).finds_held("S3").await
+    b.ask(&lock).finds_contention("S3").await
 }
 
 async fn idle_key_has_nothing_to_force(world: &World) -> Verdict {
@@ -139,5 +139,5 @@ async fn only_the_permit_that_was_named(world: &World) -> Verdict {
     forced(&b, &first, ForceMode::Now, 1).await?;
     second.renewed(world.units(300), "S3").await?;
     b.ask(&lock).acquired("S3").await?;
-    b.ask(&lock).finds_held("S1").await
+    b.ask(&lock).finds_contention("S1").await
 }

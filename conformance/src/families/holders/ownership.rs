@@ -28,7 +28,7 @@ async fn another_session_cannot_release(world: &World) -> Verdict {
     stolen.session = thief.id;
     let promise = "S3: the same sequence and owner in another session are another owner";
     thief.releases_nothing(&lock, stolen, promise).await?;
-    b.ask(&lock).finds_held("S3").await?;
+    b.ask(&lock).finds_contention("S3").await?;
     held.released("S3").await
 }
 
@@ -48,7 +48,7 @@ async fn another_attempt_of_the_owner_cannot_release(world: &World) -> Verdict {
     let other = a.operation(held.operation().owner);
     let promise = "S3: an attempt that holds nothing releases nothing, even for the same owner";
     a.releases_nothing(&lock, other, promise).await?;
-    b.ask(&lock).finds_held("S3").await?;
+    b.ask(&lock).finds_contention("S3").await?;
     held.released("S3").await
 }
 
@@ -60,8 +60,8 @@ async fn another_key_is_not_released(world: &World) -> Verdict {
     let promise = "S3: an attempt holds only the key that it acquired";
     a.releases_nothing(&other, held.operation(), promise)
         .await?;
-    a.ask(&other).finds_held("S3").await?;
-    b.ask(&lock).finds_held("S3").await?;
+    a.ask(&other).finds_contention("S3").await?;
+    b.ask(&lock).finds_contention("S3").await?;
     others.released("S3").await?;
     held.released("S3").await
 }
@@ -75,7 +75,7 @@ async fn late_release_after_another_holder(world: &World) -> Verdict {
         ReleaseReply::NotHeld(EndReason::Expired | EndReason::Unknown)
     )
     .promised("S3: a release after the end of the lease releases nothing")?;
-    a.ask(&lock).finds_held("S3").await?;
+    a.ask(&lock).finds_contention("S3").await?;
     held.renewed(world.units(10), "S3").await?;
     held.released("S3").await
 }
@@ -113,12 +113,12 @@ async fn second_release_spares_the_next_holder(world: &World) -> Verdict {
     let promise = "S3: a duplicate release only affects the holder that it was sent for";
     first.not_held(promise).await?;
     // The same holds within one session, because its next attempt has another sequence.
-    a.ask(&lock).finds_held("S3").await?;
+    a.ask(&lock).finds_contention("S3").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).acquired("S1").await?;
     let promise = "S3: a duplicate release spares a later hold of the same session";
     first.not_held(promise).await?;
-    b.ask(&lock).finds_held("S3").await?;
+    b.ask(&lock).finds_contention("S3").await?;
     third.released("S3").await
 }
 

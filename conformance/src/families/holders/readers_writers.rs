@@ -28,8 +28,8 @@ async fn readers_share(world: &World) -> Verdict {
 
 async fn writer_keeps_readers_out(world: &World) -> Verdict {
     let (a, b, lock, writer) = world.held(Lock::rw("k")).await?;
-    b.ask(&lock).shared().finds_held("S1").await?;
-    a.ask(&lock).shared().finds_held("S1").await?;
+    b.ask(&lock).shared().finds_contention("S1").await?;
+    a.ask(&lock).shared().finds_contention("S1").await?;
     writer.released("S3").await?;
     b.ask(&lock).shared().granted("S1").await
 }
@@ -38,7 +38,7 @@ async fn readers_keep_a_writer_out(world: &World) -> Verdict {
     let lock = Lock::rw("k");
     let writer = world.session().await?;
     for reader in world.readers(&lock, 3).await? {
-        writer.ask(&lock).finds_held("S1").await?;
+        writer.ask(&lock).finds_contention("S1").await?;
         reader.released("S3").await?;
     }
     writer.ask(&lock).granted("S1").await
@@ -46,7 +46,7 @@ async fn readers_keep_a_writer_out(world: &World) -> Verdict {
 
 async fn writers_exclude_each_other(world: &World) -> Verdict {
     let (_, b, lock, writer) = world.held(Lock::rw("k")).await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     writer.released("S3").await?;
     b.ask(&lock).granted("S1").await
 }
@@ -66,7 +66,7 @@ async fn last_reader_lets_the_writer_in(world: &World) -> Verdict {
         .await?
         .ask(&lock)
         .shared()
-        .finds_held("S1")
+        .finds_contention("S1")
         .await
 }
 
@@ -94,7 +94,7 @@ async fn readers_behind_a_writer_wait_for_it(world: &World) -> Verdict {
     let (_, b, lock, reading) = world.held_shared(Lock::rw("k")).await?;
     let c = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
-    c.ask(&lock).shared().finds_held("rule 7").await?;
+    c.ask(&lock).shared().finds_contention("rule 7").await?;
     let (reader, _) = c.ask(&lock).shared().wait().queued("rule 7").await?;
     reading.released("S3").await?;
     writer.poll_granted("rule 7").await?;
@@ -131,7 +131,7 @@ async fn readers_release_in_any_order(world: &World) -> Verdict {
     let all = world.readers(&lock, 4).await?;
     let writer = world.session().await?;
     for n in [2, 0, 3, 1] {
-        writer.ask(&lock).finds_held("S1").await?;
+        writer.ask(&lock).finds_contention("S1").await?;
         all[n].released("S3").await?;
         let promise = "S3: a duplicate release doesn't release another reader";
         all[n].not_held(promise).await?;

@@ -43,7 +43,7 @@ async fn nested_holds_are_counted(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let mut holds = nest(&a, &lock, 4).await?;
     while let Some(inner) = holds.pop() {
-        b.ask(&lock).finds_held("rule 5").await?;
+        b.ask(&lock).finds_contention("rule 5").await?;
         let left = u32::try_from(holds.len()).expect("few");
         want!(
             inner.release().await?,
@@ -64,7 +64,7 @@ async fn holds_are_released_in_any_order(world: &World) -> Verdict {
     for (n, left) in [(0, 2), (2, 1)] {
         let promise = "rule 5: holds can be released in any order, even the outermost first";
         holds[n].release_leaves(left, promise).await?;
-        b.ask(&lock).finds_held("rule 5").await?;
+        b.ask(&lock).finds_contention("rule 5").await?;
         holds[1].renewed(world.units(300), "rule 5").await?;
     }
     holds[1].released("rule 5").await?;
@@ -98,7 +98,7 @@ async fn inner_lease_never_shortens(world: &World) -> Verdict {
         .ends_at(inner.left(), outer.end_time())
         .promised(promise)?;
     world.pass(3).await;
-    b.ask(&lock).finds_held("rule 5").await?;
+    b.ask(&lock).finds_contention("rule 5").await?;
     let promise = "rule 5: an inner hold lives as long as its holder";
     inner.release_leaves(1, promise).await?;
     outer.released("rule 5").await
@@ -111,7 +111,7 @@ async fn inner_lease_may_lengthen(world: &World) -> Verdict {
     let promise = "rule 5: the release of an inner hold leaves the outer one";
     inner.release_leaves(1, promise).await?;
     world.pass(4).await;
-    b.ask(&lock).finds_held("rule 5").await
+    b.ask(&lock).finds_contention("rule 5").await
 }
 
 async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
@@ -122,7 +122,7 @@ async fn renewing_any_hold_renews_all(world: &World) -> Verdict {
         world.pass(3).await;
         hold.renewed(lease, "rule 4").await?;
     }
-    b.ask(&lock).finds_held("rule 4").await?;
+    b.ask(&lock).finds_contention("rule 4").await?;
     let promise = "rule 4: a holder has one lease, whichever hold is renewed";
     outer.release_leaves(1, promise).await
 }
@@ -142,21 +142,24 @@ async fn all_holds_expire_at_once(world: &World) -> Verdict {
         hold.renewal_lost(world.units(5), promise).await?;
         hold.not_held(promise).await?;
     }
-    a.ask(&lock).owner(owner).finds_held("S1").await
+    a.ask(&lock).owner(owner).finds_contention("S1").await
 }
 
 async fn never_across_sessions(world: &World) -> Verdict {
     let [a, b] = world.sessions().await?;
     let (lock, owner) = (Lock::mutex("k"), a.owner());
     a.ask(&lock).owner(owner).acquired("S1").await?;
-    b.ask(&lock).owner(owner).finds_held("rule 5").await
+    b.ask(&lock).owner(owner).finds_contention("rule 5").await
 }
 
 async fn never_across_owners(world: &World) -> Verdict {
     let a = world.session().await?;
     let lock = Lock::mutex("k");
     a.ask(&lock).owner(a.owner()).acquired("S1").await?;
-    a.ask(&lock).owner(a.owner()).finds_held("rule 5").await
+    a.ask(&lock)
+        .owner(a.owner())
+        .finds_contention("rule 5")
+        .await
 }
 
 async fn nested_hold_passes_the_queue(world: &World) -> Verdict {
@@ -185,7 +188,7 @@ async fn reader_reenters_past_a_waiting_writer(world: &World) -> Verdict {
     let c = world.session().await?;
     let (writer, _) = b.ask(&lock).wait().queued("rule 7").await?;
     // A new reader waits behind the writer, but an owner that already reads doesn't.
-    c.ask(&lock).shared().finds_held("rule 7").await?;
+    c.ask(&lock).shared().finds_contention("rule 7").await?;
     let inner = outer.nested().shared().acquired("rule 5").await?;
     let promise = "rule 5: the release of an inner hold leaves the outer one";
     inner.release_leaves(1, promise).await?;
@@ -198,13 +201,13 @@ async fn writer_may_read(world: &World) -> Verdict {
     let (_, b, lock, writing) = world.held(Lock::rw("k")).await?;
     let reading = writing.nested().shared().acquired("rule 5").await?;
     want_eq!(reading.holds(), 2).promised("rule 5: a read hold of a writer adds one hold")?;
-    b.ask(&lock).shared().finds_held("S1").await?;
+    b.ask(&lock).shared().finds_contention("S1").await?;
     want!(
         reading.release().await?,
         ReleaseReply::Released { holds_left: 1, holder: Some(view) } if view.mode == Mode::Exclusive
     )
     .promised("rule 5: without its read hold, the owner is still a writer")?;
-    b.ask(&lock).shared().finds_held("S1").await
+    b.ask(&lock).shared().finds_contention("S1").await
 }
 
 async fn dropping_the_write_hold_downgrades(world: &World) -> Verdict {
@@ -245,7 +248,7 @@ async fn nested_readers_weigh_one(world: &World) -> Verdict {
     }
     let other = b.ask(&lock).shared().acquired("rule 5").await?;
     for hold in holds {
-        b.ask(&lock).finds_held("S1").await?;
+        b.ask(&lock).finds_contention("S1").await?;
         want!(hold.release().await?, ReleaseReply::Released { .. })
             .promised("S3: a read hold can be released")?;
     }
@@ -260,7 +263,7 @@ async fn permits_do_not_nest(world: &World) -> Verdict {
         want_eq!(hold.holds(), 1)
             .promised("rule 5: each acquire of a semaphore is a separate holder")?;
     }
-    first.nested().finds_held("rule 5").await?;
+    first.nested().finds_contention("rule 5").await?;
     first.released("rule 5").await?;
     second.released("rule 5").await
 }

@@ -28,22 +28,22 @@ async fn permits_add_up_to_the_capacity(world: &World) -> Verdict {
     }
     let session = world.session().await?;
     for permit in taken {
-        session.ask(&lock).finds_held("S1").await?;
+        session.ask(&lock).finds_contention("S1").await?;
         permit.released("S3").await?;
         take(world, &lock, 1).await?;
     }
-    session.ask(&lock).finds_held("S1").await
+    session.ask(&lock).finds_contention("S1").await
 }
 
 async fn several_permits_at_once(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 5);
     let three = take(world, &lock, 3).await?;
     let session = world.session().await?;
-    session.ask(&lock).permits(3).finds_held("S1").await?;
+    session.ask(&lock).permits(3).finds_contention("S1").await?;
     let two = take(world, &lock, 2).await?;
-    session.ask(&lock).finds_held("S1").await?;
+    session.ask(&lock).finds_contention("S1").await?;
     three.released("S3").await?;
-    session.ask(&lock).permits(4).finds_held("S1").await?;
+    session.ask(&lock).permits(4).finds_contention("S1").await?;
     two.released("S3").await?;
     take(world, &lock, 5).await?;
     Ok(())
@@ -56,17 +56,22 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
     let promise = "S3: permits are returned once, however often they are released";
     one.not_held(promise).await?;
     let session = world.session().await?;
-    session.ask(&lock).permits(2).finds_held("S1").await?;
+    session.ask(&lock).permits(2).finds_contention("S1").await?;
     session.ask(&lock).permits(1).acquired("S1").await?;
     three.released("S3").await?;
     session.ask(&lock).permits(3).acquired("S1").await?;
-    session.ask(&lock).finds_held("S1").await
+    session.ask(&lock).finds_contention("S1").await
 }
 
 async fn one_permit_excludes(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 1);
     let held = take(world, &lock, 1).await?;
-    world.session().await?.ask(&lock).finds_held("S1").await?;
+    world
+        .session()
+        .await?
+        .ask(&lock)
+        .finds_contention("S1")
+        .await?;
     held.released("S3").await?;
     let next = take(world, &lock, 1).await?;
     ensure!(next.token() >= held.token(), next.token()).promised("S4: tokens never decrease")
@@ -79,7 +84,7 @@ async fn large_demand_at_the_head_blocks_smaller(world: &World) -> Verdict {
     let (large, _) = b.ask(&lock).permits(3).wait().queued("rule 7").await?;
     // One permit is free, but it is reserved for the larger request that came first.
     let (small, _) = c.ask(&lock).wait().queued("rule 7").await?;
-    c.ask(&lock).finds_held("rule 7").await?;
+    c.ask(&lock).finds_contention("rule 7").await?;
     held.released("S3").await?;
     large.poll_granted("rule 7").await?;
     small.poll_queued("S1").await?;

@@ -41,7 +41,7 @@ async fn queue_full(world: &World) -> Verdict {
     // A try doesn't queue, so the limit of waiters doesn't apply.
     b.ask(&lock)
         .limits(waiters(0))
-        .finds_held("rule 10")
+        .finds_contention("rule 10")
         .await?;
     first.release().await?;
     ask(2).queued("rule 10").await.map(drop)

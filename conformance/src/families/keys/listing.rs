@@ -57,7 +57,7 @@ async fn keys_in_use_are_listed(world: &World) -> Verdict {
         .promised("trait contract: each key that is held is listed, by its own name")?;
     // A listing changes nothing.
     for name in names {
-        b.ask(&Lock::mutex(name)).finds_held("S1").await?;
+        b.ask(&Lock::mutex(name)).finds_contention("S1").await?;
     }
     Ok(())
 }

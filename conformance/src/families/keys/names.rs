@@ -28,7 +28,7 @@ async fn any_text_is_a_key(world: &World) -> Verdict {
     for name in HOSTILE {
         let lock = Lock::mutex(name);
         let held = a.ask(&lock).acquired("S1").await?;
-        b.ask(&lock).finds_held("S1").await?;
+        b.ask(&lock).finds_contention("S1").await?;
         held.renewed(world.units(300), "rule 2").await?;
         held.released("S3").await?;
         b.ask(&lock).acquired("S3").await?;
@@ -48,7 +48,7 @@ async fn all_at_once(world: &World, names: &[String]) -> Verdict {
         held.push(attempt);
     }
     for (attempt, name) in held.iter().zip(names) {
-        b.ask(&Lock::mutex(name)).finds_held("S1").await?;
+        b.ask(&Lock::mutex(name)).finds_contention("S1").await?;
         let promise = format!("S3: {name:?} is released by its holder");
         attempt.release_leaves(0, &promise).await?;
     }
@@ -86,7 +86,7 @@ async fn names_never_act_as_patterns(world: &World) -> Verdict {
         let other = b.ask(&lock).acquired("S1").await?;
         other.released("S3").await?;
     }
-    b.ask(&plain).finds_held("S3").await?;
+    b.ask(&plain).finds_contention("S3").await?;
     held.released("S3").await
 }
 

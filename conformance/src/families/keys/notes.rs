@@ -147,14 +147,14 @@ async fn note_of_any_bytes(world: &World) -> Verdict {
 async fn lock_with_a_note_is_a_lock(world: &World) -> Verdict {
     let (a, b, lock, first) = world.held(Lock::mutex("k")).await?;
     noted(&first, 1, "note", world.units(300)).await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     first.renewed(world.units(30), "rule 2").await?;
     let (second, _) = b.ask(&lock).wait().queued("rule 7").await?;
     second.poll_queued("S1").await?;
     first.released("S3").await?;
     second.poll_granted("rule 8").await?;
     second.renewed(world.units(30), "rule 10").await?;
-    a.ask(&lock).finds_held("S1").await?;
+    a.ask(&lock).finds_contention("S1").await?;
     second.released("S3").await?;
     let third = a.ask(&lock).lease(world.units(2)).acquired("S1").await?;
     world.pass(3).await;

@@ -74,6 +74,6 @@ async fn calls_after_close_return_closed(world: &World) -> Verdict {
 async fn closing_harms_no_other_client(world: &World) -> Verdict {
     let (a, b, lock, _held) = world.held(Lock::mutex("k")).await?;
     a.backend.close().await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     b.ask(&Lock::mutex("other")).granted("S1").await
 }

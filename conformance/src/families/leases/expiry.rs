@@ -148,7 +148,7 @@ async fn renewal_moves_the_end(world: &World) -> Verdict {
         "rule 2: a renewal extends the lease to its full length from the renewal's execution",
     )?;
     world.pass(7).await;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     world.pass(5).await;
     b.ask(&lock).granted("L1").await
 }
@@ -162,7 +162,7 @@ async fn renewal_never_shortens(world: &World) -> Verdict {
         .ends_at((renewed.stamp, remaining), held.end_time())
         .promised("rule 5: a renewal with a shorter lease doesn't move the end")?;
     world.pass(3).await;
-    b.ask(&lock).finds_held("S1").await
+    b.ask(&lock).finds_contention("S1").await
 }
 
 /// A backend may cache the earliest end of a key. The cached value must not outlive its holder.
@@ -228,7 +228,7 @@ async fn one_reader_of_several(world: &World) -> Verdict {
     all[1].renewal_lost(world.units(300), promise).await?;
     for long in [&all[0], &all[2]] {
         long.renewed(world.units(300), "rule 4").await?;
-        writer.ask(&lock).finds_held("S1").await?;
+        writer.ask(&lock).finds_contention("S1").await?;
         long.released("S3").await?;
     }
     writer.ask(&lock).granted("rule 4").await
@@ -239,7 +239,7 @@ async fn short_reader_never_cuts_a_long_one(world: &World) -> Verdict {
     readers(world, &lock, &[20, 2]).await?;
     let writer = world.session().await?;
     world.pass(4).await;
-    writer.ask(&lock).finds_held("rule 4").await?;
+    writer.ask(&lock).finds_contention("rule 4").await?;
     world.pass(17).await;
     writer.ask(&lock).granted("L1").await
 }
@@ -261,9 +261,9 @@ async fn dead_permit_comes_back_alone(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 2);
     a.ask(&lock).lease(world.units(3)).acquired("S1").await?;
     let long = a.ask(&lock).lease(world.units(300)).acquired("S1").await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     world.pass(4).await;
     b.ask(&lock).acquired("L1").await?;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     long.renewed(world.units(300), "rule 4").await.map(drop)
 }

@@ -59,7 +59,7 @@ async fn longest_lease(world: &World) -> Verdict {
     a.ask(&lock).lease(bounds::MAX_LEASE).acquired("S1").await?;
     let almost = bounds::MAX_LEASE - Duration::from_secs(2);
     world.pass_for(almost).await;
-    b.ask(&lock).finds_held("S1").await?;
+    b.ask(&lock).finds_contention("S1").await?;
     world.pass_for(Duration::from_secs(3)).await;
     b.ask(&lock).granted("L1").await
 }

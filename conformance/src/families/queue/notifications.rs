@@ -172,7 +172,7 @@ async fn last_reader_notifies_the_writer(world: &World) -> Verdict {
     }
     granted(world, &mut notifications, &writer).await?;
     later.poll_queued("S1").await?;
-    c.ask(&lock).shared().finds_held("S1").await?;
+    c.ask(&lock).shared().finds_contention("S1").await?;
     writer.released("S3").await?;
     later.poll_granted("rule 8").await
 }

@@ -135,7 +135,12 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
         "rule 10: the first renewal makes a hold with its full lease of the offer, which expires at {end:?}"
     ))?;
     world.pass(6).await;
-    world.session().await?.ask(&lock).finds_held("S1").await?;
+    world
+        .session()
+        .await?
+        .ask(&lock)
+        .finds_contention("S1")
+        .await?;
     waiter.released("S3").await
 }
 
@@ -152,7 +157,7 @@ async fn offer_excludes_others(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     let (waiter, _) = granted(world, &lock).await?;
     let c = world.session().await?;
-    c.ask(&lock).finds_held("S1").await?;
+    c.ask(&lock).finds_contention("S1").await?;
     let (next, _) = c.ask(&lock).wait().queued("S1").await?;
     next.poll_queued("S1").await?;
     waiter.poll_granted("rule 8").await

@@ -56,7 +56,7 @@ async fn writer_against_endless_readers(world: &World) -> Verdict {
     let (writer, queued) = session.ask(&lock).wait().queued("rule 7").await?;
     ensure!(queued.ahead == 0, queued).promised("rule 7: the writer is first in the queue")?;
     let next = |session: &Session| session.ask(&lock).shared().wait();
-    // The holder's session comes second.
+    // `b` first: the first holder, of session `a`, is still there in the first round.
     let overtaken = overtaken(&writer, &[b, a], reading, next).await?;
     ensure!(overtaken == 0, overtaken)
         .promised("rule 7: no later reader is granted before a waiting writer")

@@ -99,8 +99,8 @@ async fn nobody_overtakes_a_waiter(world: &World) -> Verdict {
     let (waiter, _) = b.ask(&lock).wait().queued("rule 7").await?;
     world.pass(5).await;
     // The key is free, but it's the waiter's turn: neither a try nor the last holder gets it.
-    c.ask(&lock).finds_held("rule 7").await?;
-    a.ask(&lock).finds_held("rule 7").await?;
+    c.ask(&lock).finds_contention("rule 7").await?;
+    a.ask(&lock).finds_contention("rule 7").await?;
     held.not_held("S3: the lease is over").await?;
     waiter.poll_granted("rule 7").await
 }
@@ -112,7 +112,7 @@ async fn release_grants_in_the_same_step(world: &World) -> Verdict {
     // The waiter hasn't sent anything since. A renewal would not create a hold.
     let (token, _) = waiter.renewed(world.units(50), "rule 8").await?;
     ensure!(token > held.token(), token).promised("S4: a grant starts an epoch")?;
-    a.ask(&lock).finds_held("S1").await
+    a.ask(&lock).finds_contention("S1").await
 }
 
 async fn polls_alone_bring_the_turn(world: &World) -> Verdict {
@@ -197,7 +197,7 @@ async fn deadline_bounds_the_offer_too(world: &World) -> Verdict {
     let until = b.now().await?.saturating_add(world.units(5));
     b.ask(&lock).wait_until(until).queued("rule 7").await?;
     held.released("S3").await?;
-    c.ask(&lock).finds_held("rule 8").await?;
+    c.ask(&lock).finds_contention("rule 8").await?;
     world.pass(6).await;
     c.ask(&lock).granted("rule 10").await
 }
@@ -206,7 +206,10 @@ async fn deadline_in_the_past_is_a_try(world: &World) -> Verdict {
     let (a, b, lock, held) = world.held(Lock::mutex("k")).await?;
     let until = a.now().await?;
     world.pass(1).await;
-    b.ask(&lock).wait_until(until).finds_held("rule 10").await?;
+    b.ask(&lock)
+        .wait_until(until)
+        .finds_contention("rule 10")
+        .await?;
     held.released("S3").await?;
     let until = a.now().await?;
     world.pass(1).await;

@@ -110,7 +110,7 @@ impl<'a> Attempt<'a> {
             floor: core.floors.get(self.ask.key),
             limits: self.ask.options.limits,
         };
-        // An acquire that is sent again may be answered by a grant from the queue: its first copy may have made the waiter.
+        // An acquire that is sent again may be answered by a grant from the queue, if its first copy was queued.
         self.may_be_offer = self.may_be_offer || (wait && self.live);
         let was_live = std::mem::replace(&mut self.live, true);
         let result = match core.batcher.begin_unbatched() {

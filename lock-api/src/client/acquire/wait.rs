@@ -215,10 +215,10 @@ impl<'a> WaitLoop<'a> {
             core.events
                 .acquire_failed(self.ask.key, self.failures, pause, &error);
         }
-        // Before the deadline, every error counts. At it, only that of a call that had its whole time, and only if the
-        // call before got no answer either.
-        let had_its_time = !self.limit.waits() || limit >= core.settings.call_timeout;
-        if !left.is_zero() || (had_its_time && !self.answered) {
+        // Before the deadline, every error counts. At it, only that of a try, or of a call that had its whole time, and
+        // only if the call before wasn't answered.
+        let counts_at_the_deadline = !self.limit.waits() || limit >= core.settings.call_timeout;
+        if !left.is_zero() || (counts_at_the_deadline && !self.answered) {
             self.last_error = Some(error);
             self.answered = false;
         }

@@ -223,15 +223,15 @@ impl Core {
         if status.token > holder.token() {
             self.floors.saw(&holder.key, status.token);
         }
-        let is_void = || self.clock.has_stepped(status.clock, status.sent);
-        if !is_void() {
+        let is_from_before_a_step = || self.clock.has_stepped(status.clock, status.sent);
+        if !is_from_before_a_step() {
             let valid = holder.extend(self.now(), status);
             // The step may be noticed meanwhile.
-            if !(valid && is_void()) {
+            if !(valid && is_from_before_a_step()) {
                 return holder.lost().is_none();
             }
         }
-        holder.survives_step_after(status.sent)
+        holder.lose_unless_later(status.sent)
     }
 
     /// Schedules a new holder, or a holder with a new hold.

@@ -113,7 +113,7 @@ impl Election {
     /// ```
     pub fn info(mut self, info: impl Into<Vec<u8>>) -> Result<Self, Error> {
         self.info = info.into();
-        check(&self.info, &self.mutex.lock.key)?;
+        check_length(&self.info, &self.mutex.lock.key)?;
         Ok(self)
     }
 
@@ -195,7 +195,7 @@ impl Election {
     }
 }
 
-fn check(info: &[u8], key: &Key) -> Result<(), Error> {
+fn check_length(info: &[u8], key: &Key) -> Result<(), Error> {
     let limit = crate::bounds::MAX_NOTE_BYTES;
     if info.len() <= limit {
         return Ok(());
@@ -294,7 +294,7 @@ impl Term {
     /// `term.set_info("10.0.0.7:81").await?`
     pub async fn set_info(&self, info: impl Into<Vec<u8>>) -> Result<(), Error> {
         let info = info.into();
-        check(&info, self.guard.key())?;
+        check_length(&info, self.guard.key())?;
         let version = {
             let mut version = self.version.lock();
             *version += 1;

@@ -121,8 +121,9 @@ impl Hold {
         })
     }
 
-    /// Calls `answer` with the time and the deadline (or the loss) at once, at each change of the holder, and at the
-    /// moment in `Continue`, until it breaks. Never completes if a release begins first.
+    /// Calls `answer` with the time and the deadline (or the loss): at once, at each change of the holder, and at
+    /// the moment that `answer` has returned in `Continue`. Completes with the value of its `Break`. Never completes if
+    /// a release begins first.
     fn watch<T: 'static, F>(
         &self,
         answer: F,

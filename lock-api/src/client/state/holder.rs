@@ -141,12 +141,12 @@ impl HolderCell {
 
     /// Adds a nested hold, if it belongs to this cell's holder at the server.
     ///
-    /// An owner has one holder at a time. So a writer with another token has another holder, and the older of the two has
-    /// ended and is lost: another client may have had the key in between, and the older guards would show a token under
-    /// which they have read nothing. The token of readers grows while their holder lives: when a hold is converted,
-    /// when the last write hold beside them is released, and with another reader's floor. So for a reader, or once a
-    /// conversion was sent, a greater token means another holder only if the server counts no hold beside the
-    /// new one, or sent no count, as with a pushed grant.
+    /// An owner has one holder at a time. So a writer with another token has another holder, and the older of
+    /// the two has ended and is lost: another client may have had the key in between, and the older guards would
+    /// show a token under which they have read nothing. The token of readers grows while their holder lives: when a
+    /// hold is converted, when the last write hold beside them is released, and with another reader's floor. So for a
+    /// reader, or once a conversion was sent, a greater token means another holder only if the server counts no
+    /// hold beside the new one, or sent no count, as with a pushed grant.
     ///
     /// A cell whose holds are all being released takes none: its deadline may be that of a holder that has ended.
     ///
@@ -226,9 +226,9 @@ impl HolderCell {
         extended
     }
 
-    /// Handles an answer whose request was `sent` before a step of the server's clock that is known by now. Its deadline
-    /// is void. The holder is lost, unless its status comes from a later request. Returns whether it is still valid.
-    pub(crate) fn survives_step_after(&self, sent: Moment) -> bool {
+    /// Handles an answer to a request that was `sent` before a known step of the server's clock. The holder is
+    /// lost, unless a later request has set its status. Returns whether it is still valid.
+    pub(crate) fn lose_unless_later(&self, sent: Moment) -> bool {
         if self.state.lock().status.sent <= sent {
             self.lose(Loss::ClockStepped);
         }

@@ -88,7 +88,7 @@ impl Signal {
     }
 }
 
-/// A value, and a signal when it changes. Closures run under its lock, so they don't panic, and drop no waker.
+/// A value, and a signal when it changes. Closures run under its lock, so they must not panic or drop a waker.
 #[derive(Debug, Default)]
 pub(crate) struct Watched<T> {
     value: Mutex<T>,

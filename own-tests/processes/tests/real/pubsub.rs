@@ -24,9 +24,9 @@ const HOLD: Duration = Duration::from_millis(5);
 const BETWEEN_KILLS: Duration = Duration::from_millis(150);
 /// The same for each waiter, if that is more: after a kill, all of them poll.
 const BETWEEN_KILLS_PER_WAITER: Duration = Duration::from_millis(1);
-/// The additional time that a wait may take while subscriptions are killed: a few of the turns before
-/// it are found by a poll, up to a second late. A waiter that nobody tells asks again after 10 s, when
-/// a third of its own lease is over.
+/// The additional time that a wait may take while subscriptions are killed: a few of the waiters ahead
+/// find their grants by a poll, up to a second late. A waiter whose grant is lost polls only after a third
+/// of its waiter lease, 10 s. How many grants come late shows only in the simulator, where times are exact.
 const ALLOWANCE: Duration = Duration::from_secs(4);
 /// The time after which a step counts as hung, in addition to all turns.
 const WATCHDOG: Duration = Duration::from_secs(60);

@@ -304,8 +304,8 @@ fn by_key<'a>(holds: &[Hold<'a>]) -> BTreeMap<&'a str, Vec<Hold<'a>>> {
     keys
 }
 
-/// Whether one of these faults concerns the client of an operation, or all clients (a fault of the servers, a stall
-/// of the machine), from `settles_us` before it until then.
+/// Whether one of these faults concerns the client of an operation, or all clients (a fault of the servers, a stall of
+/// the machine), at some time from `settles_us` before the operation to `until`.
 fn is_disturbed<'a>(
     mut faults: impl Iterator<Item = &'a Fault>,
     operation: &Operation,

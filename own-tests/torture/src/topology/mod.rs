@@ -49,7 +49,7 @@ impl Kind {
 }
 
 pub(crate) trait Servers: Send + Sized + 'static {
-    /// What can be done to all of this kind.
+    /// The faults that all servers of this topology can have.
     const FAULTS: &[Injection<Self>];
 
     /// The Redis servers that give locks away.
@@ -71,7 +71,7 @@ pub(crate) trait Servers: Send + Sized + 'static {
         links.iter().map(|link| format!("redis://{link}")).collect()
     }
 
-    /// What can be done to them.
+    /// The faults that these servers can have.
     fn faults(&self) -> Vec<Injection<Self>> {
         Self::FAULTS.to_vec()
     }

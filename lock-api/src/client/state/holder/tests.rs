@@ -196,8 +196,8 @@ fn token_of_readers_may_grow() {
 fn answer_from_before_a_step_counts_only_if_it_is_the_last() {
     let holder = holder(hold(1, 1_000));
     assert!(holder.extend(at(10), promoted(900)));
-    assert!(holder.survives_step_after(at(4)));
-    assert!(!holder.survives_step_after(at(5)));
+    assert!(holder.lose_unless_later(at(4)));
+    assert!(!holder.lose_unless_later(at(5)));
     assert_eq!(holder.lost(), Some(Loss::ClockStepped));
 }
 
