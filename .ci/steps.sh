@@ -409,8 +409,8 @@ convicts() {
     # A fault that breaks an assumption early in a run would excuse what comes after it.
     local status=0 only=(--within)
     case $1 in
-    # Only a client that is suspended while it holds a lock shows this one.
-    broken-forgets-suspend) only+=(--only suspend --long 50) ;;
+    # A client that is suspended while it holds a lock shows the one, and shows the other within a minute.
+    broken-forgets-suspend | broken-ignores-its-deadline) only+=(--only suspend --long 50) ;;
     # It must be cut off for longer than its lease.
     broken-has-a-slow-clock) only+=(--only "cut off" --long 50) ;;
     esac
