@@ -110,7 +110,7 @@ async fn busy_server_keeps_the_connection() {
     while redis::cmd("PING").exec(&mut watching).is_ok() {
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    // What is refused meanwhile is tried again.
+    // `lock` tries again whatever the busy server refuses.
     let end = async {
         tokio::time::sleep(Duration::from_millis(300)).await;
         server.run(&["SCRIPT", "KILL"]);

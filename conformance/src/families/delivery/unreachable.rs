@@ -78,12 +78,8 @@ async fn marked_unreachable_at_most_twice(world: &World) -> Verdict {
         still_queued(&unreachable, true).await?;
         newcomer.released("S3").await?;
     }
-    world
-        .session()
-        .await?
-        .ask(&lock)
-        .finds_contention("rule 9")
-        .await?;
+    let c = world.session().await?;
+    c.ask(&lock).finds_contention("rule 9").await?;
     granted(&unreachable, true).await
 }
 

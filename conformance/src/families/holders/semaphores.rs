@@ -66,12 +66,8 @@ async fn release_gives_back_what_it_took(world: &World) -> Verdict {
 async fn one_permit_excludes(world: &World) -> Verdict {
     let lock = Lock::semaphore("k", 1);
     let held = take(world, &lock, 1).await?;
-    world
-        .session()
-        .await?
-        .ask(&lock)
-        .finds_contention("S1")
-        .await?;
+    let c = world.session().await?;
+    c.ask(&lock).finds_contention("S1").await?;
     held.released("S3").await?;
     let next = take(world, &lock, 1).await?;
     ensure!(next.token() >= held.token(), next.token()).promised("S4: tokens never decrease")

@@ -135,12 +135,8 @@ async fn renewal_confirms_an_offer(world: &World) -> Verdict {
         "rule 10: the first renewal makes a hold with its full lease of the offer, which expires at {end:?}"
     ))?;
     world.pass(6).await;
-    world
-        .session()
-        .await?
-        .ask(&lock)
-        .finds_contention("S1")
-        .await?;
+    let c = world.session().await?;
+    c.ask(&lock).finds_contention("S1").await?;
     waiter.released("S3").await
 }
 
