@@ -131,8 +131,8 @@ impl FredBackend {
     /// [`Config`]: fred::types::config::Config
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, if the builder has no configuration, or if
-    /// fred is built without TLS. Nothing was sent.
+    /// [`ConnectError::Invalid`] for options out of range, if the builder has no configuration or that
+    /// of a cluster, or if fred is built without TLS. Nothing was sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -163,8 +163,8 @@ impl FredBackend {
     /// the client. Otherwise like [`from_builder`](Self::from_builder).
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, or if fred is built without TLS. Nothing was
-    /// sent.
+    /// [`ConnectError::Invalid`] for options out of range, for a client of a cluster, or if fred is
+    /// built without TLS. Nothing was sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.
@@ -193,8 +193,8 @@ impl FredBackend {
     /// connections, and doesn't need a pool: one connection carries many calls at once.
     ///
     /// # Errors
-    /// [`ConnectError::Invalid`] for options out of range, or if fred is built without TLS. Nothing was
-    /// sent.
+    /// [`ConnectError::Invalid`] for options out of range, for a client of a cluster, or if fred is
+    /// built without TLS. Nothing was sent.
     ///
     /// # Panics
     /// Panics if called outside a tokio runtime.

@@ -56,10 +56,19 @@ impl FredConnector {
     }
 
     pub(crate) fn from_builder(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
+        let config = builder.get_config();
+        if config.is_some_and(|config| config.server.is_clustered()) {
+            return Err(InvalidInput::setting(
+                "configuration of fred",
+                "a clustered client of fred may send a command twice; pass the URL of the cluster to \
+                 FredBackend::connect",
+            )
+            .into());
+        }
         let tells_tls = |config: &Config| {
             matches!(config.server, ServerConfig::Unix { .. }) || library_has_tls()
         };
-        if !builder.get_config().is_none_or(tells_tls) {
+        if !config.is_none_or(tells_tls) {
             return Err(InvalidInput::setting(
                 "configuration of fred",
                 "fred is built without TLS and reads rediss:// as redis://; enable the feature \
@@ -471,8 +480,7 @@ impl FredConnection {
     }
 }
 
-/// The hash would choose a node of a cluster. The client of a URL has one server; a clustered client that a user
-/// brings is refused when its answer to `INFO` is checked.
+/// The hash would choose a node of a cluster, but the client has one server.
 fn command(name: &'static str) -> CustomCommand {
     CustomCommand::new_static(name, ClusterHash::Random, false)
 }
@@ -511,6 +519,22 @@ mod tests {
             let checked = connection.check_subscriptions(&names(other)).await;
             let lost = checked.expect_err("other channels");
             assert!(matches!(lost.kind(), FailureKind::Lost), "{lost}");
+        }
+    }
+
+    #[tokio::test]
+    async fn clustered_configurations_are_refused() {
+        for (scheme, refused) in [("redis", false), ("redis-cluster", true)] {
+            let config = Config::from_url(&format!("{scheme}://127.0.0.1:1")).expect("a good URL");
+            let builder = Builder::from_config(config);
+            let client = builder.build().expect("a client");
+            for made in [
+                FredConnector::from_builder(&builder, &Options::new()),
+                FredConnector::from_client(&client, &Options::new()),
+            ] {
+                let invalid = matches!(made, Err(ConnectError::Invalid(_)));
+                assert_eq!(invalid, refused, "{scheme}");
+            }
         }
     }
 
