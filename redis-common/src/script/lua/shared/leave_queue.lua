@@ -15,19 +15,19 @@ if near[3] and #near[3] == 8 then
 else
   after = field
 end
--- The end of the waiter that becomes the first. If it has come, the general part serves the step.
-local next_end = now + 1 -- another waiter stays the first
+-- Whether the first waiter is alive then. If not, the general part serves the step.
+local next_lives = true -- another waiter stays the first
 if is_first and not full then
-  next_end = now -- the writer leaves, so readers may enter
+  next_lives = false -- the writer leaves, so readers may enter
 elseif is_first then
   before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
-  next_end = struct.unpack('<d',
+  first_end = struct.unpack('<d',
     redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
-  first_end = next_end
+  next_lives = first_end > now
 end
 local needed_end = watermark_end
 @MOVE_STORED_END@
-if struct.unpack('<d', near[1], 54) > now and next_end > now
+if struct.unpack('<d', near[1], 54) > now and next_lives
   and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, field, before, after)) == 'number'
 then
   local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
