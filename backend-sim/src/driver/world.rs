@@ -108,7 +108,7 @@ impl World {
         let sooner = outside && network.queue.next_at() != before;
         let wakes = network.wakes.take();
         drop(inner);
-        wakes.wake(&self.ready);
+        wakes.into_iter().for_each(|wakes| wakes.wake(&self.ready));
         if sooner {
             self.ready.wake_driver();
         }
@@ -158,7 +158,7 @@ impl World {
                 drop(ready);
                 let wakes = network.wakes.take();
                 drop(inner);
-                wakes.wake(&self.ready);
+                wakes.into_iter().for_each(|wakes| wakes.wake(&self.ready));
                 return Chosen::Event;
             }
         }

@@ -78,12 +78,18 @@ impl Turnstile {
         Self { gate, ticket: None }
     }
 
+    #[inline]
     pub(crate) fn poll_open(&mut self, cx: &Context<'_>) -> Poll<()> {
-        let gate = &self.gate;
-        if !gate.is_shut() {
-            return Poll::Ready(());
+        match self.gate.is_shut() {
+            true => self.wait(cx),
+            false => Poll::Ready(()),
         }
+    }
+
+    fn wait(&mut self, cx: &Context<'_>) -> Poll<()> {
+        let gate = &self.gate;
         let mut waiting = gate.lock();
+        // It may have been opened since.
         if !gate.is_shut() {
             return Poll::Ready(());
         }

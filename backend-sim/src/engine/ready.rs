@@ -260,8 +260,9 @@ impl Wakes {
         self.0.is_empty()
     }
 
-    pub(crate) fn take(&mut self) -> Self {
-        Self(std::mem::take(&mut self.0))
+    /// Takes the wakeups, if there are any.
+    pub(crate) fn take(&mut self) -> Option<Self> {
+        (!self.0.is_empty()).then(|| std::mem::take(self))
     }
 
     pub(crate) fn wake(self, ready: &ReadyQueue) {

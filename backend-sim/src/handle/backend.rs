@@ -78,17 +78,36 @@ impl fmt::Debug for SimBackend {
     }
 }
 
-/// A call whose request was sent. Dropping it discards the response.
+/// A call that waits for its response. Dropping it discards the response.
 struct SentCall<'a> {
     world: &'a World,
-    id: CallId,
+    /// `None` before the request is sent, and after the response.
+    id: Option<CallId>,
+}
+
+impl SentCall<'_> {
+    fn poll(&mut self, cx: &Context<'_>) -> Poll<CallResult> {
+        let Some(id) = self.id else {
+            return Poll::Pending;
+        };
+        let (poll, waiter) = self.world.act(|network| network.poll_call(id, cx.waker()));
+        if poll.is_ready() {
+            self.id = None;
+        }
+        // Dropping the waker may drop the task that is being polled, so it must happen outside the
+        // lock.
+        drop(waiter);
+        poll
+    }
 }
 
 impl Drop for SentCall<'_> {
     fn drop(&mut self) {
-        // Dropping the waker may drop its task, so it must happen outside the lock.
-        let waiter = self.world.act(|network| network.forget(self.id));
-        drop(waiter);
+        if let Some(id) = self.id {
+            // Dropping the waker may drop its task, so it must happen outside the lock.
+            let waiter = self.world.act(|network| network.forget(id));
+            drop(waiter);
+        }
     }
 }
 
@@ -129,20 +148,14 @@ impl SimBackend {
         let world = self.world();
         world.clock.assert_paused();
         world.assert_sound();
-        let id = {
-            let waker = poll_fn(|cx| Poll::Ready(cx.waker().clone())).await;
-            self.act(|network, client| network.send(client, (call, request), &waker))?
-        };
-        let sent = SentCall { world, id };
+        let mut sent = SentCall { world, id: None };
+        let mut unsent = Some((call, request));
         poll_fn(|cx| {
-            let (poll, before) = world.act(|network| {
-                let Network { calls, wakers, .. } = network;
-                calls.poll(sent.id, cx.waker(), wakers)
-            });
-            // Dropping the waker may drop the task that is being polled, so it must happen outside
-            // the lock.
-            drop(before);
-            poll
+            let Some(request) = unsent.take() else {
+                return sent.poll(cx);
+            };
+            sent.id = Some(self.act(|network, client| network.send(client, request, cx.waker()))?);
+            Poll::Pending
         })
         .await
     }
@@ -166,17 +179,19 @@ impl SimBackend {
         read: fn(Reply) -> Option<T>,
     ) -> Vec<Result<Stamped<T>, BackendError>> {
         let count = steps.len();
+        // Without a capacity, `collect` would reuse the allocation of the answers and shrink it.
+        let mut results = Vec::with_capacity(count);
         if count == 0 {
-            return Vec::new();
+            return results;
         }
         match self.call(call, Request::Steps(steps)).await {
-            Err(error) => repeat_n(error, count).map(Err).collect(),
+            Err(error) => results.extend(repeat_n(error, count).map(Err)),
             Ok(Response { stamp, answers, .. }) => {
                 let answers = answers.into_iter();
-                let results = answers.map(|answer| unwrap_answer(stamp, answer, read));
-                results.collect()
+                results.extend(answers.map(|answer| unwrap_answer(stamp, answer, read)));
             }
         }
+        results
     }
 
     /// Executes a command on a state that the caller remembers, as a client of Redis can with `SET … IFEQ`: the server

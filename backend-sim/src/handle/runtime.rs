@@ -52,6 +52,7 @@ impl SimRuntime {
     }
 
     /// Converts a time by the client's clock, unless that shows true time.
+    #[inline]
     fn convert(&self, time: Duration, by: fn(&LocalClock, Duration) -> Duration) -> Duration {
         if self.drifts.load(Ordering::Relaxed) {
             self.world

@@ -1,6 +1,6 @@
 //! Calls, replies and pushes between the clients and the server, and their faults.
 
-use std::task::Waker;
+use std::task::{Poll, Waker};
 use std::time::Duration;
 
 use leasehold_api::bounds::CALL_TIMEOUT;
@@ -237,6 +237,22 @@ impl Network {
         let call = Some(arrival.call);
         let event = Event::Fault { fault, call, key };
         self.record_of(Some(arrival.message), Some(arrival.client), event);
+    }
+
+    /// Returns the outcome of a call and [forgets](Self::forget) the call, or registers the waker.
+    /// Also returns the previous waker, which the caller must drop outside the lock.
+    pub(crate) fn poll_call(
+        &mut self,
+        id: CallId,
+        waker: &Waker,
+    ) -> (Poll<CallResult>, Option<Wakeup>) {
+        let (poll, before) = self.calls.poll(id, waker, &self.wakers);
+        let waiter = if poll.is_ready() {
+            self.forget(id)
+        } else {
+            before
+        };
+        (poll, waiter)
     }
 
     /// Removes a call. Returns its waker, which the caller must drop outside the lock.
