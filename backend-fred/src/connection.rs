@@ -261,7 +261,11 @@ fn slot_range(element: &Value) -> Option<SlotRange> {
     let Value::Array(parts) = element else {
         return None;
     };
-    let number = |value: &Value| value.as_u64().and_then(|number| u16::try_from(number).ok());
+    // `as_u64` also reads strings, and arrays of one number.
+    let number = |value: &Value| match value {
+        Value::Integer(number) => u16::try_from(*number).ok(),
+        _ => None,
+    };
     let [first, last, Value::Array(primary), ..] = parts.as_slice() else {
         return None;
     };
