@@ -377,6 +377,22 @@ mod tests {
     }
 
     #[test]
+    fn session_that_only_renews_is_not_silent() {
+        let fates = Fates::default();
+        let held = |now| fates.hold(operation(1), now).is_some();
+        decide(&fates, 1, true);
+        assert!(held(NOW.saturating_add(FORGOTTEN_AFTER / 2)));
+        let later = NOW.saturating_add(FORGOTTEN_AFTER);
+        let session = SessionId::from_bytes([2; 16]);
+        let other = Operation {
+            session,
+            ..operation(1)
+        };
+        drop(fates.begin(other, later)); // forgets silent sessions
+        assert!(held(later));
+    }
+
+    #[test]
     fn silent_sessions_are_forgotten_unless_a_ballot_is_under_way() {
         let fates = Fates::default();
         let of = |session: u8| Operation {
