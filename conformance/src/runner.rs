@@ -18,7 +18,7 @@ use crate::harness::Harness;
 use crate::world::{Lock, World};
 
 /// The default of `--test-threads`. It exceeds the number of cores because most cases only wait.
-const THREADS: usize = 8;
+const THREADS: usize = 10;
 
 /// The command line. The library takes one filter, cargo's own tests take several.
 #[derive(Parser)]
