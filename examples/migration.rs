@@ -12,7 +12,7 @@ async fn yes_or_no(locks: &LockClient) -> Result<bool, Error> {
     let Some(guard) = locks.mutex("job")?.try_lock().await?.into_guard() else {
         return Ok(false); // somebody else has it; not an error
     };
-    work().await;
+    guard.protect(work()).await?; // stops the work if the lock is lost
     guard.release().await?; // after an early return, the drop releases it
     Ok(true)
 }
@@ -24,18 +24,24 @@ async fn with_expiry(locks: &LockClient) -> Result<bool, Error> {
         .mutex("job")?
         .lease(Duration::from_secs(60))
         .fixed_lease();
-    let guard = job.lock().await?;
-    tokio::time::sleep(Duration::from_secs(61)).await; // the work takes too long
+    let Some(guard) = job.try_lock().await?.into_guard() else {
+        return Ok(false);
+    };
+    let work = tokio::time::sleep(Duration::from_secs(61)); // takes too long
+    let finished = guard.protect(work).await.is_ok(); // it is stopped when the lock is lost
     match guard.release().await {
-        Err(Error::Lost { .. }) => Ok(false), // the work was not protected to its end
-        released => released.map(|_| true),
+        Err(Error::Lost { .. }) => Ok(false),
+        released => released.map(|_| finished),
     }
 }
 
-async fn with_a_number(locks: &LockClient) -> Result<(MutexGuard, FencingToken), Error> {
-    let guard = locks.mutex("job")?.lock().await?;
-    let token = guard.fencing_token(); // claim: UPDATE … SET fence = $token WHERE … AND fence <= $token
-    Ok((guard, token))
+async fn with_a_number(locks: &LockClient) -> Result<Option<(MutexGuard, FencingToken)>, Error> {
+    let guard = locks.mutex("job")?.try_lock().await?.into_guard();
+    // Claim with it: UPDATE … SET fence = $token WHERE … AND fence <= $token
+    Ok(guard.map(|guard| {
+        let token = guard.fencing_token();
+        (guard, token)
+    }))
 }
 
 async fn scope(locks: &LockClient) -> Result<Result<u32, String>, Error> {
@@ -189,9 +195,9 @@ fn main() -> AnyResult<()> {
 
         assert!(yes_or_no(&ours).await?);
         assert!(!with_expiry(&ours).await?);
-        let (guard, first) = with_a_number(&ours).await?;
+        let (guard, first) = with_a_number(&ours).await?.expect("nobody has it");
         guard.release().await?;
-        let (guard, second) = with_a_number(&theirs).await?;
+        let (guard, second) = with_a_number(&theirs).await?.expect("nobody has it");
         guard.release().await?;
         assert!(second > first);
         assert_eq!(scope(&ours).await?, Err("cannot charge 42".to_owned()));

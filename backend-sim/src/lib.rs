@@ -15,7 +15,7 @@
 //! async fn worker(locks: &LockClient, reports: &std::sync::Mutex<Vec<u64>>) -> Result<(), Error> {
 //!     let guard = locks.mutex("report")?.lock().await?;
 //!     tokio::time::sleep(Duration::from_secs(20)).await; // the work
-//!     if guard.is_valid() {
+//!     if guard.is_valid() { // a pause may follow: a real write is fenced too
 //!         reports.lock().unwrap().push(guard.fencing_token().get());
 //!     }
 //!     guard.release().await?;

@@ -372,9 +372,8 @@ impl<K> Guard<K> {
     /// Returns how long the lock stays taken at least. The client stops renewing the lease. So the
     /// lock is free one lease after its last renewal, or after you took it if no renewal was due yet.
     ///
-    /// Use it for a job that several machines start at the same time and that must run once, although
-    /// their clocks differ by more than the job takes. Choose a lease that is longer than the clocks
-    /// differ, and shorter than the time between two runs.
+    /// Use it to keep others out for a moment after the work. For work that must run once, use
+    /// [`LockClient::once`](crate::LockClient::once), which remembers what is done.
     ///
     /// Neither a [`shutdown`](crate::LockClient::shutdown) nor the end of the program frees the lock
     /// earlier. Other clients wait as for any holder, and [`inspect`](crate::LockClient::inspect)
@@ -403,12 +402,12 @@ impl<K> Guard<K> {
     /// # use std::time::Duration;
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// async fn write_report() { /* … */ }
+    /// async fn send_reminder() { /* … */ }
     ///
-    /// let nightly = locks.mutex("nightly-report")?.lease(Duration::from_secs(60));
-    /// if let Some(guard) = nightly.try_lock().await?.into_guard() {
-    ///     guard.protect(write_report()).await?;
-    ///     guard.let_expire().await?; // a machine whose clock is late finds the lock taken
+    /// let reminder = locks.mutex("reminder:42")?.lease(Duration::from_secs(60));
+    /// if let Some(guard) = reminder.try_lock().await?.into_guard() {
+    ///     guard.protect(send_reminder()).await?;
+    ///     guard.let_expire().await?; // nobody sends another one in the next 40 s
     /// }
     /// # Ok(())
     /// # }
@@ -423,7 +422,7 @@ impl<K> Guard<K> {
     }
 
     /// Runs `body` while the guard is valid. If the guard is lost first, `body` is dropped at its
-    /// current await point.
+    /// current await point. Tasks that it has spawned go on: keep them in a `JoinSet` of `body`.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the guard was lost before `body` completed.

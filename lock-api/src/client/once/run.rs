@@ -63,7 +63,8 @@ impl Occurrence {
     ///
     /// The body may run several times: if it returns an error, the next attempt follows after a pause of
     /// 30 s, then 60 s, and so on. If the lock is lost while the body runs, the body is dropped at its current
-    /// await point, and another attempt follows. Before the fire time, the call sleeps, by the server's clock.
+    /// await point, and another attempt follows. Tasks that the body has spawned go on: keep them in a `JoinSet`
+    /// of the body. Before the fire time, the call sleeps, by the server's clock.
     ///
     /// The call returns at the latest when the occurrence is [`Missed`](JobOutcome::Missed), or when its own
     /// body returns. Nothing is recorded before the fire time, so you can drop the call until then.
