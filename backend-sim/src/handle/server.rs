@@ -434,7 +434,8 @@ impl SimServer {
     /// Asserts that no key has a holder or a waiter.
     ///
     /// A dropped guard is released in the background. So let some time pass first, with
-    /// [`advance`](Self::advance), or shut the client down.
+    /// [`advance`](Self::advance). Don't shut the client down before: that also releases the guards that your code
+    /// has forgotten.
     ///
     /// # Panics
     /// Panics if there are holders or waiters. The message lists them.

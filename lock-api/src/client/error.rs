@@ -135,7 +135,7 @@ pub enum Error {
         ahead: Duration,
     },
     /// The hand-off can no longer be adopted: another call has adopted it, or its hold is gone.
-    /// Take the lock again.
+    /// Take the lock again, and look whether the work is done.
     #[error(
         "key {key:?}: the hand-off can no longer be adopted: {}",
         hold_ended(reason)

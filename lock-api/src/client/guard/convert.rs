@@ -30,7 +30,7 @@ use crate::request::{Convert, Mode};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let reader = locks.rw_lock("catalog")?.read().await?;
 /// match reader.try_upgrade().await? {
-///     Upgrade::Upgraded(writer) => println!("write with token {}", writer.fencing_token()),
+///     Upgrade::Upgraded(writer) => println!("claim with token {}", writer.fencing_token()),
 ///     Upgrade::NotSoleHolder(reader) => println!("still a reader of {}", reader.key()),
 /// }
 /// # Ok(())

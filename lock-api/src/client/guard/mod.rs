@@ -116,7 +116,7 @@ pub type PermitGuard = Guard<guard_kind::Permits>;
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("write with token {}", guard.fencing_token());
+/// println!("claim with token {}", guard.fencing_token());
 /// guard.release().await?;
 /// # Ok(())
 /// # }
@@ -176,7 +176,7 @@ impl<K> Guard<K> {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// println!("write with token {}", guard.fencing_token());
+    /// println!("claim with token {}", guard.fencing_token());
     /// # Ok(())
     /// # }
     /// ```

@@ -73,7 +73,8 @@ impl MultiGuard {
         self.holds.iter().map(|hold| &hold.holder.key)
     }
 
-    /// Returns the fencing token of `key`. Send the token with every write to the resource that `key` protects.
+    /// Returns the fencing token of `key`. Claim the resource that `key` protects with it before you read, and send it
+    /// with every write.
     ///
     /// See [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
@@ -87,7 +88,7 @@ impl MultiGuard {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
     /// let token = guard.fencing_token("account:3")?;
-    /// println!("write account 3 with token {token}");
+    /// println!("claim account 3 with token {token}");
     /// # Ok(())
     /// # }
     /// ```

@@ -484,7 +484,7 @@ impl LockClientBuilder {
     /// earlier one.
     ///
     /// The client calls the hook whether or not you await [`lost`](crate::Guard::lost). It does
-    /// not call the hook for a guard that was released or dropped before the loss. While
+    /// not call the hook for a guard that was released or dropped before the client learned of the loss. While
     /// [`multi`](LockClient::multi) waits for more keys, each key that it has already locked counts
     /// as a guard.
     ///

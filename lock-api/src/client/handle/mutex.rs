@@ -27,7 +27,7 @@ use crate::request::Mode;
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let guard = locks.mutex("invoice:42")?.lock().await?;
-/// println!("write with token {}", guard.fencing_token());
+/// println!("claim with token {}", guard.fencing_token());
 /// guard.release().await?;
 /// # Ok(())
 /// # }

@@ -55,8 +55,7 @@ impl Semaphore {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let one = printers.acquire().await?;
-    /// let two = printers.clone().permits(2).acquire().await?;
+    /// let two = printers.clone().permits(2).acquire().await?; // both at once
     /// # Ok(())
     /// # }
     /// ```

@@ -41,7 +41,8 @@ impl Every {
     /// is due.
     ///
     /// # Errors
-    /// The same as [`Occurrence::run`](crate::Occurrence::run).
+    /// The same as [`Occurrence::run`](crate::Occurrence::run). An outage of more than a minute is one, and so is
+    /// [`Error::FireTimeAhead`]: don't let `?` end your loop on each machine. [`run`](Self::run) goes on through both.
     ///
     /// # Cancel safety
     /// The same as [`Occurrence::run`](crate::Occurrence::run). The next call waits for the same occurrence.
@@ -53,8 +54,10 @@ impl Every {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let mut each_minute = locks.once("clean-up")?.every(Duration::from_secs(60));
     /// loop {
-    ///     let outcome = each_minute.run_next(async |_job| Ok::<_, Error>(())).await?;
-    ///     println!("{outcome:?}");
+    ///     match each_minute.run_next(async |_job| Ok::<_, Error>(())).await {
+    ///         Err(error) if error.is_transient() => locks.runtime().sleep(Duration::from_secs(1)).await,
+    ///         outcome => println!("{:?}", outcome?),
+    ///     }
     /// }
     /// # }
     /// ```
@@ -67,7 +70,7 @@ impl Every {
         any.check()?;
         let period = micros(self.period);
         let fire = loop {
-            // Through outages: one lost connection must not end a loop of `run_next(…).await?`.
+            // Through short outages: one lost connection is no error.
             let now = any.server_time().await?.as_micros();
             let current = FireTime::of(ServerTime::from_micros(now - now % period));
             // Also if the clock was stepped back: the record of the job tells what follows.

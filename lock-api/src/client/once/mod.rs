@@ -282,7 +282,7 @@ impl Job {
         self.guard.key()
     }
 
-    /// Returns the fencing token. Send it with every write. See
+    /// Returns the fencing token. Claim with it before you read, and send it with every write. See
     /// [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
     /// # Examples
