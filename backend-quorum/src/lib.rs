@@ -85,7 +85,7 @@
 //! vote, it could grant one of them again, while the guard of the first holder is still valid. **So it
 //! must not serve before the last of these leases has ended.** There are two ways:
 //!
-//! - The server keeps its data. For Redis: `appendonly yes` and `appendfsync always`.
+//! - The server keeps its data. For Redis: `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`.
 //! - The server stays down for [`max_lease`](Quorum::max_lease), 1 % of it and 10 ms, and 10 s (the delivery
 //!   window). With the defaults, that is 40.31 s.
 //!

@@ -168,8 +168,8 @@ impl Options {
     ///
     /// This costs the server a fraction of a script. It is used on a key that no other client has used lately, and
     /// only on one server, or behind Sentinel. In a cluster, and over your own connection, scripts serve all keys.
-    /// The server sends the command to its replicas, so they need these versions too: set it to `false` while you
-    /// replace them by older ones.
+    /// The server sends the command to its replicas, so they need these versions too: set it to `false` as long as
+    /// one of them is older, also during an upgrade by failover.
     ///
     /// The default is `true`.
     #[must_use]
