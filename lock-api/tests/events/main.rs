@@ -325,6 +325,25 @@ async fn problems_are_warnings() {
     assert_is!(warnings()[..] => [one] if one.starts_with(failed));
 }
 
+/// A hold of less than a third of its lease is never renewed.
+#[tokio::test(start_paused = true)]
+async fn loss_that_only_the_release_finds_is_a_warning() {
+    listen();
+    let (server, [(a, _)]) = connected();
+    for background in [false, true] {
+        let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+        server.remove_key("k");
+        if background {
+            drop(guard);
+            server.advance(secs(1)).await;
+        } else {
+            assert_is!(guard.release().await => Err(Error::Lost { .. }));
+        }
+        let released = r#"WARN released key="k" outcome="lost" reason="unknown" background="#;
+        assert_eq!(warnings(), [format!("{released}{background}")]);
+    }
+}
+
 /// The secrets of the operations in every form that could be printed.
 fn secrets(operations: &[Operation]) -> Vec<String> {
     let mut secrets = Vec::new();

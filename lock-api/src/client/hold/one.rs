@@ -17,7 +17,7 @@ use crate::client::state::backoff::Backoff;
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Validity};
-use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
+use crate::client::state::release_outcome::ReleaseResult;
 use crate::client::state::release_queue::PendingRelease;
 use crate::client::task::release::{self, await_release};
 use crate::error::BackendError;
@@ -324,31 +324,17 @@ impl Hold {
     }
 
     pub(super) async fn wait_released(&self) -> Result<u32, Error> {
-        let Acknowledged {
-            reply,
-            in_doubt,
-            was_lost,
-        } = await_release(&self.client, &self.release_result)
-            .await
-            .map_err(|error| error.on(&self.holder.key))?;
-        // A shutdown may have released it while the guard was in use.
-        let kept = |holds_left| self.check_lost().map_or(Ok(holds_left), Err);
-        match reply {
-            ReleaseReply::Released { holds_left, .. } => kept(holds_left),
-            // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
-            // lost before, that attempt may have found nothing to release.
-            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => kept(0),
-            // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
-            // have forgotten it by now, if another task of this client asked for the key.
-            ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
-                if in_doubt && !was_lost =>
-            {
-                kept(0)
-            }
-            ReleaseReply::NotHeld(reason) => Err(self.loss_error(reason.into())),
-            // Only a waiter was left: the server had lost the grant.
-            ReleaseReply::Left => Err(self.loss_error(Loss::Unknown)),
+        let acknowledged = await_release(&self.client, &self.release_result).await;
+        let acknowledged = acknowledged.map_err(|error| error.on(&self.holder.key))?;
+        if let Some(loss) = acknowledged.loss() {
+            return Err(self.loss_error(loss));
         }
+        let holds_left = match acknowledged.reply {
+            ReleaseReply::Released { holds_left, .. } => holds_left,
+            ReleaseReply::NotHeld(_) | ReleaseReply::Left => 0,
+        };
+        // A shutdown may have released it while the guard was in use.
+        self.check_lost().map_or(Ok(holds_left), Err)
     }
 
     /// Runs `body`, and drops it when the hold is lost.

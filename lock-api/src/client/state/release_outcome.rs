@@ -3,9 +3,10 @@
 //! The first result stays. A guard's `release` waits here whether it sent the release itself or the
 //! background task did, so a cancelled call can be repeated.
 
+use crate::client::error::Loss;
 use crate::client::state::signal::Watched;
 use crate::error::BackendError;
-use crate::reply::ReleaseReply;
+use crate::reply::{EndReason, ReleaseReply};
 
 /// The result of a release, empty until it is known.
 pub(crate) type ReleaseResult = Watched<Option<Result<Acknowledged, BackendError>>>;
@@ -17,4 +18,27 @@ pub(crate) struct Acknowledged {
     pub(crate) in_doubt: bool,
     /// Whether the guard was lost before its release began.
     pub(crate) was_lost: bool,
+}
+
+impl Acknowledged {
+    /// Why the hold was lost before its release, if it was.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        let (in_doubt, was_lost) = (self.in_doubt, self.was_lost);
+        match self.reply {
+            ReleaseReply::Released { .. } => None,
+            // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
+            // lost before, that attempt may have found nothing to release.
+            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => None,
+            // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
+            // have forgotten it by now, if another task of this client asked for the key.
+            ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
+                if in_doubt && !was_lost =>
+            {
+                None
+            }
+            ReleaseReply::NotHeld(reason) => Some(reason.into()),
+            // Only a waiter was left: the server had lost the grant.
+            ReleaseReply::Left => Some(Loss::Unknown),
+        }
+    }
 }

@@ -76,14 +76,17 @@ impl PendingRelease {
         Release::new(self.key.clone(), self.operation)
     }
 
-    /// Removes the operation from the router and passes the result to the callers that wait for it.
-    pub(crate) fn complete(&self, result: Result<ReleaseReply, BackendError>) {
-        self.session.router.remove(self.operation.sequence);
-        let result = result.map(|reply| Acknowledged {
+    pub(crate) const fn acknowledged(&self, reply: ReleaseReply) -> Acknowledged {
+        Acknowledged {
             reply,
             in_doubt: self.in_doubt,
             was_lost: self.was_lost,
-        });
+        }
+    }
+
+    /// Removes the operation from the router and passes the result to the callers that wait for it.
+    pub(crate) fn complete(&self, result: Result<Acknowledged, BackendError>) {
+        self.session.router.remove(self.operation.sequence);
         self.result.update(|first| {
             first.get_or_insert(result);
         });

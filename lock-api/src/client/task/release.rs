@@ -116,7 +116,7 @@ fn finish(
                     None => holder.ended(answer.sent),
                 }
             }
-            Ok(answer.reply)
+            Ok(job.acknowledged(answer.reply))
         }
         Err(error) if error.is_transient() && core.now() < job.give_up => {
             core.events.release_failed(&job.key, &error);
@@ -125,7 +125,7 @@ fn finish(
         }
         Err(error) => Err(error),
     };
-    core.events.released(&job.key, job.background, &result);
+    core.events.released(&job, &result);
     job.complete(result);
     None
 }

@@ -19,6 +19,8 @@ use crate::client::state::answer::Answer;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::loss::{Hook, LossEvent};
+use crate::client::state::release_outcome::Acknowledged;
+use crate::client::state::release_queue::PendingRelease;
 use crate::client::state::settings::ClientSettings;
 use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::{BackendError, Chain};
@@ -218,18 +220,23 @@ impl Events {
     /// A release was acknowledged or given up.
     pub(crate) fn released(
         &self,
-        key: &Key,
-        background: bool,
-        result: &Result<ReleaseReply, BackendError>,
+        job: &PendingRelease,
+        result: &Result<Acknowledged, BackendError>,
     ) {
-        let (outcome, reason) = match result {
+        // Nobody has been told of this loss, and nobody is if the guard was dropped.
+        let is_new_loss =
+            |it: &Acknowledged| job.holder.is_some() && !it.was_lost && it.loss().is_some();
+        let found_loss = result.as_ref().is_ok_and(is_new_loss);
+        let (outcome, reason) = match result.as_ref().map(|it| it.reply) {
             Ok(ReleaseReply::Released { .. }) => ("released", None),
             Ok(ReleaseReply::Left) => ("left", None),
-            Ok(ReleaseReply::NotHeld(reason)) => ("not_held", Some(reason_name(*reason))),
+            Ok(ReleaseReply::NotHeld(reason)) => ("not_held", Some(reason_name(reason))),
             Err(_) => ("given_up", None),
         };
-        let key = key.as_str();
+        let outcome = if found_loss { "lost" } else { outcome };
+        let (key, background) = (job.key.as_str(), job.background);
         match result {
+            Ok(_) if found_loss => emit!(WARN, "released", key, outcome, reason, background),
             Ok(_) => emit!(DEBUG, "released", key, outcome, reason, background),
             Err(error) => emit!(INFO, "released", key, outcome, error = %Chain(error), background),
         }
