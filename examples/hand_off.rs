@@ -3,6 +3,7 @@
 
 mod common;
 
+use std::collections::BTreeSet;
 use std::time::Duration;
 
 use common::Result;
@@ -31,39 +32,47 @@ async fn request(locks: &LockClient, jobs: &mpsc::Sender<Job>) -> Result<&'stati
 }
 
 /// The worker, in another process.
-async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<u32> {
-    let mut made = 0;
+async fn work(locks: LockClient, mut jobs: mpsc::Receiver<Job>) -> Result<usize> {
+    // In a database, so that all workers see it.
+    let mut made = BTreeSet::new();
     while let Some(Job { report, handoff }) = jobs.recv().await {
         let handoff: Handoff = handoff.parse()?;
-        let Some(guard) = adopt(&locks, report, handoff).await else {
+        let guard = adopt_or_lock(&locks, report, handoff).await?;
+        if made.contains(&report) {
+            println!("report {report} is made already");
             continue;
-        };
+        }
         // A lost lock ends this report, not the worker.
         match guard.protect(sleep(Duration::from_millis(300))).await {
             Ok(()) => {
                 println!("report {report} made, token {}", guard.fencing_token());
-                made += 1;
+                made.insert(report);
             }
             Err(lost) => println!("report {report} is not made: {lost}"),
         }
     }
     locks.shutdown().await?;
-    Ok(made)
+    Ok(made.len())
 }
 
-/// Adopts the lock, also through an outage. `None` if it can't be had: it was adopted before, or its lease is over.
-async fn adopt(locks: &LockClient, report: u32, mut handoff: Handoff) -> Option<MutexGuard> {
+/// Adopts the lock, also through an outage. If somebody has adopted it, or its lease is over, takes it anew: who has
+/// adopted it may have died, so the job may have to be done all the same.
+async fn adopt_or_lock(
+    locks: &LockClient,
+    report: u32,
+    mut handoff: Handoff,
+) -> Result<MutexGuard> {
     loop {
         match locks.adopt(handoff).await {
-            Ok(guard) => return Some(guard),
+            Ok(guard) => return Ok(guard),
             Err(failed) if failed.error().is_transient() => {
                 println!("report {report} is tried again: {failed}");
                 sleep(Duration::from_millis(500)).await;
                 handoff = failed.given_back();
             }
             Err(failed) => {
-                println!("report {report} is skipped: {failed}");
-                return None;
+                println!("report {report}: {failed}");
+                return Ok(locks.mutex("report")?.lock().await?);
             }
         }
     }
@@ -80,7 +89,7 @@ fn main() -> Result<()> {
         println!("{answers:?}");
         assert!(answers[0].starts_with("202") && answers[1].starts_with("409"));
 
-        // The queue delivers the next job twice, but the worker runs it once.
+        // The queue delivers the next job twice, but the report is made once.
         sleep(Duration::from_millis(600)).await;
         let guard = web.mutex("report")?.lock().await?;
         let handoff = guard.into_handoff().await?.to_secret_text();
