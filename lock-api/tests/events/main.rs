@@ -342,6 +342,18 @@ async fn loss_that_only_the_release_finds_is_a_warning() {
         let released = r#"WARN released key="k" outcome="lost" reason="unknown" background="#;
         assert_eq!(warnings(), [format!("{released}{background}")]);
     }
+    // It is valid when it is dropped, and its lease ends before the server can answer.
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    server.stop();
+    drop(guard);
+    server.advance(secs(35)).await;
+    server.start(Data::Kept);
+    server.advance(secs(5)).await;
+    let not_held = r#"DEBUG released key="k" outcome="not_held" reason="expired" background=true"#;
+    let released = lines()
+        .into_iter()
+        .filter(|line| line.contains(" released "));
+    assert_eq!(released.collect::<Vec<_>>(), [not_held]);
 }
 
 /// The secrets of the operations in every form that could be printed.
