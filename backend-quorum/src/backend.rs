@@ -144,7 +144,7 @@ impl Quorum {
     ///   server has lost data all the same, two clients may hold a lock.** No client notices that.
     ///
     /// A quorum can't find this out: no answer of a server proves that its very last writes survived. For
-    /// Redis, it takes `appendonly yes` and `appendfsync always`.
+    /// Redis, it takes `appendonly yes`, `appendfsync always` and `no-appendfsync-on-rewrite no`.
     ///
     /// ```
     /// # use leasehold_sim::SimServer;

@@ -138,6 +138,7 @@ impl Written {
 ///   [`ClockId`](leasehold_api::ClockId) changes when it may be another one.
 /// - **A read is current.** It sees every write that was applied before the read was sent. A replica that
 ///   lags is not a store.
+/// - **A write lasts.** It is answered as applied only when no crash and no failover of the store can lose it.
 /// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
 ///   The deadline may be compared before the row is replaced, also by the client, if the write is
 ///   applied less than 10 s later or never.

@@ -188,7 +188,8 @@ impl Options {
     /// - missing rights of the user, on Redis 7.0 and later.
     ///
     /// The server tells all but the rights in its answer to `INFO`. What it doesn't tell is not
-    /// judged. Each node of a cluster is checked when the backend first connects to it.
+    /// judged. The settings are checked for each connection, the rights until they were complete once, in a
+    /// cluster at each node.
     ///
     /// The default is [`ServerChecks::Warn`].
     #[must_use]

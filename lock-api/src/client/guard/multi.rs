@@ -317,7 +317,7 @@ impl MultiGuard {
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["report:north", "report:south"]).await?;
     /// let taken_for = guard.let_expire().await?;
-    /// println!("nobody else runs these reports for {taken_for:?}");
+    /// println!("nobody else gets these locks for {taken_for:?}");
     /// # Ok(())
     /// # }
     /// ```

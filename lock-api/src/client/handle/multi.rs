@@ -48,8 +48,9 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// - **Waiting.** While it waits for a key, a call keeps the keys before it. Keep the sets small,
 ///   and choose names that put contended keys last.
 /// - **Options.** Each option applies to each key. A [`fixed_lease`](Self::fixed_lease) or a
-///   [`max_hold`](Self::max_hold) of a key counts from the moment when that key is locked. It must
-///   be longer than the wait for the other keys.
+///   [`max_hold`](Self::max_hold) of a key counts from the moment when that key is locked. If the wait
+///   for the other keys is longer, the call begins anew, and may never end: use
+///   [`try_lock_for`](Self::try_lock_for) with less time.
 /// - **No reentrancy.** Each call is a separate owner. If your program already holds one of the
 ///   keys, the call waits for that guard.
 ///

@@ -55,7 +55,9 @@ impl Every {
     /// let mut each_minute = locks.once("clean-up")?.every(Duration::from_secs(60));
     /// loop {
     ///     match each_minute.run_next(async |_job| Ok::<_, Error>(())).await {
-    ///         Err(error) if error.is_transient() => locks.runtime().sleep(Duration::from_secs(1)).await,
+    ///         Err(error) if error.is_transient() || matches!(error, Error::FireTimeAhead { .. }) => {
+    ///             locks.runtime().sleep(Duration::from_secs(1)).await;
+    ///         }
     ///         outcome => println!("{:?}", outcome?),
     ///     }
     /// }

@@ -312,7 +312,7 @@ pub enum JobOutcome<T, E> {
     /// This call ran the body to its end, but got no answer to the note that it is done. Another attempt may
     /// follow.
     RanUnrecorded(T),
-    /// The occurrence was done before.
+    /// The occurrence, or a later one, was done before.
     AlreadyDone {
         /// The latest occurrence that is done.
         fire: FireTime,

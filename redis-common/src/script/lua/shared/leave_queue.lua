@@ -15,19 +15,19 @@ if near[3] and #near[3] == 8 then
 else
   after = field
 end
--- Whether the first waiter is alive then. If not, the general part serves the step.
-local next_lives = true -- another waiter stays the first
+-- Whether this part serves the step: the next first waiter is alive, and no readers may enter.
+local serves_here = true -- another waiter stays the first
 if is_first and not full then
-  next_lives = false -- the writer leaves, so readers may enter
+  serves_here = false -- the writer leaves, so readers may enter
 elseif is_first then
   before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
   first_end = struct.unpack('<d',
     redis.call('HGET', KEYS[1], struct.pack('<c1d', 'w', first_ticket)), 54)
-  next_lives = first_end > now
+  serves_here = first_end > now
 end
 local needed_end = watermark_end
 @MOVE_STORED_END@
-if struct.unpack('<d', near[1], 54) > now and next_lives
+if struct.unpack('<d', near[1], 54) > now and serves_here
   and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, field, before, after)) == 'number'
 then
   local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
