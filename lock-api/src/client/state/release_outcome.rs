@@ -14,15 +14,14 @@ pub(crate) type ReleaseResult = Watched<Option<Result<Acknowledged, BackendError
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Acknowledged {
     pub(crate) reply: ReleaseReply,
-    /// Whether an earlier attempt may have been executed, or the lease has ended since the release began.
+    /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
     /// Whether the guard was lost before its release began.
     pub(crate) was_lost: bool,
 }
 
 impl Acknowledged {
-    /// The loss that the answer tells of: nothing was left to release, and neither an earlier attempt nor the end of the
-    /// lease since then explains that.
+    /// The loss that the answer tells of: nothing was left to release, and no earlier attempt explains that.
     pub(crate) fn loss(&self) -> Option<Loss> {
         let (in_doubt, was_lost) = (self.in_doubt, self.was_lost);
         match self.reply {
@@ -30,8 +29,8 @@ impl Acknowledged {
             // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
             // lost before, that attempt may have found nothing to release.
             ReleaseReply::NotHeld(EndReason::Released) if !was_lost => None,
-            // The release began while the guard was valid. An earlier attempt may have been executed, and the server
-            // may have forgotten it by now, if another task of this client asked for the key. Or the lease has ended.
+            // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
+            // have forgotten it by now, if another task of this client asked for the key.
             ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
                 if in_doubt && !was_lost =>
             {

@@ -39,7 +39,7 @@ pub(crate) struct PendingRelease {
     pub(crate) holder: Option<Arc<HolderCell>>,
     /// After this moment nothing can be left on the server.
     pub(crate) give_up: Moment,
-    /// Whether an earlier attempt may have been executed, or the lease has ended since the release began.
+    /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
     /// Whether its guard was lost before the release began.
     pub(crate) was_lost: bool,

@@ -15,7 +15,6 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::client::core::Core;
 use crate::client::state::answer::Answer;
-use crate::client::state::holder::HolderCell;
 use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::release_queue::PendingRelease;
 use crate::client::task::batch::send_batched;
@@ -107,9 +106,6 @@ fn finish(
 ) -> Option<PendingRelease> {
     let result = match answer {
         Ok(answer) => {
-            // If the lease has ended since the release began, nothing is left to release.
-            let is_over = |holder: &Arc<HolderCell>| holder.time_left(core.now()).is_zero();
-            job.in_doubt |= job.holder.as_ref().is_some_and(is_over);
             if let ReleaseReply::Released { holder: left, .. } = answer.reply
                 && let Some(holder) = &job.holder
             {
@@ -129,7 +125,7 @@ fn finish(
         }
         Err(error) => Err(error),
     };
-    core.events.released(&job, &result);
+    core.events.released(&job, &result, || core.now());
     job.complete(result);
     None
 }

@@ -28,7 +28,7 @@ use crate::id::{FencingToken, Key, Label};
 use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::request::Mode;
 use crate::runtime::Moment;
-use crate::sync::{AtomicBool, Mutex, Ordering};
+use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 
 pub(crate) const TARGET: &str = "leasehold";
 
@@ -222,11 +222,14 @@ impl Events {
         &self,
         job: &PendingRelease,
         result: &Result<Acknowledged, BackendError>,
+        now: impl Fn() -> Moment,
     ) {
-        // Nobody has been told of this loss, and nobody is if the guard was dropped.
-        let is_new_loss =
-            |it: &Acknowledged| job.holder.is_some() && !it.was_lost && it.loss().is_some();
-        let found_loss = result.as_ref().is_ok_and(is_new_loss);
+        // Nobody has been told of this loss, and nobody is if the guard was dropped. If the lease has ended since, that
+        // alone may be why nothing was left to release.
+        let held = |holder: &Arc<HolderCell>| !holder.time_left(now()).is_zero();
+        let is_new_loss = |it: &Acknowledged| !it.was_lost && it.loss().is_some();
+        let found_loss =
+            result.as_ref().is_ok_and(is_new_loss) && job.holder.as_ref().is_some_and(held);
         let (outcome, reason) = match result.as_ref().map(|it| it.reply) {
             Ok(ReleaseReply::Released { .. }) => ("released", None),
             Ok(ReleaseReply::Left) => ("left", None),
