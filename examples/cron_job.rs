@@ -14,7 +14,9 @@ use tokio::time::sleep;
 /// What the scheduler of every machine was set to: milliseconds since 1970, UTC.
 async fn at_midnight(locks: LockClient, midnight: FireTime, machine: u64) -> Result<bool> {
     sleep(Duration::from_millis(50 * machine)).await; // timers are not exact
-    let report = locks.once("cron:nightly-report")?;
+    let report = locks
+        .once("cron:nightly-report")?
+        .max_hold(Duration::from_secs(2 * 60 * 60));
     let outcome = report
         .at(midnight)
         .start_before(Duration::from_secs(6 * 60 * 60))

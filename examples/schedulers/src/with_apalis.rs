@@ -8,6 +8,7 @@
 mod common;
 
 use std::str::FromStr;
+use std::time::Duration;
 
 use apalis::prelude::*;
 use apalis_cron::{CronScheduler, Tick};
@@ -17,7 +18,10 @@ use leasehold::{FireTime, LockClient};
 
 async fn report(tick: Tick, locks: Data<LockClient>) -> Result<()> {
     let fire = FireTime::from_millis(tick.get_timestamp() * 1_000);
-    let occurrence = locks.once("report-by-apalis")?.at(fire);
+    let report = locks
+        .once("report-by-apalis")?
+        .max_hold(Duration::from_secs(60 * 60));
+    let occurrence = report.at(fire);
     let outcome = occurrence.run(async |job| write_report(&job).await).await?;
     println!("{fire}: {outcome:?}");
     Ok(())

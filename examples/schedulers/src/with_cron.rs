@@ -15,7 +15,9 @@ use cron::Schedule;
 async fn main() -> Result<()> {
     let Arguments { url, schedule } = Arguments::from_command_line();
     let locks = leasehold::connect(&url).await?;
-    let report = locks.once("report-by-cron")?;
+    let report = locks
+        .once("report-by-cron")?
+        .max_hold(Duration::from_secs(60 * 60));
     let window = Duration::from_secs(6 * 60 * 60);
     // One that no machine has run, because all were being restarted, may still be due.
     for fire in Schedule::from_str(&schedule)?.after(&(Utc::now() - window)) {

@@ -13,7 +13,9 @@ use tokio_cron_scheduler::{Job, JobScheduler};
 async fn main() -> Result<()> {
     let Arguments { url, schedule } = Arguments::from_command_line();
     let locks = leasehold::connect(&url).await?;
-    let report = locks.once("report-by-tokio-cron-scheduler")?;
+    let report = locks
+        .once("report-by-tokio-cron-scheduler")?
+        .max_hold(Duration::from_secs(60 * 60));
     // Shorter than the time between two fire times, and longer than the clocks of the machines differ.
     let report = report.not_within(Duration::from_secs(12 * 60 * 60));
     let job = Job::new_async(schedule, move |_id, _scheduler| {
