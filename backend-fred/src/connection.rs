@@ -57,14 +57,6 @@ impl FredConnector {
 
     pub(crate) fn from_builder(builder: &Builder, options: &Options) -> Result<Self, ConnectError> {
         let config = builder.get_config();
-        if config.is_some_and(|config| config.server.is_clustered()) {
-            return Err(InvalidInput::setting(
-                "configuration of fred",
-                "a clustered client of fred may send a command twice; pass the URL of the cluster to \
-                 FredBackend::connect",
-            )
-            .into());
-        }
         let tells_tls = |config: &Config| {
             matches!(config.server, ServerConfig::Unix { .. }) || library_has_tls()
         };
@@ -73,6 +65,14 @@ impl FredConnector {
                 "configuration of fred",
                 "fred is built without TLS and reads rediss:// as redis://; enable the feature \
                  tls-rustls, or pass the URL to FredBackend::connect",
+            )
+            .into());
+        }
+        if config.is_some_and(|config| config.server.is_clustered()) {
+            return Err(InvalidInput::setting(
+                "configuration of fred",
+                "a clustered client of fred may send a command twice; pass the URL of the cluster to \
+                 FredBackend::connect",
             )
             .into());
         }
