@@ -325,7 +325,7 @@ async fn problems_are_warnings() {
     assert_is!(warnings()[..] => [one] if one.starts_with(failed));
 }
 
-/// A hold of less than a third of its lease is never renewed.
+/// A lock that was free is renewed only after about a third of its lease.
 #[tokio::test(start_paused = true)]
 async fn loss_that_only_the_release_finds_is_a_warning() {
     listen();

@@ -159,10 +159,9 @@ impl Election {
     /// Stands for election, and runs `body` as the leader. Stands again if the term is lost. Resigns when
     /// `body` returns, and returns its output.
     ///
-    /// If the term is lost, `body` is dropped at its current await point. Tasks that it has spawned go on: keep
-    /// them in a `JoinSet` of `body`. The lock is released only after that,
+    /// If the term is lost, `body` is dropped at its current await point. The lock is released only after that,
     /// so the next leader doesn't begin before this one has stopped, unless its lease has ended, or somebody
-    /// shuts the client down. To stop in an orderly way, await [`Term::expiring`] in the body. If the body
+    /// shuts the client down. Tasks that `body` has spawned go on: keep them in a `JoinSet` of it. To stop in an orderly way, await [`Term::expiring`] in the body. If the body
     /// panics, so does the call, and the client resigns.
     ///
     /// # Errors
