@@ -6,7 +6,7 @@ mod common;
 use std::time::Duration;
 
 use common::Result as AnyResult;
-use leasehold::{Error, FencingToken, Handoff, LockClient, Mutex, MutexGuard, Outcome};
+use leasehold::{Error, FencingToken, LockClient, Mutex, MutexGuard, Outcome};
 
 async fn yes_or_no(locks: &LockClient) -> Result<bool, Error> {
     let Some(guard) = locks.mutex("job")?.try_lock().await?.into_guard() else {
@@ -108,12 +108,65 @@ async fn read_and_write(locks: &LockClient) -> Result<(), Error> {
     Ok(())
 }
 
-async fn hand_over(from: &LockClient, to: &LockClient) -> Result<u32, Error> {
-    let guard = from.mutex("report")?.lock().await?;
-    let secret = guard.into_handoff().await?.to_secret_text();
+async fn ask_for(report: &mut Report, locks: &LockClient) -> Result<bool, Error> {
+    let guard = locks.mutex("report")?.lock().await?;
+    let token = guard.fencing_token();
+    let asked = report.claim(token) == Some("made") && report.write("asked for", token);
+    guard.release().await?;
+    Ok(asked) // send the message if true; if that fails, ask again or let the worker look for such rows
+}
 
-    let adopted: MutexGuard = to.adopt(secret.parse::<Handoff>()?).await?;
-    adopted.release().await
+async fn make(report: &mut Report, locks: &LockClient) -> Result<bool, Error> {
+    let guard = locks.mutex("report")?.lock().await?;
+    let token = guard.fencing_token();
+    if report.claim(token) != Some("asked for") {
+        return Ok(false); // the message came twice
+    }
+    let work = tokio::time::sleep(Duration::from_secs(60));
+    guard.protect(work).await?;
+    let made = report.write("made", token);
+    guard.release().await?;
+    Ok(made)
+}
+
+/// A row. Each method is one statement.
+struct Report {
+    state: &'static str,
+    fence: FencingToken,
+}
+
+impl Report {
+    /// `UPDATE report SET fence = $1 WHERE id = 7 AND fence <= $1 RETURNING state`
+    fn claim(&mut self, token: FencingToken) -> Option<&'static str> {
+        (self.fence <= token).then(|| {
+            self.fence = token;
+            self.state
+        })
+    }
+
+    /// `UPDATE report SET state = $2 WHERE id = 7 AND fence = $1`
+    fn write(&mut self, state: &'static str, token: FencingToken) -> bool {
+        let claimed = self.fence == token;
+        if claimed {
+            self.state = state;
+        }
+        claimed
+    }
+}
+
+/// What the web server and the worker get, and a message that comes twice.
+async fn passed_on(web: &LockClient, worker: &LockClient) -> Result<(), Error> {
+    let mut report = Report {
+        state: "made",
+        fence: FencingToken::NONE,
+    };
+    assert!(ask_for(&mut report, web).await?);
+    assert!(!ask_for(&mut report, web).await?, "it is asked for once");
+    let webs_token = report.fence;
+    assert!(make(&mut report, worker).await?);
+    assert!(!report.write("asked for", webs_token), "a late write");
+    assert!(!make(&mut report, worker).await?, "the message came twice");
+    Ok(())
 }
 
 async fn from_rslock(locks: &LockClient) -> Result<u32, Error> {
@@ -205,8 +258,7 @@ fn main() -> AnyResult<()> {
         assert_eq!(outer(&ours).await?, 1);
         long_work(&ours).await?;
         read_and_write(&ours).await?;
-        let adopted = hand_over(&ours, &theirs).await?;
-        assert_eq!(adopted, 0);
+        passed_on(&ours, &theirs).await?;
         assert_eq!(from_rslock(&ours).await?, 42);
         assert!(from_redisson(&ours).await?);
         assert!(from_redsync(&ours).await?);

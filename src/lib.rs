@@ -92,12 +92,12 @@ pub use connect::{ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
     BackendError, Capabilities, Cause, ConnectError, Contention, Election, Error, Every,
-    FencingToken, FireTime, ForceMode, ForceReply, Guard, Handoff, HandoffFailed, HolderView,
-    Inspection, InvalidInput, Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader,
-    Limits, Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
-    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence,
-    Once, Outcome, PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade,
-    WaiterView, WriteGuard, guard_kind,
+    FencingToken, FireTime, ForceMode, ForceReply, Guard, HolderView, Inspection, InvalidInput,
+    Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockBackend,
+    LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock,
+    MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once, Outcome,
+    PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WaiterView,
+    WriteGuard, guard_kind,
 };
 
 /// The Redis backend that uses the `fred` crate.
@@ -136,8 +136,6 @@ mod pages {
     mod several_locks {}
     #[doc = include_str!("../docs/fencing.md")]
     mod fencing {}
-    #[doc = include_str!("../docs/hand-off.md")]
-    mod hand_off {}
     #[doc = include_str!("../docs/inspecting.md")]
     mod inspecting {}
     #[doc = include_str!("../docs/deployment.md")]

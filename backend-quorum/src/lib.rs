@@ -36,7 +36,7 @@
 //! may lose grants, and a quorum of servers that keep their data does not. It costs a call to each
 //! server, and gives up much of what a single server offers:
 //!
-//! - Only mutexes. Reader/writer locks, semaphores, reentrant handles, hand-offs, conversions,
+//! - Only mutexes. Reader/writer locks, semaphores, reentrant handles, conversions,
 //!   inspections, listings and forced releases are missing. The client refuses them before any I/O.
 //! - No queue and no push. A waiter tries again after a random pause of up to 200 ms, so there is no
 //!   order among waiters. If several clients try at the same moment, each may get the votes of a few

@@ -347,7 +347,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - If a release arrives before its acquire, the acquire is [`Stale`](crate::Refused::Stale).
     /// - [`Released`](ReleaseReply::Released) is the reply of one execution only: the one that
-    ///   removed the hold. Clients decide by it who has adopted a hand-off.
+    ///   removed the hold.
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;
 
     /// Converts one hold of a reader/writer lock: downgrades or upgrades it.

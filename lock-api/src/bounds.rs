@@ -123,8 +123,6 @@ pub const MAX_START_WINDOW: Duration = Duration::from_secs(47 * 60 * 60);
 /// How far ahead of the server's clock a fire time may be that a caller waits for. One that is further ahead is in
 /// the wrong unit, or of a wrong clock.
 pub const MAX_FIRE_AHEAD: Duration = Duration::from_secs(366 * 24 * 60 * 60);
-/// Longest text of a hand-off, in bytes.
-pub const MAX_HANDOFF_TEXT: usize = 1_024;
 /// Largest number of holders, and of waiters, that an inspection lists. Its counts are complete.
 pub const INSPECT_LIST: usize = 1_000;
 

@@ -114,27 +114,6 @@ pub enum InvalidInput {
         /// The key.
         key: Key,
     },
-    /// The text is not a hand-off, or has an unknown version. The error does not contain the text,
-    /// because a hand-off is secret.
-    #[error("not a hand-off: {problem}")]
-    HandoffText {
-        /// What is wrong with the text.
-        problem: &'static str,
-    },
-    /// The guard cannot be handed off.
-    #[error("{guard} cannot be handed off")]
-    HandoffGuard {
-        /// What kind of guard it is.
-        guard: &'static str,
-    },
-    /// The hand-off is for another kind of guard.
-    #[error("a hand-off of a {carries} cannot be adopted as a {asked}")]
-    HandoffKind {
-        /// The kind of guard that the hand-off carries.
-        carries: &'static str,
-        /// The kind of guard that was asked for.
-        asked: &'static str,
-    },
     /// Another setting is invalid.
     #[error("{what}: {problem}")]
     Setting {

@@ -2,24 +2,16 @@
 
 #![expect(dead_code, reason = "it is enough that it compiles")]
 
-use leasehold::guard_kind::Transferable;
 use leasehold::{
-    Capabilities, Cause, Contention, Error, FencingToken, ForceReply, Guard, Handoff,
-    HandoffFailed, HolderView, Inspection, Key, Kind, Label, Limits, LockBackend, LockClient,
-    LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiReleaseError, MutexGuard, Outcome, Refused,
-    WaiterView,
+    Capabilities, Cause, Contention, Error, FencingToken, ForceReply, HolderView, Inspection, Key,
+    Kind, Label, Limits, LockBackend, LockClient, LockSpec, Loss, LossEvent, Mode, MultiGuard,
+    MultiReleaseError, MutexGuard, Outcome, Refused, WaiterView,
 };
-
-async fn of_a_handoff<K: Transferable>(guard: Guard<K>) -> Result<(), HandoffFailed<Guard<K>>> {
-    let handoff: Handoff = guard.into_handoff().await?;
-    let _: (&Key, Mode, FencingToken) = (handoff.key(), handoff.mode(), handoff.fencing_token());
-    Ok(())
-}
 
 fn of_an_error(error: Error) -> (Option<(LockSpec, Refused)>, Option<Loss>, Option<Cause>) {
     match error {
         Error::Refused { asked, reason, .. } => (Some((asked, reason)), None, None),
-        Error::HandoffSpent { reason, .. } => (None, Some(reason), None),
+        Error::Lost { reason, .. } => (None, Some(reason), None),
         Error::Unavailable { source, .. } => (None, None, source),
         _ => (None, None, None),
     }

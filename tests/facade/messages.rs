@@ -37,9 +37,6 @@ fn invalid_input() {
             kind: Kind::Mutex,
         },
         InvalidInput::Floor { asked: u64::MAX },
-        InvalidInput::HandoffGuard {
-            guard: "an adopted guard",
-        },
         InvalidInput::Setting {
             what: "key prefix",
             problem: "it has braces".into(),

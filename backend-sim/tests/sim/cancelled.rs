@@ -10,7 +10,7 @@ use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::future::join;
-use leasehold_api::{ForceMode, LockClient, MultiLock, MutexGuard, RwLock, guard_kind};
+use leasehold_api::{ForceMode, LockClient, MultiLock, MutexGuard, RwLock};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer};
 
 use crate::counted::Counted;
@@ -25,8 +25,7 @@ const DOWN_FOR: Duration = secs(1);
 /// How soon nothing is left: a quarter of a lease. The last call to an isolated server times out, and
 /// is retried half a second later at most.
 const SOON: Duration = ms(7_500);
-/// A dropped hand-off may stay until its lease expires. A guard that is still valid then was renewed
-/// after the dropped call.
+/// A guard that is still valid then was renewed after the dropped call.
 const AFTER_A_LEASE: Duration = secs(35);
 
 /// The condition of the network during the method's calls.
@@ -52,8 +51,6 @@ struct Kind {
     calls: &'static [Call],
     /// Whether another client holds what they ask for.
     waits: bool,
-    /// How soon nothing is left of them.
-    gone_by: Duration,
 }
 
 const WAITS: Kind = Kind {
@@ -71,16 +68,6 @@ const fn makes(calls: &'static [Call]) -> Kind {
     Kind {
         calls,
         waits: false,
-        gone_by: SOON,
-    }
-}
-
-/// Methods of which something may be left until a lease expires.
-const fn after_a_lease(calls: &'static [Call]) -> Kind {
-    let gone_by = AFTER_A_LEASE;
-    Kind {
-        gone_by,
-        ..makes(calls)
     }
 }
 
@@ -253,7 +240,7 @@ async fn combination(
         fixture.occupy().await;
     }
     let ended = method(&fixture).await;
-    fixture.server.advance(kind.gone_by).await;
+    fixture.server.advance(SOON).await;
     let left = fixture.server.left_behind();
     let context = format!("{network:?} {at:?} fresh: {fresh}");
     assert_eq!(left, "", "{context}\n{}", fixture.server.timeline());
@@ -363,15 +350,6 @@ tests! {
     many_release_goes_on(40, RELEASES): |it| {
         let guard = it.many().lock().await.expect("free");
         it.completes(guard.release()).await
-    };
-    into_handoff_leaves_nothing(130, after_a_lease(&[Call::Acquire, Call::Release])): |it| {
-        let guard = hold(&it.locks).await;
-        it.completes(guard.into_handoff()).await
-    };
-    adopt_leaves_nothing(180, after_a_lease(&[Call::Release, Call::Renew])): |it| {
-        let handoff = hold(&it.locks).await.into_handoff().await;
-        let handoff = handoff.expect("answered");
-        it.completes(it.locks.adopt::<guard_kind::Exclusive>(handoff)).await
     };
 }
 

@@ -37,7 +37,6 @@ breaks! {
         "client_cancel::dropped_release_goes_on",
         "client_cancel::dropped_without_an_answer_leaves_nothing",
         "client_cancel::dropped_conversion_leaves_nothing",
-        "client_cancel::dropped_handoff_leaves_nothing",
         "client_many::all_are_held_until_released",
         "client_many::held_key_is_named_and_the_rest_given_back",
         "client_many::dropped_midway_gives_back",
@@ -54,7 +53,6 @@ breaks! {
     DoublesTheRemainingTime: "S2", "client_locks::deadline_lies_before_the_lease",
         "client_locks::guard_tells_its_validity";
     RenewsNothing: "L4", "client_renewal::renewal_keeps_a_lock",
-        "client_handoff::hold_is_adopted_elsewhere",
         "client_renewal::renewing_by_hand_keeps_a_fixed_lease",
         "client_care::dropped_client_lets_its_guards_be";
     GrantsHeldKeys: "S1", "client_waiting::counter_under_contention",
@@ -74,7 +72,6 @@ breaks! {
     ForcesNothing: "S3", "client_renewal::forced_now_is_noticed",
         "client_many::loss_of_one_is_the_loss_of_all",
         "client_many::loss_while_waiting_takes_all_anew",
-        "client_handoff::revoked_handoff_is_refused",
         "client_renewal::forced_release_stops_a_body",
         "client_renewal::revoked_before_the_subscription_is_noticed",
         "client_renewal::revoked_guard_is_lost";
@@ -82,7 +79,6 @@ breaks! {
     ActsInTwoSteps: "S1", "stalls::stalled_acquire_takes_no_held_key";
     NeverExpires: "L1", "expiry::unattended_lease_frees_the_key",
         "client_waiting::crashed_holder_is_waited_out",
-        "client_handoff::sender_renews_nothing",
         "client_renewal::fixed_lease_ends",
         "client_renewal::longest_hold_ends",
         "client_renewal::late_release_spares_the_next_holder";
@@ -94,7 +90,6 @@ breaks! {
     OneReaderExpiresAll: "rule 4", "expiry::one_reader_of_several";
     OneReleaseFreesAllHolds: "rule 5", "reentrancy::nested_holds_are_counted",
         "client_sharing::reentrant_guards_are_counted",
-        "client_handoff::sender_releases_nothing",
         "client_sharing::nested_writer_downgrades_by_dropping",
         "client_sharing::nested_guards_share_token_and_deadline";
     ConvertsInAnyEpoch: "rule 6", "redelivery_queue::doubled_downgrade_undoes_no_upgrade";
@@ -108,11 +103,8 @@ breaks! {
         "client_push::grant_comes_without_another_call",
         "client_push::push_may_come_before_the_reply";
     UnsubscribedPollRemovesTheWaiter: "rule 9", "client_push::waiters_outlive_a_lost_subscription";
-    EveryReleaseSucceeds: "S3", "ownership::second_release_reports_not_held",
-        "client_handoff::copied_text_is_adopted_once";
-    AcceptsEverything: "S3", "client_handoff::spent_handoff_is_refused",
-        "client_handoff::late_copy_spares_the_next_holder",
-        "client_renewal::revoked_guard_is_lost";
+    EveryReleaseSucceeds: "S3", "ownership::second_release_reports_not_held";
+    AcceptsEverything: "S3", "client_renewal::revoked_guard_is_lost";
     NeverUnreachable: "rule 9", "unreachable::unreachable_waiter_is_passed_over";
     PollConfirms: "rule 10", "offers::poll_never_extends_an_offer";
     WaitersNeverExpire: "rule 10", "offers::dead_waiter_costs_at_most_one_waiter_lease";
@@ -136,7 +128,6 @@ breaks! {
         "client_sharing::permits_are_shared",
         "client_many::kinds_may_be_mixed";
     ReadersExclude: "S1", "readers_writers::readers_share",
-        "client_handoff::readers_and_writers_are_handed_off",
         "client_many::kinds_may_be_mixed",
         "client_sharing::readers_share_and_writers_do_not",
         "client_sharing::downgrade_never_lets_go",

@@ -134,19 +134,6 @@ pub enum Error {
         /// How far it is ahead.
         ahead: Duration,
     },
-    /// The hand-off can no longer be adopted: another call has adopted it, or its hold is gone.
-    /// Take the lock again, and look whether the work is done.
-    #[error(
-        "key {key:?}: the hand-off can no longer be adopted: {}",
-        hold_ended(reason)
-    )]
-    #[non_exhaustive]
-    HandoffSpent {
-        /// The key.
-        key: Key,
-        /// Why the hold ended, as far as the server knows. [`Loss::Unknown`] if it was adopted.
-        reason: Loss,
-    },
 }
 
 impl Error {
@@ -183,7 +170,6 @@ impl Error {
             | Self::ForeignValue { key, .. }
             | Self::Released { key }
             | Self::Lost { key, .. }
-            | Self::HandoffSpent { key, .. }
             | Self::FireTimeAhead { key, .. }
             | Self::InvalidInput {
                 problem: InvalidInput::RepeatedKey { key } | InvalidInput::OtherKey { key },
@@ -275,14 +261,6 @@ pub(crate) fn refusal(asked: &LockSpec, reason: &Refused) -> String {
         Refused::FloorTooHigh => {
             "the highest fencing token seen is too far ahead of the server's clock".into()
         }
-    }
-}
-
-const fn hold_ended(reason: &Loss) -> &'static str {
-    match reason {
-        Loss::Expired => "its lease ran out",
-        Loss::Forced => "the lock was released by force",
-        _ => "it was already adopted, or the lock is gone",
     }
 }
 
@@ -429,10 +407,6 @@ mod tests {
             lost(Loss::ClockStepped),
             lost(Loss::MaxHold),
             lost(Loss::ClientClosed),
-            Error::HandoffSpent {
-                key: key(),
-                reason: Loss::Unknown,
-            },
             InvalidInput::KeyCount { asked: 65 }.into(),
             InvalidInput::RepeatedKey { key: key() }.into(),
             BackendError::unavailable("connecting to 10.0.0.7:6379 failed")

@@ -2,7 +2,6 @@
 //!
 //! Each folder may import only the folders below it in this list. `.ci/layers` has the exact table.
 //!
-//! - `handoff`: passes a hold to another process
 //! - `once`: jobs that run once
 //! - `election`: leaders
 //! - `handle`: the client and its handles (mutex, reader/writer lock, semaphore, several keys)
@@ -22,7 +21,6 @@ mod election;
 mod error;
 mod guard;
 mod handle;
-mod handoff;
 mod hold;
 #[cfg(all(test, leasehold_loom))]
 mod loom_models;
@@ -44,7 +42,6 @@ pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
-pub use handoff::text::{Handoff, HandoffFailed};
 pub use once::{Every, Job, JobOutcome, JobReset, JobStatus, Occurrence, Once};
 pub use outcome::{Contention, Outcome};
 pub use state::loss::LossEvent;
@@ -52,5 +49,4 @@ pub use state::loss::LossEvent;
 /// Kinds of guard, the type parameters of [`Guard`].
 pub mod guard_kind {
     pub use crate::client::guard::guard_kind::{Exclusive, Permits, Read, Write};
-    pub use crate::client::handoff::kind::Transferable;
 }

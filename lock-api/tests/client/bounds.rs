@@ -8,9 +8,9 @@ use leasehold_api::bounds::{
     MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
 };
 use leasehold_api::{
-    Error, Handoff, InvalidInput, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock, Mutex,
+    Error, InvalidInput, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock, Mutex,
     MutexGuard, Operation, OwnerId, Policy, ReadGuard, Renew, RwLock, Semaphore, SessionId,
-    WriteGuard, guard_kind,
+    WriteGuard,
 };
 
 use crate::support::{clients, invalid, mutex_of, secs, server};
@@ -141,7 +141,7 @@ fn public_types_are_sync_and_futures_are_send() {
     fn shared<T: Send + Sync + 'static>() {}
     fn sent<T: Send>(_: T) {}
     shared::<(LockClient, Mutex, RwLock, Semaphore, MultiLock)>();
-    shared::<(MutexGuard, MultiGuard, Handoff, Error)>();
+    shared::<(MutexGuard, MultiGuard, Error)>();
 
     #[expect(dead_code, reason = "it is enough that it compiles")]
     fn of_handles(mutex: &Mutex, rw: &RwLock, semaphore: &Semaphore, many: &MultiLock) {
@@ -172,9 +172,8 @@ fn public_types_are_sync_and_futures_are_send() {
     }
 
     #[expect(dead_code, reason = "it is enough that it compiles")]
-    fn of_a_client(locks: &LockClient, handoff: Handoff) {
+    fn of_a_client(locks: &LockClient) {
         sent(locks.lock_all(["x", "y"]));
-        sent(locks.adopt::<guard_kind::Exclusive>(handoff));
         sent(locks.inspect("m"));
         sent(locks.shutdown());
     }

@@ -10,7 +10,6 @@ mod bounds;
 mod cleanup;
 mod election;
 mod expiring;
-mod handoff;
 mod holding;
 mod inspection;
 mod let_expire;

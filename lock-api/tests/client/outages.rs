@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 
-use leasehold_api::{Error, FencingToken, LockClient, Loss, MutexGuard, Outcome};
+use leasehold_api::{Error, FencingToken, LockClient, Loss, Outcome};
 use leasehold_sim::{Call, Data, Entry, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
@@ -206,9 +206,6 @@ async fn missing_fencing_tokens_must_be_allowed() {
     let mutex = mutex_of(&locks);
     let guard = mutex.lock().await.expect("free");
     assert_eq!(guard.fencing_token(), FencingToken::NONE);
-    let handoff = guard.into_handoff().await.expect("handed off");
-    assert_eq!(handoff.fencing_token(), FencingToken::NONE);
-    let guard: MutexGuard = locks.adopt(handoff).await.expect("adopted");
     guard.release().await.expect("answered");
     let all = locks.lock_all(["k"]).await.expect("free");
     let token = all.fencing_token("k").expect("its key");

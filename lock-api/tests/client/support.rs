@@ -90,11 +90,11 @@ macro_rules! assert_error {
 }
 pub(crate) use assert_error;
 
-/// Why a guard or a hand-off is lost.
+/// Why a guard is lost.
 #[track_caller]
 pub(crate) fn loss(error: &Error) -> Loss {
     match error {
-        Error::Lost { reason, .. } | Error::HandoffSpent { reason, .. } => *reason,
+        Error::Lost { reason, .. } => *reason,
         other => panic!("not lost: {other:?}"),
     }
 }

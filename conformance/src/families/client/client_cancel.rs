@@ -15,7 +15,6 @@ pub(super) const CASES: &[Case] = cases!("client_cancel";
     dropped_release_goes_on: ["S3", "L1"], [Inspect];
     dropped_without_an_answer_leaves_nothing: ["rule 11", "rule 12"], [Inspect];
     dropped_conversion_leaves_nothing: ["rule 6", "L1"], [RwLocks, Convert, Inspect];
-    dropped_handoff_leaves_nothing: ["S3", "L1"], [Reentrancy, Inspect];
 );
 
 /// The maximum number of polls after which a future is dropped.
@@ -120,19 +119,6 @@ async fn dropped_conversion_leaves_nothing(world: &World) -> Verdict {
         let guard = b.rw_lock("k")?.read().await?;
         dropped_after(polls, guard.try_upgrade()).await;
         left(world, &a, 0, &format!("an upgrade after {polls} polls")).await?;
-    }
-    Ok(())
-}
-
-async fn dropped_handoff_leaves_nothing(world: &World) -> Verdict {
-    let [a, b] = world.clients().await?;
-    for polls in 0..POLLS {
-        let guard = b.mutex("k")?.lock().await?;
-        if dropped_after(polls, guard.into_handoff()).await {
-            // The hand-off completed, so only its lease can end the hold.
-            return Ok(());
-        }
-        left(world, &a, 0, &format!("a hand-off after {polls} polls")).await?;
     }
     Ok(())
 }

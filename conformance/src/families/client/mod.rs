@@ -3,7 +3,6 @@
 mod client_batching;
 mod client_cancel;
 mod client_care;
-mod client_handoff;
 mod client_jobs;
 mod client_locks;
 mod client_many;
@@ -24,6 +23,5 @@ pub(super) const FAMILIES: &[&[Case]] = &[
     client_cancel::CASES,
     client_batching::CASES,
     client_many::CASES,
-    client_handoff::CASES,
     client_jobs::CASES,
 ];

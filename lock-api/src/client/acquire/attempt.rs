@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::client::acquire::request::{Ask, Owner};
 use crate::client::core::Busy;
 use crate::client::error::Loss;
-use crate::client::hold::{Hold, Origin};
+use crate::client::hold::Hold;
 use crate::client::state::answer::{Answer, GrantReply, LeaseStatus};
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
@@ -272,11 +272,7 @@ impl<'a> Attempt<'a> {
             self.session.router.set_held(sequence, &holder);
         }
         self.inbox = None;
-        let origin = match self.ask.owner {
-            Owner::Fresh => Origin::Plain(self.ask.spec),
-            Owner::Reentrant(_) => Origin::Reentrant,
-        };
-        Hold::new(core, holder, &state, origin)
+        Hold::new(core, holder, &state)
     }
 
     /// Adds a nested hold to its owner's holder, or creates a holder.

@@ -11,7 +11,6 @@
 //! empty and no [`Busy`] is left, because such work may still queue a release.
 
 mod calls;
-mod retries;
 
 use std::fmt;
 use std::ops::Deref;
@@ -41,8 +40,6 @@ use crate::id::{Key, Operation};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
 use crate::time::micros;
-
-pub(crate) use retries::Retries;
 
 /// The longest single sleep. After a suspend, a sleeper reads the clock at the latest after this.
 const MAX_SLEEP: Duration = Duration::from_secs(1);

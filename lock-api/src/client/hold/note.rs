@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use crate::client::core::Retries;
 use crate::client::error::Error;
 use crate::client::hold::one::Hold;
 use crate::client::state::answer::Answer;
+use crate::client::state::backoff::Backoff;
 use crate::reply::NoteReply;
 use crate::request::Note;
 use crate::runtime::Moment;
@@ -26,7 +26,7 @@ impl Hold {
         let (core, key) = (&self.client, &self.holder.key);
         let note = Note::new(key.clone(), self.operation, version, bytes, keep);
         let note = note.map_err(|error| error.on(key))?;
-        let mut retries = Retries::new(core, key, until);
+        let mut backoff = Backoff::foreground();
         loop {
             let call = core.backend.write_note(&note);
             // The full call timeout, even past `until`: a late answer still tells whether a copy was written.
@@ -37,7 +37,13 @@ impl Hold {
                     }
                     return Ok(answer);
                 }
-                Err(error) => retries.pause_after(error).await?,
+                Err(error) => {
+                    let pause = core.jittered(backoff.next());
+                    if !error.is_transient() || pause >= until.saturating_since(core.now()) {
+                        return Err(error.on(key));
+                    }
+                    core.runtime.sleep(pause).await;
+                }
             }
         }
     }

@@ -23,19 +23,9 @@ use crate::client::task::release::{self, await_release};
 use crate::error::BackendError;
 use crate::id::{FencingToken, Operation};
 use crate::reply::{EndReason, ReleaseReply, RenewReply};
-use crate::request::{LockSpec, Renew};
+use crate::request::Renew;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
-
-/// The origin of a hold. It decides whether the hold can be handed off.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Origin {
-    /// Taken by a plain handle: its owner has no other hold.
-    Plain(LockSpec),
-    /// Taken by a reentrant handle: its owner may have other holds.
-    Reentrant,
-    Adopted,
-}
 
 /// A hold. Its drop queues its release.
 #[derive(Debug)]
@@ -45,7 +35,6 @@ pub(crate) struct Hold {
     pub(crate) operation: Operation,
     pub(crate) lease: Duration,
     pub(crate) class: &'static str,
-    pub(crate) origin: Origin,
     /// Whether it was not granted by the answer to the first call.
     pub(crate) waited: bool,
     fixed_lease: bool,
@@ -59,11 +48,9 @@ impl Hold {
         client: &Arc<ClientHandle>,
         holder: Arc<HolderCell>,
         state: &HoldState,
-        origin: Origin,
     ) -> Self {
         client.events.guard_made(state.mode, state.class);
         Self {
-            origin,
             client: Arc::clone(client),
             holder,
             operation: state.operation,
@@ -190,7 +177,7 @@ impl Hold {
     }
 
     /// Takes the hold out of its holder without releasing it. Nobody renews it from now on.
-    pub(crate) fn detach(&self, now: Moment) -> Result<HoldState, Error> {
+    fn detach(&self, now: Moment) -> Result<HoldState, Error> {
         let core = &self.client;
         let Some((state, lost)) = self.holder.begin_release(now, self.sequence()) else {
             return Err(self.released_error());

@@ -259,11 +259,6 @@ impl HolderCell {
         self.changed.notify();
     }
 
-    /// The end of the fixed lease, if no hold is renewed automatically.
-    pub(crate) fn fixed_until(&self) -> Option<Moment> {
-        self.state.lock().fixed_until
-    }
-
     /// Changes the mode of a hold, after a conversion. Returns its old mode, or `None` if the hold
     /// is released or its loss was reported.
     pub(crate) fn set_mode(&self, sequence: u64, mode: Mode) -> Option<Mode> {

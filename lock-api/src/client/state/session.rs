@@ -29,20 +29,14 @@ impl Session {
         let mut bytes = [0; 16];
         runtime.fill_random(&mut bytes);
         let (id, owner_base) = (SessionId::from_bytes(bytes), runtime.random_u64());
-        Self::new(id, process, 1, owner_base)
+        Self::new(id, process, owner_base)
     }
 
-    /// The session of an adopted hold. It belongs to another client, so no operation is drawn from
-    /// it here, and its notifications go to that client.
-    pub(crate) fn foreign(id: SessionId, process: u32) -> Self {
-        Self::new(id, process, u64::MAX, 0)
-    }
-
-    fn new(id: SessionId, process: u32, sequence: u64, owner_base: u64) -> Self {
+    pub(crate) fn new(id: SessionId, process: u32, owner_base: u64) -> Self {
         Self {
             id,
             process,
-            sequence: AtomicU64::new(sequence),
+            sequence: AtomicU64::new(1),
             owner_base,
             router: NotificationRouter::default(),
             listen_started: StartFlag::default(),

@@ -199,24 +199,6 @@ impl Events {
         meter_ended_guard(hold, held, "left_to_expire");
     }
 
-    pub(crate) fn handed_off(&self, holder: &HolderCell, hold: &HoldState, now: Moment) {
-        let held = now.saturating_since(hold.since);
-        emit!(
-            DEBUG,
-            "handed off",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
-            held_ms = millis(held)
-        );
-        meter_ended_guard(hold, held, "handed_off");
-    }
-
-    pub(crate) fn adopted(&self, holder: &HolderCell, mode: Mode) {
-        let token = self.number(holder.token());
-        emit!(DEBUG, "adopted", key = holder.key.as_str(), mode = %DisplayMode(mode), token);
-    }
-
     /// A release was acknowledged or given up.
     pub(crate) fn released(
         &self,

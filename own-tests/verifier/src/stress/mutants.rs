@@ -101,17 +101,12 @@ const UNUSUAL: &[MutantInfo] = &[
     within("check-then-act-release", 50),
 ];
 
-/// Mutants that conformance cases find. They need several keys held together, a count of subscriptions or a hand-off,
+/// Mutants that conformance cases find. They need several keys held together or a count of subscriptions,
 /// which stress runs don't have. Those of jobs and those that need threads are not listed here.
 const ELSEWHERE: &[&str] = &[
-    "handoff-adopted-as-another-kind",
-    "handoff-adopted-twice",
-    "handoff-shows-its-secret",
     "keys-as-named",
     "loss-while-gathering",
-    "reentrant-guard-is-handed-off",
     "repeated-key-is-taken-twice",
-    "sender-ends-handoff",
     "subscribes-for-each-waiter",
 ];
 

@@ -63,14 +63,6 @@ const NOTICED_BY: &[(&str, &str)] = &[
         "client_many::loss_while_waiting_takes_all_anew",
     ),
     (
-        "handoff-adopted-twice",
-        "client_handoff::copied_text_is_adopted_once",
-    ),
-    (
-        "sender-ends-handoff",
-        "client_handoff::sender_releases_nothing",
-    ),
-    (
         "batch-mixes-answers",
         "client_batching::each_gets_its_own_outcome",
     ),
@@ -83,15 +75,6 @@ const NOTICED_BY: &[(&str, &str)] = &[
         "client_batching::failed_call_harms_no_other",
     ),
     ("repeated-key-is-taken-twice", "client_many::bad_sets_of_keys"),
-    (
-        "handoff-adopted-as-another-kind",
-        "client_handoff::other_kind_is_refused_before_any_io",
-    ),
-    ("handoff-shows-its-secret", "client_handoff::secret_is_not_shown"),
-    (
-        "reentrant-guard-is-handed-off",
-        "client_handoff::guard_that_cannot_be_handed_off_is_returned",
-    ),
 ];
 
 /// Returns the entries of [`NOTICED_BY`] whose case passes under the mutant.
