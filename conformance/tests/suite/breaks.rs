@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::support::{Reference, Server};
-use crate::{assert_each_fails, case};
+use crate::{assert_each_fails, case, unfair};
 use async_trait::async_trait;
 use futures_util::stream;
 use leasehold_api::bounds::MAX_LEASE;
@@ -97,7 +97,9 @@ breaks! {
         "client_waiting::writer_is_not_starved_by_readers";
     PrefersWriters: "rule 7", "starvation::readers_against_endless_writers",
         "client_waiting::reader_is_not_starved_by_writers";
-    Barges: "rule 7", "waiting::nobody_overtakes_a_waiter";
+    ServesTheLatest: "rule 7", "starvation::fair_bound_of_overtaking",
+        "waiting::first_come_first_served";
+    LetsNewcomersPass: "rule 7", "waiting::nobody_overtakes_a_waiter";
     AlwaysFair: "rule 7", "starvation::reader_preference_starves_a_writer";
     PushesNothing: "rule 8", "notifications::grant_is_pushed",
         "client_push::grant_comes_without_another_call",
@@ -155,6 +157,16 @@ breaks! {
 fn harness(how: Break) -> Arc<dyn Harness> {
     Arc::new(Reference::wrapped(Arc::new(move |inner, server| {
         let server = Arc::clone(server);
+        let step = match how {
+            Break::PrefersReaders => Some(unfair::readers_first as _),
+            Break::PrefersWriters => Some(unfair::writers_first as _),
+            Break::ServesTheLatest => Some(unfair::latest_first as _),
+            Break::LetsNewcomersPass => Some(unfair::newcomers_first as _),
+            _ => None,
+        };
+        if let Some(step) = step {
+            server.step.get_or_init(|| step);
+        }
         Arc::new(Broken { inner, server, how })
     })))
 }
@@ -205,9 +217,6 @@ impl Broken {
 
     fn spec(&self, spec: LockSpec) -> LockSpec {
         let policy = match self.how {
-            Break::PrefersReaders if spec.kind() == Kind::RwLock => Policy::ReaderPreference,
-            Break::PrefersWriters if spec.kind() == Kind::RwLock => Policy::WriterPreference,
-            Break::Barges => Policy::Barging,
             Break::AlwaysFair => Policy::Fair,
             _ => spec.policy(),
         };

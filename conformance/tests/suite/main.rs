@@ -20,6 +20,7 @@ mod connection_breaks;
 mod small;
 #[path = "../support/mod.rs"]
 mod support;
+mod unfair;
 mod variants;
 
 fn case(name: &str) -> &'static Case {

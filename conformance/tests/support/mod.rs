@@ -4,12 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
-use leasehold_api::machine::{self, Command, Reach, Reply, Settings, State};
+use leasehold_api::machine::{self, Command, Message, Reach, Reply, Settings, State};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     Cursor, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Moment, Note,
@@ -24,6 +24,9 @@ use tokio::time::Instant;
 /// A wrapper that a test may put around each client's backend.
 pub(crate) type Wrap =
     Arc<dyn Fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend> + Send + Sync>;
+
+/// A step of the state machine.
+type Step = fn(&mut State, machine::Env<'_>, &Command) -> (Reply, Vec<Message>);
 
 /// The harness of the state machine.
 #[derive(Clone)]
@@ -150,6 +153,9 @@ pub(crate) struct Server {
     /// Requests that a wrapper records across all clients.
     #[allow(dead_code, reason = "only some tests wrap")]
     pub(crate) notes: Mutex<Vec<Acquire>>,
+    /// What a wrapper has each command do instead of [`machine::step`].
+    #[allow(dead_code, reason = "only some tests wrap")]
+    pub(crate) step: OnceLock<Step>,
     capabilities: Capabilities,
     inner: Mutex<Inner>,
     started: Instant,
@@ -173,6 +179,7 @@ impl Server {
         Self {
             capabilities,
             notes: Mutex::default(),
+            step: OnceLock::new(),
             inner: Mutex::new(Inner::default()),
             started: Instant::now(),
             next_random: AtomicU64::new(1),
@@ -232,7 +239,9 @@ impl Server {
             settings: Settings::default(),
             reachable: &reachable,
         };
-        let (reply, messages) = machine::step(keys.entry(key.clone()).or_default(), env, command);
+        let state = keys.entry(key.clone()).or_default();
+        let step = self.step.get().copied().unwrap_or(machine::step);
+        let (reply, messages) = step(state, env, command);
         for message in messages {
             for sender in listeners.get(&message.to).into_iter().flatten() {
                 // Fails if the subscriber is gone.

@@ -82,7 +82,7 @@ const UNUSUAL: &[MutantInfo] = &[
     outside("deadline-from-a-stepped-wall-clock"),
     within("lost-wake-up-without-poll", 50),
     breaking(OLDER_EPOCH, RARE, &["S1"]),
-    within("reader-preference-under-a-fair-policy", 20),
+    within("light-waiters-pass-heavy-ones", 20),
     breaking(
         "grant-is-pushed-and-then-taken-back",
         BUDGET,

@@ -72,7 +72,7 @@ pub(super) const MUTANTS: &[(&str, &str, Alter)] = &[
     ("downgrade-overtakes-a-queued-writer", "rule 6", conversion::downgrade_overtakes),
     ("dead-waiter-blocks-the-queue", "rule 7", queue::dead_waiter_blocks),
     ("barging-past-the-bound", "rule 7", queue::barging_under_fair),
-    ("reader-preference-under-a-fair-policy", "rule 7", queue::reader_preference_under_fair),
+    ("light-waiters-pass-heavy-ones", "rule 7", queue::light_waiters_first),
     ("no-wake-up-is-sent", "rule 7", queue::no_wake_up),
     ("grant-is-not-pushed", "rule 8", queue::grant_untold),
     ("grant-is-pushed-to-the-next-in-line", "rule 8", queue::grant_told_to_next),

@@ -6,8 +6,8 @@ use super::step::{Step, full_mode, holder};
 use crate::bounds::{DEFAULT_LEASE, MAX_LEASE, OFFER_POLLS};
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Message, Payload, Reach, Reply, WaiterParts};
-use crate::reply::{AcquireReply, Refused, ReleaseReply};
-use crate::request::{Kind, Policy};
+use crate::reply::{AcquireReply, ReleaseReply};
+use crate::request::Policy;
 use crate::time::ServerTime;
 
 /// An acquire that asks to wait is answered `Contended`.
@@ -54,41 +54,22 @@ pub(super) fn barging_under_fair(step: &mut Step<'_>) {
     }
 }
 
-/// Under the fair policy, readers pass waiting writers.
-pub(super) fn reader_preference_under_fair(step: &mut Step<'_>) {
-    let Some(fair) = step.before.spec else { return };
-    match (fair.kind(), fair.policy()) {
-        (Kind::RwLock, Policy::Fair | Policy::WriterPreference | Policy::Barging) => {}
-        (Kind::Semaphore, _) => return pass_over_permits(step),
-        _ => return,
-    }
-    let unfair = fair.with_policy(Policy::ReaderPreference);
-    let unfair = unfair.expect("it is a reader/writer lock");
-    step.before.spec = Some(unfair);
-    if let Command::Acquire(request) = &mut step.command
-        && request.spec == fair
-    {
-        request.spec = unfair;
+/// Light waiters pass heavy ones: readers pass writers, and few permits pass many.
+pub(super) fn light_waiters_first(step: &mut Step<'_>) {
+    let Some(spec) = step.before.spec else { return };
+    let arrived = step.before.waiters.clone();
+    step.before.waiters.sort_by_key(|it| spec.weight(it.mode));
+    for (waiter, was) in step.before.waiters.iter_mut().zip(&arrived) {
+        waiter.ticket = was.ticket;
     }
     step.rerun();
-    if step.after.spec == Some(unfair) {
-        step.after.spec = Some(fair);
-    }
-    match &mut step.reply {
-        Reply::Acquire(AcquireReply::Refused(Refused::Mismatch { lives_with })) => {
-            *lives_with = fair;
+    for waiter in &mut step.after.waiters {
+        if let Some(was) = arrived.iter().find(|it| it.operation == waiter.operation) {
+            waiter.ticket = was.ticket;
         }
-        Reply::Inspect(seen) => seen.spec = seen.spec.map(|_| fair),
-        _ => {}
     }
-}
-
-/// Reader preference grants to readers and writers only. Permits are never granted.
-fn pass_over_permits(step: &mut Step<'_>) {
-    let own = step.operation();
-    if !matches!(step.command, Command::Acquire(_) | Command::Inspect) {
-        step.rerun_without(|waiter| Some(waiter.operation) != own);
-    }
+    step.after.waiters.sort_by_key(|it| it.ticket);
+    step.before.waiters = arrived;
 }
 
 /// Under the barging policy, a release sends no wake-up.

@@ -27,8 +27,12 @@ fn first_failure(harness: &Arc<dyn Harness>) -> Option<String> {
         .or_else(|| scenario().map(|scenario| format!("directed::{}", scenario.name)))
 }
 
-/// Mutants of the client, and cases that must fail under them.
+/// Mutants, and cases that must fail under them.
 const NOTICED_BY: &[(&str, &str)] = &[
+    (
+        "light-waiters-pass-heavy-ones",
+        "starvation::writer_against_endless_readers",
+    ),
     (
         "re-subscribe-without-a-re-check",
         "client_push::lost_subscription_makes_everyone_poll",
