@@ -22,7 +22,7 @@ fn unreachable() {
         let mut short = start(&["--wait", "2s"]);
         // It tries for 5 s.
         let mut no_wait = start(&["--no-wait"]);
-        let mut long = start(&["--wait", "6s"]);
+        let mut long = start(&["--wait", "15s"]);
         short.expect_status(69, SLACK);
         assert!(!no_wait.has_ended(), "the shorter wait ends first");
         for (started, told) in [(&mut no_wait, 0), (&mut long, 1)] {
