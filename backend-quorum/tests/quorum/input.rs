@@ -57,6 +57,17 @@ async fn longer_leases_are_rejected() {
     servers.assert_untouched();
 }
 
+/// Also with a `max_lease` below the default lease of a client.
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_locked_with_a_short_max_lease() {
+    let servers = Servers::start(57);
+    let short = |quorum: Quorum| quorum.max_lease(secs(5)).expect("valid");
+    let locks = servers.process_with_quorum("a", short).locks;
+    drop(locks.lock_all(["a", "b"]).await.expect("free"));
+    let many = locks.multi().mutexes(["a", "b"]).expect("valid");
+    drop(many.lease(secs(4)).lock().await.expect("free"));
+}
+
 #[tokio::test(start_paused = true)]
 async fn rejected_renewal_touches_no_other() {
     let servers = Servers::start(56);

@@ -2,18 +2,20 @@
 //!
 //! That input is refused before any I/O, the cases `client_care::bad_…` of the conformance suite check.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::bounds::{
     MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
 };
 use leasehold_api::{
-    Error, InvalidInput, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock, Mutex,
-    MutexGuard, Operation, OwnerId, Policy, ReadGuard, Renew, RwLock, Semaphore, SessionId,
+    Error, InvalidInput, JobOutcome, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock,
+    Mutex, MutexGuard, Operation, OwnerId, Policy, ReadGuard, Renew, RwLock, Semaphore, SessionId,
     WriteGuard,
 };
 
-use crate::support::{clients, invalid, mutex_of, secs, server};
+use crate::support::{assert_is, clients, invalid, lock, mutex_of, secs, server};
+use crate::wrapped::Wrapped;
 
 #[tokio::test(start_paused = true)]
 async fn keys_have_1_to_256_bytes() {
@@ -44,6 +46,46 @@ async fn limits_of_leases_are_exact() {
     for lease in [MIN_LEASE, MAX_LEASE] {
         drop(mutex.clone().lease(lease).lock().await.expect("valid"));
     }
+}
+
+/// The default lease would be above the limit of this backend. No handle uses it.
+#[tokio::test(start_paused = true)]
+async fn default_lease_is_within_the_limit_of_the_backend() {
+    let wrapped = || {
+        let mut backend = Wrapped::new(server().client("a"));
+        backend.capabilities.max_lease = secs(5);
+        backend
+    };
+    let (backend, limits) = (wrapped(), MIN_LEASE..=secs(5));
+    let acquires = Arc::clone(&backend.acquires);
+    let locks = LockClient::new(backend);
+    drop(lock(&locks).await);
+    let rw_lock = locks.rw_lock("rw").expect("valid");
+    drop(rw_lock.read().await.expect("free"));
+    drop(rw_lock.write().await.expect("free"));
+    let semaphore = locks.semaphore("permits", 2).expect("valid");
+    drop(semaphore.acquire().await.expect("free"));
+    drop(locks.lock_all(["a", "b"]).await.expect("free"));
+    let term = locks.election("leader").expect("valid").campaign().await;
+    drop(term.expect("nobody leads"));
+    let job = locks.once("job").expect("valid").not_within(secs(60));
+    let ran = job.run(async |_job| Ok::<_, Error>(())).await;
+    assert_is!(ran => Ok(JobOutcome::Done(())));
+    let leases: Vec<_> = (acquires.lock().expect("unpoisoned").iter())
+        .map(|acquire| acquire.lease)
+        .collect();
+    assert_eq!(leases, vec![secs(5); 8]);
+
+    // One that is asked for is refused, wherever that is.
+    let asked = secs(6);
+    let refused = InvalidInput::Lease { asked, limits };
+    let built = LockClient::builder(wrapped()).lease(asked).build();
+    assert_eq!(invalid(built), refused);
+    let locked = mutex_of(&locks).lease(asked).lock().await;
+    assert_eq!(invalid(locked), refused);
+    let many = locks.multi().mutexes(["a", "b"]).expect("valid");
+    assert_eq!(invalid(many.clone().lease(asked).lock().await), refused);
+    drop(many.lease(secs(1)).lock().await.expect("free"));
 }
 
 /// Requests to a backend allow shorter leases than a client, and their errors say so.

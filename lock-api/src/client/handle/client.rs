@@ -90,9 +90,10 @@ impl LockClient {
     pub fn builder(backend: impl LockBackend) -> LockClientBuilder {
         let runtime = backend.runtime();
         let label = Label::new(runtime.default_label()).unwrap_or_else(|_| Label::empty());
+        let max_lease = backend.capabilities().max_lease;
         LockClientBuilder {
             backend: Arc::new(backend),
-            settings: ClientSettings::new(label),
+            settings: ClientSettings::new(label, max_lease),
             missing_tokens_allowed: false,
         }
     }
@@ -406,7 +407,8 @@ pub struct LockClientBuilder {
 }
 
 impl LockClientBuilder {
-    /// Sets the lease: how long a hold lasts without renewal. 100 ms to 1 h, 30 s by default.
+    /// Sets the lease: how long a hold lasts without renewal. 100 ms to 1 h, 30 s by default, or less if the
+    /// backend [grants less](crate::Capabilities::max_lease).
     ///
     /// The lock of a crashed holder is free after one lease. A holder that had waited for the lock may keep it
     /// until 2 s after the grant, however short its lease. A handle can [override](crate::Mutex::lease) this
@@ -551,9 +553,12 @@ impl LockClientBuilder {
     /// # }
     /// ```
     pub fn build(self) -> Result<LockClient, Error> {
-        self.settings.check()?;
-        let has_tokens = self.backend.capabilities().fencing_tokens;
-        Error::require(has_tokens || self.missing_tokens_allowed, MISSING_TOKENS)?;
+        let has = self.backend.capabilities();
+        self.settings.check(has.max_lease)?;
+        Error::require(
+            has.fencing_tokens || self.missing_tokens_allowed,
+            MISSING_TOKENS,
+        )?;
         let runtime = self.backend.runtime();
         Ok(LockClient {
             client: Core::new_handle(self.backend, runtime, self.settings),

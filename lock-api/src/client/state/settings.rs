@@ -24,10 +24,11 @@ pub(crate) struct ClientSettings {
 }
 
 impl ClientSettings {
-    pub(crate) fn new(label: Label) -> Self {
+    /// The defaults, on a backend that grants leases up to `max_lease`.
+    pub(crate) fn new(label: Label, max_lease: Duration) -> Self {
         Self {
             options: LockOptions {
-                lease: bounds::DEFAULT_LEASE,
+                lease: bounds::DEFAULT_LEASE.min(max_lease),
                 waiter_lease: bounds::DEFAULT_WAITER_LEASE,
                 policy: None,
                 fixed_lease: false,
@@ -42,8 +43,9 @@ impl ClientSettings {
         }
     }
 
-    pub(crate) fn check(&self) -> Result<(), InvalidInput> {
+    pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
         self.options.check()?;
+        InvalidInput::check_lease(self.options.lease, bounds::MIN_LEASE..=max_lease)?;
         InvalidInput::check_time_limit("call timeout", self.call_timeout)
     }
 
@@ -117,7 +119,8 @@ macro_rules! option_setters {
     ($($options:ident).+) => {
         /// Sets the lease: how long a hold lasts without a renewal.
         ///
-        /// 100 ms to 1 h, 30 s by default. Outside these limits, the acquisition fails with
+        /// 100 ms to 1 h, 30 s by default, or less if the backend
+        /// [grants less](crate::Capabilities::max_lease). Outside these limits, the acquisition fails with
         /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder
         /// becomes free when its lease expires, or 2 s after the grant if it had waited for the
         /// lock and its lease is shorter.
