@@ -107,14 +107,14 @@ pub enum FenceError {
 /// - `LH001` if the token is too low;
 /// - `LH003` if the key is not claimed with the token: claim, and read again;
 /// - `LH002` if the transaction has written before, or if the function is called within a savepoint or a block with
-///   `EXCEPTION`: a program that rolls back to the savepoint would undo the failure and go on. Some
-///   drivers set a savepoint before each statement. Switch that off. (`ON_ERROR_ROLLBACK` in psql, `autosave`
-///   in JDBC.) To fence several keys, call the function for each before you write;
+///   `EXCEPTION`. To fence several keys, call the function for each before you write;
 /// - `55P03` if another transaction with the key has not ended in time;
 /// - `22023` if an argument is `NULL` or out of range.
 ///
-/// After a failure, the server refuses the transaction's further statements and its commit. The functions
-/// can't notice that the transaction has *read* before. In `REPEATABLE READ` and `SERIALIZABLE` that is
+/// After a failure, the server refuses the transaction's further statements and its commit. **Not within a savepoint or
+/// a block with `EXCEPTION`:** a transaction that rolls back to the savepoint goes on, and its next write is committed,
+/// although the fence was refused. Some drivers set a savepoint before each statement (`ON_ERROR_ROLLBACK` in psql,
+/// `autosave` in JDBC). Switch that off. The functions can't notice that the transaction has *read* before. In `REPEATABLE READ` and `SERIALIZABLE` that is
 /// harmless: they then fail with a serialization failure if an earlier holder has written since.
 ///
 /// They write, so they fail in a `READ ONLY` transaction. Holders with the same token, such as readers that overlap,
