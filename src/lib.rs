@@ -93,10 +93,10 @@ pub use connect::{ConnectOptions, RedisLibrary, connect};
 pub use leasehold_api::{
     BackendError, Capabilities, Cause, ConnectError, Contention, Election, Error, Every,
     FencingToken, FireTime, ForceMode, ForceReply, Guard, HolderView, Inspection, InvalidInput,
-    Job, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockBackend,
-    LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock,
-    MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once, Outcome,
-    PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WaiterView,
+    Job, JobFailure, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing,
+    LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard,
+    MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once,
+    Outcome, PermitGuard, Policy, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WaiterView,
     WriteGuard, guard_kind,
 };
 

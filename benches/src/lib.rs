@@ -11,6 +11,7 @@
 mod blpop;
 mod connection;
 mod contend;
+mod counting;
 mod drain;
 pub mod figures;
 mod floor;
@@ -20,12 +21,12 @@ pub mod load;
 pub mod lock;
 pub mod open_files;
 #[cfg(feature = "peers")]
-pub mod peers;
+mod peers;
 mod processor;
 pub mod report;
 mod samples;
 mod server_stats;
-#[cfg(feature = "postgres")]
+mod single;
 mod sql_locks;
 
 /// The error that ends a measurement early.

@@ -316,6 +316,53 @@ fn class_of_a_handle_is_a_label() {
 }
 
 #[test]
+fn jobs_and_elections_are_counted_with_their_class() {
+    let recorder = record(async {
+        let server = SimServer::new(7);
+        let locks = LockClient::new(server.client("a"));
+        let job = locks.once("job").expect("valid").class("report");
+        let job = job.attempts(1).not_within(secs(60));
+        for fails in [true, true, false, false] {
+            let ran = job.run(async |_job| {
+                tokio::time::sleep(secs(2)).await;
+                if fails { Err("broken") } else { Ok(()) }
+            });
+            ran.await.map(drop).expect("answered");
+            if fails {
+                // The failed occurrence is over.
+                tokio::time::sleep(secs(61)).await;
+            }
+        }
+        let election = locks.election("leader").expect("valid").class("scheduler");
+        let term = election.campaign().await.expect("nobody leads");
+        std::mem::forget(term);
+    });
+    for (series, expected) in [
+        ("leasehold_jobs_total{class=report,outcome=gave_up}", 2),
+        ("leasehold_jobs_total{class=report,outcome=done}", 1),
+        ("leasehold_jobs_total{class=report,outcome=already_done}", 1),
+        ("leasehold_terms_total{class=scheduler}", 1),
+        (
+            "leasehold_acquisitions_total{class=report,mode=exclusive,outcome=acquired}",
+            3,
+        ),
+        (
+            "leasehold_acquisitions_total{class=scheduler,mode=exclusive,outcome=acquired}",
+            1,
+        ),
+    ] {
+        assert_eq!(recorder.count(series), expected, "{series}");
+    }
+    for (outcome, expected) in [("failed", 2), ("done", 1)] {
+        let series = format!("leasehold_job_seconds{{class=report,outcome={outcome}}}");
+        let samples = recorder.samples(&series);
+        assert_eq!(samples, vec![2.0; expected], "{series}");
+    }
+    let leads = "leasehold_guards{class=scheduler,mode=exclusive}";
+    assert_eq!(recorder.gauge(leads), 1.0);
+}
+
+#[test]
 fn retried_acquires_are_counted() {
     let recorder = record(async {
         let server = SimServer::new(7);

@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use futures_util::{FutureExt as _, StreamExt};
 use leasehold_api::machine::Command;
 use leasehold_api::{Election, LockClient, Loss};
-use leasehold_sim::Data;
+use leasehold_sim::{Data, Latency};
 
 use crate::support::{assert_error, clients, connected, ms, secs};
 use crate::wrapped::Wrapped;
@@ -126,6 +126,47 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
     assert_eq!(quiet.await, Some(None));
     b.shutdown().await.expect("nothing held");
     assert_eq!(streams[1].next().await.flatten(), None);
+}
+
+/// Also if an inspection falls between the grant of its lock and the note with its info.
+#[tokio::test(start_paused = true)]
+async fn observers_see_a_new_leader_once_and_with_its_info() {
+    for offset in 0..10 {
+        let (server, [(a, network), (b, _)]) = connected();
+        // The note arrives 0.9 s after the grant.
+        network.set_latency(Latency::fixed(ms(450)));
+        let mut stream = Box::pin(election(&b, "").observe());
+        assert_eq!(stream.next().await, Some(None), "nobody leads yet");
+        server.advance(ms(100 * offset)).await;
+        let standing = election(&a, "a:80");
+        let (term, seen) = tokio::join!(standing.campaign(), stream.next());
+        let term = term.expect("free");
+        let leader = seen.expect("open").expect("leads");
+        assert_eq!((&*leader.info, leader.term), (&b"a:80"[..], term.number()));
+        assert_eq!(stream.next().now_or_never(), None);
+    }
+}
+
+/// A failover may lose the note of a term that goes on.
+#[tokio::test(start_paused = true)]
+async fn observers_see_a_leader_without_info_after_a_second() {
+    let (server, [a, b]) = clients();
+    let mut stream = Box::pin(election(&b, "").observe());
+    assert_eq!(stream.next().await, Some(None), "nobody leads yet");
+    let guard = a
+        .mutex("leader")
+        .expect("valid")
+        .lock()
+        .await
+        .expect("free");
+    let before = server.elapsed();
+    let leader = stream.next().await.expect("open").expect("leads");
+    assert_eq!(
+        (&*leader.info, leader.term),
+        (&b""[..], guard.fencing_token())
+    );
+    let took = server.elapsed() - before;
+    assert!((secs(1)..ms(2_200)).contains(&took), "{took:?}");
 }
 
 /// A second stream asks while the answer for the first one is on its way, and that one while the second one's is.

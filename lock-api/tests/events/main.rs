@@ -10,6 +10,8 @@
     reason = "a user's code spawns; on the simulator this is deterministic too"
 )]
 
+mod coordination;
+
 #[expect(
     dead_code,
     unused_imports,
@@ -59,7 +61,7 @@ fn lines() -> Vec<String> {
 fn stable_lines() -> String {
     let (others, rest): (Vec<_>, Vec<_>) = lines()
         .into_iter()
-        .partition(|line| line.contains("TRACE polled") || line == "DEBUG subscribed");
+        .partition(|line| line.contains("TRACE polled") || line.ends_with(" subscribed"));
     assert!(others.len() > 2, "{others:?}");
     rest.join("\n")
 }
@@ -244,6 +246,53 @@ async fn retried_acquire_is_reported_until_it_recovers() {
     }
 }
 
+/// One line when renewals begin to fail, and one when they no longer do: for all guards, and however often they were
+/// repeated.
+#[tokio::test(start_paused = true)]
+async fn failed_renewals_are_reported_once_until_they_recover() {
+    listen();
+    let (server, [(a, network)]) = connected();
+    let lock = |key| {
+        let mutex = a.mutex(key).expect("valid").lease(secs(20));
+        async move { mutex.lock().await.expect("free") }
+    };
+    let (one, two) = (lock("one").await, lock("two").await);
+    let reports = || -> Vec<String> {
+        let all = lines().into_iter();
+        all.filter(|line| line.starts_with("INFO")).collect()
+    };
+    for lost in [false, true] {
+        network.isolate();
+        server.advance(secs(14)).await;
+        let begun = reports();
+        assert_is!(begun[..] => [line] if line.starts_with("INFO renewals failed failed="));
+        if lost {
+            // The first one is lost, and the other one is released.
+            server.advance(secs(8)).await;
+            assert!(!one.is_valid());
+            drop(one.release().await);
+        }
+        network.rejoin();
+        let three = lost.then(|| lock("three"));
+        let three = match three {
+            Some(three) => Some(three.await),
+            None => None,
+        };
+        server.advance(secs(8)).await;
+        let over = reports();
+        let recovered = |line: &String| line.starts_with("INFO renewals recovered failed=");
+        assert_eq!(
+            over.iter().filter(|line| recovered(line)).count(),
+            1,
+            "{over:?}"
+        );
+        drop(three);
+        server.advance(secs(1)).await;
+        drop(reports());
+    }
+    drop(two);
+}
+
 #[tokio::test(start_paused = true)]
 async fn retried_acquire_shows_the_error_of_the_library() {
     listen();
@@ -311,7 +360,12 @@ async fn problems_are_warnings() {
     assert_eq!(warnings(), [""; 0]);
     network.drop_connection();
     server.advance(secs(3)).await;
-    assert_eq!(warnings(), ["WARN subscription lost"]);
+    let told = lines();
+    let about = told.iter().filter(|line| line.contains("subscri"));
+    assert!(
+        about.eq(["WARN subscription lost", "INFO subscribed"]),
+        "{told:?}"
+    );
     waiting.abort();
 
     let (c, network) = client(&server, "c");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use futures_util::StreamExt;
 use futures_util::future::{join, join_all};
 use leasehold_api::{
-    Election, Error, FireTime, JobOutcome, JobReset, Leader, LockClient, Occurrence,
+    Election, Error, FireTime, JobFailure, JobOutcome, JobReset, Leader, LockClient, Occurrence,
 };
 
 use crate::case::{Case, cases};
@@ -135,18 +135,18 @@ async fn failed_attempts_count_everywhere(world: &World) -> Verdict {
     let first = fail(&a.once("k")?.at(fire)).await?;
     let pause = want!(
         first,
-        JobOutcome::Failed { error: Some("broken"), retry_after } => retry_after
+        JobOutcome::Failed { failure: Some(JobFailure::Error("broken")), retry_after } => retry_after
     )
     .promised("rule 16: the first attempt fails")?;
     let limits = Duration::from_secs(20)..=Duration::from_secs(30);
     ensure!(limits.contains(&pause), pause).promised("rule 16: the next one has to wait")?;
     let early = succeed(&b.once("k")?.at(fire), &runs).await?;
-    want!(early, JobOutcome::Failed { error: None, .. }).promised("rule 16: also elsewhere")?;
+    want!(early, JobOutcome::Failed { failure: None, .. }).promised("rule 16: also elsewhere")?;
     let job = b.once("k")?.attempts(1);
     let last = succeed(&job.at(fire), &runs).await?;
     let gave_up = JobOutcome::GaveUp {
         attempts: 1,
-        error: None,
+        failure: None,
     };
     want_eq!(last, gave_up).promised("rule 16: one attempt was made")?;
     want_eq!(job.status().await?.attempts, 1).promised("rule 16: and is shown")?;

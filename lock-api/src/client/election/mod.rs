@@ -13,6 +13,7 @@ use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 use crate::reply::NoteReply;
+use crate::runtime::Moment;
 use crate::sync::{Arc, Mutex};
 
 pub use observe::{Leader, Observation};
@@ -97,6 +98,15 @@ impl Election {
         self
     }
 
+    /// Sets the value of the label `class` in the metrics of the election's lock. Empty by default.
+    ///
+    /// # Examples
+    /// `election.class("scheduler")`
+    pub fn class(mut self, class: &'static str) -> Self {
+        self.mutex = self.mutex.class(class);
+        self
+    }
+
     /// Sets what the others learn about this process when it leads, such as its address. At most 128 bytes,
     /// none by default.
     ///
@@ -140,17 +150,13 @@ impl Election {
         let mut backoff = Backoff::background();
         loop {
             let guard = self.mutex.lock().await?;
-            let term = Term {
-                guard,
-                version: Mutex::new(FIRST),
-            };
-            match term.note(FIRST, &self.info).await {
-                Ok(()) => return Ok(term),
+            match note(&guard, FIRST, &self.info).await {
+                Ok(()) => return Ok(Term::begin(guard)),
                 Err(error) if error.is_transient() || matches!(error, Error::Lost { .. }) => {}
                 Err(error) => return Err(error),
             }
-            // The term was lost before it began, or nobody could learn of it.
-            drop(term.resign().await);
+            // The lock was lost before the term began, or nobody could learn of it.
+            drop(guard.release().await);
             let core = &self.mutex.lock.client;
             core.runtime.sleep(core.jittered(backoff.next())).await;
         }
@@ -182,7 +188,7 @@ impl Election {
             let term = Arc::new(self.campaign().await?);
             // `protect` drops the body before it returns.
             let ended = term.guard.protect(body(Arc::clone(&term))).await;
-            drop(term.guard.release().await);
+            drop(term.end().await);
             match ended {
                 Ok(output) => return Ok(output),
                 Err(Error::Closed) => return Err(Error::Closed),
@@ -212,11 +218,23 @@ fn check_length(info: &[u8], key: &Key) -> Result<(), Error> {
 #[must_use = "a dropped term resigns; bind it to a name such as `_term`, not to `_`"]
 pub struct Term {
     guard: MutexGuard,
+    began: Moment,
     /// The version of its last note.
     version: Mutex<u32>,
 }
 
 impl Term {
+    fn begin(guard: MutexGuard) -> Self {
+        let hold = &guard.hold;
+        let core = &hold.client;
+        core.events.elected(guard.key(), hold.token(), hold.class);
+        Self {
+            began: core.now(),
+            version: Mutex::new(FIRST),
+            guard,
+        }
+    }
+
     /// Returns the number of the term. It grows from term to term. Send it with each order.
     ///
     /// # Examples
@@ -300,18 +318,7 @@ impl Term {
             *version += 1;
             *version
         };
-        self.note(version, &info).await
-    }
-
-    async fn note(&self, version: u32, info: &[u8]) -> Result<(), Error> {
-        let hold = &self.guard.hold;
-        let until = hold.valid_until();
-        // The note ends with the term.
-        let answer = hold.note(version, info, Duration::ZERO, until).await?;
-        match answer.reply {
-            NoteReply::Noted(_) => Ok(()),
-            NoteReply::Lost { reason, .. } => Err(hold.loss_error(reason.into())),
-        }
+        note(&self.guard, version, &info).await
     }
 
     /// Resigns, and waits for the server to acknowledge it. The next candidate leads at once.
@@ -325,6 +332,37 @@ impl Term {
     /// # Examples
     /// See [`Election::campaign`].
     pub async fn resign(self) -> Result<(), Error> {
+        self.end().await
+    }
+
+    async fn end(&self) -> Result<(), Error> {
+        self.report_resigning();
         self.guard.release().await.map(drop)
+    }
+
+    /// Reports that the term ends, unless it was lost, or has ended before.
+    fn report_resigning(&self) {
+        if self.is_leader() {
+            let core = &self.guard.hold.client;
+            let led = core.now().saturating_since(self.began);
+            core.events.resigned(self.guard.key(), self.number(), led);
+        }
+    }
+}
+
+impl Drop for Term {
+    fn drop(&mut self) {
+        self.report_resigning();
+    }
+}
+
+/// Leaves a note, which ends with the term.
+async fn note(guard: &MutexGuard, version: u32, info: &[u8]) -> Result<(), Error> {
+    let hold = &guard.hold;
+    let until = hold.valid_until();
+    let answer = hold.note(version, info, Duration::ZERO, until).await?;
+    match answer.reply {
+        NoteReply::Noted(_) => Ok(()),
+        NoteReply::Lost { reason, .. } => Err(hold.loss_error(reason.into())),
     }
 }

@@ -11,7 +11,7 @@ use crate::client::election::Election;
 use crate::client::error::Error;
 use crate::client::state::observers::Observers;
 use crate::id::{FencingToken, Key, Label};
-use crate::reply::InspectReply;
+use crate::reply::{InspectReply, NoteView};
 use crate::sync::Arc;
 
 /// The leader, as an inspection has shown it.
@@ -44,13 +44,46 @@ pub struct Observation {
 
 fn leader_of(reply: &InspectReply) -> Option<Leader> {
     let holder = reply.holders.first()?;
-    // The note of an earlier term says nothing about this leader.
-    let note = reply.note.as_ref().filter(|it| it.token == holder.token);
     Some(Leader {
         label: holder.label.clone(),
-        info: note.map_or_else(Vec::new, |note| note.bytes.clone()),
+        info: note_of_leader(reply).map_or_else(Vec::new, |note| note.bytes.clone()),
         term: holder.token,
     })
+}
+
+/// The note of an earlier term says nothing about this leader.
+fn note_of_leader(reply: &InspectReply) -> Option<&NoteView> {
+    let holder = reply.holders.first()?;
+    reply.note.as_ref().filter(|it| it.token == holder.token)
+}
+
+/// What a stream has yielded, and what it waits for.
+#[derive(Debug, Default)]
+struct Followed {
+    last: Option<Option<Leader>>,
+    /// An inspection in which a leader has no note yet: it has just been elected.
+    without_note: Option<Arc<InspectReply>>,
+}
+
+impl Followed {
+    /// Returns the leader, if it is another one than before. A leader without a note is one only if the next inspection
+    /// shows none either: a failover may have lost it.
+    fn news(&mut self, seen: &Arc<InspectReply>) -> Option<Option<Leader>> {
+        let leader = leader_of(seen);
+        if leader.is_some() && note_of_leader(seen).is_none() {
+            let is_earlier =
+                |it: &Arc<InspectReply>| !Arc::ptr_eq(it, seen) && leader_of(it) == leader;
+            if !self.without_note.as_ref().is_some_and(is_earlier) {
+                self.without_note = Some(Arc::clone(seen));
+                return None;
+            }
+        }
+        if self.last.as_ref() == Some(&leader) {
+            return None;
+        }
+        self.last = Some(leader.clone());
+        Some(leader)
+    }
 }
 
 /// Returns the answer to the last inspection. Asks if that is due.
@@ -114,7 +147,7 @@ impl Election {
     }
 
     /// Returns a stream of leaders: the present one, and each other one when it changes. `None` stands for
-    /// nobody.
+    /// nobody. A new leader comes with its info.
     ///
     /// The stream asks the server once a second while you poll it, without a push. All streams of one client and
     /// name share these inspections. It may miss a leader that led for less than a second. It yields nothing while
@@ -136,17 +169,13 @@ impl Election {
         let lock = &self.mutex.lock;
         let (client, key) = (Arc::clone(&lock.client), lock.key.clone());
         let observers = client.observed.observers(&key);
-        let begin = (client, key, observers, None::<Option<Leader>>);
-        stream::unfold(begin, async |(client, key, observers, last)| {
+        let begin = (client, key, observers, Followed::default());
+        stream::unfold(begin, async |(client, key, observers, mut followed)| {
             while !client.is_closed() {
                 let version = observers.answered.version();
-                let leader = seen(&observers, &client, &key)
-                    .await
-                    .map(|it| leader_of(&it));
-                if let Some(leader) = leader
-                    && last.as_ref() != Some(&leader)
-                {
-                    return Some((leader.clone(), (client, key, observers, Some(leader))));
+                let seen = seen(&observers, &client, &key).await;
+                if let Some(leader) = seen.and_then(|seen| followed.news(&seen)) {
+                    return Some((leader, (client, key, observers, followed)));
                 }
                 let due = client.sleep_until(Some(observers.due()));
                 select(observers.answered.changed(version), pin!(due)).await;

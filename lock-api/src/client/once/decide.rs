@@ -16,8 +16,8 @@ const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 pub(super) enum When {
     /// The occurrence with this fire time.
     At(FireTime),
-    /// One that begins now, unless another one was done within the window.
-    NotWithin,
+    /// One that begins now, unless another one was done less than this long ago.
+    NotWithin(Duration),
 }
 
 /// What a caller wants.
@@ -30,7 +30,7 @@ pub(super) struct Wish {
     pub(super) max_ahead: Duration,
     pub(super) max_attempts: u32,
     /// The last moment to start in this call: the end of the window of the occurrence that it met first. Else a body
-    /// that takes longer than the window of [`When::NotWithin`] would begin one occurrence after the other, each time
+    /// that takes longer than the window would begin one occurrence after the other, each time
     /// without a pause, as the first attempt.
     pub(super) until: Option<ServerTime>,
 }
@@ -103,9 +103,12 @@ impl Wish {
     /// Without this check, it would silence the job until that time: later occurrences would be done, or missed
     /// because another one was tried.
     fn ahead(&self, record: &Record, now: ServerTime) -> Option<FireTime> {
-        let (asked, done_at) = match self.when {
-            When::At(fire) => (Some(fire), None),
-            When::NotWithin => (None, record.done_at.map(FireTime::of)),
+        let (asked, done_at, bearable) = match self.when {
+            When::At(fire) => (Some(fire), None, self.window),
+            When::NotWithin(apart) => {
+                let done_at = record.done_at.map(FireTime::of);
+                (None, done_at, self.window.max(apart))
+            }
         };
         let beyond = |limit| {
             let latest = now.saturating_add(limit);
@@ -115,7 +118,7 @@ impl Wish {
             .into_iter()
             .flatten()
             .max();
-        let recorded = recorded.filter(beyond(self.window));
+        let recorded = recorded.filter(beyond(bearable));
         recorded.or(asked.filter(beyond(self.max_ahead)))
     }
 
@@ -130,9 +133,9 @@ impl Wish {
                 }),
                 _ => Ok(fire),
             },
-            When::NotWithin => {
+            When::NotWithin(apart) => {
                 if let (Some(fire), Some(at)) = (record.done, record.done_at)
-                    && now < at.saturating_add(self.window)
+                    && now < at.saturating_add(apart)
                 {
                     return Err(Decision::Done { fire, at });
                 }
@@ -251,7 +254,7 @@ mod tests {
     #[test]
     fn pause_ends_with_the_window() {
         let record = failed(10_000, 10_001);
-        for when in [When::At(fire(10_000)), When::NotWithin] {
+        for when in [When::At(fire(10_000)), When::NotWithin(HOUR)] {
             let wish = Wish {
                 window: Duration::from_secs(10),
                 ..wish(when)
@@ -269,13 +272,16 @@ mod tests {
         };
         let ahead = Decision::Ahead { fire: fire(50_000) };
         for record in [done(50_000, 50_000), failed] {
-            for when in [When::At(fire(10_000)), When::NotWithin] {
+            for when in [When::At(fire(10_000)), When::NotWithin(HOUR)] {
                 assert_eq!(wish(when).decide(&record, at(10_000)), ahead);
             }
         }
         // The clock was stepped while the body ran.
         let stepped = done(9_999, 50_000);
-        assert_eq!(wish(When::NotWithin).decide(&stepped, at(10_000)), ahead);
+        assert_eq!(
+            wish(When::NotWithin(HOUR)).decide(&stepped, at(10_000)),
+            ahead
+        );
         let next = wish(When::At(fire(10_000))).decide(&stepped, at(10_000));
         assert_eq!(next, start(10_000, 1));
     }
@@ -284,7 +290,7 @@ mod tests {
     #[test]
     fn failed_attempt_a_little_ahead_of_the_clock_goes_on() {
         let record = failed(11_000, 11_000);
-        let decided = wish(When::NotWithin).decide(&record, at(10_000));
+        let decided = wish(When::NotWithin(HOUR)).decide(&record, at(10_000));
         assert_eq!(decided, start(11_000, 2));
     }
 
@@ -301,7 +307,7 @@ mod tests {
 
     #[test]
     fn not_within_counts_from_the_last_success() {
-        let wish = wish(When::NotWithin);
+        let wish = wish(When::NotWithin(HOUR));
         let record = done(9_000, 10_000);
         let last = Decision::Done {
             fire: fire(9_000),
@@ -327,5 +333,26 @@ mod tests {
         // It still says what was done meanwhile.
         let done = waiting.decide(&done(13_600, 17_100), at(17_200));
         assert!(matches!(done, Decision::Done { .. }), "{done:?}");
+    }
+
+    /// How long an occurrence may start is one thing, how long it is done another.
+    #[test]
+    fn window_to_start_in_does_not_shorten_not_within() {
+        let wish = Wish {
+            window: Duration::from_secs(10),
+            ..wish(When::NotWithin(HOUR))
+        };
+        let record = done(9_000, 10_000);
+        let almost = ServerTime::from_micros(13_600_000_000 - 1);
+        let decided = wish.decide(&record, almost);
+        assert!(matches!(decided, Decision::Done { .. }), "{decided:?}");
+        assert_eq!(wish.decide(&record, at(13_600)), start(13_600, 1));
+        // The clock may be as far behind a success as without that window.
+        let decided = wish.decide(&record, at(8_000));
+        assert!(matches!(decided, Decision::Done { .. }), "{decided:?}");
+        let failed = failed(10_000, 10_001);
+        let call = wish.of_a_call(&failed, at(10_001));
+        assert_eq!(call.decide(&failed, at(10_009)), Decision::Wait(at(10_010)));
+        assert_eq!(call.decide(&failed, at(10_010)), Decision::Missed);
     }
 }

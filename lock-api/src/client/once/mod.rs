@@ -6,12 +6,13 @@
 mod decide;
 mod every;
 mod record;
+mod report;
 mod run;
 
 use std::time::Duration;
 
 use crate::bounds::{DEFAULT_START_WINDOW, MAX_FIRE_AHEAD, MAX_START_WINDOW, MIN_START_WINDOW};
-use crate::client::error::Error;
+use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex;
@@ -130,6 +131,15 @@ impl Once {
         self
     }
 
+    /// Sets the value of the label `class` in the metrics of the job and of its lock. Empty by default.
+    ///
+    /// # Examples
+    /// `once.class("report")`
+    pub fn class(mut self, class: &'static str) -> Self {
+        self.mutex = self.mutex.class(class);
+        self
+    }
+
     /// The occurrence with this fire time, which may be up to 366 days ahead. It starts within 1 h of its fire time,
     /// unless you set [`start_before`](Occurrence::start_before).
     ///
@@ -153,7 +163,8 @@ impl Once {
     ///
     /// For cron jobs and commands, whose fire time nobody tells: for a nightly job, `not_within` 12 h. The
     /// window counts from the end of the last success, so window and run together must be shorter than the period.
-    /// It is 10 s to 47 h.
+    /// It is 10 s to 47 h. An occurrence that fails is tried again for as long, unless you set
+    /// [`start_before`](Occurrence::start_before).
     ///
     /// # Examples
     /// ```no_run
@@ -166,7 +177,7 @@ impl Once {
     /// # }
     /// ```
     pub fn not_within(&self, window: Duration) -> Occurrence {
-        self.occurrence(When::NotWithin, window)
+        self.occurrence(When::NotWithin(window), window)
     }
 
     /// A loop that runs an occurrence each period: at each multiple of `period` since 1970, by the server's
@@ -214,7 +225,8 @@ pub struct Occurrence {
 
 impl Occurrence {
     /// Sets until when the occurrence may start: this long after its fire time, by the server's clock. 10 s to
-    /// 47 h. Later it is [`Missed`](JobOutcome::Missed): nothing is caught up silently.
+    /// 47 h. Later it is [`Missed`](JobOutcome::Missed): nothing is caught up silently. With
+    /// [`not_within`](Once::not_within), the fire time is when the first attempt began.
     ///
     /// # Examples
     /// `once.at(midnight).start_before(Duration::from_secs(6 * 60 * 60))`
@@ -230,9 +242,16 @@ impl Occurrence {
             let problem = "there must be at least one";
             return Err(InvalidInput::setting("the attempts of a job", problem).on(key));
         }
-        let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
-        InvalidInput::check_time("the window or period of a job", self.wish.window, limits)
-            .map_err(|problem| problem.on(key))
+        let apart = match self.wish.when {
+            When::At(_) => None,
+            When::NotWithin(apart) => Some(apart),
+        };
+        for time in [self.wish.window].into_iter().chain(apart) {
+            let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
+            InvalidInput::check_time("the window or period of a job", time, limits)
+                .map_err(|problem| problem.on(key))?;
+        }
+        Ok(())
     }
 }
 
@@ -321,8 +340,8 @@ pub enum JobOutcome<T, E> {
     Missed {
         /// The latest occurrence that is done, as far as the lock service remembers.
         last_done: Option<FireTime>,
-        /// What the body returned last in this call. `None` if it didn't run here, or was lost.
-        error: Option<E>,
+        /// How the last attempt in this call has failed. `None` if there was none.
+        failure: Option<JobFailure<E>>,
     },
     /// Another call runs it now. Only [`try_run`](Occurrence::try_run) returns this.
     Running {
@@ -332,8 +351,8 @@ pub enum JobOutcome<T, E> {
     /// An attempt has failed, and it is too early for the next one. Only [`try_run`](Occurrence::try_run)
     /// returns this.
     Failed {
-        /// What the body returned, if it ran in this call.
-        error: Option<E>,
+        /// How the attempt in this call has failed. `None` if there was none.
+        failure: Option<JobFailure<E>>,
         /// When the next attempt may start.
         retry_after: Duration,
     },
@@ -341,9 +360,33 @@ pub enum JobOutcome<T, E> {
     GaveUp {
         /// How many attempts there were.
         attempts: u32,
-        /// What the body returned last in this call. `None` if it didn't run here, or was lost.
-        error: Option<E>,
+        /// How the last attempt in this call has failed. `None` if there was none.
+        failure: Option<JobFailure<E>>,
     },
+}
+
+/// How an attempt of a job has failed.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::{JobFailure, Loss};
+///
+/// fn describe(failure: JobFailure<std::io::Error>) -> String {
+///     match failure {
+///         JobFailure::Error(error) => error.to_string(),
+///         JobFailure::Lost(Loss::MaxHold) => "it hung".into(),
+///         JobFailure::Lost(reason) => format!("the lock was lost: {reason}"),
+///     }
+/// }
+/// # describe(JobFailure::Lost(Loss::MaxHold));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum JobFailure<E> {
+    /// The body returned this error.
+    Error(E),
+    /// The lock was lost, and the body was dropped at its current await point. The reason is [`Loss::MaxHold`] if it
+    /// ran longer than [`Once::max_hold`].
+    Lost(Loss),
 }
 
 impl<T, E> JobOutcome<T, E> {
@@ -369,7 +412,7 @@ impl<T, E> JobOutcome<T, E> {
     /// ```
     /// use leasehold_api::JobOutcome;
     ///
-    /// let outcome: JobOutcome<(), ()> = JobOutcome::GaveUp { attempts: 3, error: None };
+    /// let outcome: JobOutcome<(), ()> = JobOutcome::GaveUp { attempts: 3, failure: None };
     /// assert!(!outcome.is_done());
     /// ```
     pub const fn is_done(&self) -> bool {

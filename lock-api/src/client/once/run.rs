@@ -11,7 +11,8 @@ use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::once::decide::{Decision, When, Wish};
 use crate::client::once::record::Record;
-use crate::client::once::{Job, JobOutcome, Occurrence, Once};
+use crate::client::once::report::{Reported, report};
+use crate::client::once::{Job, JobFailure, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
 use crate::client::state::backoff::Backoff;
 use crate::id::{Key, Label};
@@ -90,18 +91,27 @@ impl Occurrence {
     /// See [`Once`].
     pub async fn run<T, E, F: Future<Output = Result<T, E>>>(
         &self,
-        mut body: impl FnMut(Job) -> F,
+        body: impl FnMut(Job) -> F,
     ) -> Result<JobOutcome<T, E>, Error> {
         self.check()?;
-        let mut last_error = None;
+        let outcome = self.attempts(body).await;
+        report(&self.once, &outcome);
+        outcome
+    }
+
+    async fn attempts<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        let mut failure = None;
         let mut wish = None;
         loop {
             let until = wish.unwrap_or(self.wish).until;
             let mut seen = match self.look_through_outages(until).await {
                 // It is too late for another attempt.
-                Err(error) if error.is_transient() && last_error.is_some() => {
-                    let (last_done, error) = (None, last_error);
-                    return Ok(JobOutcome::Missed { last_done, error });
+                Err(error) if error.is_transient() && failure.is_some() => {
+                    let last_done = None;
+                    return Ok(JobOutcome::Missed { last_done, failure });
                 }
                 seen => seen?,
             };
@@ -126,12 +136,12 @@ impl Occurrence {
                         seen = found;
                     }
                     Ok(Attempted::Failed(error, _)) => {
-                        last_error = Some(error);
+                        failure = Some(JobFailure::Error(error));
                         continue;
                     }
                     Ok(Attempted::Again) => continue,
-                    Err(Error::Lost { .. }) => {
-                        last_error = None;
+                    Err(Error::Lost { reason, .. }) => {
+                        failure = Some(JobFailure::Lost(reason));
                         continue;
                     }
                     Err(error) if error.is_transient() => continue,
@@ -140,7 +150,7 @@ impl Occurrence {
             }
             match decision {
                 Decision::Wait(until) => self.once.sleep_until(until, seen.at).await?,
-                decision => return self.final_outcome(decision, &seen, last_error),
+                decision => return self.final_outcome(decision, &seen, failure),
             }
         }
     }
@@ -171,10 +181,19 @@ impl Occurrence {
     /// ```
     pub async fn try_run<T, E, F: Future<Output = Result<T, E>>>(
         &self,
-        mut body: impl FnMut(Job) -> F,
+        body: impl FnMut(Job) -> F,
     ) -> Result<JobOutcome<T, E>, Error> {
         self.check()?;
-        let mut last_error = None;
+        let outcome = self.one_attempt(body).await;
+        report(&self.once, &outcome);
+        outcome
+    }
+
+    async fn one_attempt<T, E, F: Future<Output = Result<T, E>>>(
+        &self,
+        mut body: impl FnMut(Job) -> F,
+    ) -> Result<JobOutcome<T, E>, Error> {
+        let mut failure = None;
         let mut wish = None;
         loop {
             let mut seen = self.once.look().await?;
@@ -195,7 +214,7 @@ impl Occurrence {
                         seen = found;
                     }
                     Attempted::Failed(error, left) => {
-                        last_error = Some(error);
+                        failure = Some(JobFailure::Error(error));
                         decision = wish.decide(&left.record, left.at);
                         seen = left;
                     }
@@ -209,10 +228,12 @@ impl Occurrence {
                 }
                 Decision::Wait(until) => {
                     let retry_after = until.saturating_since(seen.at);
-                    let error = last_error;
-                    return Ok(JobOutcome::Failed { error, retry_after });
+                    return Ok(JobOutcome::Failed {
+                        failure,
+                        retry_after,
+                    });
                 }
-                decision => return self.final_outcome(decision, &seen, last_error),
+                decision => return self.final_outcome(decision, &seen, failure),
             }
         }
     }
@@ -225,7 +246,7 @@ impl Occurrence {
         let core = &once.mutex.lock.client;
         let until = match self.wish.when {
             When::At(fire) => Some(fire.after(self.wish.window)),
-            When::NotWithin => until,
+            When::NotWithin(_) => until,
         };
         let began = core.now();
         let mut backoff = Backoff::background();
@@ -254,11 +275,11 @@ impl Occurrence {
         &self,
         decision: Decision,
         seen: &Seen,
-        error: Option<E>,
+        failure: Option<JobFailure<E>>,
     ) -> Result<JobOutcome<T, E>, Error> {
         Ok(match decision {
             Decision::Done { fire, .. } => JobOutcome::AlreadyDone { fire },
-            Decision::GaveUp { attempts } => JobOutcome::GaveUp { attempts, error },
+            Decision::GaveUp { attempts } => JobOutcome::GaveUp { attempts, failure },
             Decision::Ahead { fire } => {
                 return Err(Error::FireTimeAhead {
                     key: self.once.mutex.lock.key.clone(),
@@ -268,7 +289,7 @@ impl Occurrence {
             }
             Decision::Missed | Decision::Start { .. } | Decision::Wait(_) => JobOutcome::Missed {
                 last_done: seen.record.done,
-                error,
+                failure,
             },
         })
     }
@@ -315,7 +336,10 @@ impl Occurrence {
             fire,
             attempt,
         };
-        let result = guard.protect(body(job)).await?;
+        let mut reported = Reported::begin(guard, fire, attempt);
+        let result = guard.protect(body(job)).await;
+        reported.body_ended(&result);
+        let result = result?;
         // When it ended, on the server's clock: a lower bound.
         let now = self.once.server_now().unwrap_or(seen.at).max(seen.at);
         let ended = match &result {
@@ -336,6 +360,7 @@ impl Occurrence {
         let noted = write(guard, ENDED, ended, KEEP, until).await;
         Ok(match (result, noted) {
             (Ok(output), Ok((is_own, stands))) if is_own || stands.done >= Some(fire) => {
+                reported.recorded();
                 Attempted::Ended(JobOutcome::Done(output))
             }
             (Ok(output), _) => Attempted::Ended(JobOutcome::RanUnrecorded(output)),
@@ -390,7 +415,7 @@ impl Wish {
     fn retries(&self, seen: &Seen) -> bool {
         match self.when {
             When::At(fire) => fire.server_time() <= seen.at,
-            When::NotWithin => true,
+            When::NotWithin(_) => true,
         }
     }
 }

@@ -104,11 +104,8 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
         .collect();
     let call = async || core.backend.renew(&requests).await;
     let answers = core.exchange_in_background(requests.len(), call).await;
-    let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
-    if let Some(error) = errors.next() {
-        let failed = 1 + errors.count();
-        core.events.renewals_failed(failed, answers.len(), error);
-    }
+    let holders = batch.iter().map(|member| &member.holder);
+    core.events.renewals(holders, &answers, core.now());
     for (member, answer) in batch.iter().zip(answers) {
         core.events.renewal(&member.holder.key, &answer);
         let next = apply(&core, &member.holder, member.plan, &answer);

@@ -22,6 +22,7 @@ use crate::client::state::loss::{Hook, LossEvent};
 use crate::client::state::release_outcome::Acknowledged;
 use crate::client::state::release_queue::PendingRelease;
 use crate::client::state::settings::ClientSettings;
+use crate::client::telemetry::failing::{Change, Failing};
 use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::{BackendError, Chain};
 use crate::id::{FencingToken, Key, Label};
@@ -29,6 +30,7 @@ use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
 use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
+use crate::time::FireTime;
 
 pub(crate) const TARGET: &str = "leasehold";
 
@@ -53,6 +55,9 @@ pub(crate) struct Events {
     /// Losses for which the hook was not called yet.
     losses: Mutex<VecDeque<LossEvent>>,
     short_lease_reported: AtomicBool,
+    failing: Mutex<Failing>,
+    /// Whether the subscription was lost, or failed, and is not back.
+    subscription_is_lost: AtomicBool,
 }
 
 impl Events {
@@ -65,6 +70,8 @@ impl Events {
             on_loss: settings.on_loss.clone(),
             losses: Mutex::default(),
             short_lease_reported: AtomicBool::new(false),
+            failing: Mutex::default(),
+            subscription_is_lost: AtomicBool::new(false),
         }
     }
 
@@ -137,9 +144,32 @@ impl Events {
         count!(meter::RENEWALS, "outcome" => outcome);
     }
 
-    /// A call that renews `count` holders failed for `failed` of them.
-    pub(crate) fn renewals_failed(&self, failed: usize, count: usize, error: &BackendError) {
-        emit!(INFO, "renewals failed", failed, count, error = %Chain(error));
+    /// A call that renews holders was answered.
+    pub(crate) fn renewals<'a>(
+        &self,
+        holders: impl ExactSizeIterator<Item = &'a Arc<HolderCell>>,
+        answers: &[Result<Answer<RenewReply>, BackendError>],
+        now: Moment,
+    ) {
+        let count = holders.len();
+        let answered = holders.zip(answers.iter().map(Result::is_err));
+        let change = self.failing.lock().note(answered, now);
+        let mut errors = answers.iter().filter_map(|answer| answer.as_ref().err());
+        match (errors.next(), change) {
+            (Some(error), change) => {
+                let failed = 1 + errors.count();
+                if change == Some(Change::Begun) {
+                    emit!(INFO, "renewals failed", failed, count, error = %Chain(error));
+                } else {
+                    emit!(DEBUG, "renewals failed", failed, count, error = %Chain(error));
+                }
+            }
+            (None, Some(Change::Over { failures, after })) => {
+                let after_ms = millis(after);
+                emit!(INFO, "renewals recovered", failed = failures, after_ms);
+            }
+            (None, _) => {}
+        }
     }
 
     /// A conversion succeeded. `from` is the old mode if the guard is still in use.
@@ -281,6 +311,65 @@ impl Events {
         }
     }
 
+    /// The body of a job is about to run.
+    pub(crate) fn job_started(&self, key: &Key, fire: FireTime, attempt: u32, token: FencingToken) {
+        let (key, fire) = (key.as_str(), fire.as_millis());
+        emit!(
+            INFO,
+            "job started",
+            key,
+            fire,
+            attempt,
+            token = self.number(token)
+        );
+    }
+
+    /// The body of a job is over.
+    pub(crate) fn job_ended(
+        &self,
+        key: &Key,
+        fire: FireTime,
+        attempt: u32,
+        outcome: &'static str,
+        ran: Duration,
+        class: &'static str,
+    ) {
+        let (key, fire, ran_ms) = (key.as_str(), fire.as_millis(), millis(ran));
+        if outcome == "done" {
+            emit!(INFO, "job ended", key, fire, attempt, outcome, ran_ms);
+        } else {
+            emit!(WARN, "job ended", key, fire, attempt, outcome, ran_ms);
+        }
+        record!(meter::JOB, ran, "outcome" => outcome, "class" => class);
+    }
+
+    pub(crate) fn job_missed(&self, key: &Key, last_done: Option<FireTime>) {
+        let (key, last_done) = (key.as_str(), last_done.map(FireTime::as_millis));
+        emit!(WARN, "job missed", key, last_done);
+    }
+
+    pub(crate) fn job_given_up(&self, key: &Key, attempts: u32) {
+        emit!(WARN, "job given up", key = key.as_str(), attempts);
+    }
+
+    /// A call that runs a job has returned.
+    pub(crate) fn job_call(&self, outcome: &'static str, class: &'static str) {
+        count!(meter::JOBS, "outcome" => outcome, "class" => class);
+    }
+
+    /// A term of a leader has begun.
+    pub(crate) fn elected(&self, key: &Key, term: FencingToken, class: &'static str) {
+        let term = self.number(term);
+        emit!(INFO, "elected", key = key.as_str(), term);
+        count!(meter::TERMS, "class" => class);
+    }
+
+    /// A leader that has not lost its term ends it.
+    pub(crate) fn resigned(&self, key: &Key, term: FencingToken, led: Duration) {
+        let (key, term, led_ms) = (key.as_str(), self.number(term), millis(led));
+        emit!(INFO, "resigned", key, term, led_ms);
+    }
+
     pub(crate) fn clock_stepped(&self) {
         emit!(WARN, "server clock stepped");
         count!(meter::CLOCK_STEPS);
@@ -293,7 +382,12 @@ impl Events {
     }
 
     pub(crate) fn subscription(&self, listening: bool) {
-        if listening {
+        let was_lost = self
+            .subscription_is_lost
+            .swap(!listening, Ordering::Relaxed);
+        if listening && was_lost {
+            emit!(INFO, "subscribed");
+        } else if listening {
             emit!(DEBUG, "subscribed");
         } else {
             emit!(WARN, "subscription lost");
@@ -303,6 +397,7 @@ impl Events {
 
     /// The server refused the subscription or did not answer.
     pub(crate) fn subscription_failed(&self, error: &BackendError) {
+        self.subscription_is_lost.store(true, Ordering::Relaxed);
         emit!(WARN, "subscription failed", error = %Chain(error));
         count!(meter::SUBSCRIPTION_FAILURES);
     }

@@ -49,6 +49,9 @@ pub(crate) const RENEWALS: &str = "leasehold_renewals_total";
 pub(crate) const LOSSES: &str = "leasehold_losses_total";
 pub(crate) const RELEASES: &str = "leasehold_releases_total";
 pub(crate) const RELEASE_RETRIES: &str = "leasehold_release_retries_total";
+pub(crate) const JOBS: &str = "leasehold_jobs_total";
+pub(crate) const JOB: &str = "leasehold_job_seconds";
+pub(crate) const TERMS: &str = "leasehold_terms_total";
 pub(crate) const CLOCK_STEPS: &str = "leasehold_clock_steps_total";
 pub(crate) const SUBSCRIPTION_FAILURES: &str = "leasehold_subscription_failures_total";
 
@@ -69,6 +72,8 @@ pub(crate) fn describe() {
         (LOSSES, "Guards that were lost"),
         (RELEASES, "Releases that were acknowledged or given up"),
         (RELEASE_RETRIES, "Releases that had to be sent again"),
+        (JOBS, "Calls that ran a job or tried to"),
+        (TERMS, "Terms of leaders that began"),
         (CLOCK_STEPS, "Steps of the server's clock"),
         (SUBSCRIPTION_FAILURES, "Subscriptions that broke or failed"),
     ] {
@@ -77,5 +82,6 @@ pub(crate) fn describe() {
     describe_gauge!(WAITING, Unit::Count, "Calls that wait for a lock now");
     describe_gauge!(GUARDS, Unit::Count, "Guards in use");
     describe_histogram!(WAIT, Unit::Seconds, "Duration of calls that take a lock");
+    describe_histogram!(JOB, Unit::Seconds, "Time for which bodies of jobs ran");
     describe_histogram!(HOLD, Unit::Seconds, "Time for which guards were in use");
 }

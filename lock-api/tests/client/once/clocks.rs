@@ -22,8 +22,8 @@ async fn it_starts_at_its_fire_time_and_not_after_its_window() {
     server.advance(secs(101)).await;
     let job = once(&a).at(missed).start_before(secs(100));
     let outcome = count(&job, &runs).await.expect("answered");
-    let (last_done, error) = (Some(fire), None);
-    assert_eq!(outcome, JobOutcome::Missed { last_done, error });
+    let (last_done, failure) = (Some(fire), None);
+    assert_eq!(outcome, JobOutcome::Missed { last_done, failure });
     assert_eq!(runs.get(), 0);
 }
 
@@ -43,6 +43,34 @@ async fn not_within_counts_from_the_last_success() {
     let done = count(&nightly(&b), &runs).await.expect("answered");
     assert_eq!(done, JobOutcome::Done(()));
     assert_eq!(runs.get(), 2);
+}
+
+/// How long an occurrence may start doesn't change how long it is done.
+#[tokio::test(start_paused = true)]
+async fn start_before_leaves_not_within_as_it_is() {
+    let (server, [a, b]) = clients();
+    let runs = Cell::new(0);
+    let hourly = |locks| once(locks).not_within(HOUR).start_before(secs(10));
+    let done = count(&hourly(&a), &runs).await.expect("answered");
+    assert_eq!(done, JobOutcome::Done(()));
+    server.advance(HOUR / 2).await;
+    let again = count(&hourly(&b), &runs).await.expect("answered");
+    assert_is!(again => JobOutcome::AlreadyDone { .. });
+    server.advance(HOUR / 2).await;
+    // The pause after a failure is longer than it may start.
+    let begun = server.elapsed();
+    let ran = hourly(&a).run(async |_job| Err::<(), _>("broken")).await;
+    let told = Some(JobFailure::Error("broken"));
+    assert_is!(ran => Ok(JobOutcome::Missed { failure, .. }) if *failure == told);
+    assert!((secs(10)..secs(11)).contains(&(server.elapsed() - begun)));
+    // Both are checked.
+    for wrong in [
+        once(&a).not_within(secs(9)).start_before(secs(10)),
+        once(&a).not_within(HOUR).start_before(secs(9)),
+    ] {
+        assert_error!(count(&wrong, &runs).await, InvalidInput);
+    }
+    assert_eq!(runs.get(), 1);
 }
 
 #[tokio::test(start_paused = true)]

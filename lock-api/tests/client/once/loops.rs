@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
-use leasehold_api::{Error, JobOutcome, LockClient};
+use leasehold_api::{Error, JobFailure, JobOutcome, LockClient};
 use leasehold_sim::Data;
 
 use super::{HOUR, once};
@@ -65,8 +65,8 @@ async fn failure_costs_a_short_period_no_other_occurrence() {
             fires.borrow_mut().push(fire);
             Err::<(), _>("broken")
         });
-        let told = Some("broken");
-        assert_is!(ran.await => Ok(JobOutcome::Missed { error, .. }) if *error == told);
+        let told = Some(JobFailure::Error("broken"));
+        assert_is!(ran.await => Ok(JobOutcome::Missed { failure, .. }) if *failure == told);
     }
     let fires = fires.into_inner();
     let in_a_row: Vec<_> = (fires[0]..fires[0] + 4).collect();

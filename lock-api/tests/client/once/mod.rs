@@ -8,7 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, FireTime, ForceMode, JobOutcome, JobReset, LockClient, Occurrence, Once, ServerTime,
+    Error, FireTime, ForceMode, JobFailure, JobOutcome, JobReset, LockClient, Loss, Occurrence,
+    Once, ServerTime,
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
@@ -28,8 +29,10 @@ fn now(server: &SimServer) -> FireTime {
 }
 
 fn missed(error: Option<&'static str>) -> JobOutcome<(), &'static str> {
-    let last_done = None;
-    JobOutcome::Missed { last_done, error }
+    JobOutcome::Missed {
+        last_done: None,
+        failure: error.map(JobFailure::Error),
+    }
 }
 
 async fn count(occurrence: &Occurrence, runs: &Cell<u32>) -> Ran {
@@ -41,8 +44,10 @@ async fn count(occurrence: &Occurrence, runs: &Cell<u32>) -> Ran {
 }
 
 fn gave_up<E>(error: Option<E>) -> JobOutcome<(), E> {
-    let attempts = 3;
-    JobOutcome::GaveUp { attempts, error }
+    JobOutcome::GaveUp {
+        attempts: 3,
+        failure: error.map(JobFailure::Error),
+    }
 }
 
 /// A body that hangs ends with the lock, and the next attempt follows.
@@ -63,6 +68,24 @@ async fn body_runs_no_longer_than_max_hold() {
     let took = server.elapsed().saturating_sub(begun);
     assert_eq!(runs.get(), 2);
     assert!((secs(99)..secs(131)).contains(&took), "{took:?}");
+}
+
+/// The caller gets to know that it hung, not only that it has failed.
+#[tokio::test(start_paused = true)]
+async fn job_that_hangs_is_given_up_with_the_reason() {
+    let (server, [a]) = clients();
+    let hangs = async |_job| std::future::pending::<Result<(), &str>>().await;
+    let job = once(&a).max_hold(secs(100)).at(now(&server));
+    let outcome = job.run(hangs).await;
+    let attempts = 3;
+    let failure = Some(JobFailure::Lost(Loss::MaxHold));
+    let hung = JobOutcome::GaveUp { attempts, failure };
+    assert_eq!(outcome.expect("answered"), hung);
+    // Also if it is too late for another attempt.
+    let job = once(&a).max_hold(secs(100)).at(now(&server));
+    let outcome = job.start_before(secs(60)).run(hangs).await;
+    let failure = Some(JobFailure::Lost(Loss::MaxHold));
+    assert_is!(outcome => Ok(JobOutcome::Missed { failure: told, .. }) if *told == failure);
 }
 
 /// Each machine that looks after a failed attempt needs the lock for that. The others must not wait for it as for
@@ -87,8 +110,8 @@ async fn many_machines_give_a_failing_job_up() {
     let outcomes = futures_util::future::join_all(jobs).await;
     let all_failed = |it: &Result<_, _>| matches!(it, Ok(JobOutcome::GaveUp { attempts: 3, .. }));
     assert!(outcomes.iter().all(all_failed), "{outcomes:?}");
-    let last =
-        |it: &Ran| matches!(it, Ok(JobOutcome::GaveUp { error, .. }) if *error == Some("no"));
+    let told = Some(JobFailure::Error("no"));
+    let last = |it: &Ran| matches!(it, Ok(JobOutcome::GaveUp { failure, .. }) if *failure == told);
     assert!(outcomes.iter().any(last), "{outcomes:?}");
     assert_eq!(runs.get(), 3);
     let took = server.elapsed().saturating_sub(begun);
@@ -228,8 +251,8 @@ async fn try_run_tells_its_failure_although_another_machine_waits() {
         drop(guard);
     };
     let (failed, ()) = tokio::join!(failing, waiting);
-    let told = Some("broken");
-    assert_is!(failed => Ok(JobOutcome::Failed { error, .. }) if *error == told);
+    let told = Some(JobFailure::Error("broken"));
+    assert_is!(failed => Ok(JobOutcome::Failed { failure, .. }) if *failure == told);
 }
 
 #[tokio::test(start_paused = true)]

@@ -39,10 +39,13 @@ pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
 }
 
 pub(crate) fn holder(first: HoldState) -> Arc<HolderCell> {
+    holder_of(&Arc::new(Renewals::new(0)), first)
+}
+
+pub(crate) fn holder_of(renewals: &Arc<Renewals>, first: HoldState) -> Arc<HolderCell> {
     let key = Key::new("k").expect("valid");
     let session = Arc::new(Session::new(first.operation.session, 1, 0));
-    let renewals = Arc::new(Renewals::new(0));
-    HolderCell::new(key, &renewals, session, status(7, 1_000), first)
+    HolderCell::new(key, renewals, session, status(7, 1_000), first)
 }
 
 /// Lets a hold join the holder, soon after its first one.
