@@ -38,10 +38,20 @@ pub(crate) struct Target {
 }
 
 impl Target {
-    /// Sends a signal. Returns whether there was a process.
-    pub(crate) fn signal(&self, signal: Signal) -> bool {
-        self.lock()
-            .is_some_and(|it| kill_process(it, signal).is_ok())
+    /// Sends a signal. Returns the process, if there was one.
+    pub(crate) fn signal(&self, signal: Signal) -> Option<Pid> {
+        self.lock().filter(|it| kill_process(*it, signal).is_ok())
+    }
+
+    /// Kills the process. Nothing else can happen to it from here on. Returns whether there was one.
+    pub(crate) fn kill(&self) -> bool {
+        let process = self.lock().take();
+        process.is_some_and(|it| kill_process(it, Signal::KILL).is_ok())
+    }
+
+    /// Whether this is still the process.
+    pub(crate) fn is(&self, process: Pid) -> bool {
+        *self.lock() == Some(process)
     }
 
     fn lock(&self) -> MutexGuard<'_, Option<Pid>> {
@@ -144,5 +154,26 @@ impl Drop for Client<'_> {
         // An error means that it has exited.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A signal to a process that was killed, and that nobody has waited for yet, does not fail.
+    #[test]
+    fn killed_process_gets_no_signals() {
+        let child = Program::new("sleep").arg("60").spawn();
+        let mut child = child.expect("it runs");
+        let target = Target::default();
+        assert_eq!(target.signal(Signal::STOP), None);
+        let process = Pid::from_child(&child);
+        *target.lock() = Some(process);
+        assert_eq!(target.signal(Signal::STOP), Some(process));
+        assert!(target.is(process) && target.kill());
+        assert!(!target.is(process) && !target.kill());
+        assert_eq!(target.signal(Signal::STOP), None);
+        child.wait().expect("it has ended");
     }
 }

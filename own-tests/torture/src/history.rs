@@ -10,6 +10,7 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use crate::Failure;
+use crate::checker::Promise;
 use crate::protocol::Mode;
 
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -36,6 +37,12 @@ pub(crate) struct About {
     pub(crate) progress_within_ms: u64,
     /// How far the rate of a client's clock was off at most, in millionths.
     pub(crate) skew_ppm: i64,
+    /// What the subject promises.
+    #[serde(default)]
+    pub(crate) promises: Vec<Promise>,
+    /// The kinds of faults that the run deals.
+    #[serde(default)]
+    pub(crate) deck: Vec<String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -38,12 +38,14 @@ use clap::{Parser, Subcommand};
 use history::History;
 use run::Plan;
 use topology::Topology;
+use verdict::Ending;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
 /// Torments a lock on real servers.
 ///
-/// The exit status is 1 if it broke a promise that its documentation gives, and 2 if it could not be run.
+/// The exit status is 1 if it broke a promise that its documentation gives, 3 if too little was seen to say that it kept
+/// them, and 2 if it could not be run.
 #[derive(Debug, Parser)]
 #[command(args_conflicts_with_subcommands = true)]
 struct Args {
@@ -58,7 +60,7 @@ struct Args {
     #[arg(long, value_enum, default_value = "standalone")]
     on: Topology,
 
-    /// How long the nemesis works
+    /// How long the nemesis works. Up to three times as long if it has seen too little by then
     #[arg(long, default_value_t = 1.0)]
     minutes: f64,
 
@@ -73,21 +75,9 @@ struct Args {
     #[arg(long, default_value_t = 1_000)]
     lease_ms: u64,
 
-    /// Runs this many times, with one seed after the other
-    #[arg(long, default_value_t = 1)]
-    repeat: u64,
-
-    /// Only faults that break no assumption
-    #[arg(long)]
-    within: bool,
-
-    /// Only the faults whose names contain one of these texts
-    #[arg(long, value_name = "TEXT")]
+    /// Only this kind of fault, and others that are named
+    #[arg(long, value_name = "FAULT")]
     only: Vec<String>,
-
-    /// How many of a hundred holders work for longer than a renewal takes
-    #[arg(long, default_value_t = 10, value_parser = percent)]
-    long: usize,
 
     /// Where histories are saved
     #[arg(long, default_value = "target/torture")]
@@ -104,12 +94,6 @@ struct Args {
     /// Lists the subjects instead
     #[arg(long, conflicts_with_all = ["subject", "check"])]
     list: bool,
-}
-
-/// A number up to 100.
-fn percent(text: &str) -> Result<usize, String> {
-    let number = text.parse().ok().filter(|it| *it <= 100);
-    number.ok_or_else(|| "not a number up to 100".into())
 }
 
 #[derive(Debug, Subcommand)]
@@ -150,16 +134,16 @@ fn main() -> ExitCode {
         }
         .map(|page| {
             print!("{page}");
-            true
+            Ending::Kept
         }),
         Some(Side::Client {
             subject,
             lease_ms,
             urls,
-        }) => serve(&subject, Duration::from_millis(lease_ms), urls).map(|()| true),
+        }) => serve(&subject, Duration::from_millis(lease_ms), urls).map(|()| Ending::Kept),
         None if args.list => {
             subject::ALL.iter().for_each(|it| println!("{}", it.name));
-            Ok(true)
+            Ok(Ending::Kept)
         }
         None => match &args.check {
             Some(path) => check(path, args.save.then_some(&*args.out)),
@@ -167,8 +151,7 @@ fn main() -> ExitCode {
         },
     };
     match ended {
-        Ok(true) => ExitCode::SUCCESS,
-        Ok(false) => ExitCode::FAILURE,
+        Ok(ending) => ExitCode::from(ending.status()),
         Err(error) => {
             eprintln!("{error}");
             ExitCode::from(2)
@@ -185,42 +168,38 @@ fn serve(subject: &str, lease: Duration, urls: Vec<String>) -> Result<(), Failur
     runtime.block_on(subject::find(subject)?.serve(lease, urls))
 }
 
-/// Checks a saved history. Returns whether the subject kept its promises.
-fn check(path: &Path, save_to: Option<&Path>) -> Result<bool, Failure> {
+/// Checks a saved history.
+fn check(path: &Path, save_to: Option<&Path>) -> Result<Ending, Failure> {
     let history = History::load(path)?;
     let verdict = verdict::print(&history);
     if let (Some(folder), Some(run)) = (save_to, path.file_stem()) {
         std::fs::create_dir_all(folder)?;
         verdict.save(folder, &run.to_string_lossy())?;
     }
-    Ok(verdict.is_acquitted())
+    Ok(verdict.ending())
 }
 
-/// Runs, checks and saves. Returns whether the subject kept its promises.
-fn torment(args: &Args) -> Result<bool, Failure> {
+/// Runs, checks and saves.
+fn torment(args: &Args) -> Result<Ending, Failure> {
     let subject = subject::find(args.subject.as_deref().unwrap_or_default())?;
     if !subject.topologies.contains(&args.on) {
         return Err(format!("{} doesn't run on {}", subject.name, args.on.name()).into());
     }
+    let deck = &run::deck(subject, args.on, &args.only)?;
     std::fs::create_dir_all(&args.out)?;
-    let mut verdicts = Vec::new();
-    for seed in args.seed..args.seed + args.repeat {
-        let name = format!("{}-{}-{seed}", subject.name, args.on.name());
-        let log = &args.out.join(format!("{name}.log"));
-        let (history, ended) = run::run(&Plan {
-            args,
-            subject,
-            seed,
-            log,
-        })?;
-        history.save(&args.out.join(format!("{name}.jsonl")))?;
-        ended?;
-        let verdict = verdict::print(&history);
-        verdict.save(&args.out, &name)?;
-        verdicts.push(verdict);
-    }
-    verdict::print_seen(&verdicts);
-    Ok(verdicts.iter().all(checker::Verdict::is_acquitted))
+    let name = format!("{}-{}-{}", subject.name, args.on.name(), args.seed);
+    let log = &args.out.join(format!("{name}.log"));
+    let (history, ended) = run::run(&Plan {
+        args,
+        subject,
+        deck,
+        log,
+    })?;
+    history.save(&args.out.join(format!("{name}.jsonl")))?;
+    ended?;
+    let verdict = verdict::print(&history);
+    verdict.save(&args.out, &name)?;
+    Ok(verdict.ending())
 }
 
 #[cfg(test)]

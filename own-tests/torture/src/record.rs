@@ -1,6 +1,6 @@
 //! What the threads of a run share: the clock, the history, and the registers that the locks protect.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -18,6 +18,16 @@ pub(crate) struct Record {
     holds: AtomicU64,
     entries: Mutex<Vec<Entry>>,
     registers: Mutex<BTreeMap<String, Register>>,
+    uses: Mutex<Vec<Use>>,
+}
+
+/// A lock that a client has, or waits for.
+#[derive(Debug)]
+struct Use {
+    client: usize,
+    hold: u64,
+    key: String,
+    has: bool,
 }
 
 /// What a lock protects.
@@ -39,6 +49,7 @@ impl Record {
             holds: AtomicU64::new(0),
             entries: Mutex::default(),
             registers: Mutex::default(),
+            uses: Mutex::default(),
         }
     }
 
@@ -76,8 +87,48 @@ impl Record {
         self.holds.load(Ordering::Relaxed)
     }
 
+    /// Notes that a client asks for a lock.
+    pub(crate) fn asks(&self, begun: &Operation) {
+        self.uses.lock().expect(UNHARMED).push(Use {
+            client: begun.client,
+            hold: begun.hold,
+            key: begun.key.clone(),
+            has: false,
+        });
+    }
+
+    /// The clients that have a lock which another one waits for.
+    pub(crate) fn in_the_way(&self) -> Vec<usize> {
+        let uses = self.uses.lock().expect(UNHARMED);
+        let waits = |it: &Use, key: &str| !it.has && it.key == key;
+        let wanted = |it: &&Use| it.has && uses.iter().any(|other| waits(other, &it.key));
+        let clients: BTreeSet<usize> = uses.iter().filter(wanted).map(|it| it.client).collect();
+        clients.into_iter().collect()
+    }
+
+    /// Notes what an answer says about the locks of a client.
+    fn note(&self, operation: &Operation, answer: &Answer) {
+        let mut uses = self.uses.lock().expect(UNHARMED);
+        match (operation.call, answer) {
+            (_, Answer::Killed | Answer::Silence) => {
+                uses.retain(|it| it.client != operation.client);
+            }
+            (Call::Acquire { .. }, Answer::Held { .. }) => {
+                let mut uses = uses.iter_mut();
+                if let Some(it) = uses.find(|it| it.hold == operation.hold) {
+                    it.has = true;
+                }
+            }
+            (Call::Acquire { .. } | Call::Release, _) => {
+                uses.retain(|it| it.hold != operation.hold);
+            }
+            _ => {}
+        }
+    }
+
     /// Records an operation that ends now, or never if there is no answer.
     pub(crate) fn operation(&self, begun: Operation, answer: Answer) {
+        self.note(&begun, &answer);
         let answered = !matches!(answer, Answer::Killed | Answer::Silence);
         self.push(Entry::Operation(Operation {
             completed: answered.then(|| self.now()),
@@ -130,8 +181,8 @@ impl Record {
         answer
     }
 
-    pub(crate) fn take(&self) -> Vec<Entry> {
-        std::mem::take(&mut *self.entries.lock().expect(UNHARMED))
+    pub(crate) fn so_far(&self) -> Vec<Entry> {
+        self.entries.lock().expect(UNHARMED).clone()
     }
 
     fn push(&self, entry: Entry) {
@@ -158,6 +209,44 @@ mod tests {
         assert_eq!(claim(33), Answer::Refused);
         assert_eq!(write(34, 2), accepted);
         assert_eq!(claim(34), read(2));
-        assert_eq!(record.take().len(), 7);
+        assert_eq!(record.so_far().len(), 7);
+    }
+    #[test]
+    fn client_is_in_the_way_while_another_waits_for_its_lock() {
+        const NOBODY: [usize; 0] = [];
+        let record = Record::new();
+        let mode = crate::protocol::Mode::Mutex;
+        let acquire = Call::Acquire { mode, wait_ms: 1 };
+        let asks = |client, hold, key| {
+            let begun = Operation::begin(client, hold, key, acquire, 0);
+            record.asks(&begun);
+            begun
+        };
+        let ended = |begun: &Operation, call, answer| {
+            record.operation(
+                Operation {
+                    call,
+                    ..begun.clone()
+                },
+                answer,
+            );
+        };
+        let held = Answer::Held { token: None };
+        let first = asks(0, 10, "one");
+        let other = asks(1, 11, "two");
+        ended(&first, acquire, held.clone());
+        ended(&other, acquire, held.clone());
+        assert_eq!(record.in_the_way(), NOBODY);
+        let waiter = asks(2, 12, "one");
+        assert_eq!(record.in_the_way(), [0]);
+        ended(&waiter, acquire, Answer::Free);
+        assert_eq!(record.in_the_way(), NOBODY);
+        asks(2, 13, "two");
+        assert_eq!(record.in_the_way(), [1]);
+        ended(&other, Call::Release, held);
+        assert_eq!(record.in_the_way(), NOBODY);
+        asks(3, 14, "one");
+        ended(&first, Call::Check, Answer::Killed);
+        assert_eq!(record.in_the_way(), NOBODY);
     }
 }

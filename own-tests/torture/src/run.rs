@@ -9,10 +9,11 @@ use std::time::{Duration, Instant};
 
 use leasehold_test_servers::SteppedClock;
 
+use crate::checker;
 use crate::client::{Client, Target};
 use crate::history::{About, Answer, History};
 use crate::link::Link;
-use crate::nemesis::{Nemesis, note_failovers};
+use crate::nemesis::{Clients, Nemesis, kinds_of_clients, note_failovers};
 use crate::protocol::{Acquire, Command, Mode, Reply};
 use crate::random::Random;
 use crate::record::Record;
@@ -23,10 +24,13 @@ use crate::topology::postgres::Postgres;
 use crate::topology::quorum::Quorum;
 use crate::topology::sentinel::Sentinel;
 use crate::topology::standalone::Standalone;
-use crate::topology::{Injection, Servers, Topology};
+use crate::topology::{Servers, Topology};
+use crate::verdict::Ending;
 use crate::workload::{MUTEXES, Worker};
 use crate::{Args, Failure};
 
+/// How often a run that has seen too little looks again.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 /// How long the clients go on after the last fault.
 const AFTERWARDS: Duration = Duration::from_secs(3);
 /// How often a run prints where it is.
@@ -41,9 +45,26 @@ const GONE_WITHIN: Duration = Duration::from_secs(10);
 pub(crate) struct Plan<'a> {
     pub(crate) args: &'a Args,
     pub(crate) subject: &'static Subject,
-    pub(crate) seed: u64,
+    /// The kinds of faults that it deals.
+    pub(crate) deck: &'a [&'static str],
     /// Where the clients write what they have to say beside the protocol.
     pub(crate) log: &'a Path,
+}
+
+/// The kinds of faults that a run deals: all that the servers and the clients can have, or those that were named.
+pub(crate) fn deck(
+    subject: &Subject,
+    on: Topology,
+    only: &[String],
+) -> Result<Vec<&'static str>, Failure> {
+    let mut kinds = on.kinds();
+    kinds.extend(kinds_of_clients(subject, on));
+    if let Some(unknown) = only.iter().find(|name| !kinds.contains(&name.as_str())) {
+        let (subject, on, kinds) = (subject.name, on.name(), kinds.join("\n  "));
+        return Err(format!("{subject} on {on} has no fault `{unknown}`, but:\n  {kinds}").into());
+    }
+    kinds.retain(|kind| only.is_empty() || only.iter().any(|name| name == kind));
+    Ok(kinds)
 }
 
 /// The history even if the run failed in the middle, with the reason.
@@ -75,21 +96,23 @@ fn run_on(plan: &Plan<'_>, mut servers: impl Servers) -> Ran {
         version: plan.subject.version(),
         topology: args.on.name(),
         server: servers.version(),
-        seed: plan.seed,
+        seed: args.seed,
         lasted_us: 0,
         lease_ms: args.lease_ms,
-        lasts_asleep_ms: millis(lease.max(plan.subject.shortest_hold())),
+        lasts_asleep_ms: millis(plan.lasts_asleep()),
         progress_within_ms: millis(args.on.progress_within(lease)),
         skew_ppm: plan.skews().into_iter().map(i64::abs).max().unwrap_or(0),
+        promises: plan.subject.promises.to_vec(),
+        deck: plan.deck.iter().map(|kind| (*kind).into()).collect(),
     };
     let record = Record::new();
     let ended = plan
-        .torment(&record, &mut servers, &links)
+        .torment(&record, &about, &mut servers, &links)
         .and_then(|lasted| {
             about.lasted_us = lasted;
             plan.look_for_what_is_left(&record, &servers, &links[0])
         });
-    let entries = record.take();
+    let entries = record.so_far();
     Ok((History { about, entries }, ended))
 }
 
@@ -98,17 +121,17 @@ impl Plan<'_> {
     fn torment(
         &self,
         record: &Record,
+        about: &About,
         servers: &mut impl Servers,
         links: &[Vec<Link>],
     ) -> Result<u64, Failure> {
         let urls: Vec<_> = links.iter().map(|it| self.urls(servers, it)).collect();
-        let faults = self.faults(servers);
         let all_targets: Vec<Target> = links.iter().map(|_| Target::default()).collect();
         // The nemesis spares the probe.
         let clients = self.args.clients;
         let (targets, links) = (&all_targets[..clients], &links[..clients]);
         let clocks = &self.clocks();
-        let (calm, mut random) = (&AtomicBool::new(false), Random::with_seed(self.seed));
+        let (calm, mut random) = (&AtomicBool::new(false), Random::with_seed(self.args.seed));
         let plan = *self;
         let nemesis = &Nemesis { plan, record, calm };
         let log = File::create(self.log)?;
@@ -139,12 +162,12 @@ impl Plan<'_> {
             let (mut of_clients, mut of_servers) = (random.fork(), random.fork());
             let nemeses = [
                 scope.spawn(move || {
-                    nemesis.torment_clients(targets, links, clocks, &mut of_clients);
+                    nemesis.torment_clients(Clients::new(targets, links, clocks), &mut of_clients);
                 }),
-                scope.spawn(move || nemesis.torment_servers(tormented, &faults, &mut of_servers)),
+                scope.spawn(move || nemesis.torment_servers(tormented, &mut of_servers)),
             ];
             scope.spawn(|| nemesis.watch_for_stalls());
-            self.wait(record, &nemeses);
+            self.wait(record, about, &nemeses);
             calm.store(true, Ordering::Relaxed);
             let ended: Vec<_> = nemeses.into_iter().map(ScopedJoinHandle::join).collect();
             record.sleep(AFTERWARDS);
@@ -164,29 +187,40 @@ impl Plan<'_> {
         Ok(lasted)
     }
 
-    fn wait(&self, record: &Record, nemeses: &[ScopedJoinHandle<'_, ()>]) {
-        let time = Duration::from_secs_f64(self.args.minutes * 60.0);
+    /// Waits until the time is over, and up to twice that time longer until enough was seen for a verdict.
+    fn wait(&self, record: &Record, about: &About, nemeses: &[ScopedJoinHandle<'_, ()>]) {
+        let time = micros(Duration::from_secs_f64(self.args.minutes * 60.0));
+        let is_enough = || {
+            let entries = record.so_far();
+            let mut about = about.clone();
+            about.lasted_us = record.now();
+            checker::check(&History { about, entries }).ending() != Ending::NotShown
+        };
         let mut next = micros(PROGRESS);
-        while record.now() < micros(time) && !nemeses.iter().any(|it| it.is_finished()) {
+        while !nemeses.iter().any(|it| it.is_finished()) {
             record.sleep(Duration::from_millis(50));
-            if record.now() >= next {
+            let now = record.now();
+            if now >= next {
                 eprintln!("{:>4} s: {} attempts", next / 1_000_000, record.holds());
                 next += micros(PROGRESS);
+            }
+            if now >= time {
+                if now >= 3 * time || is_enough() {
+                    return;
+                }
+                record.sleep(LOOK_AGAIN);
             }
         }
     }
 
-    fn faults<S: Servers>(&self, servers: &S) -> Vec<Injection<S>> {
-        let mut faults = servers.faults();
-        faults.retain(|(kind, _)| !self.args.within || kind.breaks.is_none());
-        faults.retain(|(kind, _)| self.chooses(kind.name));
-        faults
+    /// Whether faults of this kind are dealt.
+    pub(crate) fn deals(&self, kind: &str) -> bool {
+        self.deck.contains(&kind)
     }
 
-    /// Whether a fault of this name may be injected.
-    pub(crate) fn chooses(&self, name: &str) -> bool {
-        let only = &self.args.only;
-        only.is_empty() || only.iter().any(|text| name.contains(text.as_str()))
+    /// The longest that a lock lasts although its client sleeps.
+    pub(crate) fn lasts_asleep(&self) -> Duration {
+        self.lease().max(self.subject.shortest_hold())
     }
 
     /// The clocks of the clients. Those of jobs are some hours apart.

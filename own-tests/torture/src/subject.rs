@@ -6,11 +6,13 @@ use std::time::Duration;
 
 use leasehold_specimens::{SPECIMENS, Specimen};
 
+use crate::adapter::by_hand::ByHand;
 use crate::adapter::coordination::{self, Work};
 use crate::adapter::leasehold::Backend::{self, Fred, Postgres, Quorum, RedisRs};
 use crate::adapter::leasehold::Broken::{
-    self, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock, IgnoresItsDeadline,
-    ReleasesAnyone, SubscribesAtTheFormerPrimary, TakesGrantsBack,
+    self, BelievesTooLong, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock,
+    IgnoresItsDeadline, NeverGrants, ReadsPassAWriter, ReleasesAnyone,
+    SubscribesAtTheFormerPrimary, TakesGrantsBack,
 };
 use crate::adapter::leasehold::Leasehold;
 use crate::adapter::serve;
@@ -49,6 +51,8 @@ enum Launch {
     Rust,
     Python(&'static str),
     Node(&'static str),
+    /// This program, with a lock by hand whose renewal is wrong.
+    ByHand,
     /// This program, with a lock as tutorials write it.
     Specimen(&'static Specimen),
 }
@@ -92,6 +96,11 @@ const fn broken(name: &'static str, backend: Backend, broken: Broken) -> Subject
             _ => whole.topologies,
         },
         launch: Launch::Leasehold(backend, Some(broken)),
+        promises: match broken {
+            // It would break the others.
+            NeverGrants => EXCLUSION,
+            _ => whole.promises,
+        },
         explained: why(broken),
         ..whole
     }
@@ -115,6 +124,14 @@ const fn why(broken: Broken) -> &'static str {
             "Its user remembers until when the guard is valid, on a clock that stands still while the machine is suspended. The \
              server's clock goes on."
         }
+        BelievesTooLong => {
+            "Its user believes in a guard for half a lease after its deadline. A client that can't renew does so while the \
+             server has granted the lock again."
+        }
+        ReadsPassAWriter => {
+            "Readers lock a key of their own, so a reader and a writer don't see each other."
+        }
+        NeverGrants => "Nobody ever gets a lock, so nobody can overlap.",
         HasASlowClock => {
             "The clocks of its clients run at half the rate, so the assumption A3 is false and nobody notices. A client that \
              can't renew believes in its guard for twice as long as the server does. Its calls take twice as long, too."
@@ -246,6 +263,19 @@ const WITH_NAMES: &[Subject] = &[
     broken("unmended-quorum", Quorum, DecidesTwice),
     broken("broken-forgets-suspend", RedisRs, ForgetsSuspend),
     broken("broken-has-a-slow-clock", RedisRs, HasASlowClock),
+    broken("broken-believes-too-long", RedisRs, BelievesTooLong),
+    broken("broken-reads-pass-a-writer", RedisRs, ReadsPassAWriter),
+    broken("broken-never-grants", RedisRs, NeverGrants),
+    peer(
+        "broken-renews-by-set",
+        "by hand",
+        ONE,
+        Launch::ByHand,
+        EXCLUSION,
+        "Only one client has the lock. Renewed. Asked: whether the time since the last renewal was answered is less than the lease.",
+        "A renewal sets the key, whoever has it by then. One that comes late takes the lock from the next holder, and the release that \
+         follows gives it to a third.",
+    ),
     peer(
         "rslock",
         "rslock 0.10.0 (crates.io)",
@@ -434,6 +464,7 @@ impl Subject {
             Launch::Leasehold(..)
             | Launch::Coordination(..)
             | Launch::Rust
+            | Launch::ByHand
             | Launch::Specimen(_) => {
                 let mut program = Program::new(std::env::current_exe()?);
                 program.args(["client", self.name]);
@@ -455,6 +486,7 @@ impl Subject {
             }
             #[cfg(feature = "peers")]
             Launch::Rust => crate::adapter::peers::run(self.name, lease, urls).await,
+            Launch::ByHand => serve(ByHand::connect(&urls[0]).await?).await,
             Launch::Specimen(specimen) => serve(Tutorial::connect(specimen, &urls[0]).await?).await,
             #[cfg(not(feature = "peers"))]
             Launch::Rust => Err(format!("{}: not in this program", self.name).into()),

@@ -10,6 +10,27 @@ use crate::checker::{self, Figures, Promise, Verdict, Violation};
 use crate::history::{About, Entry, History};
 use crate::{subject, timeline};
 
+/// What a run has shown of the promises that the subject's documentation gives. One that was broken counts, even if
+/// too little was seen of the others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ending {
+    Convicted,
+    /// Too little was seen to say that the promises were kept.
+    NotShown,
+    Kept,
+}
+
+impl Ending {
+    /// The exit status. Another error has 2.
+    pub(crate) const fn status(self) -> u8 {
+        match self {
+            Self::Kept => 0,
+            Self::Convicted => 1,
+            Self::NotShown => 3,
+        }
+    }
+}
+
 /// What is kept of a run for the report.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Summary {
@@ -30,16 +51,20 @@ pub(crate) struct Broken {
 }
 
 impl Verdict {
-    /// Whether the subject kept what its documentation promises.
-    pub(crate) fn is_acquitted(&self) -> bool {
-        !self.violations.iter().any(|it| self.convicts(it))
+    pub(crate) fn ending(&self) -> Ending {
+        if self.violations.iter().any(|it| self.convicts(it)) {
+            Ending::Convicted
+        } else if !self.missing.is_empty() {
+            Ending::NotShown
+        } else {
+            Ending::Kept
+        }
     }
 
     /// A violation outside of the assumptions convicts nobody, nor does one of a promise that the
     /// subject doesn't give.
     fn convicts(&self, violation: &Violation) -> bool {
-        let given = subject::find(&self.about.subject).map_or(&Promise::ALL[..], |it| it.promises);
-        violation.outside.is_none() && given.contains(&violation.promise)
+        violation.outside.is_none() && self.about.promises.contains(&violation.promise)
     }
 
     /// The violations by promise, those that convict first.
@@ -96,7 +121,8 @@ pub(crate) fn print(history: &History) -> Verdict {
     let verdict = checker::check(history);
     let (about, figures) = (&verdict.about, &verdict.figures);
     println!(
-        "{} {} on {} ({}), seed {}: {} operations, {} locks taken, {} faults in {} s",
+        "{} {} on {} ({}), seed {}: {} operations, {} locks taken ({} while others wanted them, {} for longer than a lease), \
+         {} faults in {} s",
         about.subject,
         about.version,
         about.topology,
@@ -104,6 +130,8 @@ pub(crate) fn print(history: &History) -> Verdict {
         about.seed,
         figures.operations,
         figures.holds,
+        figures.contended,
+        figures.outlasted,
         figures.faults.values().sum::<usize>(),
         about.lasted_us / 1_000_000,
     );
@@ -134,29 +162,17 @@ pub(crate) fn print(history: &History) -> Verdict {
             .iter()
             .for_each(|entry| println!("      {entry}"));
     }
-    if verdict.is_acquitted() {
-        println!("  kept its promises");
-    } else if let Ok(subject) = subject::find(&about.subject) {
-        println!("  promised by {}", subject.documentation);
+    match verdict.ending() {
+        Ending::Kept => println!("  kept its promises"),
+        Ending::Convicted => {
+            if let Ok(subject) = subject::find(&about.subject) {
+                println!("  promised by {}", subject.documentation);
+            }
+        }
+        Ending::NotShown => {
+            println!("  NOT SHOWN that it keeps its promises:");
+            verdict.missing.iter().for_each(|it| println!("    {it}"));
+        }
     }
     verdict
-}
-
-/// Prints in how many of several runs each promise was broken.
-pub(crate) fn print_seen(runs: &[Verdict]) {
-    if runs.len() < 2 {
-        return;
-    }
-    let mut seen: BTreeMap<(bool, Promise), usize> = BTreeMap::new();
-    for kind in runs.iter().flat_map(|run| run.by_kind().into_keys()) {
-        *seen.entry(kind).or_default() += 1;
-    }
-    for ((not, promise), count) in seen {
-        let kind = if not { "no conviction" } else { "CONVICTED" };
-        println!(
-            "{kind}: {}, seen in {count} of {} runs",
-            promise.name(),
-            runs.len()
-        );
-    }
 }

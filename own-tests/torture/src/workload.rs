@@ -25,6 +25,8 @@ pub(crate) const PROBE: &str = "probe";
 const PAUSE: Duration = Duration::from_millis(20);
 /// How long it pauses after the library failed.
 const AFTER_FAILURE: Duration = Duration::from_millis(100);
+/// An answer that takes longer is late.
+const LATE: Duration = Duration::from_millis(100);
 /// More than any client of a few locks needs, in any language.
 const MOST_MEMORY_KIB: u64 = 256 << 10;
 
@@ -110,6 +112,7 @@ impl Worker<'_> {
         });
         let acquire = Call::Acquire { mode, wait_ms };
         let begun = self.begin(self.record.next_hold(), &key, acquire);
+        self.record.asks(&begun);
         let like = begun.clone();
         match self.ask(client, &command, begun)? {
             Answer::Held { .. } if self.probes() => self.release(client, &like),
@@ -160,22 +163,32 @@ impl Worker<'_> {
             Some(token) => self.pass(client, hold, Call::Claim { token })?,
             None => Answer::Refused,
         };
-        let mut valid = true;
+        let (mut valid, mut late) = (true, true);
         let work = self.time_of_work();
         let until = Instant::now() + work;
         while valid && Instant::now() < until && !self.record.has_ended() {
-            self.record.sleep((work / 8).max(Duration::from_millis(2)));
+            // The question may be older than what has made its answer late.
+            if !late {
+                self.record.sleep((work / 8).max(Duration::from_millis(2)));
+            }
+            let asked = Instant::now();
             valid = self.check(client, hold)?;
+            late = asked.elapsed() > LATE;
         }
         // Right before the writes, as docs/guarantees.md says.
-        if valid && self.check(client, hold)? && writes {
+        valid = valid && self.check(client, hold)?;
+        if valid && writes {
             if let (Answer::Accepted { value: Some(value) }, Some(token)) = (claimed, token) {
                 let value = value + 1;
                 self.pass(client, hold, Call::Write { token, value })?;
             }
             self.pass(client, hold, Call::PlainWrite { value: plain + 1 })?;
         }
-        // Also after a loss: a late release must not touch the next holder.
+        // Also after a loss, and perhaps long after it: a late release must not touch the next holder.
+        if !valid {
+            let pause = between(&mut self.random, Duration::ZERO, self.plan.lease());
+            self.record.sleep(pause);
+        }
         self.release(client, hold)
     }
 
@@ -184,17 +197,17 @@ impl Worker<'_> {
         self.ask(client, &Command::Release, begun).map(drop)
     }
 
-    /// Some holders need a few renewals. The others are quick.
+    /// One holder in five needs renewals. The others are quick.
     fn time_of_work(&mut self) -> Duration {
-        let (lease, long) = (self.plan.lease(), self.plan.args.long);
+        let lease = self.plan.lease();
         // Few occurrences of jobs are due, and the nemesis must find some that run.
         let long = if self.plan.subject.runs_jobs() {
             60
         } else {
-            long
+            20
         };
         let (least, most) = match percent(&mut self.random, long) {
-            true => (lease / 2, lease * 2),
+            true => (lease * 11 / 10, lease * 3),
             false => (Duration::ZERO, Duration::from_millis(20)),
         };
         between(&mut self.random, least, most)

@@ -13,19 +13,34 @@ fn torture(arguments: &[&str], folder: &Path) -> Output {
     output.expect("it runs")
 }
 
+/// It sees too little, and says so.
 #[test]
-fn short_run_is_recorded_and_can_be_checked_again() {
+fn short_run_acquits_nobody_and_can_be_checked_again() {
     let folder = tempfile::tempdir().expect("a folder");
     let run = ["leasehold-redis-rs", "--minutes", "0.05", "--seed", "7"];
     let first = torture(&run, folder.path());
     let shown = String::from_utf8_lossy(&first.stdout).into_owned();
     let errors = String::from_utf8_lossy(&first.stderr).into_owned();
-    assert!(first.status.success(), "{shown}\n{errors}");
+    assert_eq!(first.status.code(), Some(3), "{shown}\n{errors}");
+    assert!(shown.contains("NOT SHOWN"), "{shown}");
     assert!(!shown.contains(" 0 locks taken"), "{shown}");
     let history = folder.path().join("leasehold-redis-rs-standalone-7.jsonl");
     let again = torture(&["--check", &history.to_string_lossy()], folder.path());
     assert_eq!(String::from_utf8_lossy(&again.stdout), shown);
-    assert!(again.status.success());
+    assert_eq!(again.status.code(), Some(3));
+}
+
+#[test]
+fn unknown_fault_is_refused_with_the_names_of_all() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let refused = torture(&["leasehold-redis-rs", "--only", "typo"], folder.path());
+    assert_eq!(refused.status.code(), Some(2));
+    let shown = String::from_utf8_lossy(&refused.stderr).into_owned();
+    for text in ["has no fault `typo`", "step clock", "kill client"] {
+        assert!(shown.contains(text), "no {text}: {shown}");
+    }
+    let empty = std::fs::read_dir(folder.path()).expect("a folder").count();
+    assert_eq!(empty, 0, "nothing ran");
 }
 
 #[test]

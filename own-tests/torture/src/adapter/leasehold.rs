@@ -37,6 +37,12 @@ pub(crate) enum Broken {
     CountsItsOwnTokens,
     /// A user who remembers until when a guard is valid, on a clock that stands still during suspend: decision 0002.
     ForgetsSuspend,
+    /// A user who believes in a guard for half a lease after its deadline: A4.
+    BelievesTooLong,
+    /// Readers under a key of their own, so that a writer doesn't see them: S1.
+    ReadsPassAWriter,
+    /// Acquires always end without the lock. It breaks no promise of those that it gives, and shows none.
+    NeverGrants,
     /// A machine whose clock runs at half its rate, which the controller gives it: A3.
     HasASlowClock,
     /// A grant that nobody seems to hear is published and taken back: decision 0037. Needs the mutants.
@@ -82,6 +88,7 @@ impl<K> AnyGuard for Guard<K> {
 pub(crate) struct Held {
     guard: Box<dyn AnyGuard>,
     key: String,
+    lease: Duration,
     token: u64,
     /// Until when the guard is valid, on a clock that stands still during suspend.
     until: Cell<Instant>,
@@ -153,17 +160,19 @@ impl Leasehold {
         Ok(())
     }
 
-    fn held<K: 'static>(&self, key: &str, outcome: Outcome<Guard<K>>) -> Option<Held> {
+    fn held<K: 'static>(&self, ask: &Acquire, outcome: Outcome<Guard<K>>) -> Option<Held> {
         self.counted.set(self.counted.get() + 1);
         let guard = outcome.into_guard()?;
         let token = match self.broken {
+            Some(Broken::NeverGrants) => return None,
             Some(Broken::CountsItsOwnTokens) => self.counted.get(),
             _ => guard.fencing_token().get(),
         };
         let until = Cell::new(Instant::now() + guard.valid_for());
         Some(Held {
             guard: Box::new(guard),
-            key: key.into(),
+            key: ask.key.clone(),
+            lease: ask.lease(),
             token,
             until,
         })
@@ -180,19 +189,23 @@ impl Adapter for Leasehold {
             Mode::Mutex => {
                 let mutex = self.locks.mutex(key)?.lease(lease);
                 self.take_others(lease, wait)?;
-                self.held(key, mutex.try_lock_for(wait).await?)
+                self.held(ask, mutex.try_lock_for(wait).await?)
             }
             Mode::Read => {
-                let lock = self.locks.rw_lock(key)?.lease(lease);
-                self.held(key, lock.try_read_for(wait).await?)
+                let lock = match self.broken {
+                    Some(Broken::ReadsPassAWriter) => format!("{key} for readers"),
+                    _ => key.clone(),
+                };
+                let lock = self.locks.rw_lock(lock)?.lease(lease);
+                self.held(ask, lock.try_read_for(wait).await?)
             }
             Mode::Write => {
                 let lock = self.locks.rw_lock(key)?.lease(lease);
-                self.held(key, lock.try_write_for(wait).await?)
+                self.held(ask, lock.try_write_for(wait).await?)
             }
             Mode::Permit(permits) => {
                 let semaphore = self.locks.semaphore(key, permits)?.lease(lease);
-                self.held(key, semaphore.try_acquire_for(wait).await?)
+                self.held(ask, semaphore.try_acquire_for(wait).await?)
             }
         })
     }
@@ -209,6 +222,7 @@ impl Adapter for Leasehold {
         Ok(match self.broken {
             Some(Broken::IgnoresItsDeadline) => true,
             Some(Broken::ForgetsSuspend) => Instant::now() < held.until.get(),
+            Some(Broken::BelievesTooLong) => Instant::now() < held.until.get() + held.lease / 2,
             _ => false,
         })
     }

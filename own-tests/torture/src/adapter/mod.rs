@@ -1,6 +1,7 @@
 //! The client process of a subject that is written in Rust: reads commands, asks the library, and
 //! writes replies.
 
+pub(crate) mod by_hand;
 pub(crate) mod coordination;
 pub(crate) mod leasehold;
 #[cfg(feature = "peers")]

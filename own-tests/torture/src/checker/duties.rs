@@ -1,5 +1,7 @@
 //! What a lock owes its users in time: to notice losses, to answer, to go on, to leave nothing behind.
 
+use std::collections::BTreeMap;
+
 use super::{Hold, Promise, STALL, STOPPED, SUSPENDED, Violation, broken, seconds};
 use crate::history::{Answer, Call, Entry, Fault, History, Operation};
 use crate::workload::PROBE;
@@ -13,21 +15,37 @@ const SECONDS_US: u64 = 6_000_000;
 /// Enough to show that nobody gets a lock.
 const SHOWN_ATTEMPTS: usize = 5;
 
-/// Finds clients that slept for longer than their lock can last, and still believe in it.
-pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+/// Finds clients that slept for longer than their lock can last, and still believe in it. Also returns how many slept for
+/// that long while they held one, and were asked for it afterwards.
+pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> (Vec<Violation>, usize) {
     let longest = history.about.lasts_asleep_ms * 1_000;
     let slept = |fault: &&Fault| is_sleep(fault) && fault.until - fault.from > longest + SIGNAL_US;
-    let mut found = Vec::new();
+    let mut last: BTreeMap<u64, u64> = BTreeMap::new();
+    for it in history.operations() {
+        let at = last.entry(it.hold).or_default();
+        *at = (*at).max(it.ended());
+    }
+    let (mut found, mut judged) = (Vec::new(), 0);
     for fault in history.faults().filter(slept) {
-        // A renewal that another fault holds up may extend the lease in the meantime.
-        let reach = (fault.from.saturating_sub(4 * longest), fault.until);
+        // A renewal that another fault holds up may extend the lease in the meantime. One that a link holds up comes up to as
+        // long again after the fault as it has waited.
+        let arrives = |other: &Fault| {
+            let again = other.client.map_or(0, |_| other.until - other.from);
+            other.until + again + SIGNAL_US
+        };
         let concerns = |other: &Fault| {
             other.delays && (other.client.is_none() || other.client == fault.client)
         };
         let mut others = history.faults();
-        if others.any(|it| concerns(it) && it.from <= reach.1 && it.until >= reach.0) {
+        if others.any(|it| concerns(it) && it.from <= fault.until && arrives(it) >= fault.from) {
             continue;
         }
+        let sleeps = |hold: &&Hold<'_>| {
+            let is_own = Some(hold.client) == fault.client && hold.from <= fault.from;
+            is_own && last.get(&hold.id).is_some_and(|at| *at > fault.until)
+        };
+        let is_promised = |hold: &&Hold<'_>| broken(history, hold.asked, fault.until).is_none();
+        judged += holds.iter().filter(sleeps).filter(is_promised).count();
         let believes = |hold: &&Hold<'_>| {
             let is_own = Some(hold.client) == fault.client;
             is_own && hold.from <= fault.from && hold.until > fault.until
@@ -46,7 +64,7 @@ pub(super) fn loss(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
             found.push(violation.excused_by(broken(history, hold.asked, fault.until)));
         }
     }
-    found
+    (found, judged)
 }
 
 fn is_sleep(fault: &Fault) -> bool {

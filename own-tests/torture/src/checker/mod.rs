@@ -11,6 +11,7 @@ mod exclusion;
 mod once;
 mod order;
 mod register;
+mod shown;
 #[cfg(test)]
 mod tests;
 mod tokens;
@@ -145,14 +146,26 @@ impl fmt::Display for Violation {
 pub(crate) struct Verdict {
     pub(crate) about: About,
     pub(crate) violations: Vec<Violation>,
+    /// What the run would have had to see before it may say that promises were kept.
+    pub(crate) missing: Vec<String>,
     pub(crate) figures: Figures,
 }
 
 /// How much a check has seen.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub(crate) struct Figures {
     pub(crate) operations: usize,
     pub(crate) holds: usize,
+    /// The locks that were granted while another client wanted or had them.
+    pub(crate) contended: usize,
+    /// Those whose holder was still there after a lease.
+    pub(crate) outlasted: usize,
+    /// The acquires whose process lived to tell, and those of them without an error.
+    pub(crate) asked: usize,
+    pub(crate) answered: usize,
+    /// How often each promise could have been broken.
+    pub(crate) in_danger: BTreeMap<Promise, usize>,
     pub(crate) faults: BTreeMap<String, usize>,
     /// What the library said when it failed, by [kind](kind_of).
     pub(crate) errors: BTreeMap<String, usize>,
@@ -178,8 +191,10 @@ pub(crate) fn check(history: &History) -> Verdict {
     found.extend(once::check(history, &holds));
     found.extend(tokens::check(history, &of_locks));
     found.extend(register::check(history, &holds));
-    found.extend(duties::loss(history, &holds));
-    found.extend(order::check(history, &holds));
+    let (believed, slept) = duties::loss(history, &holds);
+    found.extend(believed);
+    let (overtaken, waited) = order::check(history, &holds);
+    found.extend(overtaken);
     found.extend(duties::limits(history));
     found.extend(duties::left(history));
     let (stuck, recoveries) = duties::progress(history, &holds);
@@ -187,12 +202,33 @@ pub(crate) fn check(history: &History) -> Verdict {
     figures.recoveries_ms = recoveries;
     figures.answers_ms = duties::first_successes(history);
     (figures.plain_writes, figures.plain_lost) = register::plain(history);
+    let uses = shown::Use::all(history);
+    figures.contended = shown::contended(&uses, &holds);
+    figures.outlasted = shown::outlasted(history, &holds);
+    let writes = figures.fenced_writes + figures.refused_writes;
+    figures.in_danger = BTreeMap::from([
+        (Promise::Exclusion, figures.contended),
+        (Promise::Once, once::asked_again(history)),
+        (
+            Promise::Tokens,
+            holds.iter().filter(|it| it.token.is_some()).count(),
+        ),
+        (Promise::Fencing, writes),
+        (Promise::Counter, writes),
+        (Promise::Loss, slept),
+        (Promise::Order, waited),
+        (Promise::Limit, figures.asked),
+        (Promise::Progress, figures.recoveries_ms.len()),
+        (Promise::Cleanup, usize::from(history.about.lasted_us > 0)),
+    ]);
+    let missing = shown::missing(history, &uses, &figures);
     for violation in &mut found {
         add_circumstances(history, violation);
     }
     Verdict {
         about: history.about.clone(),
         violations: found,
+        missing,
         figures,
     }
 }
@@ -207,6 +243,12 @@ fn count(history: &History, holds: &[Hold<'_>]) -> Figures {
         *figures.faults.entry(fault.kind.clone()).or_default() += 1;
     }
     for operation in history.operations() {
+        let is_probe = operation.key == PROBE;
+        if let (Call::Acquire { .. }, false) = (operation.call, is_probe) {
+            let answered = matches!(operation.answer, Answer::Held { .. } | Answer::Free);
+            figures.answered += usize::from(answered);
+            figures.asked += usize::from(operation.answer != Answer::Killed);
+        }
         match (&operation.call, &operation.answer) {
             (_, Answer::Error(text)) => *figures.errors.entry(kind_of(text)).or_default() += 1,
             (Call::Write { .. }, Answer::Accepted { .. }) => figures.fenced_writes += 1,

@@ -81,15 +81,34 @@ fn forgotten(history: &History, attempts: &[&Hold<'_>]) -> Option<Violation> {
     Some(violation(history, (last.asked, until), text, evidence))
 }
 
-/// Starts that were asked for after the occurrence, or a later one, was certainly done.
-fn done_again(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
-    let recorded = |it: &&Operation| {
+/// The releases that recorded an occurrence as done.
+fn done(history: &History) -> impl Iterator<Item = &Operation> {
+    history.operations().filter(|it| {
         it.call == Call::Release
             && matches!(it.answer, Answer::Held { .. })
             && it.completed.is_some()
             && occurrence(&it.key).is_some()
+    })
+}
+
+/// How many asked for an occurrence that was certainly done.
+pub(super) fn asked_again(history: &History) -> usize {
+    let mut done_at: BTreeMap<&str, u64> = BTreeMap::new();
+    for it in done(history) {
+        let at = done_at.entry(&it.key).or_insert(u64::MAX);
+        *at = (*at).min(it.ended());
+    }
+    let again = |it: &&Operation| {
+        let is_acquire = matches!(it.call, Call::Acquire { .. });
+        let done = done_at.get(it.key.as_str());
+        is_acquire && done.is_some_and(|at| *at < it.invoked)
     };
-    let done: Vec<&Operation> = history.operations().filter(recorded).collect();
+    history.operations().filter(again).count()
+}
+
+/// Starts that were asked for after the occurrence, or a later one, was certainly done.
+fn done_again(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+    let done: Vec<&Operation> = done(history).collect();
     let mut found = Vec::new();
     for hold in holds {
         let Some((name, fire)) = occurrence(hold.key) else {

@@ -14,8 +14,9 @@ const RECOVERY_US: u64 = 2_000_000;
 /// How much longer the overtaken client must wait, because answers are late.
 const LATE_US: u64 = 200_000;
 
-/// Finds mutexes that went to a client although another one had waited for longer.
-pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
+/// Finds mutexes that went to a client although another one had waited for longer. Also returns how many went to a client
+/// while another one certainly waited.
+pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> (Vec<Violation>, usize) {
     let mut waiting: Vec<&Operation> = history.operations().filter(|it| waits(it)).collect();
     waiting.sort_by_key(|it| it.invoked);
     // No wait is longer, so those that began earlier are over. A run of an hour has too many waits to look at all of
@@ -23,19 +24,23 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
     let longest = waiting.iter().map(|it| ends(it).saturating_sub(it.invoked));
     let longest = longest.max().unwrap_or(0);
     let faults: Vec<&Fault> = history.faults().collect();
-    let overtaken = |hold: &Hold<'_>| {
+    let mut judged = 0;
+    // The one that has certainly waited for the longest time.
+    let mut first_waiter = |hold: &Hold<'_>| {
         let first = waiting.partition_point(|it| it.invoked + longest < hold.from);
         let recent = waiting[first..].iter().copied();
-        let mut before = recent.take_while(|it| it.invoked + CERTAIN_US <= hold.asked);
-        before.find(|waiter| {
+        let mut before = recent.take_while(|it| it.invoked + CERTAIN_US <= hold.from);
+        let waiter = before.find(|waiter| {
             waiter.key == hold.key
                 && waiter.client != hold.client
                 && ends(waiter) > hold.from + LATE_US
                 && !is_disturbed(faults.iter().copied(), waiter, RECOVERY_US, hold.from)
-        })
+        });
+        judged += usize::from(waiter.is_some());
+        waiter
     };
     let violation = |hold: &Hold<'_>| {
-        let waiter = overtaken(hold)?;
+        let waiter = first_waiter(hold).filter(|it| it.invoked + CERTAIN_US <= hold.asked)?;
         let text = format!(
             "client {} asked for {} at {} and got it at {}, while client {} waited for it since {}",
             hold.client,
@@ -49,7 +54,8 @@ pub(super) fn check(history: &History, holds: &[Hold<'_>]) -> Vec<Violation> {
         Some(Violation::new(Promise::Order, text, evidence))
     };
     let mutexes = holds.iter().filter(|hold| hold.mode == Mode::Mutex);
-    mutexes.filter_map(violation).collect()
+    let found = mutexes.filter_map(violation).collect();
+    (found, judged)
 }
 
 fn waits(operation: &Operation) -> bool {

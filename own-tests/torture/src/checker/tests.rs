@@ -543,3 +543,91 @@ fn errors_are_counted_by_kind() {
     ];
     assert_eq!(counted, expected);
 }
+
+/// Ann and Bob take turns. Each lock is taken while the other one waits for it, and some are kept beyond a lease.
+fn takes_turns(mut story: Story, turns: u64, lasts: u64) -> Story {
+    for turn in 0..turns {
+        let (who, at) = (((turn % 2) as usize, turn), turn * lasts);
+        let before = at.saturating_sub(50);
+        story = story
+            .acquires(who, (before, at + 10), 30 + turn)
+            .still_holds(who, at + 20)
+            .releases(who, (at + lasts - 20, at + lasts - 10));
+    }
+    story
+}
+
+fn missing(story: Story, promises: &[Promise], deck: &[&str]) -> Vec<String> {
+    let mut history = story.0;
+    history.about.promises = promises.to_vec();
+    history.about.deck = deck.iter().map(|kind| (*kind).into()).collect();
+    check(&history).missing
+}
+
+#[test]
+fn promise_that_was_not_in_danger_is_not_shown() {
+    use Promise::{Exclusion, Loss};
+    let shows = |turns, lasts| missing(takes_turns(Story::new(), turns, lasts), &[Exclusion], &[]);
+    assert_eq!(shows(20, 1_200), [""; 0]);
+    let too_few = ["exclusion: 19 locks taken, not 20"];
+    assert_eq!(shows(19, 1_200), too_few);
+    let too_short = ["exclusion: 0 kept for longer than a lease, not 3"];
+    assert_eq!(shows(20, 500), too_short);
+    let alone = (0..30).fold(Story::new(), |story, turn| {
+        let (who, at) = ((0, turn), turn * 2_000);
+        let story = story.acquires(who, (at, at + 10), 30 + turn);
+        story.releases(who, (at + 1_500, at + 1_510))
+    });
+    let nobody = [
+        "exclusion: 0 taken while others wanted them, not 10",
+        "exclusion: 0 times in danger, not 10",
+    ];
+    assert_eq!(missing(alone, &[Exclusion], &[]), nobody);
+    let turns = takes_turns(Story::new(), 20, 1_200);
+    let nobody_slept = ["a loss is noticed: 0 times in danger, not 1"];
+    assert_eq!(missing(turns, &[Loss], &[]), nobody_slept);
+    let turns = takes_turns(Story::new(), 20, 1_200);
+    let sleeps = turns.suffers(STOPPED, Some(ANN.0), (2_500, 3_520), None);
+    assert_eq!(
+        missing(sleeps, &[Loss], &[]),
+        nobody_slept[..1],
+        "too short"
+    );
+    let turns = takes_turns(Story::new(), 20, 3_000);
+    let sleeps = turns.suffers(STOPPED, Some(ANN.0), (6_100, 8_000), None);
+    assert_eq!(missing(sleeps, &[Loss], &[]), [""; 0]);
+}
+
+#[test]
+fn fault_that_met_nobody_is_not_shown() {
+    let shows = |client, times| {
+        let turns = takes_turns(Story::new(), 20, 1_200);
+        let suffers = turns.suffers("kill client", client, times, None);
+        missing(
+            suffers,
+            &[Promise::Exclusion],
+            &["kill client", "stop server"],
+        )
+    };
+    let never = "`stop server` did not happen";
+    let nobody = "`kill client` met nobody who had or wanted a lock";
+    assert_eq!(shows(Some(ANN.0), (100, 100)), [never]);
+    assert_eq!(shows(Some(BOB.0), (100, 100)), [nobody, never]);
+    assert_eq!(shows(Some(BOB.0), (1_170, 1_170)), [never], "it waits");
+    assert_eq!(shows(None, (90_000, 90_001)), [nobody, never]);
+    assert_eq!(shows(None, (100, 100)), [never]);
+}
+
+#[test]
+fn lock_that_mostly_fails_is_not_shown() {
+    let shows = |errors| {
+        let turns = takes_turns(Story::new(), 20, 1_200);
+        let fails = (0..errors).fold(turns, |story, number| {
+            let error = Answer::Error("no".into());
+            story.asks((0, 100 + number), 0, (number, number + 1), error)
+        });
+        missing(fails, &[Promise::Exclusion], &[])
+    };
+    assert_eq!(shows(60), [""; 0]);
+    assert_eq!(shows(61), ["only 20 of 81 acquires ended without an error"]);
+}

@@ -14,7 +14,8 @@ use crate::workload::KEYS;
 const PRIMARIES: usize = 3;
 /// Shorter than the node timeout of the test servers, 1 s.
 const SHORT: Duration = Duration::from_millis(500);
-const KILL: &str = "kill primary";
+/// A node at a distance is not killed: it forgets the address that it tells clients.
+pub(crate) const NOT_AT_A_DISTANCE: &str = "kill primary";
 /// Of a distant cluster.
 pub(crate) const LATENCY: Duration = Duration::from_millis(40);
 
@@ -38,14 +39,17 @@ const FAULTS: &[Injection<Cluster>] = &[
         it.all.end_migration(&key, to);
     }),
     // The last writes may not have reached the replica.
-    (outside(KILL, Assumption::A1).delays(), |it, random| {
-        let key = it.key(random);
-        let primary = it.all.primary_of(&key);
-        it.all.kill(primary);
-        eventually("another primary", || it.all.find_primary_of(&key).is_some());
-        it.all.start_again(primary);
-        it.has_promoted();
-    }),
+    (
+        outside(NOT_AT_A_DISTANCE, Assumption::A1).delays(),
+        |it, random| {
+            let key = it.key(random);
+            let primary = it.all.primary_of(&key);
+            it.all.kill(primary);
+            eventually("another primary", || it.all.find_primary_of(&key).is_some());
+            it.all.start_again(primary);
+            it.has_promoted();
+        },
+    ),
     (
         within("stop primary for a moment").delays(),
         |it, random| {
@@ -71,7 +75,6 @@ const FAULTS: &[Injection<Cluster>] = &[
 
 pub(crate) struct Cluster {
     all: RedisCluster,
-    is_distant: bool,
     /// Those that are primaries, as far as the nemesis knows.
     primaries: Vec<usize>,
 }
@@ -81,7 +84,6 @@ impl Cluster {
     pub(crate) fn start(latency: Duration) -> Self {
         let mut it = Self {
             all: RedisCluster::start_at_a_distance(latency),
-            is_distant: !latency.is_zero(),
             primaries: Vec::new(),
         };
         it.primaries = it.primaries();
@@ -133,12 +135,6 @@ impl Servers for Cluster {
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
         vec![self.all.url()]
-    }
-
-    fn faults(&self) -> Vec<Injection<Self>> {
-        // A node at a distance is not killed: it forgets the address that it tells clients.
-        let stays = |(kind, _): &&Injection<Self>| !self.is_distant || kind.name != KILL;
-        Self::FAULTS.iter().filter(stays).copied().collect()
     }
 
     fn have_failed_over(&mut self) -> bool {

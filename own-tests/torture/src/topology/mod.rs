@@ -49,7 +49,7 @@ impl Kind {
 }
 
 pub(crate) trait Servers: Send + Sized + 'static {
-    /// The faults that all servers of this topology can have.
+    /// The faults of the servers.
     const FAULTS: &[Injection<Self>];
 
     /// The Redis servers that give locks away.
@@ -69,11 +69,6 @@ pub(crate) trait Servers: Send + Sized + 'static {
     /// The URLs for a client with these links.
     fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
         links.iter().map(|link| format!("redis://{link}")).collect()
-    }
-
-    /// The faults that these servers can have.
-    fn faults(&self) -> Vec<Injection<Self>> {
-        Self::FAULTS.to_vec()
     }
 
     /// Whether others are primaries than at the last call, although no fault asked for it, or there is one too many. On a
@@ -111,6 +106,34 @@ impl Topology {
     pub(crate) fn name(self) -> String {
         let value = clap::ValueEnum::to_possible_value(&self);
         value.map_or_else(String::new, |it| it.get_name().into())
+    }
+
+    /// The kinds of faults of its servers.
+    pub(crate) fn kinds(self) -> Vec<&'static str> {
+        fn of<S: Servers>() -> Vec<&'static str> {
+            S::FAULTS.iter().map(|(kind, _)| kind.name).collect()
+        }
+        match self {
+            Self::Standalone => of::<standalone::Standalone>(),
+            Self::Balancer => of::<balancer::Balancer>(),
+            Self::Sentinel => of::<sentinel::Sentinel>(),
+            Self::Cluster => of::<cluster::Cluster>(),
+            Self::DistantCluster => {
+                let mut kinds = of::<cluster::Cluster>();
+                kinds.retain(|kind| *kind != cluster::NOT_AT_A_DISTANCE);
+                kinds
+            }
+            Self::Postgres => of::<postgres::Postgres>(),
+            Self::Quorum => of::<quorum::Quorum>(),
+        }
+    }
+
+    /// Whether each client reaches the servers over links of its own. Otherwise they name their own addresses.
+    pub(crate) const fn has_links(self) -> bool {
+        matches!(
+            self,
+            Self::Standalone | Self::Balancer | Self::Postgres | Self::Quorum
+        )
     }
 
     /// How far the rate of a client's clock may be off, in millionths, so that A3 holds with the 0.5 % of a server's.
