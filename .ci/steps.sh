@@ -335,8 +335,8 @@ mutants_of_the_scripts() {
 # Runs the benches that compare leasehold with other lock libraries, and builds what torments those.
 benches_with_peers() {
     with_lints cargo check -q -p leasehold-torture --all-targets --features peers
-    with_lints cargo run -q -p leasehold-benches --features peers --bin report -- \
-        --quick --only peer --out "$TMPDIR/bench-report"
+    with_lints cargo run -q -p leasehold-benches --all-features --bin report -- \
+        --quick --out "$TMPDIR/bench-report"
     RUSTDOCFLAGS="-D warnings" cargo doc -q -p leasehold-benches -p leasehold-torture --no-deps \
         --features leasehold-benches/peers,leasehold-torture/peers
 }

@@ -89,6 +89,10 @@ need_pgbouncer() {
     PATH=$PATH:/usr/sbin need pgbouncer LEASEHOLD_PGBOUNCER
 }
 
+need_strace() {
+    need strace LEASEHOLD_STRACE
+}
+
 need_patch() {
     need patch LEASEHOLD_PATCH
 }

@@ -1,8 +1,8 @@
-//! Compares leasehold on the `redis` crate with leasehold on `fred`, next to the floor of each.
+//! Compares leasehold on the `redis` crate with leasehold on `fred`, next to the floor of each, and
+//! with the feature `peers` next to other lock libraries.
 //!
-//! Three groups: one task and one free mutex, many tasks that each have a mutex, and clients that
-//! contend for one mutex. The report measures much more; use these benches while you work on one
-//! of the client libraries.
+//! One task and one free mutex, many tasks that each have a mutex, and clients that contend for one
+//! mutex.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use criterion::{
 use leasehold_benches::Result;
 use leasehold_benches::library::{Library, each_key, mutexes};
 use leasehold_benches::load::side_by_side_times;
-use leasehold_benches::lock::{FloorLock, Lock};
+use leasehold_benches::lock::{FloorLock, Pair};
 use leasehold_test_servers::RedisServer;
 use tokio::runtime::{Builder, Runtime};
 
@@ -42,14 +42,14 @@ impl Fixture {
 
     /// Benches `locks`: each one is acquired and released by its own task. One iteration is one
     /// pair of every task.
-    fn bench<L: Lock>(
+    fn bench<L: Pair>(
         &self,
         group: &mut BenchmarkGroup<'_, WallTime>,
         id: BenchmarkId,
-        locks: Vec<L>,
+        locks: impl Into<Arc<Vec<L>>>,
     ) {
+        let locks = locks.into();
         group.throughput(Throughput::Elements(locks.len() as u64));
-        let locks = Arc::new(locks);
         group.bench_function(id, |bencher| {
             bencher.iter_custom(|times| {
                 let times = usize::try_from(times).expect("a count fits");
@@ -78,6 +78,10 @@ fn distinct_keys(criterion: &mut Criterion) -> Result<()> {
             let id = BenchmarkId::new(format!("leasehold {}", library.name()), tasks);
             fixture.bench(&mut group, id, each_key(&locks, keys("leasehold"))?);
             fixture.block_on(locks.shutdown())?;
+        }
+        #[cfg(feature = "peers")]
+        for (name, locks) in fixture.block_on(leasehold_benches::peers::locks(&url, tasks))? {
+            fixture.bench(&mut group, BenchmarkId::new(name, tasks), locks);
         }
     }
     group.finish();

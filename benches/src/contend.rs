@@ -35,8 +35,6 @@ pub(crate) struct Contention {
     pub(crate) hand_over: Samples,
     /// From the attempt to the grant.
     pub(crate) wait: Samples,
-    /// From the grant to the start of the release.
-    pub(crate) hold: Samples,
     /// The acquisitions of each client during the measurement.
     pub(crate) by_client: Vec<usize>,
     pub(crate) time: Duration,
@@ -63,7 +61,6 @@ impl Contention {
         self.hand_over.merge(own.hand_over);
         self.by_client.push(own.wait.count());
         self.wait.merge(own.wait);
-        self.hold.merge(own.hold);
         self.all += own.all;
     }
 }
@@ -152,7 +149,6 @@ async fn run_client<L: Lock>(
         }
         if shared.measuring.load(Ordering::Relaxed) {
             seen.wait.add(granted - asked);
-            seen.hold.add(releasing - granted);
             if let Some((by, at)) = released
                 && by != number
                 && at > asked

@@ -1,8 +1,6 @@
-//! Times how fast a queue of parked waiters drains, and in which order. Each waiter acquires the
-//! lock once.
+//! Times how fast a queue of parked waiters drains. Each waiter acquires the lock once.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use leasehold::LockClient;
@@ -19,15 +17,6 @@ const PARKED_WITHIN: Duration = Duration::from_secs(60);
 const DRAINED_WITHIN: Duration = Duration::from_secs(60);
 /// After each count of the waiters, a pause of this many times its duration.
 const COUNTING: u32 = 10;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Drained {
-    /// From the release to the last waiter's grant.
-    pub(crate) time: Duration,
-    /// The greatest distance between a waiter's place in the order in which the waiters asked, and
-    /// its place in the order of the grants. 0 if all were served in turn.
-    pub(crate) displaced: usize,
-}
 
 #[derive(Debug)]
 pub(crate) enum Parked<'a> {
@@ -51,33 +40,31 @@ impl Parked<'_> {
 }
 
 /// Acquires the lock with the first handle, waits until all others are parked, and releases the lock.
-pub(crate) async fn drain<L: Lock>(locks: &Arc<Vec<L>>, mut parked: Parked<'_>) -> Result<Drained> {
+/// Returns the time from then to the last waiter's grant.
+pub(crate) async fn drain<L: Lock>(
+    locks: &Arc<Vec<L>>,
+    mut parked: Parked<'_>,
+) -> Result<Duration> {
     let held = locks[0].acquire().await?;
-    let (asked, granted) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
     let mut tasks = Vec::new();
     for number in 1..locks.len() {
         let locks = Arc::clone(locks);
-        let (asked, granted) = (Arc::clone(&asked), Arc::clone(&granted));
         tasks.push(tokio::spawn(async move {
-            let entered = asked.fetch_add(1, Ordering::Relaxed);
             let held = locks[number].acquire().await?;
             let at = Instant::now();
-            let displaced = granted.fetch_add(1, Ordering::Relaxed).abs_diff(entered);
             locks[number].release(held).await?;
-            Result::Ok((at, displaced))
+            Result::Ok(at)
         }));
     }
     wait_until_parked(&mut parked, tasks.len()).await?;
     let begun = Instant::now();
     locks[0].release(held).await?;
-    let (mut last, mut displaced) = (begun, 0);
+    let mut last = begun;
     for task in tasks {
         let left = DRAINED_WITHIN.saturating_sub(begun.elapsed());
-        let (at, by) = tokio::time::timeout(left, task).await???;
-        (last, displaced) = (last.max(at), displaced.max(by));
+        last = last.max(tokio::time::timeout(left, task).await???);
     }
-    let time = last - begun;
-    Ok(Drained { time, displaced })
+    Ok(last - begun)
 }
 
 async fn wait_until_parked(parked: &mut Parked<'_>, waiters: usize) -> Result<()> {

@@ -11,7 +11,6 @@
 mod blpop;
 mod connection;
 mod contend;
-mod counting;
 mod drain;
 pub mod figures;
 mod floor;
@@ -21,12 +20,12 @@ pub mod load;
 pub mod lock;
 pub mod open_files;
 #[cfg(feature = "peers")]
-mod peers;
+pub mod peers;
 mod processor;
 pub mod report;
 mod samples;
 mod server_stats;
-mod single;
+#[cfg(feature = "postgres")]
 mod sql_locks;
 
 /// The error that ends a measurement early.

@@ -3,11 +3,10 @@
 use std::sync::Arc;
 
 use leasehold::fred_rs::FredBackend;
-use leasehold::redis_rs::{Options, RedisBackend};
+use leasehold::redis_rs::RedisBackend;
 use leasehold::{LockBackend, LockClient, Mutex};
 
 use crate::Result;
-use crate::counting::{Counting, Counts};
 use crate::floor::{self, Floor};
 use crate::samples::Samples;
 
@@ -47,35 +46,10 @@ impl Library {
         Ok(clients)
     }
 
-    /// Connects `count` new clients that count their calls in `counts`.
-    pub(crate) async fn connect_counted(
-        self,
-        url: &str,
-        count: usize,
-        counts: &Arc<Counts>,
-    ) -> Result<Vec<LockClient>> {
-        let mut clients = Vec::with_capacity(count);
-        for _ in 0..count {
-            clients.push(LockClient::new(Counting {
-                inner: self.backend(url).await?,
-                counts: Arc::clone(counts),
-            }));
-        }
-        Ok(clients)
-    }
-
     pub(crate) async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>> {
-        self.backend_with(url, Options::new()).await
-    }
-
-    pub(crate) async fn backend_with(
-        self,
-        url: &str,
-        options: Options,
-    ) -> Result<Arc<dyn LockBackend>> {
         Ok(match self {
-            Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
-            Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),
+            Self::RedisRs => Arc::new(RedisBackend::connect(url).await?),
+            Self::Fred => Arc::new(FredBackend::connect(url).await?),
         })
     }
 

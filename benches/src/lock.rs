@@ -2,7 +2,7 @@
 
 use std::future::Future;
 
-use leasehold::{Mutex, MutexGuard, PermitGuard, ReadGuard, RwLock, Semaphore, WriteGuard};
+use leasehold::{Mutex, MutexGuard};
 
 use crate::Result;
 use crate::floor::Floor;
@@ -32,38 +32,16 @@ impl<L: Lock> Pair for L {
     }
 }
 
-#[derive(Clone, Debug)]
-pub(crate) struct Reader(pub(crate) RwLock);
+impl Lock for Mutex {
+    type Held = MutexGuard;
 
-#[derive(Clone, Debug)]
-pub(crate) struct Writer(pub(crate) RwLock);
+    async fn acquire(&self) -> Result<MutexGuard> {
+        Ok(self.lock().await?)
+    }
 
-/// Acquires one permit.
-#[derive(Clone, Debug)]
-pub(crate) struct Permit(pub(crate) Semaphore);
-
-macro_rules! leasehold_locks {
-    ($($lock:ty, $guard:ty, |$it:ident| $acquire:expr;)+) => {
-        $(impl Lock for $lock {
-            type Held = $guard;
-
-            async fn acquire(&self) -> Result<$guard> {
-                let $it = self;
-                Ok($acquire.await?)
-            }
-
-            async fn release(&self, held: $guard) -> Result<()> {
-                Ok(held.release().await.map(drop)?)
-            }
-        })+
-    };
-}
-
-leasehold_locks! {
-    Mutex, MutexGuard, |it| it.lock();
-    Reader, ReadGuard, |it| it.0.read();
-    Writer, WriteGuard, |it| it.0.write();
-    Permit, PermitGuard, |it| it.0.acquire();
+    async fn release(&self, held: MutexGuard) -> Result<()> {
+        Ok(held.release().await.map(drop)?)
+    }
 }
 
 /// The floor, on a key that nothing else uses.

@@ -10,10 +10,9 @@ use redis_of_redis_lock::aio::MultiplexedConnection;
 use rslock::{LockGuard, LockManager};
 use tokio::sync::Mutex;
 
-use crate::contend::contend;
+use crate::contend::{Pace, contend};
 use crate::figures::hand_over::close;
-use crate::figures::measurement::{Fixture, Reading, median, millis};
-use crate::figures::steady;
+use crate::figures::measurement::{Fixture, Reading, median};
 use crate::floor::Floor;
 use crate::library::{Library, mutexes};
 use crate::load::{one_by_one, side_by_side};
@@ -25,6 +24,19 @@ use crate::{LEASE_MS, Result};
 
 const LEASE: Duration = Duration::from_millis(LEASE_MS.unsigned_abs());
 const TASKS: [usize; 4] = [1, 16, 64, 256];
+
+/// The clients of the contended lock, and what each does: as in real work, it holds the lock, then
+/// works elsewhere.
+const CLIENTS: usize = 8;
+const PACE: Pace = Pace {
+    hold: Duration::from_millis(5),
+    pause: Duration::from_millis(20),
+};
+const WARM_UP: Duration = Duration::from_millis(300);
+
+fn millis(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1e3
+}
 
 /// A lock of `rslock`.
 #[derive(Clone, Debug)]
@@ -102,11 +114,11 @@ impl Pair for Peer {
 }
 
 /// The locks of one library, and its name in the figures.
-type Named = (&'static str, Arc<Vec<Peer>>);
+type Named<L> = (&'static str, Arc<Vec<L>>);
 
-/// Creates `count` locks of the floor on the `redis` crate, and then of each of [`PEERS`]. They use as
+/// Creates `count` locks of the floor on the `redis` crate, and then of each other library. They use as
 /// few connections as each library allows.
-async fn locks(url: &str, count: usize) -> Result<[Named; 1 + PEERS.len()]> {
+pub async fn locks(url: &str, count: usize) -> Result<[Named<impl Pair + use<>>; 1 + PEERS.len()]> {
     let keys = |peer| (0..count).map(move |number| format!("{peer}-{number}"));
     let floor = Library::RedisRs.floor(url).await?;
     let floors = keys("floor").map(|key| Peer::Floor(FloorLock::new(&floor, key)));
@@ -144,15 +156,15 @@ pub(crate) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     Ok(readings)
 }
 
-/// Contends for one lock as `steady` does. Each client has its own connections.
+/// Clients contend for one lock. Each has its own connections.
 async fn contended(fixture: &Fixture) -> Result<Vec<Reading>> {
     let url = fixture.url();
-    let (clients, own) = mutexes(Library::RedisRs, &url, "leasehold", steady::CLIENTS).await?;
+    let (clients, own) = mutexes(Library::RedisRs, &url, "leasehold", CLIENTS).await?;
     let mut readings = contend_for("leasehold", fixture, own).await?;
     close(clients).await?;
     let mut rslock = Vec::new();
     let mut by_hand = Vec::new();
-    for owner in 0..steady::CLIENTS {
+    for owner in 0..CLIENTS {
         rslock.push(Rslock {
             manager: LockManager::new(vec![url.as_str()]),
             key: "rslock".into(),
@@ -173,19 +185,20 @@ async fn contend_for<L: Lock + Clone>(
     locks: Vec<L>,
 ) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&fixture.url()).await?;
-    contend(locks.clone(), steady::PACE, steady::WARM_UP).await?;
+    contend(locks.clone(), PACE, WARM_UP).await?;
     let before = server.commands().await?;
     let time = Duration::from_millis(fixture.effort.of(200, 4_000));
-    let seen = contend(locks, steady::PACE, time).await?;
+    let seen = contend(locks, PACE, time).await?;
     let used = server.commands().await?.since(&before);
     // leasehold's scripts call SET themselves; the others send it.
     let sent = match name {
         "leasehold" => 0,
-        _ => used.of("set").calls,
+        _ => used.of("set"),
     };
-    let commands = (used.scripts().calls + sent) as f64 / seen.all as f64;
+    let commands = (used.scripts() + sent) as f64 / seen.all as f64;
     let figures = [
         ("rate", seen.per_second(), "acquisitions/s"),
+        ("wait_p50", millis(seen.wait.percentile(50)), "ms"),
         ("wait_p99", millis(seen.wait.percentile(99)), "ms"),
         ("hand_over_p50", millis(seen.hand_over.percentile(50)), "ms"),
         ("commands", commands, "calls per acquisition"),

@@ -25,12 +25,6 @@ impl Samples {
         let rank = (sorted.len() * percent).div_ceil(100).max(1);
         sorted.get(rank - 1).copied().unwrap_or_default()
     }
-
-    /// The arithmetic mean; zero without samples.
-    pub(crate) fn mean(&self) -> Duration {
-        let count = u32::try_from(self.0.len()).unwrap_or(u32::MAX).max(1);
-        self.0.iter().sum::<Duration>() / count
-    }
 }
 
 #[cfg(test)]
@@ -47,6 +41,5 @@ mod tests {
         assert_eq!(samples.percentile(50), Duration::from_micros(100));
         assert_eq!(samples.percentile(99), Duration::from_micros(198));
         assert_eq!(samples.percentile(100), Duration::from_micros(200));
-        assert_eq!(samples.mean(), Duration::from_nanos(100_500));
     }
 }

@@ -15,8 +15,6 @@ pub(crate) const ROWS: &str = "CREATE TABLE rows (key bigint PRIMARY KEY, held b
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Kind {
-    /// An advisory lock of a session, with `pg_try_advisory_lock`. It must be free.
-    Try,
     /// An advisory lock of a session, with `pg_advisory_lock`, which waits in the server.
     Wait,
     /// A row that says whether it is held. It must be free. Unlike an advisory lock, it is written and
@@ -28,10 +26,6 @@ impl Kind {
     /// Statements that acquire and release, and return whether they did.
     const fn statements(self) -> [&'static str; 2] {
         match self {
-            Self::Try => [
-                "SELECT pg_try_advisory_lock($1)",
-                "SELECT pg_advisory_unlock($1)",
-            ],
             Self::Wait => [
                 "SELECT true FROM pg_advisory_lock($1)",
                 "SELECT pg_advisory_unlock($1)",

@@ -5,17 +5,21 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use leasehold::Key;
+use leasehold::{InvalidInput, Key};
 use leasehold_api::LockSpec;
 use leasehold_api::bounds::{MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW};
 
-use crate::ending::{CONTENDED, Ending, USAGE};
+use crate::connection::Connection;
+use crate::ending::{self, CONTENDED, Ending, USAGE};
 use crate::protocol::{Kind, Request, Wait};
 
 /// The variable with the URL.
 pub(crate) const URL: &str = "LEASEHOLD_URL";
 /// CMD is killed so long before the lease ends.
 pub(crate) const MARGIN: Duration = Duration::from_millis(500);
+
+/// The longest time on the command line.
+const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// Distributed locks on Redis, Valkey or Postgres
 #[derive(Debug, Parser)]
@@ -106,8 +110,8 @@ pub(crate) struct Doctor {
 /// Runs CMD while it holds a lock. CMD is dead before the lease ends.
 ///
 /// The exit status is that of CMD, or: 75 somebody else has the lock, 69 the lock service is out of reach,
-/// 70 the lock was lost, 73 CMD has failed too often, 77 the lock service refuses, 64 the command line can't be
-/// used, 126 and 127 CMD can't be executed or found. If a signal ended CMD, the same signal ends this command.
+/// 70 the lock was lost, 71 this machine can't run the command, 73 CMD has failed too often, 77 the lock service refuses,
+/// 64 the command line can't be used, 124 the time of --max-hold was over, 126 and 127 CMD can't be executed or found. If a signal ended CMD, the same signal ends this command.
 #[derive(Debug, Args)]
 pub(crate) struct Run {
     /// Take one of this many permits, instead of a mutex
@@ -124,7 +128,7 @@ pub(crate) struct Run {
     #[arg(
         long,
         value_name = "TIME",
-        value_parser = humantime::parse_duration,
+        value_parser = time,
         conflicts_with_all = ["permits", "shared", "exclusive"]
     )]
     not_within: Option<Duration>,
@@ -138,19 +142,19 @@ pub(crate) struct Run {
     )]
     attempts: u32,
     /// Wait at most this long for the lock [default: without limit]
-    #[arg(short, long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    #[arg(short, long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
     /// Don't wait for the lock
     #[arg(long, conflicts_with = "wait")]
     no_wait: bool,
     /// How long the lock lasts if this machine dies
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = time)]
     lease: Duration,
-    /// End CMD after this time [default: no limit]
-    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    /// End CMD when it has run for this time: SIGTERM, and SIGKILL after --kill-after [default: no limit]
+    #[arg(long, value_name = "TIME", value_parser = time)]
     max_hold: Option<Duration>,
     /// How long CMD may take to end after SIGTERM, before SIGKILL
-    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    #[arg(short, long, value_name = "TIME", default_value = "5s", value_parser = time)]
     kill_after: Duration,
     /// The exit status if somebody else has the lock. With 0, nothing is printed then
     #[arg(short = 'E', long, value_name = "N", default_value_t = CONTENDED)]
@@ -158,8 +162,17 @@ pub(crate) struct Run {
     #[command(flatten)]
     service: Service,
     /// The name of the lock
-    #[arg(value_name = "KEY")]
-    pub(crate) key: String,
+    #[arg(value_name = "KEY", required_unless_present = "key_option")]
+    key: Option<String>,
+    /// The name of the lock, also if it begins with `-`: --key=-x
+    #[arg(
+        id = "key_option",
+        long = "key",
+        value_name = "KEY",
+        conflicts_with = "key",
+        allow_hyphen_values = true
+    )]
+    key_option: Option<String>,
     /// The command to run, and its arguments
     #[arg(value_name = "CMD", required = true, last = true)]
     pub(crate) command: Vec<OsString>,
@@ -181,14 +194,27 @@ pub(crate) struct Service {
         env = "LEASEHOLD_KEY_PREFIX",
         hide_env_values = true
     )]
-    pub(crate) key_prefix: Option<String>,
+    key_prefix: Option<String>,
+    /// How long an attempt to connect may take [default: 500ms on Redis, 1s on Postgres]
+    #[arg(long, value_name = "TIME", value_parser = time)]
+    connect_timeout: Option<Duration>,
+}
+
+/// A time on the command line. Sums of such times must not overflow.
+fn time(text: &str) -> Result<Duration, String> {
+    let time = humantime::parse_duration(text).map_err(|error| error.to_string())?;
+    match time <= LONGEST {
+        true => Ok(time),
+        false => Err("at most 36500 days".into()),
+    }
 }
 
 /// Parses the command line. Prints what is wrong with it.
 pub(crate) fn parse() -> Result<Subcommand, Ending> {
-    Subcommand::try_parse().map_err(|error| {
-        let _ = error.print();
-        Ending::Status(if error.use_stderr() { USAGE } else { 0 })
+    Subcommand::try_parse().map_err(|error| match (error.use_stderr(), error.print()) {
+        (true, _) => Ending::Status(USAGE),
+        (false, Ok(())) => Ending::Status(0),
+        (false, Err(error)) => ending::of_output(&error),
     })
 }
 
@@ -203,13 +229,12 @@ impl Run {
                 self.lease / 3
             ));
         }
-        if self.max_hold.is_some_and(|max| max <= reserved) {
-            return Err(format!(
-                "--max-hold must be longer than --kill-after and half a second: {reserved:?}"
-            ));
+        if self.max_hold == Some(Duration::ZERO) {
+            return Err("--max-hold must be longer than 0 s".into());
         }
         // All that can be checked before anything is sent.
-        Key::new(&self.key).map_err(|error| error.to_string())?;
+        let key = self.key.as_ref().or(self.key_option.as_ref());
+        let key = Key::new(key.map_or("", String::as_str)).map_err(|error| error.to_string())?;
         if !(MIN_LEASE..=MAX_LEASE).contains(&self.lease) {
             return Err(format!("--lease must be {MIN_LEASE:?} to {MAX_LEASE:?}"));
         }
@@ -224,9 +249,8 @@ impl Run {
             LockSpec::semaphore(permits).map_err(|error| error.to_string())?;
         }
         Ok(Request {
-            url: self.service.url()?,
-            key_prefix: self.service.key_prefix.clone(),
-            key: self.key.clone(),
+            connection: self.service.connection()?,
+            key: key.as_str().to_owned(),
             kind: self.kind(),
             wait: match (self.no_wait, self.wait) {
                 (true, _) => Wait::No,
@@ -255,8 +279,20 @@ impl Run {
 }
 
 impl Service {
+    pub(crate) fn connection(&self) -> Result<Connection, String> {
+        if let Some(limit) = self.connect_timeout {
+            let checked = InvalidInput::check_time_limit("--connect-timeout", limit);
+            checked.map_err(|error| error.to_string())?;
+        }
+        Ok(Connection {
+            url: self.url()?,
+            key_prefix: self.key_prefix.clone(),
+            connect_timeout: self.connect_timeout,
+        })
+    }
+
     /// The URL, from the command line, a file or the environment.
-    pub(crate) fn url(&self) -> Result<String, String> {
+    fn url(&self) -> Result<String, String> {
         if let Some(url) = &self.url {
             if has_password(url) {
                 return Err(format!(

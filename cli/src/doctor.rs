@@ -1,17 +1,19 @@
 //! `leasehold doctor`: checks a lock service before it is used.
 
 use std::collections::BTreeMap;
+use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
-use leasehold::postgres::PostgresBackend;
+use leasehold::postgres::{self, PostgresBackend};
 use leasehold::redis_rs::{self, ServerChecks};
 use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
 use leasehold_api::{ClockId, Stamp};
 use tokio::time::sleep;
 
-use crate::arguments::{Doctor, Service};
+use crate::arguments::Doctor;
+use crate::connection::Connection;
 use crate::ending::Ending;
-use crate::operate::{Failed, block_on, service};
+use crate::operate::{Failed, block_on, connection};
 
 /// The exit status if something should be changed.
 const CHANGE: u8 = 1;
@@ -31,26 +33,26 @@ struct Report {
 }
 
 impl Report {
-    fn good(&self, what: &str, text: &str) {
-        println!("ok      {what}: {text}");
+    fn good(&self, what: &str, text: &str) -> std::io::Result<()> {
+        writeln!(std::io::stdout(), "ok      {what}: {text}")
     }
 
-    fn problem(&mut self, what: &str, text: &str) {
+    fn problem(&mut self, what: &str, text: &str) -> std::io::Result<()> {
         self.problems += 1;
-        println!("problem {what}: {text}");
+        writeln!(std::io::stdout(), "problem {what}: {text}")
     }
 }
 
 pub(crate) fn doctor(options: &Doctor) -> Ending {
     block_on(async {
-        let (url, connect) = service(&options.service)?;
+        let connection = connection(&options.service)?;
         let mut report = Report::default();
-        let backend = connect.clone().backend(&url).await?;
-        report.good("connection", "the server accepts this client");
-        settings(&mut report, &url, &options.service).await?;
+        let backend = connection.options().backend(&connection.url).await?;
+        report.good("connection", "the server accepts this client")?;
+        settings(&mut report, &connection).await?;
         round_trips(&mut report, &*backend).await?;
         clocks(&mut report, &*backend).await?;
-        let others = connect.connect(&url).await?;
+        let others = connection.client(connection.options()).await?;
         push(&mut report, &LockClient::new(backend), &others).await?;
         listing(&mut report, &others).await?;
         Ok(if report.problems > 0 { CHANGE } else { 0 })
@@ -58,28 +60,40 @@ pub(crate) fn doctor(options: &Doctor) -> Ending {
 }
 
 /// Asks the server for its settings. Also for the rights of this user, without which Postgres refuses to connect.
-async fn settings(report: &mut Report, url: &str, service: &Service) -> Result<(), Failed> {
+async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Failed> {
+    let url = &connection.url;
     if url.starts_with("postgres") {
-        let backend = PostgresBackend::connect(url).await?;
+        let mut options = postgres::Options::new();
+        if let Some(limit) = connection.connect_timeout {
+            options = options
+                .connect_timeout(limit)
+                .call_timeout(connection.call_timeout());
+        }
+        let backend = PostgresBackend::connect_with(url, options).await?;
         let dangers = backend.dangerous_settings().await;
         let dangers = dangers.map_err(ConnectError::from)?;
         for danger in &dangers {
-            report.problem("settings", danger);
+            report.problem("settings", danger)?;
         }
         if dangers.is_empty() {
             let checked = "schema, rights, commits, standbys and autovacuum";
-            report.good("settings", checked);
+            report.good("settings", checked)?;
         }
         return Ok(());
     }
     let mut options = redis_rs::Options::new().server_checks(ServerChecks::Reject);
-    if let Some(prefix) = &service.key_prefix {
+    if let Some(prefix) = &connection.key_prefix {
         options = options.key_prefix(prefix);
     }
+    if let Some(limit) = connection.connect_timeout {
+        options = options
+            .connect_timeout(limit)
+            .call_timeout(connection.call_timeout());
+    }
     match redis_rs::RedisBackend::connect_with(url, options).await {
-        Ok(_) => report.good("settings", "persistence, eviction, replicas and rights"),
+        Ok(_) => report.good("settings", "persistence, eviction, replicas and rights")?,
         Err(ConnectError::Backend(BackendError::Rejected { reason, .. })) => {
-            report.problem("settings", &reason);
+            report.problem("settings", &reason)?;
         }
         Err(error) => return Err(error.into()),
     }
@@ -97,8 +111,8 @@ async fn round_trips(report: &mut Report, backend: &dyn LockBackend) -> Result<(
     let (median, longest) = (times[ROUND_TRIPS / 2], times[ROUND_TRIPS - 1]);
     let text = format!("{median:.1?} in the middle, {longest:.1?} at most, of {ROUND_TRIPS}");
     match longest < Duration::from_millis(500) {
-        true => report.good("round trips", &text),
-        false => report.problem("round trips", &format!("{text}; a call may take 1 s")),
+        true => report.good("round trips", &text)?,
+        false => report.problem("round trips", &format!("{text}; a call may take 1 s"))?,
     }
     Ok(())
 }
@@ -149,13 +163,13 @@ async fn clocks(report: &mut Report, backend: &dyn LockBackend) -> Result<(), Fa
     let text = format!("{count} nodes, at most {millis:.1} ms apart");
     if certain > APART.as_secs_f64() {
         let text = format!("{text}; a lock that moves between them may end early: use NTP");
-        report.problem("clocks", &text);
+        report.problem("clocks", &text)?;
     } else if count > 1 {
-        report.good("clocks", &text);
+        report.good("clocks", &text)?;
     } else {
         let millis = first.ahead * 1e3;
         let text = format!("{millis:.1} ms ahead of this machine, which does no harm");
-        report.good("clock", &text);
+        report.good("clock", &text)?;
     }
     Ok(())
 }
@@ -180,7 +194,7 @@ async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(),
         let ((outcome, granted), released) = tokio::join!(wait, release);
         let took = granted.saturating_duration_since(released?);
         let Some(guard) = outcome?.into_guard() else {
-            report.problem("push", "a waiter did not get the lock within 10 s");
+            report.problem("push", "a waiter did not get the lock within 10 s")?;
             return Ok(());
         };
         guard.release().await?;
@@ -188,12 +202,12 @@ async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(),
     }
     if time < PUSHED {
         let text = format!("a waiter had the lock {time:.1?} after its release");
-        report.good("push", &text);
+        report.good("push", &text)?;
     } else {
         let text = format!(
             "a waiter had the lock only {time:.1?} after its release: it is not told, and polls"
         );
-        report.problem("push", &text);
+        report.problem("push", &text)?;
     }
     Ok(())
 }
@@ -205,6 +219,5 @@ async fn listing(report: &mut Report, locks: &LockClient) -> Result<(), Failed> 
         Err(Error::Rejected { reason, .. }) => format!("not for this user ({reason})"),
         Err(error) => return Err(error.into()),
     };
-    report.good("listing", &text);
-    Ok(())
+    Ok(report.good("listing", &text)?)
 }

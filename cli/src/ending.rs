@@ -2,6 +2,7 @@
 
 use leasehold::{ConnectError, Error};
 use rustix::process::{Resource, Rlimit, Signal, WaitStatus, getpid, kill_process, setrlimit};
+use signal_hook::consts::SIGPIPE;
 use signal_hook::low_level::emulate_default_handler;
 
 /// The command line can't be used.
@@ -10,12 +11,18 @@ pub(crate) const USAGE: u8 = 64;
 pub(crate) const UNREACHABLE: u8 = 69;
 /// The lock was lost, or the keeper ended.
 pub(crate) const LOST: u8 = 70;
+/// This machine lacks what the command needs, such as processes or files.
+pub(crate) const CANNOT_START: u8 = 71;
+/// Standard output can't be written.
+pub(crate) const OUTPUT: u8 = 74;
 /// CMD has failed so often that nobody tries it again.
 pub(crate) const GAVE_UP: u8 = 73;
 /// Somebody else has the lock.
 pub(crate) const CONTENDED: u8 = 75;
 /// The lock service refuses the request.
 pub(crate) const REJECTED: u8 = 77;
+/// `--max-hold` was over, as `timeout` says it.
+pub(crate) const MAX_HOLD: u8 = 124;
 /// CMD was found, but can't be executed.
 pub(crate) const NOT_EXECUTABLE: u8 = 126;
 /// CMD was not found.
@@ -67,6 +74,14 @@ fn end_by(signal: i32) {
     let _ = emulate_default_handler(signal);
 }
 
+/// How the command ends if standard output can't be written. If nobody reads it any more, as other commands do.
+pub(crate) fn of_output(error: &std::io::Error) -> Ending {
+    match error.kind() {
+        std::io::ErrorKind::BrokenPipe => Ending::Signal(SIGPIPE),
+        _ => Ending::Status(OUTPUT),
+    }
+}
+
 /// The exit status for an error while connecting.
 pub(crate) fn of_connect_error(error: &ConnectError) -> u8 {
     match error {
@@ -86,7 +101,7 @@ pub(crate) fn of_error(error: &Error) -> u8 {
     }
 }
 
-/// Writes an error and its sources to standard error.
+/// The text of an error and its sources.
 pub(crate) fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

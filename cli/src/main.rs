@@ -15,11 +15,13 @@ compile_error!("the command `leasehold` needs process groups and signals: Unix")
 
 mod arguments;
 mod clock;
+mod connection;
 mod doctor;
 mod ending;
 mod group;
 mod keeper;
 mod operate;
+mod output;
 mod protocol;
 mod run;
 mod starter;

@@ -5,48 +5,52 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    ConnectError, ConnectOptions, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection,
-    JobReset, Key, Label, LockClient, Mode, RedisLibrary,
+    ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection, JobReset, Key,
+    Label, LockClient, Mode,
 };
 use serde_json::{Value, json};
 
 use crate::arguments::{Ls, Reset, Revoke, Service, Show};
-use crate::ending::{self, CONTENDED, Ending, UNREACHABLE, USAGE};
+use crate::connection::Connection;
+use crate::ending::{self, CANNOT_START, CONTENDED, Ending, USAGE};
+use crate::output::say;
 
 /// Nobody holds the key with this token.
 const NOT_HELD: u8 = 1;
 
-/// Why a command has failed: the exit status and what to print.
+/// Why a command has failed: how it ends, and what to print.
 pub(crate) struct Failed {
-    status: u8,
+    ending: Ending,
     text: String,
+}
+
+impl Failed {
+    fn new(status: u8, text: String) -> Self {
+        let ending = Ending::Status(status);
+        Self { ending, text }
+    }
 }
 
 impl From<ConnectError> for Failed {
     fn from(error: ConnectError) -> Self {
-        Self {
-            status: ending::of_connect_error(&error),
-            text: ending::chain(&error),
-        }
+        Self::new(ending::of_connect_error(&error), ending::chain(&error))
     }
 }
 
 impl From<Error> for Failed {
     fn from(error: Error) -> Self {
-        Self {
-            status: ending::of_error(&error),
-            text: ending::chain(&error),
-        }
+        Self::new(ending::of_error(&error), ending::chain(&error))
     }
 }
 
 /// Standard output is closed, or full.
 impl From<std::io::Error> for Failed {
     fn from(error: std::io::Error) -> Self {
-        Self {
-            status: UNREACHABLE,
-            text: format!("standard output: {error}"),
-        }
+        let (ending, text) = (
+            ending::of_output(&error),
+            format!("standard output: {error}"),
+        );
+        Self { ending, text }
     }
 }
 
@@ -55,36 +59,27 @@ pub(crate) fn block_on(command: impl Future<Output = Result<u8, Failed>>) -> End
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build();
-    let ended = runtime.map_err(Failed::from);
-    let ended = ended.and_then(|runtime| runtime.block_on(command));
-    Ending::Status(ended.unwrap_or_else(|Failed { status, text }| {
-        eprintln!("leasehold: {text}");
-        status
-    }))
-}
-
-/// The URL of the service, and the options that the user gave.
-pub(crate) fn service(service: &Service) -> Result<(String, ConnectOptions), Failed> {
-    let url = service.url().map_err(|text| Failed {
-        status: USAGE,
-        text,
-    })?;
-    Ok((url, connect_options(service.key_prefix.as_deref())))
-}
-
-/// How the command connects. It names its Redis library, because a build of a whole workspace may enable
-/// the other one too.
-pub(crate) fn connect_options(key_prefix: Option<&str>) -> ConnectOptions {
-    let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
-    match key_prefix {
-        Some(prefix) => options.key_prefix(prefix),
-        None => options,
+    let runtime = runtime.map_err(|error| Failed::new(CANNOT_START, error.to_string()));
+    let ended = runtime.and_then(|runtime| runtime.block_on(command));
+    match ended {
+        Ok(status) => Ending::Status(status),
+        // Whoever has closed the pipe knows it.
+        Err(Failed { ending, .. }) if matches!(ending, Ending::Signal(_)) => ending,
+        Err(Failed { ending, text }) => {
+            say(&text);
+            ending
+        }
     }
 }
 
+/// The service that the user named.
+pub(crate) fn connection(to: &Service) -> Result<Connection, Failed> {
+    to.connection().map_err(|text| Failed::new(USAGE, text))
+}
+
 async fn connect(to: &Service) -> Result<LockClient, Failed> {
-    let (url, options) = service(to)?;
-    Ok(options.connect(&url).await?)
+    let connection = connection(to)?;
+    Ok(connection.client(connection.options()).await?)
 }
 
 pub(crate) fn ls(options: &Ls) -> Ending {
@@ -134,11 +129,11 @@ pub(crate) fn revoke(options: &Revoke) -> Ending {
         match locks.force_release(&options.key, tokens, mode).await? {
             ForceReply::Forced { holders } => {
                 let done = if options.now { "removed" } else { "revoked" };
-                println!("{done}: {holders}");
+                writeln!(std::io::stdout(), "{done}: {holders}")?;
                 Ok(0)
             }
             ForceReply::WrongEpoch => {
-                eprintln!("leasehold: nobody holds {:?} with this token", options.key);
+                say(&format!("nobody holds {:?} with this token", options.key));
                 Ok(NOT_HELD)
             }
         }
@@ -192,7 +187,7 @@ pub(crate) fn reset_job(options: &Reset) -> Ending {
             JobReset::Reset => Ok(0),
             JobReset::Running { by } => {
                 let by = by.as_ref().map_or("somebody", Label::as_str);
-                eprintln!("leasehold: not reset, because {by} runs {:?}", options.key);
+                say(&format!("not reset, because {by} runs {:?}", options.key));
                 Ok(CONTENDED)
             }
         }

@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
 
+use crate::connection::Connection;
+
 /// A line to the keeper. The first one is `Acquire`.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum ToKeeper {
     /// Acquire this lock.
     Acquire(Box<Request>),
-    /// The process group of CMD. It is sent before CMD starts.
+    /// The process group of CMD. CMD starts when the keeper has answered [`FromKeeper::Guards`].
     Group(i32),
     /// No process of the group is left. Release the lock.
     Empty {
@@ -28,8 +30,14 @@ pub(crate) enum FromKeeper {
         /// The new deadline.
         deadline: Duration,
     },
+    /// The keeper knows the process group of CMD, and kills it if the lock is lost.
+    Guards,
+    /// The lock should have been renewed by now. The text says what went wrong.
+    Overdue(String),
     /// The lock is lost for certain.
     Lost(String),
+    /// The command has not ended CMD when `--max-hold` was over.
+    MaxHold,
     /// CMD need not run: the job was done within the time.
     Done(String),
     /// The lock service doesn't answer. The keeper goes on trying.
@@ -61,9 +69,7 @@ pub(crate) struct Held {
 /// The lock to acquire.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Request {
-    /// May contain a password, so it never goes through an argument.
-    pub(crate) url: String,
-    pub(crate) key_prefix: Option<String>,
+    pub(crate) connection: Connection,
     pub(crate) key: String,
     pub(crate) kind: Kind,
     pub(crate) wait: Wait,

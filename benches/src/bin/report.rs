@@ -1,24 +1,20 @@
 //! Measures everything and writes a report.
 //!
-//! It starts its own servers and takes half an hour on two idle cores. Only ratios within one run
+//! It starts its own servers and takes a quarter of an hour on two idle cores. Only ratios within one run
 //! are meaningful.
 
-use std::alloc::System;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use clap::{Parser, ValueEnum};
-use leasehold_benches::figures::{Effort, idle};
+use clap::Parser;
+use leasehold_benches::figures::Effort;
 use leasehold_benches::library::Library;
 use leasehold_benches::report::Plan;
 use leasehold_benches::{Result, open_files};
-use stats_alloc::{INSTRUMENTED_SYSTEM, StatsAlloc};
 
-/// Counts allocations, which are figures too.
-#[global_allocator]
-static ALLOCATOR: &StatsAlloc<System> = &INSTRUMENTED_SYSTEM;
-
-/// Measures leasehold next to its floors and writes report.json, summary.md and plots.
+/// Measures leasehold next to its floors and writes report.json, summary.md and charts.
+///
+/// The features `postgres` and `peers` add Postgres and other lock libraries.
 #[derive(Debug, Parser)]
 struct Arguments {
     /// Runs one short round. It only shows that the measurements work; the figures mean nothing.
@@ -41,33 +37,19 @@ struct Arguments {
     /// The folder for the report.
     #[arg(long, default_value = concat!(env!("CARGO_MANIFEST_DIR"), "/../target/bench-report"))]
     out: PathBuf,
-    /// Also writes the figures and the plots to docs/. Needs the feature `peers`.
+    /// Also writes the figures and the charts to docs/. Needs the feature `peers`.
     #[arg(long, conflicts_with_all = ["quick", "only"])]
     docs: bool,
-    /// Measures idle clients in this process, for the figures `idle`.
-    #[arg(
-        long,
-        hide = true,
-        num_args = 3,
-        value_names = ["LIBRARY", "URL", "CLIENTS"],
-        exclusive = true
-    )]
-    idle_clients: Vec<String>,
 }
 
 fn main() -> Result<ExitCode> {
     let arguments = Arguments::parse();
     open_files::raise_limit()?;
-    if let [library, url, clients] = &arguments.idle_clients[..] {
-        let library = Library::from_str(library, false)?;
-        idle::print(library, url, clients.parse()?)?;
-        return Ok(ExitCode::SUCCESS);
-    }
     if cfg!(debug_assertions) && !arguments.quick {
         return Err("measure with --release, or pass --quick".into());
     }
     if arguments.docs && !cfg!(feature = "peers") {
-        let error = "the pages compare leasehold with other libraries: pass --features peers";
+        let error = "the page compares leasehold with other libraries: pass --features peers";
         return Err(error.into());
     }
     let (rounds, effort) = match arguments.quick {

@@ -1,5 +1,4 @@
-//! A contended mutex that each client holds for no time: how fast it passes from client to client,
-//! and from task to task of one client.
+//! A contended mutex that each client holds for no time: how fast it passes from client to client.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,8 +9,8 @@ use leasehold::{LockClient, Mutex};
 use crate::Result;
 use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
-use crate::drain::{Drained, Parked, drain};
-use crate::figures::measurement::{Fixture, Goal, Reading, median, millis};
+use crate::drain::{Parked, drain};
+use crate::figures::measurement::{Fixture, Reading, median};
 use crate::library::mutexes;
 use crate::load::one_by_one;
 use crate::open_files;
@@ -23,17 +22,6 @@ pub(crate) const CLIENTS: [usize; 5] = [2, 8, 32, 200, 1_000];
 const QUICK_CLIENTS: usize = 40;
 /// How many clients begin to wait at the same time.
 const AT_ONCE: usize = 20;
-/// The tasks of one client that queue for one mutex.
-pub(crate) const TASKS: [usize; 2] = [1_000, 10_000];
-/// The tasks are compared with a hand-over between this many clients.
-const COMPARED: usize = 32;
-
-/// The goals. A hand-over includes the grant's script and the release of the next waiter.
-const OVER_MESSAGE: Goal = Goal::RatioAtMost(1.8);
-const OVER_SIGNAL: Goal = Goal::RatioAtLeast(0.9);
-const LONGEST_OVER_8: Goal = Goal::RatioAtLeast(0.7);
-const CALLS: Goal = Goal::AtMost(2.1);
-
 pub(crate) async fn close(clients: Vec<LockClient>) -> Result<()> {
     let closing = clients.into_iter().map(async |client| {
         client.shutdown().await?;
@@ -65,7 +53,7 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
         let seen = ours(fixture, length).await?;
         let id = format!("hand_over.{length}");
         let at = |percent| Reading::percentile(&id, percent, &seen.hand_over, &floor);
-        readings.extend([at(50).goal(OVER_MESSAGE), at(99)]);
+        readings.extend([at(50), at(99)]);
         readings.push(difference(format!("{id}.difference"), &seen));
     }
     Ok(readings)
@@ -108,7 +96,7 @@ async fn token_locks(fixture: &Fixture, key: &str, count: usize) -> Result<Vec<T
 pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
     let mut server = ServerStats::connect(&fixture.url()).await?;
     let pace = Pace::default();
-    let (mut readings, mut with_8) = (Vec::new(), f64::NAN);
+    let mut readings = Vec::new();
     for length in CLIENTS {
         let count = clients(fixture, length)?;
         let time = time(fixture, count);
@@ -121,28 +109,22 @@ pub(super) async fn measure_rates(fixture: &Fixture) -> Result<Vec<Reading>> {
         close(clients).await?;
         let tokens = token_locks(fixture, &format!("token-{length}"), count).await?;
         let token = contend(tokens, pace, time).await?.per_second();
-        let (rate, unit) = (own.per_second(), "acquisitions/s");
         let id = format!("zero_hold.{length}");
-        readings.extend(over_blpop(&id, rate, [signal, token], unit));
-        let calls = scripts.calls as f64 / own.all as f64;
-        let calls = Reading::new(format!("{id}.commands"), calls, "calls per acquisition");
-        readings.push(calls.goal(CALLS));
-        if length == 8 {
-            with_8 = rate;
-        } else if length > 8 {
-            let beside_8 = Reading::new(format!("{id}.beside_8"), rate, unit).over(with_8);
-            readings.push(match length {
-                1_000 => beside_8.goal(LONGEST_OVER_8),
-                _ => beside_8,
-            });
-        }
+        let beside = [signal, token];
+        readings.extend(over_blpop(&id, own.per_second(), beside, "acquisitions/s"));
+        let calls = scripts as f64 / own.all as f64;
+        readings.push(Reading::new(
+            format!("{id}.commands"),
+            calls,
+            "calls per acquisition",
+        ));
     }
     Ok(readings)
 }
 
 fn over_blpop(id: &str, own: f64, [signal, token]: [f64; 2], unit: &'static str) -> [Reading; 2] {
     [
-        Reading::new(id, own, unit).over(signal).goal(OVER_SIGNAL),
+        Reading::new(id, own, unit).over(signal),
         Reading::new(format!("{id}.beside_token"), own, unit).over(token),
     ]
 }
@@ -170,42 +152,12 @@ pub(super) async fn measure_drains(fixture: &Fixture) -> Result<Vec<Reading>> {
         }
         close(clients).await?;
         // The first drain of each lock only warms up its connections.
-        let rate = |drained: &[Drained]| {
-            let rate = |it: &Drained| count as f64 / it.time.as_secs_f64();
+        let rate = |drained: &[Duration]| {
+            let rate = |time: &Duration| count as f64 / time.as_secs_f64();
             median(drained[1..].iter().map(rate).collect())
         };
         let (id, beside) = (format!("drain.{length}"), [rate(&signal), rate(&token)]);
         readings.extend(over_blpop(&id, rate(&ours), beside, "hand-overs/s"));
     }
-    Ok(readings)
-}
-
-/// Many tasks of one client queue for one mutex, and each has it once. Their time is compared with
-/// as many hand-overs between clients.
-pub(super) async fn measure_tasks(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let hand_over = ours(fixture, COMPARED).await?.hand_over.percentile(50);
-    let locks = fixture.library.connect(&fixture.url()).await?;
-    let inspector = fixture.library.connect(&fixture.url()).await?;
-    let mut readings = Vec::new();
-    for length in TASKS {
-        let count = fixture.effort.of(length.min(200), length);
-        let mutexes = Arc::new(vec![locks.mutex("tasks")?; count + 1]);
-        let mut seen = Vec::new();
-        // The first drain only warms up.
-        for _ in 0..=fixture.effort.of(1, 2) {
-            let parked = Parked::OnLeasehold(&inspector, "tasks");
-            seen.push(drain(&mutexes, parked).await?);
-        }
-        let times = seen[1..].iter().map(|drained| millis(drained.time));
-        let id = format!("tasks.{length}");
-        let reading = Reading::new(&id, median(times.collect()), "ms");
-        let least = millis(hand_over) * count as f64;
-        readings.push(reading.over(least).goal(Goal::RatioAtMost(1.5)));
-        let displaced = seen.iter().map(|drained| drained.displaced).max();
-        let (id, displaced) = (format!("{id}.displaced"), displaced.unwrap_or_default());
-        let displaced = Reading::new(id, displaced as f64, "places out of turn, at most");
-        readings.push(displaced.goal(Goal::AtMost(0.0)));
-    }
-    close(vec![locks, inspector]).await?;
     Ok(readings)
 }

@@ -2,8 +2,6 @@
 //!
 //! A lease of 30 s is renewed every 10 s, so each lock is renewed about once in ten seconds.
 
-use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
@@ -11,8 +9,7 @@ use leasehold::{LockClient, Mutex, MutexGuard};
 use leasehold_test_servers::RedisServer;
 
 use crate::Result;
-use crate::counting::Counts;
-use crate::figures::measurement::{Effort, Fixture, Goal, Reading};
+use crate::figures::measurement::{Effort, Fixture, Reading};
 use crate::library::each_key;
 use crate::load::one_by_one;
 use crate::lock::OWNER;
@@ -40,59 +37,28 @@ async fn hold(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>> {
     Ok(guards)
 }
 
-/// Measures 1 and 1,000 locks.
-pub(super) async fn measure_few(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let mut readings = Vec::new();
-    for count in [1, 1_000] {
-        readings.extend(measure_held(fixture, count).await?);
-    }
-    Ok(readings)
-}
-
 /// Measures 100,000 locks.
-pub(super) async fn measure_many(fixture: &Fixture) -> Result<Vec<Reading>> {
-    let mut readings = measure_held(fixture, 100_000).await?;
-    let goals = [
-        ("client_cpu", Goal::AtMost(10.0)),
-        ("longest_script", Goal::AtMost(20.0)),
-        ("memory", Goal::AtMost(350.0)),
-        ("lost", Goal::AtMost(0.0)),
-    ];
-    for (name, goal) in goals {
-        let mut readings = readings.iter_mut();
-        let wanted = readings.find(|reading| reading.id.ends_with(name));
-        wanted.ok_or("a figure with a goal is missing")?.goal = Some(goal);
-    }
-    Ok(readings)
-}
-
-async fn measure_held(fixture: &Fixture, count: usize) -> Result<Vec<Reading>> {
+pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     // A quick run has few locks and no renewals: it only shows that the measurement works.
-    let locks_held = fixture.effort.of(count.min(2_000), count);
-    let (url, library) = (fixture.url(), fixture.library);
-    let mut server = ServerStats::connect(&url).await?;
-    let counts = Arc::new(Counts::default());
-    let clients = library.connect_counted(&url, 1, &counts).await?;
-    let locks = &clients[0];
+    let count = fixture.effort.of(2_000, 100_000);
+    let mut server = ServerStats::connect(&fixture.url()).await?;
+    let locks = fixture.library.connect(&fixture.url()).await?;
     one_by_one(&locks.mutex("warm-up")?, 10).await?;
     let (begun, empty) = (Instant::now(), used_memory(&mut server).await?);
-    let guards = hold(locks, locks_held).await?;
-    let memory = (used_memory(&mut server).await? - empty) / locks_held as f64;
+    let guards = hold(&locks, count).await?;
+    let memory = (used_memory(&mut server).await? - empty) / count as f64;
     if fixture.effort == Effort::Full {
         tokio::time::sleep(BEFORE_RENEWALS.saturating_sub(begun.elapsed())).await;
     }
-    let mut readings = renewals(fixture, &mut server, &counts, count).await?;
+    let mut readings = renewals(fixture, &mut server).await?;
     let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
     for batch in guards.chunks(AT_ONCE) {
         try_join_all(batch.iter().map(MutexGuard::release)).await?;
     }
     locks.shutdown().await?;
-    let id = |name| format!("held.{count}.{name}");
-    readings.push(Reading::new(id("lost"), lost as f64, "locks"));
-    if count > 1 {
-        let floor = memory_of_floor(fixture, locks_held).await?;
-        readings.push(Reading::new(id("memory"), memory, "B per lock").over(floor));
-    }
+    readings.push(Reading::new("held.lost", lost as f64, "locks"));
+    let floor = memory_of_floor(fixture, count).await?;
+    readings.push(Reading::new("held.memory", memory, "B per lock").over(floor));
     Ok(readings)
 }
 
@@ -115,34 +81,16 @@ async fn memory_of_floor(fixture: &Fixture, count: usize) -> Result<f64> {
 }
 
 /// The cost of one third of a lease, in which each lock is renewed once.
-async fn renewals(
-    fixture: &Fixture,
-    server: &mut ServerStats,
-    counts: &Counts,
-    count: usize,
-) -> Result<Vec<Reading>> {
-    server.log_slow_commands().await?;
+async fn renewals(fixture: &Fixture, server: &mut ServerStats) -> Result<Vec<Reading>> {
     let before = server.processor_seconds().await?;
-    let commands = server.commands().await?;
     let (begun, used) = (Instant::now(), Processor::now()?);
-    let calls = counts.renewals.load(Relaxed);
     tokio::time::sleep(fixture.effort.of(Duration::from_millis(100), ONE_THIRD)).await;
-    let used = Processor::now()?.since(used);
-    let (time, calls) = (begun.elapsed(), counts.renewals.load(Relaxed) - calls);
-    let scripts = server.commands().await?.since(&commands).scripts();
+    let used = Processor::now()?.since(used).as_secs_f64();
+    let time = begun.elapsed().as_secs_f64();
     let busy = server.processor_seconds().await? - before;
-    let longest = server.longest_script().await? as f64 / 1e3;
-    let in_scripts = scripts.micros as f64 / 1e6;
-    let reading = |name, value, unit| Reading::new(format!("held.{count}.{name}"), value, unit);
-    let each_second = |value: f64| value / time.as_secs_f64();
-    let share = |name, seconds, unit| reading(name, 100.0 * each_second(seconds), unit);
-    let (all, of_renewals) = (used.all.as_secs_f64(), used.renewal_threads.as_secs_f64());
+    let share = |name, seconds: f64| Reading::new(name, 100.0 * seconds / time, "% of a core");
     Ok(vec![
-        share("client_cpu", all, "% of a core"),
-        share("renewal_cpu", of_renewals, "% of a core"),
-        share("server_cpu", busy, "% of a core"),
-        share("script_time", in_scripts, "% of the server's time"),
-        reading("longest_script", longest, "ms"),
-        reading("renew_calls", each_second(calls as f64), "calls/s"),
+        share("held.client_cpu", used),
+        share("held.server_cpu", busy),
     ])
 }

@@ -1,6 +1,5 @@
 //! What a measurement gets, and what it returns.
 
-use std::fmt;
 use std::future::Future;
 use std::pin::Pin;
 use std::time::Duration;
@@ -45,37 +44,6 @@ impl Fixture {
     }
 }
 
-/// The goal of a figure. Most goals limit the ratio to the floor.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Goal {
-    /// Maximum of the ratio.
-    RatioAtMost(f64),
-    /// Minimum of the ratio.
-    RatioAtLeast(f64),
-    /// Maximum of the value.
-    AtMost(f64),
-}
-
-impl Goal {
-    pub(crate) fn is_met(self, value: f64, ratio: Option<f64>) -> bool {
-        match self {
-            Self::RatioAtMost(limit) => ratio.is_some_and(|ratio| ratio <= limit),
-            Self::RatioAtLeast(limit) => ratio.is_some_and(|ratio| ratio >= limit),
-            Self::AtMost(limit) => value <= limit,
-        }
-    }
-}
-
-impl fmt::Display for Goal {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::RatioAtMost(limit) => write!(f, "ratio <= {limit}"),
-            Self::RatioAtLeast(limit) => write!(f, "ratio >= {limit}"),
-            Self::AtMost(limit) => write!(f, "value <= {limit}"),
-        }
-    }
-}
-
 /// One figure of one round.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
@@ -86,7 +54,6 @@ pub(crate) struct Reading {
     pub(crate) unit: &'static str,
     /// The floor, measured in the same round.
     pub(crate) floor: Option<f64>,
-    pub(crate) goal: Option<Goal>,
 }
 
 impl Reading {
@@ -96,7 +63,6 @@ impl Reading {
             value,
             unit,
             floor: None,
-            goal: None,
         }
     }
 
@@ -110,11 +76,6 @@ impl Reading {
         self.floor = Some(floor);
         self
     }
-
-    pub(crate) const fn goal(mut self, goal: Goal) -> Self {
-        self.goal = Some(goal);
-        self
-    }
 }
 
 type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 'a>>;
@@ -122,11 +83,10 @@ type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Often {
     /// In each round, on each client library.
-    EachRound,
-    /// In the first round, on each client library. For long measurements without a goal.
+    EachLibrary,
+    /// In each round, once: it doesn't depend on the library.
+    #[cfg_attr(not(any(feature = "peers", feature = "postgres")), expect(dead_code))]
     Once,
-    /// In each round, once. For measurements that use no client library.
-    WithoutLibrary,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -139,10 +99,6 @@ pub(crate) struct Measurement {
 
 pub(crate) fn micros(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e6
-}
-
-pub(crate) fn millis(duration: Duration) -> f64 {
-    duration.as_secs_f64() * 1e3
 }
 
 /// The median; NaN without values.
@@ -166,16 +122,5 @@ mod tests {
         assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
         assert_eq!(median(vec![4.0, 1.0, 2.0, 3.0]), 2.5);
         assert!(median(Vec::new()).is_nan());
-    }
-
-    #[test]
-    fn goal_limits_the_ratio_or_the_value() {
-        assert!(Goal::RatioAtMost(1.2).is_met(99.0, Some(1.2)));
-        assert!(!Goal::RatioAtMost(1.2).is_met(0.0, Some(1.3)));
-        assert!(!Goal::RatioAtMost(1.2).is_met(0.0, None));
-        assert!(Goal::RatioAtLeast(1.5).is_met(0.0, Some(1.6)));
-        assert!(!Goal::RatioAtLeast(1.5).is_met(9.0, Some(1.4)));
-        assert!(Goal::AtMost(8.0).is_met(8.0, Some(99.0)));
-        assert!(!Goal::AtMost(8.0).is_met(f64::NAN, None));
     }
 }

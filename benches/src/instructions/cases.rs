@@ -4,6 +4,8 @@ use std::env;
 use std::hint::black_box;
 use std::time::Duration;
 
+use leasehold::LockClient;
+use leasehold::sim::{Ending, SimOptions, SimServer, Simulation};
 use leasehold_api::machine::{Command, Env, Message, Payload, Reach, Reply, Settings, State, step};
 use leasehold_api::{
     Acquire, AcquireReply, ClockId, Key, LockSpec, Mode, Operation, OwnerId, Release, ReleaseReply,
@@ -12,7 +14,6 @@ use leasehold_api::{
 use leasehold_redis_common::script::{Protocol, ScriptSettings, decode_notification, reply};
 
 use crate::Result;
-use crate::figures::sim;
 use crate::instructions::callgrind;
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -54,8 +55,8 @@ impl Case {
 #[must_use]
 pub const fn cases() -> [Case; 12] {
     [
-        case("sim.pair", 500, |times| sim::play(1, times)),
-        case("sim.contended_pair", 500, |times| sim::play(8, times / 8)),
+        case("sim.pair", 500, |times| play(1, times)),
+        case("sim.contended_pair", 500, |times| play(8, times / 8)),
         case("machine.pair", 10_000, machine_pairs),
         case("machine.hand_over", 10_000, machine_hand_overs),
         case("protocol.key", 100_000, keys),
@@ -71,6 +72,42 @@ pub const fn cases() -> [Case; 12] {
 
 const fn case(name: &'static str, times: u32, play: fn(u32) -> Result<()>) -> Case {
     Case { name, times, play }
+}
+
+/// Runs `clients` clients that acquire and release one lock `rounds` times each.
+fn play(clients: u32, rounds: u32) -> Result<()> {
+    let options = SimOptions::new(1).log_limit(0).recording(false);
+    let report = Simulation::new(options)
+        .step_limit(u64::MAX)
+        .run(|sim| contend(sim, clients, rounds));
+    match report.ending {
+        Ending::Completed(Ok(())) => Ok(()),
+        Ending::Completed(Err(error)) => Err(error.into()),
+        other => Err(format!("the simulation did not complete: {other:?}").into()),
+    }
+}
+
+async fn contend(
+    sim: SimServer,
+    clients: u32,
+    rounds: u32,
+) -> std::result::Result<(), leasehold::Error> {
+    let tasks: Vec<_> = (0..clients)
+        .map(|number| {
+            let locks = LockClient::new(sim.client(&format!("client-{number}")));
+            sim.spawn(async move {
+                let mutex = locks.mutex("job")?;
+                for _ in 0..rounds {
+                    mutex.lock().await?.release().await?;
+                }
+                Ok::<_, leasehold::Error>(())
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await?;
+    }
+    Ok(())
 }
 
 /// The state of one lock, and a clock that advances by 1 ms with each command.

@@ -15,7 +15,7 @@ use leasehold_test_servers::RedisServer;
 use serde_json::{Value, json};
 use tokio::runtime::Builder;
 
-use crate::figures::{self, Effort, Fixture, Goal, Measurement, Often, Reading, median};
+use crate::figures::{self, Effort, Fixture, Measurement, Often, Reading, median};
 use crate::library::Library;
 use crate::{Failure, Result};
 
@@ -52,7 +52,7 @@ pub struct Report {
 struct Figure {
     /// The id without the client, such as `distinct_keys.64`.
     name: String,
-    /// A client library, `sim` or `peer`.
+    /// A client library, `postgres` or `peer`.
     client: &'static str,
     /// Median of the rounds.
     value: f64,
@@ -64,16 +64,9 @@ struct Figure {
     ratio: Option<f64>,
     /// The minimum and maximum of the rounds: of the ratio if there is one, else of the value.
     spread: Option<[f64; 2]>,
-    goal: Option<Goal>,
 }
 
 impl Figure {
-    /// Whether the goal is met; `None` without a goal.
-    fn met(&self) -> Option<bool> {
-        let goal = self.goal?;
-        Some(goal.is_met(self.value, self.ratio))
-    }
-
     fn of_rounds(client: &'static str, rounds: &[Reading]) -> Option<Self> {
         let last = rounds.last()?;
         let values: Vec<f64> = rounds.iter().map(|round| round.value).collect();
@@ -88,7 +81,6 @@ impl Figure {
             name: last.id.clone(),
             client,
             unit: last.unit,
-            goal: last.goal,
             spread: (rounds.len() > 1).then_some([least, greatest]),
             floor: some(&floors),
             ratio: some(&ratios),
@@ -105,8 +97,6 @@ impl Figure {
             "floor": self.floor,
             "ratio": self.ratio,
             "spread": self.spread,
-            "goal": self.goal.map(|goal| goal.to_string()),
-            "met": self.met(),
         })
     }
 }
@@ -122,7 +112,7 @@ struct Turn {
 impl Turn {
     const fn client(&self) -> &'static str {
         match self.measurement.often {
-            Often::WithoutLibrary => self.measurement.name,
+            Often::Once => self.measurement.name,
             _ => self.library.name(),
         }
     }
@@ -172,8 +162,7 @@ impl Plan {
             for measurement in figures::ALL.iter().filter(|one| self.wants(one)) {
                 let mut libraries = self.libraries.clone();
                 match measurement.often {
-                    Often::Once if round > 1 => libraries.clear(),
-                    Often::WithoutLibrary => libraries.truncate(1),
+                    Often::Once => libraries.truncate(1),
                     // Neither library is always first.
                     _ if round % 2 == 0 => libraries.reverse(),
                     _ => {}
@@ -242,18 +231,15 @@ impl Report {
         plots::draw(self, folder)
     }
 
-    /// Writes what users compare to `performance.md` and everything to `performance-goals.md`, each
-    /// between two markers, and the plots to `performance/`.
+    /// Writes what users compare to `performance.md`, between two markers, and the charts to
+    /// `performance/`.
     pub fn write_docs(&self, docs: &Path) -> Result<()> {
-        let pages = [
-            ("performance.md", summary::for_users(self)),
-            ("performance-goals.md", self.summary()),
-        ];
-        for (name, part) in pages {
-            let page = docs.join(name);
-            let text = fs::read_to_string(&page)?;
-            fs::write(page, summary::between_markers(&text, &part)?)?;
-        }
+        let page = docs.join("performance.md");
+        let text = fs::read_to_string(&page)?;
+        fs::write(
+            page,
+            summary::between_markers(&text, &summary::for_users(self))?,
+        )?;
         let folder = docs.join("performance");
         fs::create_dir_all(&folder)?;
         plots::draw(self, &folder)
@@ -309,9 +295,7 @@ mod tests {
     use super::*;
 
     fn reading(value: f64, floor: f64) -> Reading {
-        Reading::new("pair", value, "µs")
-            .over(floor)
-            .goal(Goal::RatioAtMost(1.5))
+        Reading::new("pair", value, "µs").over(floor)
     }
 
     #[test]
@@ -325,9 +309,7 @@ mod tests {
         let figure = Figure::of_rounds("fred", &rounds).expect("three rounds");
         assert_eq!((figure.value, figure.floor), (12.0, Some(10.0)));
         assert_eq!((figure.ratio, figure.spread), (Some(1.2), Some([1.1, 1.4])));
-        assert_eq!(figure.met(), Some(true));
         assert_eq!(figure.json()["id"], "pair.fred");
-        assert_eq!(figure.json()["goal"], "ratio <= 1.5");
         assert!(Figure::of_rounds("fred", &[]).is_none());
     }
 
@@ -346,10 +328,9 @@ mod tests {
                 .map(|turn| (turn.round, turn.measurement.name, turn.client()));
             names.collect::<Vec<_>>()
         };
-        let both = [(1, "steady", "redis-rs"), (1, "steady", "fred")];
-        let reversed = [(2, "steady", "fred"), (2, "steady", "redis-rs")];
-        assert_eq!(names("steady.rate"), [both, reversed].concat());
-        assert_eq!(names("sim"), [(1, "sim", "sim"), (2, "sim", "sim")]);
+        let both = [(1, "held", "redis-rs"), (1, "held", "fred")];
+        let reversed = [(2, "held", "fred"), (2, "held", "redis-rs")];
+        assert_eq!(names("held.memory"), [both, reversed].concat());
         assert!(names("nothing").is_empty());
     }
 }

@@ -8,15 +8,13 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
 use crate::Result;
-use crate::figures::Goal;
 use crate::figures::hand_over::CLIENTS;
-use crate::report::summary::{CONTENDED, number, rows};
+use crate::report::summary::{CONTENDED, number};
 use crate::report::{Figure, PEERS, Report};
 
 const INK: RGBColor = RGBColor(40, 44, 52);
 const GREY: RGBColor = RGBColor(150, 156, 166);
 const LIGHT: RGBColor = RGBColor(226, 229, 234);
-const GREEN: RGBColor = RGBColor(46, 139, 87);
 /// The client libraries first, then other series.
 const COLOURS: [RGBColor; 7] = [
     RGBColor(31, 98, 176),
@@ -36,7 +34,6 @@ type Chart<'a, 'b> = ChartContext<'a, SVGBackend<'b>, Cartesian2d<RangedCoordf64
 
 /// Draws each plot that the report has figures for.
 pub(super) fn draw(report: &Report, folder: &Path) -> Result<()> {
-    draw_goals(report, &folder.join("goals.svg"))?;
     for (name, plot) in [
         ("sequential.svg", pairs(report)),
         ("distinct_keys.svg", distinct_keys(report)),
@@ -83,61 +80,6 @@ fn legend<'a>(area: &Area<'a>, names: &[&(String, RGBColor)]) -> Result<Area<'a>
     Ok(area.clone().margin(y + ROW + 8, 0, 0, 0))
 }
 
-/// Plots each figure as a fraction of its goal; a figure left of the line meets its goal.
-fn draw_goals(report: &Report, path: &Path) -> Result<()> {
-    const LEAST: f64 = 0.1;
-    const MOST: f64 = 10.0;
-    let mut rows = rows(report);
-    rows.retain(|row| row.iter().any(|figure| used(figure).is_some()));
-    let names: Vec<&str> = rows.iter().map(|row| row[0].name.as_str()).collect();
-    if names.is_empty() {
-        return Ok(());
-    }
-    let count = names.len() as f64;
-    let height = 140 + 22 * u32::try_from(names.len())?;
-    let below = "1 is the goal; further left is better (logarithmic)";
-    let area = page(path, height, "Figures as a fraction of their goals", below)?;
-    let clients = clients(report);
-    let rest = legend(&area, &clients.iter().collect::<Vec<_>>())?;
-    let mut chart = ChartBuilder::on(&rest.margin(0, 0, 260, 0))
-        .x_label_area_size(28)
-        .build_cartesian_2d(LEAST.ln()..MOST.ln(), count..0.0)?;
-    let reached = Rectangle::new([(LEAST.ln(), 0.0), (0.0, count)], GREEN.mix(0.08).filled());
-    chart.draw_series([reached])?;
-    for at in [0.1, 0.2, 0.5, 1.0_f64, 2.0, 5.0, 10.0] {
-        let colour = if at == 1.0 { GREEN } else { LIGHT };
-        let line = PathElement::new([(at.ln(), 0.0), (at.ln(), count)], colour.stroke_width(1));
-        chart.draw_series([line])?;
-        let (x, y) = chart.backend_coord(&(at.ln(), count));
-        let style = text(TEXT, &INK, HPos::Center, VPos::Top);
-        put(&chart, &at.to_string(), &style, (x, y + 6))?;
-    }
-    for (row, name) in names.iter().enumerate() {
-        let y = row as f64 + 0.5;
-        let (x, line) = chart.backend_coord(&(LEAST.ln(), y));
-        let style = text(TEXT, &INK, HPos::Right, VPos::Center);
-        put(&chart, name, &style, (x - 10, line))?;
-        for (client, colour) in &clients {
-            if let Some(used) = report.figure(name, client).and_then(used) {
-                let at = (used.clamp(LEAST, MOST).ln(), y);
-                chart.draw_series([Circle::new(at, 5, colour.mix(0.85).filled())])?;
-            }
-        }
-    }
-    Ok(area.present()?)
-}
-
-/// The fraction of the goal: 0.5 is half of what the goal allows, 2 is twice as much.
-fn used(figure: &Figure) -> Option<f64> {
-    let used = match figure.goal? {
-        Goal::RatioAtLeast(limit) => limit / figure.ratio?,
-        Goal::RatioAtMost(limit) => figure.ratio? / limit,
-        Goal::AtMost(limit) => figure.value / limit,
-    };
-    // A limit of zero has no fractions.
-    used.is_finite().then_some(used)
-}
-
 fn clients(report: &Report) -> Vec<(String, RGBColor)> {
     report.clients().map(str::to_owned).zip(COLOURS).collect()
 }
@@ -161,7 +103,7 @@ struct Plot {
     series: Vec<(String, RGBColor)>,
     /// Charts one above the other, on the same scale, each with a heading.
     panels: Vec<(String, Vec<Group>)>,
-    /// Draws a line at the floor or the goal.
+    /// Draws a line at the floor.
     line: Option<f64>,
     /// Draws lines, and the groups are at these places of a logarithmic axis.
     marks: Option<&'static [usize]>,
@@ -283,11 +225,7 @@ fn pairs(report: &Report) -> Plot {
         let ratios = report.clients().map(|client| report.ratio(name, client));
         ratios.chain([None]).collect()
     };
-    let mut groups: Vec<Group> = vec![
-        ("leasehold, TCP".into(), each("sequential.p50")),
-        ("leasehold, Unix".into(), each("sequential_unix.p50")),
-        ("semaphore".into(), each("semaphore.p50")),
-    ];
+    let mut groups: Vec<Group> = vec![("leasehold".into(), each("sequential.p50"))];
     for peer in PEERS {
         let value = report.ratio(&format!("peer.{peer}.sequential.p50"), "peer");
         let nothing = report.clients().map(|_| None);
@@ -363,13 +301,16 @@ fn rates(report: &Report) -> Plot {
 /// Plots how long clients wait for a contended lock.
 fn waits(report: &Report) -> Plot {
     let group = |(words, name): (&str, &str)| {
-        let wait = report.value(&format!("peer.{name}.steady.wait_p99"), "peer");
-        (words.replace('`', ""), vec![wait])
+        let wait = |at| report.value(&format!("peer.{name}.steady.wait_{at}"), "peer");
+        (words.replace('`', ""), vec![wait("p50"), wait("p99")])
     };
     Plot {
         title: "Waiting for one lock that 8 clients share",
-        below: "99th percentile of the wait in ms; each client holds it for 5 ms, then pauses for 20 ms; lower is better",
-        series: vec![("wait".into(), COLOURS[0])],
+        below: "the wait in ms; each client holds it for 5 ms, then pauses for 20 ms; lower is better",
+        series: vec![
+            ("median".into(), COLOURS[2]),
+            ("99th percentile".into(), COLOURS[0]),
+        ],
         panels: vec![(String::new(), CONTENDED.map(group).into())],
         ..Plot::default()
     }
@@ -383,13 +324,8 @@ fn count(mark: usize, word: &str) -> String {
 /// Plots pairs/s ÷ floor against the number of tasks.
 fn distinct_keys(report: &Report) -> Plot {
     const TASKS: &[usize] = &[1, 16, 64, 256];
-    let mut ids: Vec<(String, String, &str)> = Vec::new();
-    for (kind, end) in [("one call each", ""), ("batched", "_batched")] {
-        for client in report.clients() {
-            let id = format!("distinct_keys{end}");
-            ids.push((format!("{client}, {kind}"), id, client));
-        }
-    }
+    let own = |client: &'static str| (client.to_owned(), "distinct_keys".to_owned(), client);
+    let mut ids: Vec<(String, String, &str)> = report.clients().map(own).collect();
     for peer in PEERS {
         ids.push((peer.into(), format!("peer.{peer}.distinct_keys"), "peer"));
     }

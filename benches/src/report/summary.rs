@@ -16,22 +16,7 @@ pub(super) fn of(report: &Report) -> String {
         let _ = writeln!(out, "**Failed:** {fault}\n");
     }
     let clients: Vec<_> = report.clients().collect();
-    let has_goal = |row: &Vec<&Figure>| row.iter().any(|figure| figure.goal.is_some());
-    let (goals, others): (Vec<_>, Vec<_>) = rows(report).into_iter().partition(has_goal);
-    let verdicts: Vec<_> = goals.iter().flatten().map(|it| it.met()).collect();
-    let met = verdicts.iter().filter(|it| **it == Some(true)).count();
-    let all = verdicts.len();
-    if all > 0 {
-        let _ = writeln!(
-            out,
-            "### Goals\n\n{met} of {all} are met. In brackets: the minimum and the maximum of the rounds.\n"
-        );
-        table(&mut out, &goals, &clients);
-    }
-    if !others.is_empty() {
-        out += "\n### Without a goal\n\n";
-        table(&mut out, &others, &clients);
-    }
+    table(&mut out, &rows(report), &clients);
     out
 }
 
@@ -40,7 +25,6 @@ pub(super) fn for_users(report: &Report) -> String {
     let mut out = conditions(report);
     let clients: Vec<_> = report.clients().collect();
     free_locks(report, &clients, &mut out);
-    idle_clients(report, &clients, &mut out);
     contended_lock(report, &mut out);
     out
 }
@@ -69,7 +53,7 @@ fn free_locks(report: &Report, clients: &[&str], out: &mut String) {
             _ => format!("pairs/s of {tasks} tasks"),
         };
         let peer = format!("distinct_keys.{tasks}");
-        add(&words, &format!("distinct_keys_batched.{tasks}"), &peer);
+        add(&words, &format!("distinct_keys.{tasks}"), &peer);
     }
 }
 
@@ -84,30 +68,6 @@ fn contended_lock(report: &Report, out: &mut String) {
     head(out, "", CONTENDED.map(|(words, _)| words.to_owned()));
     for (words, figure) in STEADY {
         let cells = CONTENDED.map(|(_, name)| value(name, figure).map_or_else(String::new, number));
-        row(out, words, cells);
-    }
-}
-
-/// The table about idle clients, if they were measured.
-fn idle_clients(report: &Report, clients: &[&str], out: &mut String) {
-    let is_measured = |client: &&str| report.value("idle.used.threads", client).is_some();
-    if !clients.iter().any(is_measured) {
-        return;
-    }
-    *out += "\n### An idle client\n\n";
-    let names = clients.iter().map(|it| (*it).to_owned());
-    head(out, "each further client in a process", names);
-    for (words, state) in [
-        ("that has connected", "connected"),
-        ("that has waited for a lock and held it", "used"),
-    ] {
-        let cells = clients.iter().map(|client| {
-            let counts = IDLE.iter().filter_map(|(words, name)| {
-                let value = report.value(&format!("idle.{state}.{name}"), client)?;
-                Some(format!("{value:.0} {words}"))
-            });
-            counts.collect::<Vec<_>>().join(", ")
-        });
         row(out, words, cells);
     }
 }
@@ -130,14 +90,6 @@ fn row(out: &mut String, first: &str, cells: impl IntoIterator<Item = String>) {
     out.push('\n');
 }
 
-/// What an idle client costs: words, and the end of the figure.
-const IDLE: [(&str, &str); 4] = [
-    ("threads", "threads"),
-    ("tasks", "tasks"),
-    ("connections", "connections"),
-    ("kB", "memory"),
-];
-
 /// The columns about a contended lock: words, and the name in the figure.
 pub(super) const CONTENDED: [(&str, &str); 3] = [
     ("leasehold", "leasehold"),
@@ -146,8 +98,9 @@ pub(super) const CONTENDED: [(&str, &str); 3] = [
 ];
 
 /// The rows about a contended lock: words, and the end of the figure.
-const STEADY: [(&str, &str); 4] = [
+const STEADY: [(&str, &str); 5] = [
     ("acquisitions per second", "rate"),
+    ("wait, median, ms", "wait_p50"),
     ("wait, 99th percentile, ms", "wait_p99"),
     ("hand-over, median, ms", "hand_over_p50"),
     ("commands per acquisition", "commands"),
@@ -167,7 +120,7 @@ fn conditions(report: &Report) -> String {
 }
 
 /// Groups the figures by name, in the order of the report.
-pub(super) fn rows(report: &Report) -> Vec<Vec<&Figure>> {
+fn rows(report: &Report) -> Vec<Vec<&Figure>> {
     let mut rows: Vec<Vec<&Figure>> = Vec::new();
     for figure in &report.figures {
         let row = rows.iter_mut().find(|row| row[0].name == figure.name);
@@ -180,12 +133,9 @@ pub(super) fn rows(report: &Report) -> Vec<Vec<&Figure>> {
 }
 
 fn table(out: &mut String, rows: &[Vec<&Figure>], clients: &[&str]) {
-    let names = ["unit", "goal"].into_iter().chain(clients.iter().copied());
+    let names = ["unit"].into_iter().chain(clients.iter().copied());
     head(out, "figure", names.map(str::to_owned));
     for figures in rows {
-        let goal = figures[0].goal.map_or(String::new(), |goal| {
-            goal.to_string().replace("<=", "≤").replace(">=", "≥")
-        });
         let cells = clients.iter().map(|client| {
             // A figure without a client library goes to the first column.
             let is_first = clients.first() == Some(client);
@@ -196,7 +146,7 @@ fn table(out: &mut String, rows: &[Vec<&Figure>], clients: &[&str]) {
             let own = figures.iter().find(belongs);
             own.map_or(String::new(), |own| cell(own))
         });
-        let cells = [figures[0].unit.to_owned(), goal].into_iter().chain(cells);
+        let cells = [figures[0].unit.to_owned()].into_iter().chain(cells);
         row(out, &format!("`{}`", figures[0].name), cells);
     }
 }
@@ -208,11 +158,6 @@ fn cell(figure: &Figure) -> String {
     }
     if let Some([least, greatest]) = figure.spread {
         let _ = write!(text, " [{}, {}]", number(least), number(greatest));
-    }
-    match figure.met() {
-        Some(true) => text += " ✓",
-        Some(false) => text += " ✗",
-        None => {}
     }
     text
 }
@@ -263,13 +208,9 @@ mod tests {
     }
 
     #[test]
-    fn pages_of_the_docs_have_the_markers() {
-        for page in [
-            include_str!("../../../docs/performance.md"),
-            include_str!("../../../docs/performance-goals.md"),
-        ] {
-            assert!(between_markers(page, "new\n").is_ok());
-        }
+    fn page_of_the_docs_has_the_markers() {
+        let page = include_str!("../../../docs/performance.md");
+        assert!(between_markers(page, "new\n").is_ok());
     }
 
     #[test]
@@ -282,7 +223,6 @@ mod tests {
             floor: None,
             ratio,
             spread: None,
-            goal: None,
         };
         let mut report = Report {
             server: "Redis 7".to_owned(),
@@ -301,15 +241,7 @@ mod tests {
         };
         let text = for_users(&report);
         assert!(text.contains("one at a time (lower is better) | 1.48 |  | 1.07 |  |"));
-        assert!(!text.contains("A contended lock") && !text.contains("An idle client"));
-        for (name, value) in [("threads", 0.0), ("tasks", 5.02), ("memory", 81.6)] {
-            let name = format!("idle.used.{name}");
-            report.figures.push(figure(&name, "redis-rs", value, None));
-        }
-        let text = for_users(&report);
-        assert!(
-            text.contains("| that has waited for a lock and held it | 0 threads, 5 tasks, 82 kB |")
-        );
+        assert!(!text.contains("A contended lock"));
         for (name, value) in [("leasehold", 26.3), ("by-hand", 810.4)] {
             let name = format!("peer.{name}.steady.wait_p99");
             report.figures.push(figure(&name, "peer", value, None));

@@ -3,7 +3,7 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, Loss, MultiGuard};
+use leasehold::{Error, LockClient, Loss, MultiGuard};
 
 use crate::keeper::job::Attempt;
 
@@ -17,6 +17,14 @@ impl Hold {
         match self {
             Self::Lock(guard) => guard.valid_for(),
             Self::Job(attempt) => attempt.job.guard().valid_for(),
+        }
+    }
+
+    /// Renews the lock once.
+    pub(super) async fn renew(&self) -> Result<Duration, Error> {
+        match self {
+            Self::Lock(guard) => guard.renew().await,
+            Self::Job(attempt) => attempt.job.guard().renew().await,
         }
     }
 
@@ -50,15 +58,16 @@ impl Hold {
 
     /// Releases the lock. For a job, records first whether CMD has succeeded. Returns what the user should know if
     /// that went wrong.
-    pub(super) async fn release(self, done: bool) -> Option<String> {
-        match self {
-            Self::Lock(guard) => Some(match guard.release().await.map_err(Error::from).err()? {
-                lost @ Error::Lost { .. } => {
-                    format!("CMD was not protected to its end: {lost}")
-                }
-                error => format!("the lock stays taken until its lease ends: {error}"),
-            }),
-            Self::Job(attempt) => attempt.end(done).await,
-        }
+    pub(super) async fn release(self, locks: &LockClient, done: bool) -> Option<String> {
+        let guard = match self {
+            Self::Lock(guard) => guard,
+            Self::Job(attempt) => return attempt.end(done).await,
+        };
+        Some(match guard.release().await.map_err(Error::from).err()? {
+            lost @ Error::Lost { .. } => format!("CMD was not protected to its end: {lost}"),
+            // The client goes on trying.
+            error if error.is_transient() && locks.shutdown().await.is_ok() => return None,
+            error => format!("the lock stays taken until its lease ends: {error}"),
+        })
     }
 }

@@ -75,10 +75,7 @@ pub(super) async fn acquire(
     attempts: u32,
 ) -> Result<Hold, FromKeeper> {
     let once = locks.once(&request.key)?.attempts(attempts);
-    let mut once = once.lease(request.lease);
-    if let Some(max) = request.max_hold {
-        once = once.max_hold(max);
-    }
+    let once = once.lease(request.lease);
     let until = match request.wait {
         Wait::No => Some(Duration::ZERO),
         Wait::Within(time) => Some(now() + time),
@@ -108,10 +105,14 @@ fn next(ended: Ended, key: &str) -> Result<(FromKeeper, Duration), FromKeeper> {
             return Err(FromKeeper::Done(text));
         }
         Ok(JobOutcome::GaveUp { attempts, .. }) => {
+            let times = match attempts {
+                1 => "once".into(),
+                more => format!("{more} times"),
+            };
             return Err(FromKeeper::Failed {
                 status: GAVE_UP,
                 message: format!(
-                    "{key:?} has failed {attempts} times, and is not tried again; see `leasehold once reset`"
+                    "{key:?} has failed {times}, and is not tried again; see `leasehold once reset`"
                 ),
             });
         }

@@ -11,17 +11,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use leasehold::{ConnectError, Error, LockClient, MultiGuard, MultiLock, Outcome};
+use leasehold::{ConnectError, Error, LockClient, Loss, MultiGuard, MultiLock, Outcome};
 use leasehold_api::bounds::MIN_CALL_TIMEOUT;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::{sleep, timeout};
+use tokio::time::sleep;
 
 use crate::clock::now;
 use crate::ending;
 use crate::group::Group;
-use crate::operate::connect_options;
 use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait, line};
 use hold::Hold;
 
@@ -30,21 +29,22 @@ pub(crate) const NAME: &str = "__keep";
 /// If the command has not killed the group so long before the deadline, the keeper does. It is half the
 /// margin of the command.
 const MARGIN: Duration = Duration::from_millis(250);
-/// How long to try to connect, if the user doesn't wait longer for the lock. If they do, they are told after this
+/// How long to try to connect, if the user doesn't wait for the lock. If they wait for longer, they are told after this
 /// time that the lock service doesn't answer.
 const CONNECT: Duration = Duration::from_secs(5);
 /// How long a killed group may take to disappear. After that, the lock is not released.
 const AFTER_KILL: Duration = Duration::from_secs(10);
-/// How long the keeper may take to leave the queue, after the command has ended.
-const LEAVE: Duration = Duration::from_secs(5);
+/// How often to ask why the lock isn't renewed.
+const RENEW_AGAIN: Duration = Duration::from_secs(1);
 /// How often to look whether a group is empty.
 const LOOK_AGAIN: Duration = Duration::from_millis(20);
 
 /// How long it takes at most to get the lock, apart from the last call.
-pub(crate) fn time_limit(wait: Wait) -> Option<Duration> {
-    match wait {
+pub(crate) fn time_limit(request: &Request) -> Option<Duration> {
+    match request.wait {
         Wait::No => Some(CONNECT),
-        Wait::Within(time) => Some(time.max(CONNECT)),
+        // Enough for one attempt to connect.
+        Wait::Within(time) => Some(time.max(request.connection.call_timeout())),
         Wait::Forever => None,
     }
 }
@@ -56,24 +56,34 @@ pub(crate) fn main() -> ! {
     for signal in [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2] {
         let _ = signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false)));
     }
-    // The keeper never waits for a command that is stopped. It drops what doesn't fit in the pipe.
-    let nonblocking = rustix::fs::fcntl_getfl(rustix::stdio::stdout()).and_then(|flags| {
-        let flags = flags | rustix::fs::OFlags::NONBLOCK;
-        rustix::fs::fcntl_setfl(rustix::stdio::stdout(), flags)
-    });
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    if let (Ok(()), Ok(runtime)) = (nonblocking, runtime) {
-        runtime.block_on(keep(commands()));
+    // It was started through a link, whose name `ps` would show.
+    #[cfg(target_os = "linux")]
+    let _ = rustix::thread::set_name(c"leasehold-keep");
+    if let Err(error) = run() {
+        say(&FromKeeper::Failed {
+            status: ending::CANNOT_START,
+            message: format!("the lock keeper can't start: {error}"),
+        });
     }
     std::process::exit(0);
 }
 
+fn run() -> std::io::Result<()> {
+    // The keeper never waits for a command that is stopped. It drops what doesn't fit in the pipe.
+    let flags = rustix::fs::fcntl_getfl(rustix::stdio::stdout())?;
+    let flags = flags | rustix::fs::OFlags::NONBLOCK;
+    rustix::fs::fcntl_setfl(rustix::stdio::stdout(), flags)?;
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()?;
+    runtime.block_on(keep(commands()?));
+    Ok(())
+}
+
 /// The lines from the command. The channel closes when the command ends.
-fn commands() -> UnboundedReceiver<ToKeeper> {
+fn commands() -> std::io::Result<UnboundedReceiver<ToKeeper>> {
     let (sender, receiver) = unbounded_channel();
-    std::thread::spawn(move || {
+    std::thread::Builder::new().spawn(move || {
         for line in std::io::stdin().lock().lines().map_while(Result::ok) {
             let Ok(command) = serde_json::from_str(&line) else {
                 return;
@@ -82,8 +92,8 @@ fn commands() -> UnboundedReceiver<ToKeeper> {
                 return;
             }
         }
-    });
-    receiver
+    })?;
+    Ok(receiver)
 }
 
 /// Sends a line to the command. Returns whether it fits in the pipe: a line is shorter than `PIPE_BUF`, so
@@ -134,28 +144,30 @@ async fn keep(mut commands: UnboundedReceiver<ToKeeper>) {
         acquired = acquire(&locks, &request) => Some(acquired),
         None = commands.recv() => None,
     };
-    match acquired {
-        Some(Ok(lock)) => hold(&request, lock, commands).await,
+    let may_be_free = match acquired {
+        Some(Ok(lock)) => hold(&locks, &request, lock, commands).await,
         Some(Err(why)) => {
             say(&why);
+            true
         }
-        None => {
-            // It leaves the queue, or releases what was granted at this moment.
-            let _ = timeout(LEAVE, locks.shutdown()).await;
-        }
+        None => true,
+    };
+    if may_be_free {
+        // It leaves the queue, and waits for the release of all that was granted.
+        let _ = locks.shutdown().await;
     }
 }
 
-/// Connects. It tries for as long as the user waits for the lock, and for at least [`CONNECT`].
+/// Connects. It tries for as long as the user waits for the lock; for [`CONNECT`] if they don't.
 async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
-    let limit = time_limit(request.wait);
+    let limit = time_limit(request);
     let until = limit.map(|limit| now() + limit);
-    let mut told = limit == Some(CONNECT);
+    let mut told = limit.is_some_and(|limit| limit <= CONNECT);
     loop {
         let left = until.map_or(CONNECT, |until| until.saturating_sub(now()));
-        let options = connect_options(request.key_prefix.as_deref())
-            .initial_connect_timeout(left.clamp(MIN_CALL_TIMEOUT, CONNECT));
-        match options.connect(&request.url).await {
+        let limit = left.clamp(MIN_CALL_TIMEOUT, CONNECT);
+        let options = request.connection.options().initial_connect_timeout(limit);
+        match request.connection.client(options).await {
             Err(ConnectError::Backend(error))
                 if error.is_transient() && until.is_none_or(|until| now() < until) =>
             {
@@ -190,10 +202,7 @@ async fn acquire(locks: &LockClient, request: &Request) -> Result<Hold, FromKeep
 
 /// A handle for one key, of any kind.
 fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, Error> {
-    let mut multi = locks.multi().lease(request.lease);
-    if let Some(max) = request.max_hold {
-        multi = multi.max_hold(max);
-    }
+    let multi = locks.multi().lease(request.lease);
     match request.kind {
         // A job is a mutex with a record.
         Kind::Mutex | Kind::Job { .. } => multi.mutex(&request.key),
@@ -206,8 +215,7 @@ fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, Error> {
 /// Renews a lock that was granted after a wait. Until its first renewal, it is an offer, which may end
 /// long before the lease would.
 async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), Error> {
-    let whole = request.lease.min(request.max_hold.unwrap_or(Duration::MAX));
-    while guard.valid_for() < whole * 2 / 3 {
+    while guard.valid_for() < request.lease * 2 / 3 {
         match guard.renew().await {
             Ok(_) => {}
             Err(error) if error.is_transient() => sleep(LOOK_AGAIN).await,
@@ -223,58 +231,135 @@ fn deadline(lock: &Hold) -> Duration {
     before + lock.valid_for()
 }
 
-/// Holds the lock until the command says that the group is empty, or ends, or the lock is lost.
-async fn hold(request: &Request, lock: Hold, mut commands: UnboundedReceiver<ToKeeper>) {
-    let mut told = deadline(&lock);
+/// What ends a hold.
+enum End {
+    /// No process of CMD is left.
+    Empty {
+        done: bool,
+    },
+    /// The command has ended, and CMD may be running.
+    CommandGone,
+    /// The time of `--max-hold` is over, and the command has not ended CMD, because it is stopped.
+    MaxHold,
+    Lost(Loss),
+}
+
+/// Holds the lock for the command. Returns whether it may be free.
+async fn hold(
+    locks: &LockClient,
+    request: &Request,
+    lock: Hold,
+    mut commands: UnboundedReceiver<ToKeeper>,
+) -> bool {
+    let mut group = None;
+    let end = watch(request, &lock, &mut commands, &mut group).await;
+    let done = matches!(end, End::Empty { done: true });
+    match end {
+        End::Empty { .. } => {}
+        End::CommandGone => terminate(request, &lock, group).await,
+        End::MaxHold => {
+            say(&FromKeeper::MaxHold);
+            kill(group).await;
+        }
+        End::Lost(loss) => {
+            say(&FromKeeper::Lost(loss.to_string()));
+            kill(group).await;
+            // The server may still have it: its clock was set back, or the lock was revoked. `keep` waits for the
+            // release that this queues.
+            return true;
+        }
+    }
+    if group.is_some_and(|group| !group.is_empty()) {
+        // They may be working. The lock is free when the lease ends.
+        std::mem::forget(lock);
+        return false;
+    }
+    say(&FromKeeper::Released(lock.release(locks, done).await));
+    true
+}
+
+/// Waits until something ends the hold. Meanwhile tells the command of renewals, and kills the group if the command has
+/// not done so in time. `group` is set when the command says it.
+async fn watch(
+    request: &Request,
+    lock: &Hold,
+    commands: &mut UnboundedReceiver<ToKeeper>,
+    group: &mut Option<Group>,
+) -> End {
+    let mut told = deadline(lock);
     say(&FromKeeper::Held(Held {
         token: lock.token(&request.key),
         deadline: told,
         attempt: lock.attempt(),
     }));
-    let mut group = None;
+    // The command says how CMD has ended, if it can. It begins to count when CMD starts.
+    let limit = || Some(now() + request.max_hold? + request.kill_after + MARGIN * 2);
+    let mut max_hold = limit();
+    let mut answered = true;
     let look_again = (request.lease / 20).min(Duration::from_millis(100));
     let mut lost = lock.lost();
+    let mut renewal = None;
+    let mut renew_at = Duration::ZERO;
     loop {
         tokio::select! {
             command = commands.recv() => match command {
-                Some(ToKeeper::Group(id)) => group = Pid::from_raw(id).map(Group),
-                Some(ToKeeper::Empty { done }) => return release(lock, done).await,
+                Some(ToKeeper::Group(id)) => {
+                    *group = Pid::from_raw(id).map(Group);
+                    max_hold = limit();
+                    answered = say(&FromKeeper::Guards);
+                }
+                Some(ToKeeper::Empty { done }) => return End::Empty { done },
                 Some(ToKeeper::Acquire(_)) => {}
-                None => return clean_up(request, lock, group).await,
+                None => return End::CommandGone,
             },
-            loss = &mut lost => {
-                say(&FromKeeper::Lost(loss.to_string()));
-                return kill(group).await;
+            loss = &mut lost => return End::Lost(loss),
+            renewed = ended(&mut renewal) => {
+                renewal = None;
+                renew_at = now() + RENEW_AGAIN;
+                if let Err(error) = renewed {
+                    say(&FromKeeper::Overdue(text_of(&error)));
+                }
             }
             () = sleep(look_again) => {
-                let deadline = deadline(&lock);
+                answered = answered || say(&FromKeeper::Guards);
+                let deadline = deadline(lock);
                 // It moves by less than this if the lock was not renewed.
                 if deadline > told + look_again / 10 && say(&FromKeeper::Renewed { deadline }) {
                     told = deadline;
                 }
+                // The client renews it too. This renewal says why that fails.
+                let overdue = lock.valid_for() < request.lease / 2;
+                if overdue && renewal.is_none() && now() >= renew_at {
+                    renewal = Some(Box::pin(lock.renew()));
+                }
                 if let Some(group) = group && lock.valid_for() < MARGIN {
                     group.signal(Signal::KILL);
+                }
+                if max_hold.is_some_and(|limit| now() > limit) {
+                    return End::MaxHold;
                 }
             }
         }
     }
 }
 
-/// The command has ended, and CMD may be running: ends CMD as the command would have done, and releases
-/// the lock if no process is left. The lock is renewed meanwhile.
-async fn clean_up(request: &Request, lock: Hold, group: Option<Group>) {
-    if let Some(group) = group {
-        group.signal(Signal::TERM);
-        let until = now() + request.kill_after;
-        while !group.is_empty() && now() < until && lock.valid_for() >= MARGIN * 2 {
-            sleep(LOOK_AGAIN).await;
-        }
-        kill(Some(group)).await;
-        if !group.is_empty() {
-            return;
-        }
+/// Completes with the output of a future, if there is one.
+async fn ended<F: Future + Unpin>(future: &mut Option<F>) -> F::Output {
+    match future {
+        Some(future) => future.await,
+        None => std::future::pending().await,
     }
-    release(lock, false).await;
+}
+
+/// Ends CMD as the command would have done. The lock is renewed meanwhile.
+async fn terminate(request: &Request, lock: &Hold, group: Option<Group>) {
+    let Some(group) = group else { return };
+    group.signal(Signal::TERM);
+    let until = now() + request.kill_after;
+    while !group.is_empty() && now() < until && lock.valid_for() >= MARGIN * 2 {
+        sleep(LOOK_AGAIN).await;
+    }
+    kill(Some(group)).await;
 }
 
 /// Kills the group until it is empty.
@@ -285,8 +370,4 @@ async fn kill(group: Option<Group>) {
         group.signal(Signal::KILL);
         sleep(LOOK_AGAIN).await;
     }
-}
-
-async fn release(lock: Hold, done: bool) {
-    say(&FromKeeper::Released(lock.release(done).await));
 }

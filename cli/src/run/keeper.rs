@@ -26,7 +26,7 @@ pub(super) struct Keeper {
 impl Keeper {
     /// Starts the keeper in a process group of its own, so that signals of the terminal don't reach it.
     pub(super) fn start(request: &Request) -> std::io::Result<Self> {
-        let mut process = this_program()
+        let mut process = this_program()?
             .arg(NAME)
             .env_remove(URL)
             .stdin(Stdio::piped())

@@ -11,14 +11,13 @@
 //! that, and continues the group with `fg` or `bg`.
 
 use std::fs::{File, OpenOptions};
-use std::io::Write;
 
-use nix::sys::signal::{SigSet, Signal as NixSignal};
 use nix::unistd::getpgrp;
 use rustix::process::{Pid, Signal, kill_current_process_group};
 use rustix::termios::{tcgetpgrp, tcsetpgrp};
 
 use crate::group::Group;
+use crate::output::without_stopping;
 
 pub(super) struct Terminal {
     /// `None` without a controlling terminal.
@@ -111,21 +110,4 @@ impl Terminal {
             Group(self.group).signal(Signal::CONT);
         }
     }
-}
-
-/// Writes a line to standard error, also from the background of a terminal.
-pub(crate) fn say(text: &str) {
-    let _ = without_stopping(|| writeln!(std::io::stderr(), "leasehold: {text}"));
-}
-
-/// Runs this with SIGTTOU blocked, which a process in the background of a terminal would get.
-fn without_stopping<T>(action: impl FnOnce() -> T) -> T {
-    let mut signals = SigSet::empty();
-    signals.add(NixSignal::SIGTTOU);
-    let blocked = signals.thread_block().is_ok();
-    let result = action();
-    if blocked {
-        let _ = signals.thread_unblock();
-    }
-    result
 }

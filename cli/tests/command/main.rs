@@ -4,6 +4,7 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 mod servers;
+mod steps;
 
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use scenarios::support::{Place, SLACK, Started};

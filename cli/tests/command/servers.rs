@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use leasehold_test_servers::{Data, RedisServer, ServerOptions};
+use leasehold_test_servers::{Data, RedisServer, ServerOptions, SteppedClock, at_a_distance};
 use rustix::process::Signal;
 
+use crate::scenarios::pauses;
 use crate::scenarios::support::{LEASE, Place, SLACK, STUBBORN, Started, alive_in};
 
 const JOB: [&str; 2] = ["--not-within", "1h"];
@@ -12,12 +13,36 @@ const UNTIL_TOLD: &str = "while [ ! -e end ]; do sleep 0.1; done";
 
 #[test]
 fn unreachable() {
-    let place = Place::new("redis://127.0.0.1:1", "unreachable");
-    for (wait, told) in [(&["--no-wait"][..], 0), (&["--wait", "6s"], 1)] {
-        let mut started = Started::new(place.run(wait, "true"));
-        let text = started.expect_status(69, SLACK * 2);
-        assert_eq!(text.matches("trying again").count(), told, "{text}");
+    for url in [
+        "redis://127.0.0.1:1",
+        "postgres://nobody@127.0.0.1:1/nothing",
+    ] {
+        let place = Place::new(url, "unreachable");
+        let start = |wait: &[&str]| Started::new(place.run(wait, "true"));
+        let mut short = start(&["--wait", "2s"]);
+        // It tries for 5 s.
+        let mut no_wait = start(&["--no-wait"]);
+        let mut long = start(&["--wait", "15s"]);
+        short.expect_status(69, SLACK);
+        assert!(!no_wait.has_ended(), "the shorter wait ends first");
+        for (started, told) in [(&mut no_wait, 0), (&mut long, 1)] {
+            let text = started.expect_status(69, SLACK * 2);
+            assert_eq!(text.matches("trying again").count(), told, "{text}");
+        }
     }
+}
+
+/// So far away that an attempt to connect takes longer than by default.
+#[test]
+fn distant() {
+    let server = RedisServer::start();
+    let line = at_a_distance(server.address(), Duration::from_millis(200));
+    let place = Place::new(&format!("redis://{}", line.address()), "distant");
+    let mut started = Started::new(place.run(&["--no-wait"], "exit 5"));
+    started.expect_status(69, SLACK);
+    let longer = ["--no-wait", "--connect-timeout", "4s"];
+    let mut started = Started::new(place.run(&longer, "exit 5"));
+    started.expect_status(5, SLACK);
 }
 
 /// Without `--wait`, the command waits for the server as it does for the lock, and says so.
@@ -43,7 +68,18 @@ fn killed() {
     let mut started = place.start(&[], STUBBORN);
     server.kill();
     started.expect_dead_before_the_lease_ends();
-    started.expect_status(70, SLACK);
+    let text = started.expect_status(70, SLACK);
+    assert!(text.contains("about to be lost"), "{text}");
+    assert!(text.contains("connection refused"), "{text}");
+}
+
+#[test]
+fn clock_set_back() {
+    let clock = SteppedClock::new();
+    let server = ServerOptions::default()
+        .with_program(clock.program())
+        .start();
+    pauses::clock_set_back(&Place::new(&server.url(), "clock"), &clock);
 }
 
 /// The server has forgotten the lock, and the next holder may get it at once. That is the one case in which

@@ -4,14 +4,18 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 
-use leasehold_test_servers::{PostgresOptions, PostgresServer};
+use leasehold_test_servers::{PostgresOptions, PostgresServer, SteppedClock};
 use scenarios::support::{LEASE, Place, SLACK, STUBBORN};
-use scenarios::{ALL, operators, run_all};
+use scenarios::{ALL, operators, pauses, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
 fn server() -> (PostgresServer, String) {
+    with_schema(PostgresOptions::default())
+}
+
+fn with_schema(options: PostgresOptions) -> (PostgresServer, String) {
     // Other tests don't sync, because that takes time, and `doctor` notices.
-    let server = PostgresOptions::default().with_setting("fsync=on").start();
+    let server = options.with_setting("fsync=on").start();
     server.execute("postgres", leasehold::postgres::SCHEMA);
     let folder = server.folder().display().to_string().replace('/', "%2F");
     let url = format!("postgres://owner@{folder}:{}/postgres", server.port());
@@ -22,6 +26,13 @@ fn server() -> (PostgresServer, String) {
 fn postgres() {
     let (_server, url) = server();
     run_all(&url, ALL);
+}
+
+#[test]
+fn clock_set_back() {
+    let clock = SteppedClock::new();
+    let (_server, url) = with_schema(PostgresOptions::default().with_clock(&clock));
+    pauses::clock_set_back(&Place::new(&url, "clock"), &clock);
 }
 
 #[test]

@@ -107,7 +107,7 @@ pub(crate) fn a_job_that_is_stopped_is_not_done(place: &Place) {
     std::thread::sleep(Duration::from_millis(500));
     waiting.signal(Signal::TERM);
     waiting.expect_signal(Signal::TERM);
-    started.expect_status(70, Duration::from_secs(4) + SLACK);
+    started.expect_status(124, Duration::from_secs(5) + SLACK);
     assert_eq!(alive_in(started.group()), [0; 0]);
     let state = shown(place);
     assert!(state["done_ms"].is_null(), "{state}");

@@ -3,11 +3,15 @@
 use std::time::Duration;
 
 use leasehold::ForceMode;
+use leasehold_test_servers::SteppedClock;
 use rustix::process::Signal;
 
 use crate::scenarios::support::{
     LEASE, Place, SLACK, STUBBORN, Started, alive_in, kill, wait_until,
 };
+
+/// A lease that doesn't end during a test.
+const LONG: [&str; 4] = ["--lease", "30m", "--kill-after", "1s"];
 
 /// The keeper ends CMD, and releases the lock before the lease ends.
 pub(crate) fn command_killed(place: &Place) {
@@ -59,19 +63,46 @@ fn keeper_gets(place: &Place, signal: Signal) {
     started.expect_status(70, SLACK);
 }
 
-/// An operator gives the lock to somebody else. CMD doesn't get the time of `--kill-after`.
-pub(crate) fn forced_release(place: &Place) {
-    let mut started = place.start(&[], STUBBORN);
+/// An operator revokes the lock. CMD doesn't get the time of `--kill-after`, and others needn't wait for the end of the
+/// lease.
+pub(crate) fn revoked(place: &Place) {
+    let mut started = place.start_with(&LONG, STUBBORN);
     let client = place.client();
-    client.runtime.block_on(async {
-        let inspection = client.locks.inspect(&place.key).await.expect("a reply");
-        let tokens = inspection.held_tokens();
-        let mode = ForceMode::Revoke;
-        let forced = client.locks.force_release(&place.key, tokens, mode).await;
-        forced.expect("a reply");
-    });
+    client.force_release(ForceMode::Revoke);
     let text = started.expect_status(70, SLACK);
     assert!(text.contains("by force"), "{text}");
     assert_eq!(alive_in(started.group()), [0; 0]);
-    client.expect_free(started.group(), LEASE + SLACK);
+    client.expect_free(started.group(), SLACK);
+}
+
+/// The same while the command is stopped. Nobody reaps CMD, so its group is not empty.
+pub(crate) fn revoked_while_the_command_is_stopped(place: &Place) {
+    let mut started = place.start_with(&LONG, STUBBORN);
+    let client = place.client();
+    started.signal(Signal::STOP);
+    client.force_release(ForceMode::Revoke);
+    client.expect_free(started.group(), SLACK);
+    started.signal(Signal::CONT);
+    let text = started.expect_status(70, SLACK);
+    assert!(text.contains("by force"), "{text}");
+}
+
+/// The server would keep the lock for an hour longer than its lease.
+pub(crate) fn clock_set_back(place: &Place, clock: &SteppedClock) {
+    let mut started = place.start(&[], STUBBORN);
+    let client = place.client();
+    clock.set(-3_600_000_000);
+    let text = started.expect_status(70, SLACK);
+    assert!(text.contains("clock was stepped"), "{text}");
+    client.expect_free(started.group(), SLACK);
+}
+
+/// `--max-hold` ends CMD also if the command is stopped.
+pub(crate) fn command_stopped_beyond_max_hold(place: &Place) {
+    let mut started = place.start(&["--max-hold", "2s"], STUBBORN);
+    started.signal(Signal::STOP);
+    place.client().expect_free(started.group(), LEASE + SLACK);
+    started.signal(Signal::CONT);
+    let text = started.expect_status(124, SLACK);
+    assert!(text.contains("--max-hold"), "{text}");
 }

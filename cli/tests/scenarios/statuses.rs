@@ -1,9 +1,11 @@
 //! Exit statuses, and what CMD gets.
 
+use std::os::unix::process::ExitStatusExt;
 use std::time::Duration;
 
 use rustix::process::Signal;
 
+use crate::scenarios::operators::run as ask;
 use crate::scenarios::support::{Place, SLACK, Started, status_of};
 
 fn status(place: &Place, arguments: &[&str]) -> i32 {
@@ -91,11 +93,143 @@ pub(crate) fn kinds_of_locks(place: &Place) {
     }
 }
 
+/// A key that begins with a hyphen looks like an option.
+pub(crate) fn odd_keys(place: &Place) {
+    let key = format!("-{}", place.key);
+    let option = format!("--key={key}");
+    let script = "test \"$LEASEHOLD_KEY\" = \"$0\"";
+    let arguments = [&option, "--", "sh", "-c", script, &key];
+    assert_eq!(status(place, &arguments), 0);
+    for command in [&["show"][..], &["ls"], &["once", "show"]] {
+        let (status, text) = ask(place, &[command, &["--", &key]].concat());
+        assert_eq!(status, Some(0), "{command:?} {text}");
+    }
+}
+
+/// As other commands, these end by SIGPIPE if nobody reads what they print. Nobody needs to read an error.
+pub(crate) fn nobody_reads(place: &Place) {
+    let key = place.key.as_str();
+    let mut holder = place.start(&[], "sleep 60");
+    let token = {
+        let (_, text) = ask(place, &["show", "--json", key]);
+        let shown: serde_json::Value = serde_json::from_str(&text).expect("JSON");
+        shown["holders"][0]["token"].to_string()
+    };
+    let closed = || {
+        let (_, writer) = std::io::pipe().expect("a pipe");
+        std::process::Stdio::from(writer)
+    };
+    for arguments in [
+        &["--help"][..],
+        &["--version"],
+        &["ls"],
+        &["ls", "--long"],
+        &["ls", "--json"],
+        &["show", key],
+        &["show", "--json", key],
+        &["once", "show", "a job"],
+        &["doctor"],
+        &["revoke", key, "--token", &token],
+    ] {
+        let mut command = place.leasehold();
+        command.args(arguments).stdout(closed());
+        let mut started = Started::new(command);
+        let (status, text) = started.end_within(SLACK);
+        assert_eq!(status.signal(), Some(13), "{arguments:?} {status}: {text}");
+        assert_eq!(text, "", "{arguments:?}");
+    }
+    holder.expect_status(70, SLACK);
+
+    for (arguments, expected) in [
+        (&["run", "--no-wait", key, "--", "no such program"][..], 127),
+        (&["run", "--no-wait", "", "--", "true"], 64),
+        (
+            &[
+                "run",
+                "--url",
+                "redis://127.0.0.1:1",
+                "--no-wait",
+                key,
+                "--",
+                "true",
+            ],
+            69,
+        ),
+        (&["revoke", key, "--token", "7"], 1),
+        (&["show", ""], 64),
+        (&["no such command"], 64),
+    ] {
+        let mut command = place.leasehold();
+        let status = command.args(arguments).stderr(closed()).status();
+        let status = status.expect("the command runs");
+        assert_eq!(status.code(), Some(expected), "{arguments:?} {status}");
+    }
+}
+
+/// CMD doesn't run, and the status doesn't say that it did.
+pub(crate) fn few_files(place: &Place) {
+    let mut ran = false;
+    // The shell and the loader need some.
+    for limit in 4..40 {
+        let run = place.run(&["--no-wait"], "touch ran");
+        let mut shell = std::process::Command::new("sh");
+        shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string()]);
+        let (status, text) = place.through(shell, &run).end_within(SLACK);
+        match status.code() {
+            Some(0) => ran = true,
+            Some(69 | 71) => assert!(text.contains("open files"), "{limit}: {text}"),
+            _ => panic!("{limit}: {status}: {text}"),
+        }
+        assert_eq!(place.file("ran").exists(), ran, "{limit}: {text}");
+        if ran {
+            return;
+        }
+    }
+    panic!("it never ran");
+}
+
+/// As in a `chroot`: the command can't start itself again.
+pub(crate) fn without_proc(place: &Place) {
+    let run = place.run(&["--no-wait"], "echo > ran");
+    let mut unshare = std::process::Command::new("unshare");
+    if !rustix::process::getuid().is_root() {
+        unshare.args(["--user", "--map-root-user"]);
+    }
+    unshare.args([
+        "--mount",
+        "sh",
+        "-c",
+        "mount -t tmpfs none /proc && exec \"$@\"",
+        "sh",
+    ]);
+    let text = place.through(unshare, &run).expect_status(71, SLACK);
+    assert!(text.contains("/proc"), "{text}");
+    assert!(!place.file("ran").exists());
+}
+
+/// What `ps` shows.
+pub(crate) fn name_of_the_keeper(place: &Place) {
+    let started = place.start(&[], "sleep 60");
+    let read = |file: &str| {
+        let text = std::fs::read_to_string(format!("/proc/{}/{file}", started.keeper()));
+        text.expect("it runs")
+    };
+    assert_eq!(read("comm"), "leasehold-keep\n");
+    assert_eq!(read("cmdline"), "leasehold\0__keep\0");
+}
+
 pub(crate) fn usage(place: &Place) {
     let key = place.key.as_str();
     for arguments in [
         &["--lease", "3s", key, "--", "true"][..],
-        &["--max-hold", "5s", key, "--", "true"],
+        &["--max-hold", "0s", key, "--", "true"],
+        // Times that can't be added to another one.
+        &["--wait", "18446744073709551615s", key, "--", "true"],
+        &["--max-hold", "18446744073709551615s", key, "--", "true"],
+        &["--kill-after", "18446744073709551615s", key, "--", "true"],
+        &["--connect-timeout", "6s", key, "--", "true"],
+        &["--key=other", key, "--", "true"],
+        &["--", "true"],
         &["--lease", "soon", key, "--", "true"],
         &["--no-wait", "--wait", "1s", key, "--", "true"],
         &["-n", "0", key, "--", "true"],
@@ -115,4 +249,12 @@ pub(crate) fn usage(place: &Place) {
         assert_eq!(status(place, arguments), 64, "{arguments:?}");
     }
     assert_eq!(status(place, &["--help"]), 0);
+    // The longest that can be said.
+    let longest = ["--wait", "36500days", "--max-hold", "36500days"];
+    let missing = [
+        &longest[..],
+        &["--url", "mysql://localhost", key, "--", "true"],
+    ]
+    .concat();
+    assert_eq!(status(place, &missing), 64);
 }

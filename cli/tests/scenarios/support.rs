@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use leasehold::{ConnectOptions, Inspection, LockClient, MutexGuard, Outcome, RedisLibrary};
+use leasehold::{
+    ConnectOptions, ForceMode, Inspection, LockClient, MutexGuard, Outcome, RedisLibrary,
+};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
@@ -145,6 +147,13 @@ impl Client {
         self.runtime.block_on(guard.release()).expect("released");
     }
 
+    /// Takes the lock away from its holder, as an operator.
+    pub(crate) fn force_release(&self, mode: ForceMode) {
+        let tokens = self.inspect().held_tokens();
+        let forced = self.locks.force_release(&self.key, tokens, mode);
+        self.runtime.block_on(forced).expect("a reply");
+    }
+
     fn inspect(&self) -> Inspection {
         let inspection = self.runtime.block_on(self.locks.inspect(&self.key));
         inspection.expect("the service works")
@@ -202,16 +211,7 @@ impl Started {
 
     /// The process id of a child with this in its command line.
     pub(crate) fn child_with(&self, text: &str) -> i32 {
-        let mut found = None;
-        wait_until("a child runs", SLACK, || {
-            found = processes().into_iter().find(|it| {
-                let path = format!("/proc/{}/cmdline", it.id);
-                let line = std::fs::read(path).unwrap_or_default();
-                it.parent == self.id() && String::from_utf8_lossy(&line).contains(text)
-            });
-            found.is_some()
-        });
-        found.expect("waited for it").id
+        child_of(self.id(), text)
     }
 
     pub(crate) fn has_ended(&mut self) -> bool {
@@ -299,6 +299,20 @@ impl Drop for Started {
             }
         }
     }
+}
+
+/// The process id of a child with this in its command line.
+pub(crate) fn child_of(parent: i32, text: &str) -> i32 {
+    let mut found = None;
+    wait_until("a child runs", SLACK, || {
+        found = processes().into_iter().find(|it| {
+            let path = format!("/proc/{}/cmdline", it.id);
+            let line = std::fs::read(path).unwrap_or_default();
+            it.parent == parent && String::from_utf8_lossy(&line).contains(text)
+        });
+        found.is_some()
+    });
+    found.expect("waited for it").id
 }
 
 pub(crate) fn kill(id: i32, signal: Signal) {

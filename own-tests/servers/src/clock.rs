@@ -39,6 +39,9 @@ impl SteppedClock {
     pub fn with_rate(rate_ppm: i64) -> Self {
         assert!(rate_ppm > -MILLION, "a clock goes on");
         let folder = tempfile::tempdir().expect("a temporary folder");
+        // Postgres doesn't run as root.
+        let readable = Permissions::from_mode(0o755);
+        std::fs::set_permissions(folder.path(), readable).expect("a folder of this process");
         let path = folder.path().join("offset");
         let file = OpenOptions::new().create_new(true).write(true).open(&path);
         let clock = Self {

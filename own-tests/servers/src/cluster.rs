@@ -78,7 +78,7 @@ impl RedisCluster {
         }
         let lines = cluster.nodes.iter();
         cluster.lines = lines
-            .map(|node| latency::start(node.address(), latency))
+            .map(|node| latency::at_a_distance(node.address(), latency))
             .collect();
         let lines: Vec<_> = cluster.lines.iter().map(ThreadProxy::address).collect();
         cluster.announce(&lines);

@@ -14,7 +14,7 @@ use crate::thread_proxy::{ThreadProxy, connect};
 /// Starts a proxy that forwards all bytes in both directions, each of them a fixed time after it has
 /// arrived. Bytes that follow each other closely stay that close, unlike through
 /// [`FaultProxy`](crate::FaultProxy), and they need not be of the Redis protocol, so replicas can use it too.
-pub(crate) fn start(upstream: SocketAddr, latency: Duration) -> ThreadProxy {
+pub fn at_a_distance(upstream: SocketAddr, latency: Duration) -> ThreadProxy {
     ThreadProxy::start(move |client| serve(client, upstream, latency))
 }
 

@@ -9,6 +9,7 @@
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
+//! - [`at_a_distance`] makes the line to a server longer.
 //! - [`ThreadProxy`] accepts connections on a thread of its own, and lets a function of the test serve each.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
@@ -33,6 +34,7 @@ mod tls_proxy;
 
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
+pub use latency::at_a_distance;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use process::eventually;

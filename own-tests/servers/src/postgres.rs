@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use rustix::process::Signal;
 use tempfile::TempDir;
 
+use crate::clock::SteppedClock;
 use crate::process::{Process, StaticFolder, folder_on_path, path_in};
 use crate::server::free_port;
 use crate::tls::{Authority, Identity, ServerTls};
@@ -34,12 +35,19 @@ pub struct PostgresOptions {
     tls: Option<ServerTls>,
     access: Option<String>,
     settings: Vec<String>,
+    environment: Vec<(&'static str, PathBuf)>,
 }
 
 impl PostgresOptions {
     /// Adds a setting, such as `work_mem=1MB`.
     pub fn with_setting(mut self, setting: impl Into<String>) -> Self {
         self.settings.push(setting.into());
+        self
+    }
+
+    /// Gives the server this clock.
+    pub fn with_clock(mut self, clock: &SteppedClock) -> Self {
+        self.environment.extend(clock.environment());
         self
     }
 
@@ -168,6 +176,7 @@ impl PostgresServer {
     fn launch(&mut self) -> bool {
         let mut command = self.program("postgres");
         command.arg("-D").arg(self.data()).arg("-F");
+        command.envs(self.options.environment.iter().cloned());
         let own = [
             "max_connections=600".to_owned(),
             "shared_buffers=32MB".to_owned(),

@@ -90,7 +90,7 @@ mod tests {
     #[test]
     fn bytes_arrive_late_and_a_drop_closes_the_connection() {
         let (server, late) = (RedisServer::start(), Duration::from_millis(20));
-        let proxy = latency::start(server.address(), late);
+        let proxy = latency::at_a_distance(server.address(), late);
         let mut client = std::net::TcpStream::connect(proxy.address()).expect("it listens");
         let begun = Instant::now();
         client.write_all(b"PING\r\n").expect("connected");

@@ -1,0 +1,317 @@
+//! CMD, from its start to the end of its process group.
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::os::unix::process::CommandExt;
+use std::process::{Child, Stdio};
+use std::time::Duration;
+
+use rustix::io::Errno;
+use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, wait};
+use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
+
+use crate::arguments::{MARGIN, Run, URL};
+use crate::clock::now;
+use crate::ending::{Ending, LOST, MAX_HOLD};
+use crate::group::Group;
+use crate::output::say;
+use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper};
+use crate::run::events::Events;
+use crate::run::keeper::Keeper;
+use crate::run::terminal::Terminal;
+use crate::run::{RELEASE, this_program};
+use crate::starter;
+
+/// How long a killed group may take to disappear.
+const AFTER_KILL: Duration = Duration::from_secs(10);
+
+/// CMD, its process group, and what the keeper says about the lock.
+pub(super) struct Running<'a> {
+    request: &'a Request,
+    keeper: Keeper,
+    events: Events,
+    terminal: Terminal,
+    group: Group,
+    /// Where the permission to start CMD goes, until it is given.
+    starter: Option<UnixStream>,
+    /// Whether the keeper knows the group.
+    guarded: bool,
+    deadline: Duration,
+    /// Why the lock was not renewed, as far as the keeper knows.
+    overdue: Option<String>,
+    /// When CMD must end, because of `--max-hold`.
+    max_hold: Option<Duration>,
+    /// How CMD itself ended.
+    status: Option<WaitStatus>,
+    /// Set once CMD must end.
+    stop: Option<Stop>,
+}
+
+/// CMD must end.
+struct Stop {
+    why: Why,
+    kill_at: Duration,
+    /// Whether CMD was running.
+    started: bool,
+}
+
+enum Why {
+    /// The lock is about to be lost, because it was not renewed.
+    Overdue,
+    /// The lock is lost.
+    Lost(String),
+    KeeperGone,
+    MaxHold,
+}
+
+impl<'a> Running<'a> {
+    /// Creates the process that will be CMD, and tells the keeper its process group.
+    pub(super) fn start(
+        options: &Run,
+        request: &'a Request,
+        mut keeper: Keeper,
+        events: Events,
+        held: Held,
+    ) -> std::io::Result<Self> {
+        let spawned = spawn(options, request, &held);
+        let (starter, child) = spawned.inspect_err(|_| {
+            keeper.end_within(RELEASE);
+        })?;
+        let group = Group(Pid::from_child(&child));
+        keeper.send(&ToKeeper::Group(group.0.as_raw_pid()));
+        Ok(Self {
+            request,
+            terminal: Terminal::open(group.0),
+            keeper,
+            events,
+            group,
+            starter: Some(starter),
+            guarded: false,
+            deadline: held.deadline,
+            overdue: None,
+            max_hold: None,
+            status: None,
+            stop: None,
+        })
+    }
+
+    /// Runs until no process of the group is left. Passes signals on, and ends the group before the lock
+    /// is lost. Returns how the command ends.
+    pub(super) fn until_empty(mut self) -> Ending {
+        loop {
+            let signals = match self.events.wait(&self.keeper, Some(self.next_step())) {
+                Ok(signals) => signals,
+                Err(error) => {
+                    // The keeper sees that the command has ended.
+                    say(&error.to_string());
+                    return Ending::Status(LOST);
+                }
+            };
+            // First, because CMD may have ended since the lock was lost.
+            self.hear_keeper();
+            for signal in signals {
+                match signal {
+                    SIGCHLD => {}
+                    SIGTTIN | SIGTTOU => self.terminal.take_for_own_group(),
+                    signal => {
+                        if let Some(signal) = Signal::from_named_raw(signal) {
+                            self.group.signal(signal);
+                        }
+                    }
+                }
+            }
+            self.reap();
+            self.enforce();
+            self.permit();
+            let given_up = |stop: &Stop| now() > stop.kill_at + AFTER_KILL;
+            let ended = self.status.is_some() && self.group.is_empty();
+            if ended || self.stop.as_ref().is_some_and(given_up) {
+                return self.end();
+            }
+        }
+    }
+
+    /// Lets CMD start, if the keeper knows its group.
+    ///
+    /// The permission comes after a look at what the keeper says and at the clock. If the command is stopped just
+    /// before, the keeper kills the group, and the starter looks at the clock again.
+    fn permit(&mut self) {
+        if !self.guarded || self.starter.is_none() {
+            return;
+        }
+        self.terminal.give();
+        self.hear_keeper();
+        self.enforce();
+        if let Some(starter) = self.starter.take() {
+            self.max_hold = self.request.max_hold.map(|max| now() + max);
+            // Without the permission, the starter ends.
+            let _ = starter::permit(&starter, std::io::stdin(), self.kill_at());
+        }
+    }
+
+    /// When `enforce` has something to do.
+    fn next_step(&self) -> Duration {
+        match &self.stop {
+            Some(stop) => stop.kill_at.min(self.kill_at()).max(now()),
+            None => self.max_hold.unwrap_or(Duration::MAX).min(self.term_at()),
+        }
+    }
+
+    fn kill_at(&self) -> Duration {
+        self.deadline.saturating_sub(MARGIN)
+    }
+
+    fn term_at(&self) -> Duration {
+        self.kill_at().saturating_sub(self.request.kill_after)
+    }
+
+    fn hear_keeper(&mut self) {
+        for message in self.keeper.messages() {
+            match message {
+                FromKeeper::Guards => self.guarded = true,
+                FromKeeper::Renewed { deadline } => {
+                    self.deadline = deadline;
+                    self.overdue = None;
+                }
+                FromKeeper::Overdue(why) => self.overdue = Some(why),
+                FromKeeper::Lost(reason) => {
+                    self.stop(Why::Lost(reason));
+                    // Somebody else may have it already.
+                    self.deadline = Duration::ZERO;
+                }
+                FromKeeper::MaxHold => self.stop(Why::MaxHold),
+                _ => {}
+            }
+        }
+        if self.keeper.is_gone() {
+            self.stop(Why::KeeperGone);
+        }
+    }
+
+    /// Ends the group: with SIGTERM now, and with SIGKILL later.
+    fn stop(&mut self, why: Why) {
+        if self.stop.is_none() {
+            self.group.signal(Signal::TERM);
+            self.stop = Some(Stop {
+                why,
+                kill_at: now() + self.request.kill_after,
+                // Without the permission, the starter ends.
+                started: self.starter.take().is_none(),
+            });
+        }
+    }
+
+    /// Does what is due.
+    fn enforce(&mut self) {
+        if self.max_hold.is_some_and(|end| now() >= end) {
+            self.stop(Why::MaxHold);
+        }
+        if now() >= self.term_at() {
+            self.stop(Why::Overdue);
+        }
+        let due = self.stop.as_ref().is_some_and(|stop| now() >= stop.kill_at);
+        if due || now() >= self.kill_at() {
+            self.group.signal(Signal::KILL);
+        }
+    }
+
+    /// Reaps all children that have ended, also those that others have left behind.
+    fn reap(&mut self) {
+        loop {
+            match wait(WaitOptions::NOHANG | WaitOptions::UNTRACED) {
+                Ok(Some((pid, status))) if pid == self.group.0 => {
+                    if status.stopped() {
+                        self.terminal.stopped(status.stopping_signal().unwrap_or(0));
+                    } else {
+                        self.status = Some(status);
+                    }
+                }
+                Ok(Some(_)) | Err(Errno::INTR) => {}
+                Ok(None) | Err(_) => break,
+            }
+        }
+        self.terminal.look_again();
+    }
+
+    /// That a job is done is worth recording for as long as its lock is held.
+    fn time_to_release(&self) -> Duration {
+        match self.request.kind {
+            Kind::Job { .. } => RELEASE + self.deadline.saturating_sub(now()),
+            _ => RELEASE,
+        }
+    }
+
+    /// Has the lock released. Returns how the command ends.
+    fn end(mut self) -> Ending {
+        self.terminal.take_back();
+        if self.group.is_empty() {
+            let succeeded = self.status.and_then(WaitStatus::exit_status) == Some(0);
+            let done = succeeded && self.stop.is_none();
+            self.keeper.send(&ToKeeper::Empty { done });
+        } else {
+            say("some processes of CMD can't be killed; the lock is not released");
+        }
+        let stopped = self.stop.as_ref().map(|stop| self.describe(stop));
+        if let Some((_, why)) = &stopped {
+            say(why);
+        }
+        let mut answered = false;
+        for message in self.keeper.end_within(self.time_to_release()) {
+            if let FromKeeper::Released(problem) = message {
+                answered = true;
+                if let Some(problem) = problem {
+                    say(&problem);
+                }
+            }
+        }
+        if let Some((status, _)) = stopped {
+            return Ending::Status(status);
+        }
+        if !answered && self.group.is_empty() {
+            say("the lock may stay taken until its lease ends: its keeper gave no answer");
+        }
+        self.status.map_or(Ending::Status(LOST), Ending::of)
+    }
+
+    /// The exit status and the text for the user.
+    fn describe(&self, stop: &Stop) -> (u8, String) {
+        let (status, text) = match &stop.why {
+            Why::Lost(reason) => (LOST, format!("the lock was lost: {reason}")),
+            Why::KeeperGone => (LOST, "the lock keeper has ended".into()),
+            Why::Overdue => {
+                let why = self.overdue.as_deref();
+                let why = why.unwrap_or("it was not renewed in time");
+                (LOST, format!("the lock was about to be lost: {why}"))
+            }
+            Why::MaxHold => (MAX_HOLD, "the time of --max-hold was over".into()),
+        };
+        let what = match stop.started {
+            true => "CMD was ended",
+            false => "CMD was not started",
+        };
+        (status, format!("{what}: {text}"))
+    }
+}
+
+/// Starts the process that becomes CMD when it gets the permission through the socket.
+fn spawn(options: &Run, request: &Request, held: &Held) -> std::io::Result<(UnixStream, Child)> {
+    let (permission, socket) = UnixStream::pair()?;
+    let mut starter = this_program()?;
+    // Those of a job that runs this command are not for CMD.
+    starter.env_remove("LEASEHOLD_FIRE_TIME");
+    starter.env_remove("LEASEHOLD_ATTEMPT");
+    if let Some((fire_time, attempt)) = held.attempt {
+        starter.env("LEASEHOLD_FIRE_TIME", fire_time.to_string());
+        starter.env("LEASEHOLD_ATTEMPT", attempt.to_string());
+    }
+    let child = starter
+        .arg(starter::NAME)
+        .args(&options.command)
+        .env("LEASEHOLD_KEY", &request.key)
+        .env("LEASEHOLD_TOKEN", held.token.to_string())
+        .env_remove(URL)
+        .stdin(Stdio::from(OwnedFd::from(socket)))
+        .process_group(0)
+        .spawn()?;
+    Ok((permission, child))
+}
