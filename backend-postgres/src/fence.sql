@@ -1,4 +1,7 @@
 -- Fencing: what transactions need that work under a lock. You can run this again at any time, also to upgrade.
+DO $leasehold$ BEGIN
+-- Programs that run it at the same time take turns. Without that, one of two that replace a function fails.
+PERFORM pg_advisory_xact_lock(hashtext('leasehold'), 0);
 CREATE SCHEMA IF NOT EXISTS leasehold;
 
 -- The highest fencing token that has claimed a key, for each key.
@@ -124,3 +127,4 @@ BEGIN
     ON CONFLICT (key) DO UPDATE SET done = excluded.done;
 END
 $$;
+END $leasehold$;

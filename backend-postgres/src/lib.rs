@@ -18,7 +18,7 @@
 //! ```
 //!
 //! # Schema
-//! Run [`SCHEMA`] once for each database:
+//! Execute [`SCHEMA`] on each database, once or whenever a program starts:
 //!
 //! ```sql
 #![doc = include_str!("schema.sql")]
@@ -117,7 +117,8 @@ pub use row_key::row_key;
 /// The client library, whose transactions [`Fence`] begins.
 pub use tokio_postgres;
 
-/// The statements that create the tables.
+/// The statements that create the tables. They can be executed again at any time, by several programs at once, and
+/// within a transaction of yours.
 pub const SCHEMA: &str = concat!(include_str!("schema.sql"), include_str!("fence.sql"));
 
 /// The statements that create what fenced transactions need: a table and its functions. They are part of

@@ -101,7 +101,8 @@ mod config {
     use rustls::crypto::{CryptoProvider, ring};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ClientConfig, RootCertStore};
+    use rustls::client::{Resumption, WantsClientCert};
+    use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
     use super::Certificates;
     use crate::error::InvalidInput;
@@ -109,8 +110,8 @@ mod config {
     const ROOTS: &str = "root certificates";
 
     impl Certificates {
-        /// Returns the configuration of a TLS client, which verifies the server's certificate and host name. It
-        /// uses the default `CryptoProvider` of the process, or else that of ring. Reads the machine's authorities
+        /// Returns the configuration of a TLS client, which verifies the server's certificate and host name for each
+        /// connection: it resumes no session, because a resumed one would outlive the certificate. It uses the default `CryptoProvider` of the process, or else that of ring. Reads the machine's authorities
         /// if none are set.
         ///
         /// `requires_tls` says whether the client refuses a server without TLS. If it doesn't, a machine without
@@ -148,6 +149,15 @@ mod config {
                 .with_safe_default_protocol_versions()
                 .map_err(|error| InvalidInput::setting("TLS", error))?
                 .with_root_certificates(roots);
+            let mut config = self.add_client(config)?;
+            config.resumption = Resumption::disabled();
+            Ok(config)
+        }
+
+        fn add_client(
+            &self,
+            config: ConfigBuilder<ClientConfig, WantsClientCert>,
+        ) -> Result<ClientConfig, InvalidInput> {
             let Some((chain, key)) = &self.client else {
                 return Ok(config.with_no_client_auth());
             };

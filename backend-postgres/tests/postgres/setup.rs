@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_api::{BackendError, Error, LockClient};
-use leasehold_postgres::{ConnectError, Options, PostgresBackend};
+use leasehold_postgres::{ConnectError, Options, PostgresBackend, tokio_postgres};
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use crate::support::{Server, connect_to, rejected};
+use crate::support::{PRIVILEGES, Server, connect_to, rejected, sql_client};
 
 #[tokio::test]
 async fn missing_schema_rights_and_databases_are_rejected() {
@@ -24,6 +25,39 @@ async fn missing_schema_rights_and_databases_are_rejected() {
     assert!(error.contains("permission denied"), "{error}");
     refused("locks", "nothing").await;
     refused("nobody", "postgres").await;
+}
+
+/// The programs of a deployment, each of which applies the schema when it starts.
+const STARTING: usize = 10;
+
+/// Each of [`STARTING`] programs executes the statements at the same time, as one transaction or as each tool does
+/// by itself.
+async fn apply_at_once(clients: &[tokio_postgres::Client], statements: &str) {
+    let in_transaction = format!("BEGIN;{statements};COMMIT");
+    for statements in [statements, &in_transaction] {
+        let applying = clients.iter().map(|it| it.batch_execute(statements));
+        for applied in join_all(applying).await {
+            applied.expect("applied");
+        }
+    }
+}
+
+#[tokio::test]
+async fn programs_apply_the_schema_at_the_same_time() {
+    let postgres = PostgresServer::start();
+    postgres.execute("postgres", "CREATE USER locks");
+    for round in 0..5 {
+        let database = format!("round{round}");
+        postgres.execute("postgres", &format!("CREATE DATABASE {database}"));
+        let url = postgres.url("owner", &database);
+        let clients = join_all((0..STARTING).map(|_| sql_client(&url))).await;
+        let all = [leasehold_postgres::SCHEMA, PRIVILEGES].concat();
+        apply_at_once(&clients, &all).await;
+        for again in [leasehold_postgres::FENCE_SCHEMA, PRIVILEGES] {
+            apply_at_once(&clients, again).await;
+        }
+        connect_to(&postgres.url("locks", &database)).await;
+    }
 }
 
 #[tokio::test]

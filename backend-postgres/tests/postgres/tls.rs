@@ -1,12 +1,13 @@
 //! Connections with TLS, and readable errors for each way in which they can fail.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
-use leasehold_api::InvalidInput;
+use leasehold_api::{InvalidInput, LockBackend as _};
 use leasehold_postgres::tokio_postgres::{Config, NoTls};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend};
 use leasehold_test_servers::{Authority, Identity, PostgresOptions};
 
+use crate::connections::{LONG, kill};
 use crate::lock_is_handed_over;
 use crate::support::{Server, connect_with, patient, rejected};
 
@@ -59,6 +60,30 @@ async fn all_connections_use_tls() {
     assert_eq!(server.execute(kinds), "true 3");
     drop(stream);
     lock_is_handed_over(backend, connect_with(&url, options).await).await;
+}
+
+/// A resumed session would not show the certificate again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_certificate_is_noticed_by_the_next_connection() {
+    const LIFETIME: Duration = Duration::from_secs(8);
+    let authority = Authority::new();
+    let expires = SystemTime::now() + LIFETIME;
+    let server = server(authority.issue_until(HOST, expires));
+    let backend = connect_with(&required(&server), trusting(&authority)).await;
+    backend.hello().await.expect("an answer");
+    tokio::time::sleep(LIFETIME + Duration::from_secs(1)).await;
+    kill(&server, "true");
+    let noticed = async {
+        loop {
+            match backend.hello().await {
+                Err(error) if !error.is_transient() => break error,
+                _ => tokio::time::sleep(Duration::from_millis(20)).await,
+            }
+        }
+    };
+    let error = tokio::time::timeout(LONG, noticed).await;
+    let error = error.expect("its certificate is refused").to_string();
+    assert!(error.contains("has expired"), "{error}");
 }
 
 /// `prefer` uses TLS if the server has it, and then checks it. Without it, it connects in plain text.

@@ -9,6 +9,8 @@ use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer};
 /// The user of the backends.
 const USER: &str = "locks";
 const DATABASE: &str = "shop";
+/// The documented rights of this user.
+pub(crate) const PRIVILEGES: &str = include_str!("../../src/privileges.sql");
 
 /// A server with the schema.
 #[derive(Debug)]
@@ -26,7 +28,7 @@ impl Server {
         postgres.execute("postgres", "CREATE DATABASE shop");
         postgres.execute("postgres", "CREATE USER locks");
         postgres.execute(DATABASE, SCHEMA);
-        postgres.execute(DATABASE, include_str!("../../src/privileges.sql"));
+        postgres.execute(DATABASE, PRIVILEGES);
         Self { postgres }
     }
 

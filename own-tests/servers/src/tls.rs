@@ -2,6 +2,7 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::SystemTime;
 
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, DnType, IsCa, KeyPair, date_time_ymd,
@@ -52,8 +53,14 @@ impl Authority {
 
     /// Issues a certificate that expired long ago.
     pub fn issue_expired(&self, host: &str) -> Identity {
+        self.issue_until(host, SystemTime::UNIX_EPOCH)
+    }
+
+    /// Issues a certificate that expires at that second.
+    pub fn issue_until(&self, host: &str, end: SystemTime) -> Identity {
         let mut params = CertificateParams::new([host.to_owned()]).expect("a host name");
-        params.not_after = date_time_ymd(2001, 1, 1);
+        params.not_before = date_time_ymd(1970, 1, 1);
+        params.not_after = end.into();
         self.sign(&params)
     }
 

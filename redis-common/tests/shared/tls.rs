@@ -1,6 +1,6 @@
 //! Connections with TLS, and readable errors for each way in which they can fail.
 
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 use leasehold_api::{BackendError, ConnectError, LockClient, bounds};
 use leasehold_redis_common::{Options, RespVersion};
@@ -9,7 +9,7 @@ use leasehold_test_servers::{
 };
 
 use super::connecting::{LONG, failure_with};
-use super::support::{connected_with, hold, wait_in_line};
+use super::support::{connected_with, hold, wait_in_line, within};
 
 /// The host in the URL of a test server.
 const HOST: &str = "127.0.0.1";
@@ -210,6 +210,26 @@ async fn bad_certificate_is_refused() {
         let server = server(identity, clients);
         refused(&server.tls_url(), options, check).await;
     }
+}
+
+/// A resumed session would not show the certificate again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn expired_certificate_is_noticed_by_the_next_connection() {
+    const LIFETIME: Duration = Duration::from_secs(8);
+    let authority = Authority::new();
+    let expires = SystemTime::now() + LIFETIME;
+    let server = server(authority.issue_until(HOST, expires), None);
+    let backend = connected_with(&server.tls_url(), trusting(&authority)).await;
+    backend.hello().await.expect("an answer");
+    tokio::time::sleep(LIFETIME + Duration::from_secs(1)).await;
+    let close = ["CLIENT", "KILL", "TYPE", "normal"];
+    server.run(&close);
+    within(LONG, "its certificate is refused", async || {
+        let error = backend.hello().await.err();
+        let expired = "the server's certificate has expired";
+        error.is_some_and(|it| !it.is_transient() && it.to_string().contains(expired))
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
