@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
+use futures_util::future::try_join;
 use leasehold_api::{
     BackendError, BoxFuture, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime,
     forward_lock_backend,
@@ -277,20 +278,24 @@ async fn open_two(
     let address = shared.address();
     let connecting = shared.connect(commands, None);
     let (first, attempt) = shared.in_time("connection", connecting).await?;
-    let second = async {
-        let (second, attempt) = shared.connect(renewals, None).await?;
-        pooler::check(&first, &second, During::Connect(&address)).await?;
-        Connection::prepare(second, attempt, shared).await
-    };
-    let limit = shared.options.connect_timeout;
-    let second = shared.runtime.timeout(limit, second).await.unwrap_or_else(|| {
-        // A pool may be too small.
+    let (runtime, limit) = (&shared.runtime, shared.options.connect_timeout);
+    // A pool may be too small. Some accept a connection then, and don't answer.
+    let too_few = || {
         let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
              in the CONNECTION LIMIT of the role and the database, and in the pool";
-        Err(BackendError::unavailable(format!("{address}: {problem}")))
-    })?;
-    let preparing = Connection::prepare(first, attempt, shared);
-    Ok((shared.in_time("answer", preparing).await?, second))
+        BackendError::unavailable(format!("{address}: {problem}"))
+    };
+    let connecting = runtime.timeout(limit, shared.connect(renewals, None));
+    let (second, attempt_of_second) = connecting.await.ok_or_else(too_few)??;
+    // Many round trips. From far away, they take longer than a connection.
+    let checking = pooler::check(&first, &second, During::Connect(&address));
+    let checked = runtime.timeout(limit, checking).await;
+    checked.ok_or_else(too_few)??;
+    let both = try_join(
+        Connection::prepare(first, attempt, shared),
+        Connection::prepare(second, attempt_of_second, shared),
+    );
+    shared.in_time("answer", both).await
 }
 
 /// The connector for a URL: with TLS, unless no server of the URL can have it.

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use futures_util::FutureExt;
-use futures_util::future::{self, BoxFuture, Either, select, try_join, try_join5};
+use futures_util::future::{self, BoxFuture, Either, join, select, try_join, try_join5};
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
@@ -283,8 +283,10 @@ impl Connection {
             let statements = statements.await;
             statements.map_err(|error| classify(error, During::Connect(&address)))
         };
-        let (clock, (read, insert, update, update_and_notify, reach)) =
-            try_join(shared.set_up(&client, attempt), statements).await?;
+        let (clock, statements) = join(shared.set_up(&client, attempt), statements).await;
+        // Whether it is a standby comes first: one may not have the schema yet.
+        let clock = clock?;
+        let (read, insert, update, update_and_notify, reach) = statements?;
         // Two round trips. A call that got the new connection too late for one must not end it, or the next
         // call would begin where this one began. A call that had enough time must.
         let took = shared.runtime.now().saturating_since(began);

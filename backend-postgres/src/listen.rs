@@ -21,11 +21,11 @@ use crate::message::{self, Channel};
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// The pause between attempts to subscribe again doubles from the first to the longest.
+/// The pause between attempts to subscribe again doubles from the first one to the longest for the cause.
 const FIRST_PAUSE: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// The pause after the server refused the subscription.
-const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
+/// After the server refused the subscription. Its administrator may be at work, so this begins short too.
+const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// A confirmed subscription.
 struct Subscription {
@@ -146,13 +146,13 @@ impl Task {
             if !std::mem::replace(&mut reported, true) && !self.shared.is_closed() {
                 report(&error);
             }
-            let longest = match error.is_transient() {
-                true => pause,
-                false => PAUSE_AFTER_REFUSAL,
-            };
+            pause = pause.min(match error.is_transient() {
+                true => LONGEST_PAUSE,
+                false => LONGEST_PAUSE_AFTER_REFUSAL,
+            });
             let runtime = &self.shared.runtime;
-            runtime.timer(jittered(longest, runtime.random_u64())).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            runtime.timer(jittered(pause, runtime.random_u64())).await;
+            pause *= 2;
         }
     }
 

@@ -46,7 +46,7 @@ impl Options {
         Self {
             key_prefix: String::new(),
             call_timeout: bounds::CALL_TIMEOUT,
-            connect_timeout: bounds::CALL_TIMEOUT,
+            connect_timeout: bounds::CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             certificates: Certificates::new(),
         }
@@ -87,7 +87,8 @@ impl Options {
     }
 
     /// Sets the maximum time in which a connection is made, 10 ms to 5 s, including TLS and the login. The
-    /// default is 1 s. A time out of range is refused when you create the backend.
+    /// default is [`bounds::CONNECT_TIMEOUT`](leasehold_api::bounds::CONNECT_TIMEOUT), 2 s. A time out of range is
+    /// refused when you create the backend.
     ///
     /// A call that gives up sooner, after its [`call_timeout`](Self::call_timeout()), doesn't stop the connecting. A
     /// later call uses the connection.

@@ -82,12 +82,12 @@ impl Connector for RedisConnector {
             let ended = Arc::clone(&closed);
             config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
-            let (sink, messages) = source.subscriber().await.map_err(failure)?.split();
+            let (sink, messages) = source.subscriber().await?.split();
             let reader = tokio::spawn(forward_messages(messages, events));
             let reader = AbortOnDrop(reader.abort_handle());
             subscriber = Some((sink, reader));
         }
-        let (connection, driver) = source.connection(config).await.map_err(failure)?;
+        let (connection, driver) = source.connection(config).await?;
         Ok(Arc::new(RedisConnection::Own {
             connection,
             _driver: driver,

@@ -128,6 +128,7 @@ mod backend;
 mod connection;
 mod error;
 mod source;
+mod stream;
 
 pub use backend::RedisBackend;
 pub use leasehold_api::{Certificates, ConnectError};

@@ -1,53 +1,63 @@
-//! Where connections come from: a client of the library, or our own stream with TLS.
+//! Where connections come from: our own streams, or a client of the library.
 
+use std::io;
+
+use futures_util::future::select_ok;
 use leasehold_api::{ConnectError, InvalidInput};
-use leasehold_redis_common::connection::{AbortOnDrop, Address, ServerUrl};
+use leasehold_redis_common::connection::{AbortOnDrop, Address, Failure, ServerUrl};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{MultiplexedConnection, PubSub};
-use redis::{
-    AsyncConnectionConfig, Client, ConnectionAddr, IntoConnectionInfo, ProtocolVersion,
-    RedisConnectionInfo, RedisError, RedisResult,
-};
+use redis::{AsyncConnectionConfig, Client, ProtocolVersion, RedisConnectionInfo, RedisError};
+use tokio::net::TcpStream;
 
 #[cfg(feature = "tls-rustls")]
-use self::tls::TlsConnector;
+use self::tls::Tls;
+use crate::error::failure;
+use crate::stream::{FirstLine, Stream};
 /// Makes connections with TLS: there are none.
 #[cfg(not(feature = "tls-rustls"))]
-type TlsConnector = std::convert::Infallible;
+type Tls = std::convert::Infallible;
 
 pub(crate) enum Source {
-    /// Without TLS, or as the user's client does.
+    /// As the user's client does.
     Client(Box<Client>),
-    #[cfg(feature = "tls-rustls")]
-    Tls(Box<tls::TlsSource>),
+    Own(Box<OwnSource>),
+}
+
+/// Opens streams, as the library doesn't keep the reason with which a server refuses a client.
+pub(crate) struct OwnSource {
+    address: Address,
+    tls: Option<Tls>,
+    /// User, password, database and protocol.
+    settings: RedisConnectionInfo,
 }
 
 impl Source {
     pub(crate) fn from_url(url: &ServerUrl, options: &Options) -> Result<Self, ConnectError> {
         #[cfg(feature = "tls-rustls")]
-        if url.uses_tls() {
-            let connector = tls::connector(&options.certificates)?;
-            return Self::with(url, options.resp, Some(connector));
+        if let Address::Tcp { host, .. } = &url.address
+            && url.uses_tls()
+        {
+            let tls = Tls::new(host, &options.certificates)?;
+            return Ok(Self::own(url, options.resp, Some(tls)));
         }
-        Self::with(url, options.resp, None)
+        Ok(Self::own(url, options.resp, None))
     }
 
     /// Creates a source for another server, with the certificates of this one.
     pub(crate) fn at(&self, url: &ServerUrl, resp: RespVersion) -> Result<Self, ConnectError> {
-        let connector = match self {
-            Self::Client(_) => None,
+        let tls = match (self, &url.address) {
             #[cfg(feature = "tls-rustls")]
-            Self::Tls(source) => Some(source.connector.clone()),
+            (Self::Own(source), Address::Tcp { host, .. }) => {
+                source.tls.as_ref().map(|tls| tls.at(host)).transpose()?
+            }
+            _ => None,
         };
-        Self::with(url, resp, connector)
+        Ok(Self::own(url, resp, tls))
     }
 
-    /// Creates a source. `tls` makes the connections for a URL with TLS.
-    fn with(
-        url: &ServerUrl,
-        resp: RespVersion,
-        tls: Option<TlsConnector>,
-    ) -> Result<Self, ConnectError> {
+    /// Creates a source. `tls` is there for a URL with TLS.
+    fn own(url: &ServerUrl, resp: RespVersion, tls: Option<Tls>) -> Self {
         let mut settings = RedisConnectionInfo::default()
             .set_db(url.database.into())
             .set_protocol(protocol(resp));
@@ -57,24 +67,11 @@ impl Source {
         if let Some(password) = &url.password {
             settings = settings.set_password(password);
         }
-        let address = match (url.address.clone(), tls) {
-            #[cfg(feature = "tls-rustls")]
-            (Address::Tcp { host, port, .. }, Some(connector)) => {
-                let source = tls::TlsSource::new(host, port, settings, connector)?;
-                return Ok(Self::Tls(Box::new(source)));
-            }
-            (Address::Tcp { host, port, .. }, _) => ConnectionAddr::Tcp(host, port),
-            (Address::Unix(path), _) => ConnectionAddr::Unix(path),
-        };
-        let client = address
-            .into_connection_info()
-            .and_then(|info| {
-                // Without it, a small call may wait for the acknowledgement of the one before.
-                let tcp = info.tcp_settings().clone().set_nodelay(true);
-                Client::open(info.set_redis_settings(settings).set_tcp_settings(tcp))
-            })
-            .map_err(|error: RedisError| InvalidInput::setting("URL", error))?;
-        Ok(Self::Client(Box::new(client)))
+        Self::Own(Box::new(OwnSource {
+            address: url.address.clone(),
+            tls,
+            settings,
+        }))
     }
 
     pub(crate) fn from_client(client: &Client, resp: RespVersion) -> Result<Self, ConnectError> {
@@ -88,17 +85,19 @@ impl Source {
     pub(crate) fn address(&self) -> String {
         match self {
             Self::Client(client) => client.get_connection_info().addr().to_string(),
-            #[cfg(feature = "tls-rustls")]
-            Self::Tls(source) => source.address(),
+            Self::Own(source) => source.address.to_string(),
         }
     }
 
     /// Opens a connection for messages (RESP2).
-    pub(crate) async fn subscriber(&self) -> RedisResult<PubSub> {
+    pub(crate) async fn subscriber(&self) -> Result<PubSub, Failure> {
         match self {
-            Self::Client(client) => client.get_async_pubsub().await,
-            #[cfg(feature = "tls-rustls")]
-            Self::Tls(source) => PubSub::new(&source.settings, source.stream().await?).await,
+            Self::Client(client) => client.get_async_pubsub().await.map_err(failure),
+            Self::Own(source) => {
+                let (stream, first) = source.stream().await?;
+                let opened = PubSub::new(&source.settings, stream).await;
+                opened.map_err(|error| first.reason(error))
+            }
         }
     }
 
@@ -106,23 +105,63 @@ impl Source {
     pub(crate) async fn connection(
         &self,
         config: AsyncConnectionConfig,
-    ) -> RedisResult<(MultiplexedConnection, Option<AbortOnDrop>)> {
+    ) -> Result<(MultiplexedConnection, Option<AbortOnDrop>), Failure> {
         match self {
             Self::Client(client) => {
                 let opened = client.get_multiplexed_async_connection_with_config(&config);
-                Ok((opened.await?, None))
+                Ok((opened.await.map_err(failure)?, None))
             }
-            #[cfg(feature = "tls-rustls")]
-            Self::Tls(source) => {
-                let stream = source.stream().await?;
+            Self::Own(source) => {
+                let (stream, first) = source.stream().await?;
                 let opened =
-                    MultiplexedConnection::new_with_config(&source.settings, stream, config);
-                let (connection, driver) = opened.await?;
+                    MultiplexedConnection::new_with_config(&source.settings, stream, config).await;
+                let (connection, driver) = opened.map_err(|error| first.reason(error))?;
                 let driver = AbortOnDrop(tokio::spawn(driver).abort_handle());
                 Ok((connection, Some(driver)))
             }
         }
     }
+}
+
+impl OwnSource {
+    async fn stream(&self) -> Result<(Stream, FirstLine), Failure> {
+        let connected = self.connect().await;
+        connected.map_err(|error| failure(RedisError::from(error)))
+    }
+
+    async fn connect(&self) -> io::Result<(Stream, FirstLine)> {
+        let (host, port) = match &self.address {
+            Address::Tcp { host, port, .. } => (&**host, *port),
+            #[cfg(unix)]
+            Address::Unix(path) => {
+                let stream = tokio::net::UnixStream::connect(path).await?;
+                return Ok(Stream::new(stream));
+            }
+            #[cfg(not(unix))]
+            Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
+        };
+        let stream = connect_tcp(host, port).await?;
+        match &self.tls {
+            #[cfg(feature = "tls-rustls")]
+            Some(tls) => Ok(Stream::new(tls.connect(stream).await?)),
+            _ => Ok(Stream::new(stream)),
+        }
+    }
+}
+
+/// Connects to all addresses of a host at once, and keeps the first connection.
+async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
+    let addresses = tokio::net::lookup_host((host, port)).await?;
+    let connecting: Vec<_> = addresses
+        .map(|it| Box::pin(TcpStream::connect(it)))
+        .collect();
+    if connecting.is_empty() {
+        return Err(io::Error::other("failed to resolve the host name"));
+    }
+    let (stream, _) = select_ok(connecting).await?;
+    // Without it, a small call may wait for the acknowledgement of the one before.
+    stream.set_nodelay(true)?;
+    Ok(stream)
 }
 
 const fn protocol(resp: RespVersion) -> ProtocolVersion {
@@ -141,51 +180,34 @@ mod tls {
     use std::sync::Arc;
 
     use leasehold_api::{Certificates, ConnectError, InvalidInput};
-    use redis::RedisConnectionInfo;
     use tokio::net::TcpStream;
-    pub(crate) use tokio_rustls::TlsConnector;
+    use tokio_rustls::TlsConnector;
     use tokio_rustls::client::TlsStream;
     use tokio_rustls::rustls::pki_types::ServerName;
 
-    pub(crate) struct TlsSource {
-        host: String,
-        port: u16,
+    pub(crate) struct Tls {
+        connector: TlsConnector,
         name: ServerName<'static>,
-        pub(crate) connector: TlsConnector,
-        /// User, password, database and protocol.
-        pub(crate) settings: RedisConnectionInfo,
     }
 
-    pub(crate) fn connector(certificates: &Certificates) -> Result<TlsConnector, ConnectError> {
-        let config = certificates.client_config(true)?;
-        Ok(TlsConnector::from(Arc::new(config)))
-    }
+    impl Tls {
+        pub(crate) fn new(host: &str, certificates: &Certificates) -> Result<Self, ConnectError> {
+            let config = Arc::new(certificates.client_config(true)?);
+            Self::with(TlsConnector::from(config), host)
+        }
 
-    impl TlsSource {
-        pub(crate) fn new(
-            host: String,
-            port: u16,
-            settings: RedisConnectionInfo,
-            connector: TlsConnector,
-        ) -> Result<Self, ConnectError> {
-            let name = ServerName::try_from(host.clone())
+        /// The same for another host.
+        pub(crate) fn at(&self, host: &str) -> Result<Self, ConnectError> {
+            Self::with(self.connector.clone(), host)
+        }
+
+        fn with(connector: TlsConnector, host: &str) -> Result<Self, ConnectError> {
+            let name = ServerName::try_from(host.to_owned())
                 .map_err(|error| InvalidInput::setting("URL", error))?;
-            Ok(Self {
-                host,
-                port,
-                name,
-                connector,
-                settings,
-            })
+            Ok(Self { connector, name })
         }
 
-        pub(crate) fn address(&self) -> String {
-            format!("{}:{}", self.host, self.port)
-        }
-
-        pub(crate) async fn stream(&self) -> io::Result<TlsStream<TcpStream>> {
-            let stream = TcpStream::connect((self.host.as_str(), self.port)).await?;
-            stream.set_nodelay(true)?;
+        pub(crate) async fn connect(&self, stream: TcpStream) -> io::Result<TlsStream<TcpStream>> {
             self.connector.connect(self.name.clone(), stream).await
         }
     }
@@ -193,15 +215,15 @@ mod tls {
 
 #[cfg(test)]
 mod tests {
+    use std::net::{Ipv4Addr, TcpListener};
+
     use super::*;
 
-    #[test]
-    fn small_calls_are_sent_at_once() {
-        let url = ServerUrl::parse("redis://127.0.0.1", false).expect("a URL");
-        let source = Source::from_url(&url, &Options::new()).expect("a source");
-        let Source::Client(client) = source else {
-            panic!("it uses TLS");
-        };
-        assert!(client.get_connection_info().tcp_settings().nodelay());
+    #[tokio::test]
+    async fn small_calls_are_sent_at_once() {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
+        let port = listener.local_addr().expect("bound").port();
+        let stream = connect_tcp("127.0.0.1", port).await.expect("it listens");
+        assert!(stream.nodelay().expect("a socket"));
     }
 }

@@ -8,7 +8,7 @@ use leasehold::postgres::{self, PostgresBackend};
 use leasehold::redis_rs::{self, ServerChecks};
 use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
 use leasehold_api::{ClockId, Stamp};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::arguments::Doctor;
 use crate::connection::Connection;
@@ -17,6 +17,10 @@ use crate::operate::{Failed, block_on, connection};
 
 /// The exit status if something should be changed.
 const CHANGE: u8 = 1;
+/// The time limit of all checks together.
+const LIMIT: Duration = Duration::from_secs(60);
+/// The time limit for each lock.
+const WAIT: Duration = Duration::from_secs(10);
 /// How many round trips are timed.
 const ROUND_TRIPS: usize = 20;
 /// How many keys are tried to find all nodes of a cluster.
@@ -45,18 +49,24 @@ impl Report {
 
 pub(crate) fn doctor(options: &Doctor) -> Ending {
     block_on(async {
-        let connection = connection(&options.service)?;
-        let mut report = Report::default();
-        let backend = connection.options().backend(&connection.url).await?;
-        report.good("connection", "the server accepts this client")?;
-        settings(&mut report, &connection).await?;
-        round_trips(&mut report, &*backend).await?;
-        clocks(&mut report, &*backend).await?;
-        let others = connection.client(connection.options()).await?;
-        push(&mut report, &LockClient::new(backend), &others).await?;
-        listing(&mut report, &others).await?;
-        Ok(if report.problems > 0 { CHANGE } else { 0 })
+        let checking = timeout(LIMIT, check(options)).await;
+        let too_slow = |_| Failed::unreachable(format!("no complete answer within {LIMIT:?}"));
+        checking.map_err(too_slow)?
     })
+}
+
+async fn check(options: &Doctor) -> Result<u8, Failed> {
+    let connection = connection(&options.service)?;
+    let mut report = Report::default();
+    let backend = connection.options().backend(&connection.url).await?;
+    report.good("connection", "the server accepts this client")?;
+    settings(&mut report, &connection).await?;
+    round_trips(&mut report, &*backend).await?;
+    clocks(&mut report, &*backend).await?;
+    let others = connection.client(connection.options()).await?;
+    push(&mut report, &LockClient::new(backend), &others).await?;
+    listing(&mut report, &others).await?;
+    Ok(if report.problems > 0 { CHANGE } else { 0 })
 }
 
 /// Asks the server for its settings. Also for the rights of this user, without which Postgres refuses to connect.
@@ -180,7 +190,10 @@ async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(),
     let (ours, theirs) = (a.mutex(&key)?, b.mutex(&key)?);
     let mut time = Duration::MAX;
     for _ in 0..3 {
-        let guard = ours.lock().await?;
+        let Some(guard) = ours.try_lock_for(WAIT).await?.into_guard() else {
+            report.problem("push", "a lock that nobody else uses is not free")?;
+            return Ok(());
+        };
         let release = async {
             // The waiter is in the queue, and its subscription works.
             sleep(Duration::from_millis(700)).await;
@@ -188,13 +201,16 @@ async fn push(report: &mut Report, a: &LockClient, b: &LockClient) -> Result<(),
             guard.release().await.map(|_| released)
         };
         let wait = async {
-            let outcome = theirs.try_lock_for(Duration::from_secs(10)).await;
+            let outcome = theirs.try_lock_for(WAIT).await;
             (outcome, Instant::now())
         };
         let ((outcome, granted), released) = tokio::join!(wait, release);
         let took = granted.saturating_duration_since(released?);
         let Some(guard) = outcome?.into_guard() else {
-            report.problem("push", "a waiter did not get the lock within 10 s")?;
+            report.problem(
+                "push",
+                &format!("a waiter did not get the lock within {WAIT:?}"),
+            )?;
             return Ok(());
         };
         guard.release().await?;

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::arguments::{Ls, Reset, Revoke, Service, Show};
 use crate::connection::Connection;
-use crate::ending::{self, CANNOT_START, CONTENDED, Ending, USAGE};
+use crate::ending::{self, CANNOT_START, CONTENDED, Ending, UNREACHABLE, USAGE};
 use crate::output::say;
 
 /// Nobody holds the key with this token.
@@ -28,6 +28,11 @@ impl Failed {
     fn new(status: u8, text: String) -> Self {
         let ending = Ending::Status(status);
         Self { ending, text }
+    }
+
+    /// The lock service didn't answer in time.
+    pub(crate) fn unreachable(text: String) -> Self {
+        Self::new(UNREACHABLE, text)
     }
 }
 

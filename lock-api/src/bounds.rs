@@ -52,6 +52,9 @@ pub const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 pub const MIN_CALL_TIMEOUT: Duration = Duration::from_millis(10);
 /// Longest call timeout that the client accepts. Two of them fit into [`DELIVERY_WINDOW`].
 pub const MAX_CALL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Default timeout of an attempt to connect. A new connection takes up to ten round trips, so this is enough for a
+/// server at a distance of 200 ms there and back. Calls give up earlier, and the attempt goes on without them.
+pub const CONNECT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Longest time that the shutdown of a client takes.
 pub const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Delivery window, W: how far ahead of the server's clock the deliver-before of an acquire may be.

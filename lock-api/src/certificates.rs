@@ -98,10 +98,10 @@ impl Certificates {
 mod config {
     use std::sync::Arc;
 
+    use rustls::client::{Resumption, WantsClientCert};
     use rustls::crypto::{CryptoProvider, ring};
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::client::{Resumption, WantsClientCert};
     use rustls::{ClientConfig, ConfigBuilder, RootCertStore};
 
     use super::Certificates;

@@ -79,9 +79,7 @@ pub struct Options {
     pub certificates: Certificates,
 }
 
-/// Half of the default call timeout: a call that has to connect first still has time for an answer.
-const DEFAULT_CONNECT_TIMEOUT: Duration = Duration::from_millis(500);
-/// Ten attempts, or the start of a server.
+/// Several attempts, or the start of a server.
 const DEFAULT_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_INITIAL_CONNECT_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -90,7 +88,7 @@ impl Default for Options {
         Self {
             key_prefix: bounds::DEFAULT_KEY_PREFIX.into(),
             call_timeout: bounds::CALL_TIMEOUT,
-            connect_timeout: DEFAULT_CONNECT_TIMEOUT,
+            connect_timeout: bounds::CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
             compare_and_set: true,
@@ -132,8 +130,13 @@ impl Options {
     /// Sets the time limit of one attempt to connect. It includes authentication and the checks of
     /// the server.
     ///
-    /// The default is 500 ms. A limit outside 10 ms to 5 s is refused when you create the backend.
-    /// If [`call_timeout`](Self::call_timeout()) is shorter, it applies instead.
+    /// A call that has to connect first ends with its [`call_timeout`](Self::call_timeout()). The attempt goes on, and a
+    /// later call uses the connection. A shorter limit leaves a silent server sooner, for example an old primary
+    /// behind the same name. It must be longer than the round trips that connecting takes: three with redis-rs, five
+    /// with fred, one more with TLS or a database other than 0, and twice as many through sentinels.
+    ///
+    /// The default is [`bounds::CONNECT_TIMEOUT`](leasehold_api::bounds::CONNECT_TIMEOUT), 2 s. A limit outside 10 ms
+    /// to 5 s is refused when you create the backend.
     #[must_use]
     pub const fn connect_timeout(mut self, limit: Duration) -> Self {
         self.connect_timeout = limit;
@@ -188,7 +191,7 @@ impl Options {
     /// - missing rights of the user, on Redis 7.0 and later.
     ///
     /// The server tells all but the rights in its answer to `INFO`. What it doesn't tell is not
-    /// judged. The settings are checked for each connection, the rights until they were complete once, in a
+    /// judged. A server that loads its data is not judged either: it is unavailable until it has. The settings are checked for each connection, the rights until they were complete once, in a
     /// cluster at each node.
     ///
     /// The default is [`ServerChecks::Warn`].

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, BackendError, Key, Notification, ReleaseReply, Wait};
+use leasehold_api::{
+    AcquireReply, BackendError, Key, LockClient, Notification, ReleaseReply, Wait,
+};
+use leasehold_postgres::Options;
 use leasehold_test_servers::PostgresOptions;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
@@ -16,7 +19,7 @@ use tokio::time::Instant;
 use crate::connections::{LONG, kill, next};
 use crate::events;
 use crate::requests::{self, Backend, acquire, mutex, operation, release, session, soon};
-use crate::support::{Server, connect_to, connect_with, patient};
+use crate::support::{Server, connect_to, connect_with, hold, patient};
 
 /// Forwards connections to a server.
 struct Proxy {
@@ -175,8 +178,29 @@ async fn closing_ends_an_attempt_to_connect() {
     assert_eq!(server.execute(open), "0");
 }
 
+/// There and back takes 150 ms, and to connect takes a dozen round trips.
 #[tokio::test]
-async fn refused_subscription_is_reported_once_and_tried_seldom() {
+async fn distant_server_is_connected_and_heard_by_default() {
+    let server = Server::start_with(PostgresOptions::default().with_access("trust"));
+    let proxy = Proxy::start(&server).await;
+    proxy.set_distance(75);
+    let mut clients = Vec::new();
+    for _ in 0..2 {
+        let backend = connect_with(&proxy.url(), Options::new()).await;
+        clients.push(LockClient::new(backend));
+    }
+    let guard = hold(&clients[0], "a").await;
+    let waiting = clients[1].mutex("a").expect("valid");
+    let waiting = tokio::spawn(async move { waiting.lock().await });
+    let listens = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'";
+    server.wait_for(listens, "1").await;
+    guard.release().await.expect("released");
+    let guard = waiting.await.expect("no panic").expect("a lock");
+    guard.release().await.expect("released");
+}
+
+#[tokio::test]
+async fn refused_subscription_is_reported_once_and_tried_ever_less_often() {
     events::record();
     let (server, proxy, backend) = start(Duration::from_secs(1)).await;
     let mut stream = backend.listen(session(7)).await.expect("a stream");
@@ -185,14 +209,17 @@ async fn refused_subscription_is_reported_once_and_tried_seldom() {
     assert_eq!(kill(&server, "query LIKE 'SELECT pg_advisory%'"), "1");
     let missed = |listening| Notification::Missed { listening };
     assert_eq!(next(&mut stream).await, missed(false));
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    let attempts = proxy.connections() - before;
-    assert!((1..=2).contains(&attempts), "{attempts} attempts");
-    while proxy.connections() - before < 2 {
+    let begun = Instant::now();
+    // The pauses grow from 20 ms: after ten attempts, they have taken 5 s or more together.
+    while proxy.connections() - before < 10 {
         tokio::time::sleep(Duration::from_millis(5)).await;
+        assert!(begun.elapsed() < LONG, "it is tried again");
     }
-    // The second attempt fails too.
-    tokio::time::sleep(Duration::from_millis(500)).await;
+    assert!(
+        begun.elapsed() > Duration::from_secs(4),
+        "{:?}",
+        begun.elapsed()
+    );
     server.execute("ALTER ROLE locks LOGIN");
     assert_eq!(next(&mut stream).await, missed(true));
     let lines = events::lines("WARN subscription failed", &format!(":{}: ", proxy.port));

@@ -8,7 +8,7 @@ use leasehold_api::{BackendError, Error, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend, tokio_postgres};
 use leasehold_test_servers::{PostgresOptions, PostgresServer};
 
-use crate::support::{PRIVILEGES, Server, connect_to, rejected, sql_client};
+use crate::support::{PRIVILEGES, Server, connect_to, patient, rejected, sql_client};
 
 #[tokio::test]
 async fn missing_schema_rights_and_databases_are_rejected() {
@@ -130,6 +130,29 @@ async fn connect_waits_for_a_server_that_starts() {
     let backend = connecting.await.expect("no panic").expect("connected");
     let mutex = LockClient::new(backend).mutex("k").expect("a good key");
     drop(mutex.lock().await.expect("acquired"));
+}
+
+/// It has not replayed the schema yet, or the rights. It may be promoted soon.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn standby_without_the_schema_is_unavailable() {
+    let mut postgres = PostgresServer::start();
+    postgres.execute("postgres", "CREATE USER locks");
+    tokio::task::block_in_place(|| postgres.restart_as_standby());
+    let url = postgres.url("locks", "postgres");
+    let brief = patient().initial_connect_timeout(Duration::from_millis(100));
+    let error = PostgresBackend::connect_with(&url, brief).await;
+    let error = error.expect_err("a standby");
+    assert_matches!(
+        &error,
+        ConnectError::Backend(BackendError::Unavailable { .. })
+    );
+    assert!(error.to_string().contains("is a standby"), "{error}");
+    postgres.execute("postgres", "SELECT pg_promote()");
+    postgres.execute(
+        "postgres",
+        &[leasehold_postgres::SCHEMA, PRIVILEGES].concat(),
+    );
+    connect_to(&url).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -39,6 +39,19 @@ fn a_server_that_refuses() {
     accepted.expect_status(2, SLACK);
 }
 
+/// It ends, and says why nothing works.
+#[test]
+fn doctor_of_a_server_without_scripts() {
+    let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
+    let server = options.start();
+    let place = Place::new(&server.url(), "doctor without scripts");
+    let output = place.leasehold().arg("doctor").output();
+    let output = output.expect("the command runs");
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(77), "{text}");
+    assert!(text.contains("locks need EVALSHA"), "{text}");
+}
+
 /// Without persistence, a restart would lose locks.
 #[test]
 fn doctor() {

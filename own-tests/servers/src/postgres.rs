@@ -172,6 +172,13 @@ impl PostgresServer {
         assert!(self.launch(), "the Postgres server did not start");
     }
 
+    /// Kills the server, and starts it again as a standby that has no primary. `pg_promote()` ends that.
+    pub fn restart_as_standby(&mut self) {
+        self.stop();
+        write(&self.data(), "standby.signal", "");
+        assert!(self.launch(), "the Postgres server did not start");
+    }
+
     /// Starts the process and waits until it answers. Returns whether it does: the port may be taken.
     fn launch(&mut self) -> bool {
         let mut command = self.program("postgres");

@@ -29,6 +29,9 @@ const START_WITHIN: Duration = Duration::from_secs(30);
 /// How long a paused server may leave a command unanswered.
 const ANSWER_WITHIN: Duration = Duration::from_secs(1);
 const PORT_TRIES: u32 = 50;
+/// The replies of a server that has started. A request for a password is one too.
+const READY: &[&str] = &["+PONG", "-NOAUTH"];
+const LOADING: &str = "-LOADING";
 /// The distance of the port for other nodes before 7.0.
 const OLD_BUS_OFFSET: u16 = 10_000;
 
@@ -70,6 +73,13 @@ impl ServerOptions {
         self.append_only = true;
         self.with_config("appendonly", ["yes"])
             .with_config("appendfsync", ["always"])
+    }
+
+    /// Makes the server read its data slowly when it starts again: each key takes this many microseconds. It answers
+    /// meanwhile.
+    pub fn with_slow_load(self, micros: u32) -> Self {
+        self.with_config("key-load-delay", [micros.to_string()])
+            .with_config("loading-process-events-interval-bytes", ["1024"])
     }
 
     /// Also listens on a port with TLS. If there is an authority for clients, only clients with a
@@ -137,7 +147,7 @@ impl ServerOptions {
             if let Some(config) = &server.options.sentinel {
                 std::fs::write(server.sentinel_path(), config).expect("a writable folder");
             }
-            match server.launch() {
+            match server.launch(READY) {
                 Ok(()) => {
                     let proxy = server.options.tls_proxy.as_ref();
                     server.tls_proxy = proxy.map(|it| tls_proxy::start(it, server.address()));
@@ -199,8 +209,8 @@ impl RedisServer {
         ServerOptions::default().start()
     }
 
-    /// Starts the process and waits until it answers. Returns the server's log if it fails.
-    fn launch(&mut self) -> Result<(), String> {
+    /// Starts the process and waits until it sends one of these replies. Returns the server's log if it fails.
+    fn launch(&mut self, replies: &[&str]) -> Result<(), String> {
         let _ = std::fs::remove_file(self.log_path());
         let mut command = Command::new(&self.program);
         if self.options.sentinel.is_some() {
@@ -235,16 +245,20 @@ impl RedisServer {
         let mut process = Process::spawn(&mut command, &folders)
             .unwrap_or_else(|error| panic!("{}", cannot_run(&self.program, &error)));
         process
-            .wait_until(|| self.answers(), START_WITHIN)
+            .wait_until(|| self.replies_with(replies), START_WITHIN)
             .map_err(|ended| format!("{ended:?}\n{}", self.log()))?;
         self.process = Some(process);
         Ok(())
     }
 
-    /// Whether the server replies. A request for a password is a reply too.
-    fn answers(&self) -> bool {
-        self.exchange(&["PING"], START_WITHIN)
-            .is_ok_and(|reply| reply.starts_with("+PONG") || reply.starts_with("-NOAUTH"))
+    fn replies_with(&self, expected: &[&str]) -> bool {
+        let reply = self.exchange(&["PING"], START_WITHIN);
+        reply.is_ok_and(|reply| expected.iter().any(|it| reply.starts_with(it)))
+    }
+
+    /// Whether the server serves all commands. It doesn't while it loads its data.
+    pub fn is_ready(&self) -> bool {
+        self.replies_with(READY)
     }
 
     /// Versions before 7.0 can't choose this port.
@@ -420,10 +434,19 @@ impl RedisServer {
 
     /// Starts a killed server on the same address.
     pub fn start_again(&mut self) {
+        self.start_again_until(READY);
+    }
+
+    /// Starts a killed server on the same address, and waits until it loads its data.
+    pub fn start_loading(&mut self) {
+        self.start_again_until(&[LOADING]);
+    }
+
+    fn start_again_until(&mut self, replies: &[&str]) {
         assert!(self.process.is_none(), "the server is still running");
         // The kill has left the socket file.
         let _ = std::fs::remove_file(self.socket_path());
-        if let Err(log) = self.launch() {
+        if let Err(log) = self.launch(replies) {
             panic!("the Redis server did not start again:\n{log}");
         }
     }

@@ -30,6 +30,21 @@ fn last_writes_can_get_lost() {
 }
 
 #[test]
+fn server_answers_while_it_loads() {
+    let options = ServerOptions::default().with_append_only();
+    let mut server = options.with_slow_load(1_000).start();
+    let fill = "for i = 1, 500 do redis.call('SET', i, i) end";
+    server.run(&["EVAL", fill, "0"]);
+    server.kill();
+    server.start_loading();
+    assert!(!server.is_ready());
+    let persistence = server.run(&["INFO", "persistence"]);
+    assert!(persistence.contains("loading:1"), "{persistence}");
+    crate::eventually("it has loaded", || server.is_ready());
+    assert_eq!(server.run(&["EXISTS", "500"]), "1");
+}
+
+#[test]
 fn drop_kills_the_server_and_removes_its_folder() {
     let server = RedisServer::start();
     let (address, folder) = (server.address(), server.folder.path().to_owned());

@@ -17,8 +17,10 @@ use super::failure::{Failure, FailureKind};
 use super::lock;
 use super::server::{UNKNOWN, field};
 use crate::options::ServerChecks;
-use crate::script::Call;
+use crate::script::{Call, ErrorClass};
 
+/// The hash of no script.
+const NO_SCRIPT: &str = "0000000000000000000000000000000000000000";
 /// How many servers are remembered. A restart makes another one.
 const MAX_SERVERS: usize = 1_024;
 
@@ -77,7 +79,7 @@ pub(crate) fn judge(info: &str, missing: &str) -> Vec<Finding> {
 #[derive(Debug)]
 pub(crate) struct Checks {
     mode: ServerChecks,
-    rights: Option<Call>,
+    rights: Call,
     reported: Mutex<Vec<Finding>>,
     /// The servers that were reached, by their clocks, the oldest first.
     servers: Mutex<VecDeque<(ClockId, String)>>,
@@ -88,7 +90,7 @@ impl Checks {
     pub(crate) fn new(mode: ServerChecks, rights: Call) -> Self {
         Self {
             mode,
-            rights: Some(rights).filter(|_| mode != ServerChecks::Ignore),
+            rights,
             reported: Mutex::default(),
             servers: Mutex::default(),
         }
@@ -101,12 +103,11 @@ impl Checks {
         connection: &dyn Connection,
         has_rights: &AtomicBool,
     ) -> Result<String, Failure> {
-        let call = self.rights.as_ref();
-        let Some(call) = call.filter(|_| !has_rights.load(Ordering::Relaxed)) else {
+        if self.mode == ServerChecks::Ignore || has_rights.load(Ordering::Relaxed) {
             return Ok(String::new());
-        };
+        }
         // By its source at once, to save a round trip on a server that doesn't know it.
-        let call = call.to_server(UNKNOWN);
+        let call = self.rights.to_server(UNKNOWN);
         let answer = connection.eval("EVAL", call.script().source(), &call, false);
         let missing = match answer.await {
             Ok(answer) => String::from_utf8_lossy(answer.as_ref()).into_owned(),
@@ -116,6 +117,25 @@ impl Checks {
         };
         has_rights.store(missing.is_empty(), Ordering::Relaxed);
         Ok(missing)
+    }
+
+    /// Fails if the server has no `EVALSHA`. Its error would repeat the binary arguments of a call, and the client
+    /// libraries take an error that is no text for the end of the connection. This call has none.
+    pub(crate) async fn require_evalsha(&self, connection: &dyn Connection) -> Result<(), Failure> {
+        const REJECTED: FailureKind = FailureKind::Answered(ErrorClass::Rejected);
+        let call = self.rights.to_server(UNKNOWN);
+        let answer = connection.eval("EVALSHA", NO_SCRIPT, &call, false).await;
+        match answer {
+            Err(failure) if failure.kind() == FailureKind::Lost => Err(failure),
+            // Without the right, each call fails with an error that names it.
+            Err(failure)
+                if failure.kind() == REJECTED && failure.to_string().starts_with("ERR ") =>
+            {
+                let problem = format!("{failure}: locks need EVALSHA");
+                Err(Failure::misconfigured(problem))
+            }
+            _ => Ok(()),
+        }
     }
 
     pub(crate) fn reached(&self, clock: ClockId, address: String) {

@@ -160,7 +160,9 @@ impl SentinelSource {
                 && votes.choose(address, Some(&known), 0)
             {
                 let opening = self.open_at(shared, address, false);
-                let opened = shared.timeout(shared.connect_limit(), opening).await;
+                let opened = shared
+                    .timeout(shared.options.connect_timeout, opening)
+                    .await;
                 if let Some(Ok(new)) = opened {
                     // If another connection has moved meanwhile, the next question decides.
                     let _ = self.reached(shared, Some(&known), address, new);
@@ -180,7 +182,7 @@ impl SentinelSource {
         shared: &Arc<Shared>,
         sentinel: &Arc<Sentinel>,
     ) -> Result<Address, BackendError> {
-        let limit = shared.connect_limit() / ASK_PARTS;
+        let limit = shared.options.connect_timeout / ASK_PARTS;
         let (asked, shared) = (Arc::clone(sentinel), Arc::clone(shared));
         let service = Arc::clone(&self.service);
         // In a task, so that it finishes if another sentinel is faster: its connection is kept.

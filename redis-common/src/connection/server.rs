@@ -23,6 +23,8 @@ pub(crate) struct ServerInfo {
     pub(crate) clock: Option<ClockId>,
     /// `master` or `slave`.
     pub(crate) role: Option<String>,
+    /// Whether it reads its data after a start, or as a replica from its primary. It has no append-only file meanwhile.
+    pub(crate) is_loading: bool,
     /// Whether the server has `SET … IFEQ`: Valkey since 8.1, Redis since 8.4.
     pub(crate) compares: bool,
     /// Redis has them since 7.0, and so do all versions of Valkey.
@@ -57,6 +59,9 @@ impl ServerInfo {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
                 clock: field(info, "run_id").map(clock_named),
                 role: field(info, "role").map(Into::into),
+                is_loading: ["loading", "async_loading"]
+                    .iter()
+                    .any(|it| field(info, it) == Some("1")),
                 compares: (major, minor) >= compares_since,
                 has_shard_channels: major >= 7,
             }),
@@ -122,6 +127,19 @@ mod tests {
         for without in [info("7.0.15", ""), "redis_version:7.0.15\r\n".into()] {
             assert_eq!(clock(without), None);
         }
+    }
+
+    #[test]
+    fn server_that_loads_says_so() {
+        let is_loading = |fields: &str| {
+            let text = info("7.0.15", "aa") + fields;
+            let server = ServerInfo::parse(&text, Standalone);
+            server.expect("usable").is_loading
+        };
+        assert!(!is_loading(""));
+        assert!(!is_loading("loading:0\r\nasync_loading:0\r\n"));
+        assert!(is_loading("loading:1\r\nasync_loading:0\r\n"));
+        assert!(is_loading("loading:0\r\nasync_loading:1\r\n"));
     }
 
     /// The fields of Valkey 9.1.

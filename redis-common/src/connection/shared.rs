@@ -4,7 +4,7 @@ use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use futures_util::future::join;
+use futures_util::future::join3;
 use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
@@ -79,7 +79,7 @@ impl Shared {
         self: &Arc<Self>,
         listens: bool,
     ) -> Result<Connected, BackendError> {
-        let limit = self.connect_limit();
+        let limit = self.options.connect_timeout;
         let shared = Arc::clone(self);
         let task = self.handle.spawn(async move {
             let opening = async {
@@ -107,10 +107,13 @@ impl Shared {
         let (sender, events) = mpsc::unbounded_channel();
         let opening = async {
             let connection = connector.open(listens.then_some(sender)).await?;
-            // Both at once, to save a round trip.
+            // All at once, to save round trips.
             let rights = self.checks.missing_rights(&*connection, &self.has_rights);
-            let (info, missing) = join(connection.info(None), rights).await;
-            Ok((connection, info?, missing?))
+            let evalsha = self.checks.require_evalsha(&*connection);
+            let (info, missing, has_evalsha) = join3(connection.info(None), rights, evalsha).await;
+            let (info, missing) = (info?, missing?);
+            has_evalsha?;
+            Ok((connection, info, missing))
         };
         let opened: Result<_, Failure> = opening.await;
         let (connection, info, missing) = opened.map_err(|it| it.at_connect(self.prefix()))?;
@@ -137,6 +140,10 @@ impl Shared {
                 "the server is a replica, which may be behind; locks need the primary",
             ));
         }
+        // It can't serve locks yet, and reports some settings as they will not be.
+        if server.is_loading {
+            return Err(BackendError::unavailable("the server is loading its data"));
+        }
         let address = connector.address();
         self.checks
             .report(address.as_deref(), checks::judge(info, missing))?;
@@ -144,10 +151,6 @@ impl Shared {
             self.checks.reached(clock, address);
         }
         Ok(server)
-    }
-
-    pub(crate) fn connect_limit(&self) -> Duration {
-        self.options.connect_timeout.min(self.options.call_timeout)
     }
 
     /// What is left of the time limit of a call that began then.

@@ -71,10 +71,7 @@ pub(crate) async fn listen(
     mut closed: watch::Receiver<bool>,
 ) -> Result<Notifications, BackendError> {
     let shared = publishers.pick();
-    let limit = shared.options.call_timeout;
-    let opened = shared.timeout(limit, Subscription::open(&shared, &channel));
-    let too_slow = || Err(BackendError::unavailable("the subscription took too long"));
-    let subscription = opened.await.unwrap_or_else(too_slow)?;
+    let subscription = Subscription::open(&shared, &channel).await?;
     let (notifications, stream) = mpsc::unbounded_channel();
     let handle = shared.handle.clone();
     let task = SubscriptionTask {
@@ -101,6 +98,7 @@ pub(super) fn as_stream(mut receiver: UnboundedReceiver<Notification>) -> Notifi
 }
 
 impl Subscription {
+    /// Connects and subscribes, each within the connect timeout.
     async fn open(shared: &Arc<Shared>, channel: &str) -> Result<Self, BackendError> {
         let connected = shared.connect(true).await?;
         let connection = connected.connection;

@@ -6,6 +6,7 @@ mod connecting;
 mod events;
 mod failover;
 pub(crate) mod faults;
+mod loading;
 pub(crate) mod lossy;
 mod recovery;
 mod refusals;

@@ -6,14 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{BackendError, FencingToken, Key, ReleaseReply, RenewReply, SessionId};
-use leasehold_redis_common::Options;
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_api::{BackendError, FencingToken, Key, ReleaseReply, RenewReply};
+use leasehold_redis_common::{Options, RespVersion};
+use leasehold_test_servers::{RedisServer, ServerOptions, ThreadProxy};
+use tokio::io::AsyncWriteExt as _;
 
+use super::connecting::LONG;
 use super::requests::{LEASE, acquired, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, connected, eventually, expect_rejected, expect_unavailable, key,
-    mutex, operation, recovers_within, release, session, soon, url_with_rights,
+    Backend, RECOVERY, acquire, connected, connected_with, eventually, expect_rejected,
+    expect_unavailable, key, mutex, operation, recovers_within, refused, release, session, soon,
+    url_with_rights,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -152,30 +155,95 @@ fn scripts_alone() -> Options {
     Options::new().compare_and_set(false)
 }
 
-/// A server repeats the arguments of an unknown command.
+/// A server repeats the arguments of a command that it doesn't know. Those of a script call are binary, and both
+/// libraries take an error that is no text for the end of the connection.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn secrets_are_in_no_error() {
-    const SESSION: &[u8; 16] = b"SecretOfASession";
-    let options = ServerOptions::default().with_config("rename-command", ["EVALSHA", ""]);
-    let server = options.start();
+async fn missing_evalsha_is_named_at_once() {
+    let without = |command| ServerOptions::default().with_config("rename-command", [command, ""]);
+    let server = without("EVALSHA").start();
+    for resp in [RespVersion::Resp2, RespVersion::Resp3] {
+        let options = Options::new().initial_connect_timeout(LONG).resp(resp);
+        let (error, took) = refused(&server.url(), options).await;
+        expect_rejected(&error, "unknown command 'EVALSHA': locks need EVALSHA");
+        assert!(took < LONG / 4, "{took:?}");
+    }
+    for constructor in CONSTRUCTORS.iter().skip(2) {
+        let backend = constructor.open_with(&server.url(), scripts_alone()).await;
+        let error = try_call(&backend).await.expect_err("no scripts");
+        expect_rejected(&error, "locks need EVALSHA");
+    }
+    let server = without("EVAL").start();
     for constructor in &CONSTRUCTORS {
         let backend = constructor.open_with(&server.url(), scripts_alone()).await;
-        let operation = operation(SessionId::from_bytes(*SESSION), 1);
-        // The server repeats 128 bytes. The name is so long that they end with the session, before the id of
-        // the clock: the libraries can't read an error that is no text.
-        let request = mutex(&key(&"repeated".repeat(6)), operation, soon(&backend).await);
-        let error = acquire(&backend, &request)
-            .await
-            .expect_err("unknown command");
-        let mut text = format!("{error} {error:?}");
-        let mut below = std::error::Error::source(&error);
-        while let Some(error) = below {
-            text += &format!(" {error} {error:?}");
-            below = error.source();
-        }
-        assert!(text.contains("unknown command"), "{text}");
-        assert!(!text.contains("Secret"), "{text}");
+        let error = try_call(&backend).await.expect_err("no scripts");
+        expect_rejected(&error, "unknown command 'EVAL'");
     }
+}
+
+async fn try_call(backend: &Backend) -> Result<(), BackendError> {
+    let seen = backend.inspect(&key("scripts")).await;
+    seen.map(drop)
+}
+
+/// What a user prints of an error.
+fn chain(error: &BackendError) -> String {
+    let mut text = error.to_string();
+    let mut below = std::error::Error::source(error);
+    while let Some(error) = below {
+        text += &format!(": {error}");
+        below = error.source();
+    }
+    text
+}
+
+/// In protected mode, a server says so before it is asked anything, and closes the connection. It does so to clients
+/// on other machines only, so this one is not real.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn reason_that_a_server_says_unasked_is_shown() {
+    const SAID: &str =
+        "DENIED Redis is running in protected mode because protected mode is enabled";
+    let server = ThreadProxy::start(async |mut client| {
+        // The client may see the end of the connection while it writes, or while it reads.
+        let said = client
+            .write_all(format!("-{SAID} and more.\r\n").as_bytes())
+            .await;
+        said.expect("connected");
+    });
+    let url = format!("redis://{}", server.address());
+    for resp in [RespVersion::Resp2, RespVersion::Resp3] {
+        for _ in 0..50 {
+            let options = Options::new().initial_connect_timeout(LONG).resp(resp);
+            let (error, took) = refused(&url, options).await;
+            assert!(!error.is_transient(), "{error}");
+            let shown = chain(&error);
+            assert!(shown.contains("DENIED"), "{shown}");
+            assert!(shown.contains("is running in protected mode"), "{shown}");
+            assert!(took < LONG / 4, "{took:?}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_without_room_for_a_client_says_so_and_is_tried_again() {
+    const CLIENTS: usize = 10;
+    let server = RedisServer::start();
+    server.run(&["CONFIG", "SET", "maxclients", &CLIENTS.to_string()]);
+    let connect = |_| std::net::TcpStream::connect(server.address()).expect("a server");
+    let others: Vec<_> = (0..2 * CLIENTS).map(connect).collect();
+    for resp in [RespVersion::Resp2, RespVersion::Resp3] {
+        let limit = Duration::from_millis(500);
+        let options = Options::new().initial_connect_timeout(limit).resp(resp);
+        let (error, _) = refused(&server.url(), options).await;
+        assert!(error.is_transient(), "{error}");
+        let shown = chain(&error);
+        assert!(shown.contains("max number of clients reached"), "{shown}");
+    }
+    let url = server.url();
+    let options = Options::new().initial_connect_timeout(LONG);
+    let connecting = tokio::spawn(async move { connected_with(&url, options).await });
+    drop(others);
+    let backend = connecting.await.expect("it has waited");
+    backend.hello().await.expect("an answer");
 }
 
 /// A library that queues unsent commands would acquire locks here for calls that were dropped.

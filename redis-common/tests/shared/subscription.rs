@@ -4,12 +4,13 @@
 use std::time::{Duration, Instant};
 
 use futures_util::StreamExt;
-use leasehold_api::{BackendError, ClockId, Notification, Notifications, bounds};
+use leasehold_api::{BackendError, ClockId, LockClient, Notification, Notifications, bounds};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
-use leasehold_test_servers::{Data, FaultProxy, RedisServer};
+use leasehold_test_servers::{Data, FaultProxy, RedisServer, at_a_distance};
 
 use super::support::{
-    Backend, Constructor, RECOVERY, eventually, expect_rejected, publish, session, url_with_rights,
+    Backend, Constructor, RECOVERY, eventually, expect_rejected, hold, publish, session,
+    url_with_rights, wait_in_line, within,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -211,6 +212,35 @@ async fn silent_subscription_is_reported_and_restored() {
         let mut stream = listen(&backend, 1).await;
         proxy.strand_connections();
         expect_missed(&mut stream, &[false, true]).await;
+    }
+}
+
+/// Connecting takes fred five round trips, and subscribing two more. (The first of them, to the proxy, takes no time.)
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn distant_server_is_connected_and_heard_by_default() {
+    const THERE: Duration = Duration::from_millis(100);
+    let server = RedisServer::start();
+    let proxy = at_a_distance(server.address(), THERE);
+    let url = format!("redis://{}", proxy.address());
+    for (constructor, number) in listeners().zip(1..) {
+        let locks = LockClient::new(constructor.open(&url).await);
+        let others = LockClient::new(constructor.open(&url).await);
+        let name = format!("far {number}");
+        // Connecting takes some clients longer than a call. They wait here.
+        let other = hold(&others, "connected", bounds::DEFAULT_LEASE).await;
+        other.release().await.expect("released");
+        let guard = hold(&locks, &name, bounds::DEFAULT_LEASE).await;
+        let waiting = wait_in_line(&others, &name, bounds::DEFAULT_LEASE).await;
+        within(Duration::from_secs(30), "the waiter listens", async || {
+            server.run(&["PUBSUB", "CHANNELS"]).contains("leasehold:")
+        })
+        .await;
+        guard.release().await.expect("released");
+        let guard = waiting.await.expect("no panic").expect("acquired");
+        guard.release().await.expect("released");
+        for locks in [locks, others] {
+            locks.shutdown().await.expect("nothing is left");
+        }
     }
 }
 

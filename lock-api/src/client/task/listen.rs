@@ -1,6 +1,6 @@
 //! The task that keeps a session's subscription and delivers its notifications to the router.
 //!
-//! The task subscribes again after each failure, with a pause. The pause is longer if the server
+//! The task subscribes again after each failure, with a pause that grows. It grows longer if the server
 //! refuses the subscription, for example because the user may not subscribe. Without a
 //! subscription, polls alone serve the waiters. Whenever the subscription is confirmed or lost, the
 //! router asks every waiter for a poll, because notifications may have been missed. When it is
@@ -14,16 +14,17 @@ use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 
 use crate::backend::{Notification, Notifications};
-use crate::bounds::CALL_TIMEOUT;
+use crate::bounds::MAX_CALL_TIMEOUT;
 use crate::client::core::Core;
 use crate::client::state::session::Session;
 use crate::error::BackendError;
 use crate::sync::Arc;
 
-/// The longest pause after a transient failure.
-const PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause after the server refused the subscription.
-const PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
+/// The pause after a failure doubles from the first one to the longest for its cause.
+const FIRST_PAUSE: Duration = Duration::from_millis(20);
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// After the server refused the subscription. Its administrator may be at work, so this begins short too.
+const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// Spawns the task of a session, once, if the backend has waiters to notify. A backend without `push` may
 /// still notify the waiters of its own client, or refuse the subscription.
@@ -35,31 +36,37 @@ pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
 }
 
 async fn run(core: Arc<Core>, session: Arc<Session>) {
-    let mut reported = false;
+    let (mut pause, mut reported) = (FIRST_PAUSE, false);
     loop {
-        let pause = match listen_once(&core, &session).await {
+        let began = core.now();
+        let longest = match listen_once(&core, &session).await {
             Disconnect::Unneeded => return,
             Disconnect::Interrupted => {
                 reported = false;
-                PAUSE
+                // One that keeps being interrupted at once is a failure too.
+                if core.now().saturating_since(began) >= LONGEST_PAUSE_AFTER_REFUSAL {
+                    pause = FIRST_PAUSE;
+                }
+                LONGEST_PAUSE
             }
             Disconnect::Failed(error) => {
                 // An outage is reported once, not with every attempt.
                 if !std::mem::replace(&mut reported, true) {
                     core.events.subscription_failed(&error);
                 }
-                if error.is_transient() {
-                    PAUSE
-                } else {
-                    PAUSE_AFTER_REFUSAL
+                match error.is_transient() {
+                    true => LONGEST_PAUSE,
+                    false => LONGEST_PAUSE_AFTER_REFUSAL,
                 }
             }
         };
         set_listening(&core, &session, false);
-        let pause = core.jittered(pause);
-        if let Either::Left(_) = select(pin!(orphaned(&core)), core.runtime.sleep(pause)).await {
+        pause = pause.min(longest);
+        let sleeping = core.runtime.sleep(core.jittered(pause));
+        if let Either::Left(_) = select(pin!(orphaned(&core)), sleeping).await {
             return;
         }
+        pause *= 2;
     }
 }
 
@@ -75,10 +82,9 @@ enum Disconnect {
 /// Subscribes and delivers notifications until the subscription ends.
 async fn listen_once(core: &Core, session: &Session) -> Disconnect {
     let listen = pin!(core.backend.listen(session.id));
-    // A subscription may need several round trips and no caller waits for it, so a short call
-    // timeout does not apply.
-    let limit = core.settings.call_timeout.max(CALL_TIMEOUT);
-    match core.bounded(limit, listen).await {
+    // A new connection to a distant server takes many round trips, and no caller waits for this one. So the
+    // call timeout doesn't apply.
+    match core.bounded(MAX_CALL_TIMEOUT, listen).await {
         Ok(notifications) => deliver(core, session, notifications).await,
         Err(BackendError::Closed | BackendError::Unsupported { .. }) => Disconnect::Unneeded,
         Err(error) => Disconnect::Failed(error),
