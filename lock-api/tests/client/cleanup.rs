@@ -7,7 +7,7 @@ use leasehold_api::{LockBackend as _, LockClient, Loss, Refused};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{
-    assert_error, assert_is, connected, contended, held, lock, lost_by, ms, mutex_of,
+    assert_error, assert_is, client, connected, contended, held, lock, lost_by, ms, mutex_of,
     reentrant_mutex, refused_by, rw_lock_of, secs, server,
 };
 use crate::wrapped::Wrapped;
@@ -186,6 +186,44 @@ async fn fork_uses_a_new_session_and_keeps_the_parents_holds() {
     drop(guard);
     server.advance(secs(1)).await;
     contended(&mutex.try_lock().await);
+}
+
+/// A fork copies the guards and the calls of its parent.
+#[tokio::test(start_paused = true)]
+async fn nothing_in_a_forked_child_ends_what_its_parent_has() {
+    let server = server();
+    let backend = Wrapped::new(server.client("parent"));
+    let process = backend.process.clone();
+    let locks = LockClient::new(backend);
+    let (other, _) = client(&server, "other");
+    let guard = lock(&locks).await;
+    let both = locks.lock_all(["x", "y"]).await.expect("free");
+    let written = locks.rw_lock("written").expect("valid");
+    let writer = written.write().await.expect("free");
+    let queued = locks.mutex("queued").expect("valid");
+    let _ahead = other.mutex("queued").expect("valid").lock().await;
+    let mut waiting = Box::pin(queued.lock());
+    assert!(tokio::time::timeout(secs(1), &mut waiting).await.is_err());
+
+    process.store(2, Ordering::SeqCst);
+    assert!(!guard.is_valid() && !both.is_valid() && !writer.is_valid());
+    assert_error!(guard.renew().await, Released);
+    assert_error!(guard.release().await, Released);
+    let failed = both.release().await.expect_err("it is the parent's");
+    assert_eq!(failed.failed().len(), 2, "{failed}");
+    assert_error!(writer.downgrade().await, Released);
+    drop(waiting);
+    locks.shutdown().await.expect("it has nothing to release");
+    server.advance(secs(2)).await;
+    for key in ["k", "x", "y", "written"] {
+        let shown = other.inspect(key).await.expect("answered");
+        assert!(shown.is_held() && !shown.is_read_locked(), "{key}: {shown}");
+    }
+    let shown = other.inspect("queued").await.expect("answered");
+    assert_eq!(shown.waiters().len(), 1, "{shown}");
+
+    process.store(1, Ordering::SeqCst);
+    assert!(guard.is_valid() && both.is_valid());
 }
 
 #[tokio::test(start_paused = true)]

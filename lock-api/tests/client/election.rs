@@ -94,6 +94,35 @@ async fn run_stands_again_after_a_loss_and_resigns_at_the_end() {
     assert_eq!(election(&b, "").leader().await.expect("answered"), None);
 }
 
+/// A task that the body has spawned may keep the term.
+#[tokio::test(start_paused = true)]
+async fn run_resigns_whoever_keeps_the_term() {
+    let (server, [a, b]) = clients();
+    for panics in [false, true] {
+        let (standing, (send, kept)) = (election(&a, "a"), std::sync::mpsc::channel());
+        let leading = tokio::spawn(async move {
+            let led = standing.run(async |term| {
+                send.send(term).expect("the test waits for it");
+                assert!(!panics, "a body that panics");
+                std::future::pending::<()>().await;
+            });
+            tokio::time::timeout(secs(1), led).await
+        });
+        let ended = leading.await;
+        assert_eq!(ended.is_err(), panics);
+        let term = kept.recv().expect("elected");
+        assert!(!term.is_leader(), "panics: {panics}");
+        server.advance(ms(10)).await;
+        let standing = election(&b, "b");
+        let next = tokio::time::timeout(ms(100), standing.campaign()).await;
+        next.expect("nobody leads")
+            .expect("free")
+            .resign()
+            .await
+            .expect("answered");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn observers_see_each_leader_by_one_inspection_a_second() {
     let (server, [a, b]) = clients();

@@ -316,6 +316,9 @@ impl<'a> Attempt<'a> {
 
 impl Drop for Attempt<'_> {
     fn drop(&mut self) {
+        if !self.ask.client.owns(&self.session) {
+            return;
+        }
         let router = &self.session.router;
         let core = self.ask.client;
         if !self.live {

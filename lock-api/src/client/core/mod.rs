@@ -28,7 +28,7 @@ use crate::client::state::batches::Batcher;
 use crate::client::state::clock::ServerClock;
 use crate::client::state::floors::Floors;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::holder::HolderCell;
+use crate::client::state::holder::{HolderCell, Validity};
 use crate::client::state::observers::Observed;
 use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
@@ -191,6 +191,20 @@ impl Core {
         }
     }
 
+    /// Whether this process has drawn the session. A fork copies guards and calls: those of the parent are its own,
+    /// and nothing that the child does with its copies may end them.
+    pub(crate) fn owns(&self, session: &Session) -> bool {
+        session.process == self.runtime.process_id()
+    }
+
+    /// Whether a hold is valid. In a forked child, those of the parent count as released.
+    pub(crate) fn validity(&self, holder: &HolderCell, sequence: u64) -> Validity {
+        if !self.owns(&holder.session) {
+            return Validity::Released;
+        }
+        holder.validity(self.now(), sequence)
+    }
+
     /// Refuses what needs notes. Their order depends on tokens (rule 16).
     pub(crate) const fn ensure_notes(&self, what: &'static str) -> Result<(), Error> {
         let has = self.capabilities;
@@ -253,7 +267,8 @@ impl Core {
 
     /// Queues the releases of all holds, for a shutdown. Their guards are lost.
     pub(crate) fn release_all_holds(&self) {
-        for holder in self.renewals.holders() {
+        let holders = self.renewals.holders().into_iter();
+        for holder in holders.filter(|holder| self.owns(&holder.session)) {
             let now = self.now();
             for (hold, lost) in holder.shut_down(now) {
                 self.report_releasing(&holder, &hold, lost, now);

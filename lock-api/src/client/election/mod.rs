@@ -9,6 +9,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
+use crate::client::hold::ReleaseOnDrop;
 use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
@@ -186,6 +187,7 @@ impl Election {
         let mut backoff = Backoff::background();
         loop {
             let term = Arc::new(self.campaign().await?);
+            let _resigned = ReleaseOnDrop(&term.guard.hold);
             // `protect` drops the body before it returns.
             let ended = term.guard.protect(body(Arc::clone(&term))).await;
             drop(term.end().await);

@@ -82,7 +82,7 @@ impl Hold {
     }
 
     pub(crate) fn validity(&self) -> Validity {
-        self.holder.validity(self.client.now(), self.sequence())
+        self.client.validity(&self.holder, self.sequence())
     }
 
     /// Completes when the hold is lost. Never completes if a release begins first.
@@ -127,7 +127,7 @@ impl Hold {
             loop {
                 let version = holder.changed.version();
                 let now = core.now();
-                let until = match holder.validity(now, sequence) {
+                let until = match core.validity(&holder, sequence) {
                     Validity::ValidUntil(until) => Ok(until),
                     Validity::Lost(loss) => Err(loss),
                     Validity::Released => return std::future::pending().await,
@@ -289,8 +289,22 @@ impl Hold {
         self.loss().map(|loss| self.loss_error(loss))
     }
 
+    /// Begins the release, and leaves it to the background task.
+    pub(crate) fn release_in_background(&self) {
+        // The process comes before any lock: a thread that exists only in the parent may hold it.
+        if !self.release_begun.load(Ordering::Relaxed) && self.client.owns(&self.holder.session) {
+            let _busy = Busy::begin(&self.client);
+            if let Some(job) = self.begin_release() {
+                self.client.releases.push(job);
+            }
+        }
+    }
+
     /// Begins the release. Only the first caller gets the pending release.
     pub(super) fn begin_release(&self) -> Option<PendingRelease> {
+        if !self.client.owns(&self.holder.session) {
+            return None;
+        }
         self.release_begun.store(true, Ordering::Relaxed);
         let now = self.client.now();
         let (state, lost) = self.holder.begin_release(now, self.sequence())?;
@@ -311,6 +325,9 @@ impl Hold {
     }
 
     pub(super) async fn wait_released(&self) -> Result<u32, Error> {
+        if !self.release_begun.load(Ordering::Relaxed) {
+            return Err(self.released_error());
+        }
         let acknowledged = await_release(&self.client, &self.release_result).await;
         let acknowledged = acknowledged.map_err(|error| error.on(&self.holder.key))?;
         if let Some(loss) = acknowledged.loss() {
@@ -354,14 +371,16 @@ pub(crate) async fn run_until_lost<F: Future>(
 
 impl Drop for Hold {
     fn drop(&mut self) {
-        // After a fork, the child's guard is a copy, and the parent still uses the hold. This check
-        // comes before any lock is taken: a thread that exists only in the parent may hold it.
-        let is_ours = || self.holder.session.process == self.client.runtime.process_id();
-        if !self.release_begun.load(Ordering::Relaxed) && is_ours() {
-            let _busy = Busy::begin(&self.client);
-            if let Some(job) = self.begin_release() {
-                self.client.releases.push(job);
-            }
-        }
+        self.release_in_background();
+    }
+}
+
+/// Releases a hold when it is dropped, whoever still shares the guard. It is the one owner of a guard
+/// that a body gets a share of, and so may leave to a task that goes on.
+pub(crate) struct ReleaseOnDrop<'a>(pub(crate) &'a Hold);
+
+impl Drop for ReleaseOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.release_in_background();
     }
 }

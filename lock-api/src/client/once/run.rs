@@ -9,6 +9,7 @@ use futures_util::future::{Either, select};
 use crate::bounds::MAX_NOTE_KEEP;
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
+use crate::client::hold::ReleaseOnDrop;
 use crate::client::once::decide::{Decision, When, Wish};
 use crate::client::once::record::Record;
 use crate::client::once::report::{Reported, report};
@@ -303,6 +304,7 @@ impl Occurrence {
         body: impl FnMut(Job) -> F,
     ) -> Result<Attempted<T, E>, Error> {
         let guard = Arc::new(guard);
+        let _released = ReleaseOnDrop(&guard.hold);
         let attempted = self.attempt_with(&guard, wish, waits, body).await;
         // A release without an answer goes on in the background.
         drop(guard.release().await);

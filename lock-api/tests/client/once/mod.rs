@@ -13,7 +13,7 @@ use leasehold_api::{
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
-use crate::support::{assert_error, assert_is, client, clients, connected, ms, secs, server};
+use crate::support::{assert_error, assert_is, client, clients, connected, held, ms, secs, server};
 
 const HOUR: Duration = Duration::from_secs(3_600);
 
@@ -86,6 +86,22 @@ async fn job_that_hangs_is_given_up_with_the_reason() {
     let outcome = job.start_before(secs(60)).run(hangs).await;
     let failure = Some(JobFailure::Lost(Loss::MaxHold));
     assert_is!(outcome => Ok(JobOutcome::Missed { failure: told, .. }) if *told == failure);
+}
+
+/// A task that the body has spawned may keep the job.
+#[tokio::test(start_paused = true)]
+async fn dropped_run_releases_its_lock_whoever_keeps_the_job() {
+    let (server, [a, b]) = clients();
+    let (job, kept) = (once(&a).at(now(&server)), Cell::new(None));
+    let running = job.run(async |job| {
+        kept.set(Some(job));
+        std::future::pending::<Result<(), Error>>().await
+    });
+    assert!(tokio::time::timeout(secs(1), running).await.is_err());
+    let kept = kept.take().expect("it has begun");
+    assert!(!kept.guard().is_valid());
+    server.advance(ms(10)).await;
+    held(b.mutex("job").expect("valid").try_lock().await);
 }
 
 /// Each machine that looks after a failed attempt needs the lock for that. The others must not wait for it as for
