@@ -1,10 +1,10 @@
-//! The chart of the README: how often each lock had two holders at once, from the summaries of saved runs.
+//! The chart of the README: how often each lock had two holders at once, from the results of all runs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use crate::checker::Promise;
-use crate::verdict::Summary;
+use crate::report::Row;
 
 /// The colours and letters of the project's other pictures.
 const STYLE: &str = "svg{--paper:#fff;--ink:#1d2430;--faint:#6b7486;--line:#e3e7ee;--fault:#c8201e}\
@@ -43,20 +43,16 @@ fn name(subject: &str) -> Option<&str> {
     }
 }
 
-fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line<'a>> {
+fn lines(rows: &[Row]) -> Vec<Line<'_>> {
     let mut lines: BTreeMap<&str, Line<'_>> = BTreeMap::new();
-    for summary in summaries {
-        let Some(name) = name(&summary.about.subject) else {
+    for row in rows {
+        let Some(name) = name(&row.lock) else {
             continue;
         };
         let line = lines.entry(name).or_default();
         line.name = name;
-        line.taken += summary.figures.holds;
-        for broken in summary.broken.iter().filter(|it| it.convicts) {
-            if broken.promise == Promise::Exclusion {
-                line.overlaps += broken.count;
-            }
-        }
+        line.taken += row.locks;
+        line.overlaps += row.convicted.get(&Promise::Exclusion).copied().unwrap_or(0);
     }
     let mut lines: Vec<_> = lines.into_values().collect();
     // Those with the fewest first, and of these the one with the most evidence.
@@ -68,8 +64,8 @@ fn lines<'a>(summaries: impl Iterator<Item = &'a Summary>) -> Vec<Line<'a>> {
 }
 
 /// Draws it.
-pub(crate) fn draw<'a>(summaries: impl Iterator<Item = &'a Summary>) -> String {
-    let lines = lines(summaries);
+pub(crate) fn draw(rows: &[Row]) -> String {
+    let lines = lines(rows);
     let most = lines.iter().map(Line::rate).fold(1.0, f64::max);
     let height = (lines.len() + 3) * ROW;
     let mut svg = String::new();
@@ -107,50 +103,31 @@ pub(crate) fn draw<'a>(summaries: impl Iterator<Item = &'a Summary>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checker::Figures;
-    use crate::history::About;
-    use crate::verdict::Broken;
 
-    fn run(subject: &str, taken: usize, overlaps: usize, convicts: bool) -> Summary {
-        let broken = Broken {
-            promise: Promise::Exclusion,
-            convicts,
-            count: overlaps,
-            text: String::new(),
-            evidence: Vec::new(),
-        };
-        Summary {
-            about: About {
-                subject: subject.into(),
-                ..About::default()
-            },
-            figures: Figures {
-                holds: taken,
-                ..Figures::default()
-            },
-            broken: vec![broken],
+    fn row(lock: &str, locks: usize, overlaps: usize) -> Row {
+        Row {
+            lock: lock.into(),
+            locks,
+            convicted: BTreeMap::from([(Promise::Exclusion, overlaps)]),
+            ..Row::default()
         }
     }
 
     #[test]
     fn chart_counts_what_convicts_for_a_thousand_locks() {
-        let runs = [
-            run("redis-semaphore", 500, 5, true),
-            run("leasehold-fred", 400, 9, false),
-            run("leasehold-redis-rs", 600, 0, true),
-            run("broken-releases-anyone", 10, 10, true),
+        let rows = [
+            row("redis-semaphore", 500, 5),
+            row("leasehold-fred", 400, 0),
+            row("leasehold-redis-rs", 600, 0),
+            row("broken-releases-anyone", 10, 10),
         ];
-        let lines = lines(runs.iter());
+        let lines = lines(&rows);
         let shown = lines.iter().map(|it| (it.name, it.taken, it.rate()));
         let shown: Vec<_> = shown.collect();
-        assert_eq!(
-            shown,
-            [("leasehold", 1_000, 0.0), ("redis-semaphore", 500, 10.0)]
-        );
-        let svg = draw(runs.iter());
-        assert!(
-            svg.contains("width=\"330.0\"") && svg.contains(">10.0, of 500<"),
-            "{svg}"
-        );
+        let expected = [("leasehold", 1_000, 0.0), ("redis-semaphore", 500, 10.0)];
+        assert_eq!(shown, expected);
+        let svg = draw(&rows);
+        let is_drawn = svg.contains("width=\"330.0\"") && svg.contains(">10.0, of 500<");
+        assert!(is_drawn, "{svg}");
     }
 }

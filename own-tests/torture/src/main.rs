@@ -23,10 +23,8 @@ mod record;
 mod report;
 mod run;
 mod subject;
-mod timeline;
 mod topology;
 mod verdict;
-mod web;
 mod workload;
 
 use std::path::{Path, PathBuf};
@@ -87,10 +85,6 @@ struct Args {
     #[arg(long, value_name = "FILE", conflicts_with = "subject")]
     check: Option<PathBuf>,
 
-    /// With --check: saves its summary and minimal histories again
-    #[arg(long, requires = "check")]
-    save: bool,
-
     /// Lists the subjects instead
     #[arg(long, conflicts_with_all = ["subject", "check"])]
     list: bool,
@@ -98,17 +92,11 @@ struct Args {
 
 #[derive(Debug, Subcommand)]
 enum Side {
-    /// Writes the page `docs/torture.md` from saved runs, to its output.
+    /// Writes the table of `docs/torture.md` and the chart of the README from `docs/torture.json`.
     Report {
-        /// The folder of the runs
-        #[arg(default_value = "docs/torture")]
-        folder: PathBuf,
-        /// Draws the chart of the README instead
-        #[arg(long, conflicts_with = "html")]
-        chart: bool,
-        /// Writes the page `docs/torture.html` instead, which contains the chart and the timelines
-        #[arg(long)]
-        html: bool,
+        /// A folder with results of runs, which take the place of those of the same locks on the same servers
+        #[arg(long, value_name = "FOLDER")]
+        add: Option<PathBuf>,
     },
     /// A client process of a subject that is written in Rust, which talks to the controller.
     #[command(hide = true)]
@@ -123,19 +111,7 @@ enum Side {
 fn main() -> ExitCode {
     let mut args = Args::parse();
     let ended = match args.command.take() {
-        Some(Side::Report {
-            folder,
-            chart,
-            html,
-        }) => match (chart, html) {
-            (true, _) => report::chart(&folder),
-            (_, true) => report::whole_page(&folder),
-            _ => report::page(&folder),
-        }
-        .map(|page| {
-            print!("{page}");
-            Ending::Kept
-        }),
+        Some(Side::Report { add }) => report::report(add.as_deref()).map(|()| Ending::Kept),
         Some(Side::Client {
             subject,
             lease_ms,
@@ -146,7 +122,7 @@ fn main() -> ExitCode {
             Ok(Ending::Kept)
         }
         None => match &args.check {
-            Some(path) => check(path, args.save.then_some(&*args.out)),
+            Some(path) => check(path),
             None => torment(&args),
         },
     };
@@ -169,14 +145,8 @@ fn serve(subject: &str, lease: Duration, urls: Vec<String>) -> Result<(), Failur
 }
 
 /// Checks a saved history.
-fn check(path: &Path, save_to: Option<&Path>) -> Result<Ending, Failure> {
-    let history = History::load(path)?;
-    let verdict = verdict::print(&history);
-    if let (Some(folder), Some(run)) = (save_to, path.file_stem()) {
-        std::fs::create_dir_all(folder)?;
-        verdict.save(folder, &run.to_string_lossy())?;
-    }
-    Ok(verdict.ending())
+fn check(path: &Path) -> Result<Ending, Failure> {
+    Ok(verdict::print(&History::load(path)?).ending())
 }
 
 /// Runs, checks and saves.
@@ -213,6 +183,21 @@ mod tests {
     #[test]
     fn the_arguments_are_consistent() {
         Args::command().debug_assert();
+    }
+
+    #[test]
+    fn each_saved_history_convicts() {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("convictions");
+        let mut count = 0;
+        for entry in std::fs::read_dir(folder).expect("histories") {
+            let path = entry.expect("a file").path();
+            let history = History::load(&path).expect("a history");
+            assert!(subject::find(&history.about.subject).is_ok(), "{path:?}");
+            let ending = checker::check(&history).ending();
+            assert_eq!(ending, Ending::Convicted, "{path:?}");
+            count += 1;
+        }
+        assert!(count >= 20, "{count}");
     }
 
     #[test]

@@ -1,328 +1,196 @@
-//! The pages `docs/torture.md` and `docs/torture.html`, from the summaries of saved runs.
+//! The table of `docs/torture.md` and the chart of the README, from the results of all runs in `docs/torture.json`.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-use crate::Failure;
-use crate::chart;
-use crate::checker::{Figures, Promise};
-use crate::history::History;
-use crate::verdict::{Broken, Summary};
-use crate::{subject, timeline, web};
+use serde::{Deserialize, Serialize};
+
+use crate::checker::{Promise, Verdict};
+use crate::{Failure, chart, subject};
 
 const INTRODUCTION: &str = include_str!("report.md");
-/// Where the page is: `docs/torture.md`. The folder of the runs and the other form are beside it.
-const LINK: &str = "torture";
+const DOCS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs");
 
-/// The runs of one subject, which has this place in the list, on one topology.
-type Rows<'a> = BTreeMap<(usize, &'a str), Vec<(&'a str, &'a Summary)>>;
+/// With fewer locks taken, nothing was shown.
+const LEAST: usize = 20;
 
-/// The summaries of all runs in a folder, and the names of the runs.
-fn summaries(folder: &Path) -> Result<Vec<(String, Summary)>, Failure> {
-    let mut summaries = Vec::new();
-    for entry in std::fs::read_dir(folder)? {
-        let path = entry?.path();
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        if let Some(run) = name.strip_suffix(".summary.json") {
-            let summary: Summary = serde_json::from_reader(std::fs::File::open(&path)?)?;
-            summaries.push((run.to_owned(), summary));
-        }
-    }
-    summaries.sort_by(|one, other| one.0.cmp(&other.0));
-    Ok(summaries)
+/// What the runs of one lock on one kind of servers have shown.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Row {
+    pub(crate) lock: String,
+    pub(crate) servers: String,
+    pub(crate) version: String,
+    pub(crate) server: String,
+    pub(crate) runs: u64,
+    pub(crate) seconds: u64,
+    pub(crate) locks: usize,
+    pub(crate) faults: usize,
+    /// How often each promise was broken that the lock gives,
+    pub(crate) convicted: BTreeMap<Promise, usize>,
+    /// and how often while an assumption was.
+    pub(crate) outside: BTreeMap<Promise, usize>,
+    /// The additions to counters without a fence, and the lost ones.
+    pub(crate) additions: usize,
+    pub(crate) lost: usize,
+    /// The longest time from the end of a fault of the servers to the first lock of the probe.
+    pub(crate) slowest_ms: u64,
 }
 
-/// Draws the chart of all summaries in a folder.
-pub(crate) fn chart(folder: &Path) -> Result<String, Failure> {
-    Ok(draw(&summaries(folder)?))
-}
-
-fn draw(summaries: &[(String, Summary)]) -> String {
-    chart::draw(summaries.iter().map(|(_, it)| it))
-}
-
-/// What a page is written as.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
-    /// With links to the timelines of the other form.
-    Markdown,
-    /// The same, with the chart and the timelines themselves. Those are HTML.
-    Whole,
-}
-
-/// Writes the page in Markdown from all summaries in a folder.
-pub(crate) fn page(folder: &Path) -> Result<String, Failure> {
-    markdown(folder, Form::Markdown)
-}
-
-/// Writes the same as one HTML page, which needs no other file.
-pub(crate) fn whole_page(folder: &Path) -> Result<String, Failure> {
-    Ok(web::page("Torture", &markdown(folder, Form::Whole)?))
-}
-
-fn markdown(folder: &Path, form: Form) -> Result<String, Failure> {
-    let summaries = summaries(folder)?;
-    let mut rows = Rows::new();
-    for (run, summary) in &summaries {
-        let about = &summary.about;
-        let place = subject::ALL.iter().position(|it| it.name == about.subject);
-        let place = place.ok_or_else(|| format!("{run}: no such subject"))?;
-        let row = rows.entry((place, about.topology.as_str())).or_default();
-        row.push((run, summary));
-    }
-    let line = match form {
-        Form::Markdown => {
-            format!("The [same as one page]({LINK}.html) also has the chart and all timelines.")
-        }
-        // One line, so that all of it is HTML.
-        Form::Whole => format!("<figure>{}</figure>", draw(&summaries).replace('\n', "")),
-    };
-    // It ends the first section.
-    let (first, rest) = INTRODUCTION.split_once("\n## ").ok_or("no sections")?;
-    let mut page = format!("{first}\n{line}\n\n## {rest}");
-    promises(&mut page, &rows)?;
-    findings(&mut page, &rows, form)?;
-    runs(&mut page, &rows)?;
-    Ok(page)
-}
-
-/// One line for each subject and topology.
-fn promises(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
-    let names = Promise::ALL.map(Promise::name).join(" | ");
-    let lines = "---|".repeat(Promise::ALL.len() + 5);
-    writeln!(page, "\n## Promises\n")?;
-    writeln!(
-        page,
-        "| lock | servers | {names} | lost without a fence | first success, ms | first lock, ms |\n|{lines}"
-    )?;
-    for ((place, topology), runs) in rows {
-        let subject = &subject::ALL[*place];
-        write!(page, "| {} | {topology} |", subject.name)?;
-        for promise in Promise::ALL {
-            let given = subject.promises.contains(&promise);
-            write!(page, " {} |", cell(promise, given, runs))?;
-        }
-        let sum = |of: fn(&Figures) -> usize| runs.iter().map(|(_, run)| of(&run.figures)).sum();
-        let (lost, all): (usize, usize) = (sum(|it| it.plain_lost), sum(|it| it.plain_writes));
-        let first_success = median_and_last(runs, |it| &it.answers_ms);
-        let first_lock = median_and_last(runs, |it| &it.recoveries_ms);
-        writeln!(page, " {lost} of {all} | {first_success} | {first_lock} |")?;
-    }
-    Ok(())
-}
-
-/// The median and the longest of these times, in ms.
-fn median_and_last(runs: &[(&str, &Summary)], of: fn(&Figures) -> &Vec<u64>) -> String {
-    let times = runs.iter().flat_map(|(_, run)| of(&run.figures));
-    let mut times: Vec<u64> = times.copied().collect();
-    times.sort_unstable();
-    match (times.get(times.len() / 2), times.last()) {
-        (Some(middle), Some(last)) => format!("{middle}, at most {last}"),
-        _ => "–".into(),
-    }
-}
-
-/// What became of a promise.
-fn cell(promise: Promise, given: bool, runs: &[(&str, &Summary)]) -> String {
-    let needs_tokens = matches!(
-        promise,
-        Promise::Tokens | Promise::Fencing | Promise::Counter
-    );
-    if promise == Promise::Once && !given {
-        return "no jobs".into();
-    }
-    let fenced = runs.iter().any(|(_, run)| run.figures.fenced_writes > 0);
-    if needs_tokens && !fenced {
-        return "no tokens".into();
-    }
-    let broken = |convicts: bool| {
-        let is = move |it: &&Broken| it.promise == promise && it.convicts == convicts;
-        let counts = move |run: &Summary| run.broken.iter().filter(is).map(|it| it.count).sum();
-        runs.iter().map(move |(_, run)| -> usize { counts(run) })
-    };
-    let seen = broken(true).filter(|count| *count > 0).count();
-    match (broken(true).sum(), broken(false).sum(), given) {
-        (0, 0, _) => "kept".into(),
-        (0, not, true) => format!("{not} outside"),
-        (0, not, false) => format!("{not}, not promised"),
-        (times, _, _) => format!("**broken {times} times**, in {seen} of {} runs", runs.len()),
-    }
-}
-
-/// The convictions, each with the few operations that show it.
-fn findings(page: &mut String, rows: &Rows<'_>, form: Form) -> std::fmt::Result {
-    writeln!(page, "\n## Convictions")?;
-    if form == Form::Whole {
-        writeln!(page, "\n{}", timeline::LEGEND)?;
-    }
-    for ((place, topology), runs) in rows {
-        let subject = &subject::ALL[*place];
-        let mut shown: Vec<Promise> = Vec::new();
-        for (run, summary) in runs {
-            for (number, broken) in summary.broken.iter().enumerate() {
-                if broken.convicts && !shown.contains(&broken.promise) {
-                    shown.push(broken.promise);
-                    let promise = broken.promise.name();
-                    writeln!(page, "\n### {}, {topology}: {promise}\n", subject.name)?;
-                    let name = format!("{run}.violation-{number}");
-                    finding(page, broken, &name, form)?;
-                    if form == Form::Whole {
-                        let (about, entries) = (summary.about.clone(), broken.evidence.clone());
-                        let drawing = timeline::drawing(&History { about, entries });
-                        // Folded. Each line of it is HTML.
-                        let head = "<summary>Timeline</summary><div>";
-                        writeln!(page, "<details id=\"{name}\">{head}")?;
-                        writeln!(page, "{drawing}</div></details>")?;
-                    }
-                }
+impl Row {
+    pub(crate) fn of(verdict: &Verdict) -> Self {
+        let (about, figures) = (&verdict.about, &verdict.figures);
+        let (mut convicted, mut outside) = (BTreeMap::new(), BTreeMap::new());
+        for it in &verdict.violations {
+            if verdict.convicts(it) {
+                *convicted.entry(it.promise).or_default() += 1;
+            } else if about.promises.contains(&it.promise) {
+                *outside.entry(it.promise).or_default() += 1;
             }
         }
-        if !shown.is_empty() {
-            writeln!(page, "\nIts documentation: {}", subject.documentation)?;
-            if !subject.explained.is_empty() {
-                writeln!(page, "\nWhy: {}", subject.explained)?;
-            }
+        Self {
+            lock: about.subject.clone(),
+            servers: about.topology.clone(),
+            version: about.version.clone(),
+            server: about.server.clone(),
+            runs: 1,
+            seconds: about.lasted_us / 1_000_000,
+            locks: figures.holds,
+            faults: figures.faults.values().sum(),
+            convicted,
+            outside,
+            additions: figures.plain_writes,
+            lost: figures.plain_lost,
+            slowest_ms: figures.answers_ms.last().copied().unwrap_or(0),
         }
     }
-    Ok(())
-}
 
-fn finding(page: &mut String, broken: &Broken, name: &str, form: Form) -> std::fmt::Result {
-    let timeline = match form {
-        Form::Markdown => format!(", [the timeline]({LINK}.html#{name})"),
-        Form::Whole => String::new(),
-    };
-    writeln!(
-        page,
-        "{}. Seen {} times. [The history]({LINK}/{name}.jsonl){timeline}. From and until in ms:\n",
-        in_one_line(&broken.text),
-        broken.count
-    )?;
-    writeln!(page, "```text")?;
-    for entry in &broken.evidence {
-        writeln!(page, "{}", in_one_line(&entry.to_string()))?;
+    /// The same after one more run.
+    fn and(mut self, other: Self) -> Self {
+        self.runs += other.runs;
+        self.seconds += other.seconds;
+        self.locks += other.locks;
+        self.faults += other.faults;
+        self.additions += other.additions;
+        self.lost += other.lost;
+        self.slowest_ms = self.slowest_ms.max(other.slowest_ms);
+        for (promise, count) in other.convicted {
+            *self.convicted.entry(promise).or_default() += count;
+        }
+        for (promise, count) in other.outside {
+            *self.outside.entry(promise).or_default() += count;
+        }
+        self
     }
-    writeln!(page, "```")
-}
 
-/// What a library has said may have several lines, and the next one would be read as Markdown.
-fn in_one_line(text: &str) -> String {
-    text.replace(['\n', '\r'], " ")
-}
-
-/// What ran.
-fn runs(page: &mut String, rows: &Rows<'_>) -> std::fmt::Result {
-    writeln!(
-        page,
-        "\n## Runs\n\n\
-         | lock | version | servers | seed | seconds | operations | locks taken | faults | clocks off by |\n\
-         |---|---|---|---|---|---|---|---|---|"
-    )?;
-    for (_, summary) in rows.values().flatten() {
-        let (about, figures) = (&summary.about, &summary.figures);
-        let skew = match about.skew_ppm {
-            0 => "–".into(),
-            ppm => format!("{} %", ppm as f64 / 10_000.0),
+    fn shown(&self) -> String {
+        let list = |counts: &BTreeMap<Promise, usize>| {
+            let texts = counts
+                .iter()
+                .map(|(promise, count)| format!("{} {count} ×", promise.name()));
+            texts.collect::<Vec<_>>().join(", ")
         };
+        match (self.convicted.is_empty(), self.outside.is_empty()) {
+            (true, _) if self.locks < LEAST => "not shown".into(),
+            (true, true) => "kept".into(),
+            (true, false) => format!("kept; outside: {}", list(&self.outside)),
+            (false, _) => format!("**broken**: {}", list(&self.convicted)),
+        }
+    }
+}
+
+/// Reads `docs/torture.json`, puts the results of the runs in a folder in the place of older ones of the same lock and
+/// servers, and writes it, the page and the chart.
+pub(crate) fn report(add: Option<&Path>) -> Result<(), Failure> {
+    let docs = PathBuf::from(DOCS);
+    let data = docs.join("torture.json");
+    let mut rows: Vec<Row> = serde_json::from_str(&std::fs::read_to_string(&data)?)?;
+    let mut new: BTreeMap<(String, String), Row> = BTreeMap::new();
+    for entry in add
+        .map(std::fs::read_dir)
+        .transpose()?
+        .into_iter()
+        .flatten()
+    {
+        let path = entry?.path();
+        if path.to_string_lossy().ends_with(".result.json") {
+            let row: Row = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
+            let key = (row.lock.clone(), row.servers.clone());
+            let so_far = new.remove(&key);
+            new.insert(
+                key,
+                so_far.map_or_else(|| row.clone(), |it| it.and(row.clone())),
+            );
+        }
+    }
+    rows.retain(|row| !new.contains_key(&(row.lock.clone(), row.servers.clone())));
+    rows.extend(new.into_values());
+    // In the order of the subjects.
+    let place = |row: &Row| subject::ALL.iter().position(|it| it.name == row.lock);
+    rows.sort_by_key(|row| (place(row), row.servers.clone()));
+    std::fs::write(&data, lines(&rows)?)?;
+    std::fs::write(docs.join("torture.svg"), chart::draw(&rows))?;
+    std::fs::write(docs.join("torture.md"), page(&rows)?)?;
+    Ok(())
+}
+
+/// One line for each row.
+fn lines(rows: &[Row]) -> Result<String, Failure> {
+    let lines: Result<Vec<_>, _> = rows.iter().map(serde_json::to_string).collect();
+    Ok(format!("[\n{}\n]\n", lines?.join(",\n")))
+}
+
+fn page(rows: &[Row]) -> Result<String, Failure> {
+    let mut page = format!(
+        "{INTRODUCTION}\n| lock | servers | promises | locks | faults | lost without a fence | slowest, ms |\n\
+         |---|---|---|---|---|---|---|\n"
+    );
+    let mut shown: Vec<Row> = Vec::new();
+    for row in rows {
+        let mut row = row.clone();
+        if row.lock.starts_with("tutorial-") {
+            row.lock = "locks of tutorials".into();
+        }
+        let before = shown.pop_if(|it| it.lock == row.lock && it.servers == row.servers);
+        shown.push(before.map_or_else(|| row.clone(), |it| it.and(row.clone())));
+    }
+    for row in &shown {
+        let (shown, lost, all) = (row.shown(), row.lost, row.additions);
+        let Row {
+            lock,
+            servers,
+            locks,
+            faults,
+            slowest_ms,
+            ..
+        } = row;
         writeln!(
             page,
-            "| {} | {} | {}, {} | {} | {} | {} | {} | {} | {skew} |",
-            about.subject,
-            about.version,
-            about.topology,
-            about.server,
-            about.seed,
-            about.lasted_us / 1_000_000,
-            figures.operations,
-            figures.holds,
-            figures.faults.values().sum::<usize>(),
+            "| {lock} | {servers} | {shown} | {locks} | {faults} | {lost}/{all} | {slowest_ms} |"
         )?;
     }
-    Ok(())
+    Ok(page)
 }
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeSet;
-
     use super::*;
-    use crate::history::{About, Entry};
-
-    fn summary(broken: Vec<Broken>) -> Summary {
-        Summary {
-            about: About {
-                subject: "redis-semaphore".into(),
-                topology: "standalone".into(),
-                ..About::default()
-            },
-            figures: Figures::default(),
-            broken,
-        }
-    }
 
     #[test]
-    fn page_names_what_was_broken_and_links_to_the_history() {
-        let folder = tempfile::tempdir().expect("a folder");
-        let save = |run: &str, summary: &Summary| {
-            let text = serde_json::to_string(summary).expect("JSON");
-            let path = folder.path().join(format!("{run}.summary.json"));
-            std::fs::write(path, text).expect("written");
+    fn page_and_chart_are_those_of_the_results() {
+        let read = |name: &str| {
+            std::fs::read_to_string(Path::new(DOCS).join(name)).expect("a file of the repository")
         };
-        save("a", &summary(Vec::new()));
-        let broken = Broken {
-            promise: Promise::Loss,
-            convicts: true,
-            count: 3,
-            text: "client 1 slept\n<img>".into(),
-            evidence: vec![Entry::Left {
-                what: "x\n```\n<hr>".into(),
-            }],
-        };
-        save("b", &summary(vec![broken]));
-        let whole = whole_page(folder.path()).expect("a page");
-        assert!(!whole.contains("<img") && !whole.contains("<hr"), "{whole}");
-        let page = page(folder.path()).expect("a page");
-        for text in [
-            "| redis-semaphore | standalone | kept |",
-            "**broken 3 times**, in 1 of 2 runs",
-            "[The history](torture/b.violation-0.jsonl)",
-        ] {
-            assert!(page.contains(text), "no {text}: {page}");
-        }
-    }
-
-    #[test]
-    fn whole_page_has_each_conviction_and_loads_nothing() {
-        let folder = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/torture"));
-        let markdown = super::page(folder).expect("a page");
-        let page = whole_page(folder).expect("a page");
-        let links: Vec<_> = markdown.split("(torture.html#").skip(1).collect();
-        for link in &links {
-            let name = link.split(')').next().unwrap_or_default();
-            assert!(page.contains(&format!("id=\"{name}\"")), "no {name}");
-        }
-        let summaries = summaries(folder).expect("saved runs");
-        let all = summaries.iter().flat_map(|(_, it)| {
-            let (lock, servers) = (&it.about.subject, &it.about.topology);
-            let of = it.broken.iter().filter(|broken| broken.convicts);
-            of.map(move |broken| format!("{lock}, {servers}: {}", broken.promise.name()))
-        });
-        let titles: BTreeSet<_> = all.collect();
-        assert!(!titles.is_empty());
-        assert_eq!(links.len(), titles.len());
-        for title in &titles {
-            assert!(page.contains(&format!("<h3>{title}</h3>")), "no {title}");
-        }
-        assert_eq!(page.matches("<details id=").count(), titles.len());
-        assert_eq!(page.matches("class=\"scroll\"").count(), titles.len());
-        for loads in [
-            "<script", "<link", "<img", "<iframe", "<object", "<use", "src=", "@import", "url(h",
-            "url('", "url(\"",
-        ] {
-            assert!(!page.contains(loads), "{loads}");
-        }
-        assert!(page.contains("content=\"default-src 'none';"));
-        assert!(page.len() < 300_000, "{} bytes", page.len());
+        let data = read("torture.json");
+        let rows: Vec<Row> = serde_json::from_str(&data).expect("rows");
+        let again = "run `torture report`";
+        assert_eq!(lines(&rows).expect("JSON"), data, "{again}");
+        assert_eq!(page(&rows).expect("a page"), read("torture.md"), "{again}");
+        assert_eq!(chart::draw(&rows), read("torture.svg"), "{again}");
+        let words = read("torture.md")
+            .split_whitespace()
+            .filter(|it| *it != "|")
+            .count();
+        assert!(words <= 1_500, "{words} words");
     }
 }

@@ -35,8 +35,6 @@ pub(crate) struct Subject {
     pub(crate) promises: &'static [Promise],
     /// How its documentation says that, and what the adapter asks it.
     pub(crate) documentation: &'static str,
-    /// Why it was convicted, in words that its authors would agree to. Empty if it wasn't.
-    pub(crate) explained: &'static str,
 }
 
 /// The program of a client process.
@@ -83,7 +81,6 @@ const fn leasehold(name: &'static str, backend: Backend) -> Subject {
         },
         documentation: "docs/guarantees.md. Exclusion and the notice of a loss are promised only while \
             the servers keep their data and the clocks run evenly. Asked: `Guard::is_valid`.",
-        explained: "",
     }
 }
 
@@ -101,56 +98,7 @@ const fn broken(name: &'static str, backend: Backend, broken: Broken) -> Subject
             NeverGrants => EXCLUSION,
             _ => whole.promises,
         },
-        explained: why(broken),
         ..whole
-    }
-}
-
-/// What leasehold lacks, and what comes of it.
-const fn why(broken: Broken) -> &'static str {
-    match broken {
-        IgnoresItsDeadline => {
-            "Its user never looks at the deadline. So a process that was stopped past its lease still believes in its guard, \
-             while the server has granted the lock again."
-        }
-        ReleasesAnyone => {
-            "A copy of each release arrives 50 ms later and deletes the key, whoever holds it by then. The client behind \
-             that key notices at its next renewal; until then there are two."
-        }
-        CountsItsOwnTokens => {
-            "Each process counts its acquisitions and takes that for the token. Two processes count the same numbers."
-        }
-        ForgetsSuspend => {
-            "Its user remembers until when the guard is valid, on a clock that stands still while the machine is suspended. The \
-             server's clock goes on."
-        }
-        BelievesTooLong => {
-            "Its user believes in a guard for half a lease after its deadline. A client that can't renew does so while the \
-             server has granted the lock again."
-        }
-        ReadsPassAWriter => {
-            "Readers lock a key of their own, so a reader and a writer don't see each other."
-        }
-        NeverGrants => "Nobody ever gets a lock, so nobody can overlap.",
-        HasASlowClock => {
-            "The clocks of its clients run at half the rate, so the assumption A3 is false and nobody notices. A client that \
-             can't renew believes in its guard for twice as long as the server does. Its calls take twice as long, too."
-        }
-        TakesGrantsBack => {
-            "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
-             that, with the same token. After a failover the first waiter may listen on the other server, which passes the \
-             message on. So both believe that they hold the lock."
-        }
-        SubscribesAtTheFormerPrimary => {
-            "A release publishes the grant of the next waiter. If the server counts no receiver, it grants the lock to the one after \
-             that, with the same token. After a failover, a client subscribes where the slot was before and polls at the new primary. The \
-             former one is its replica now, accepts the subscription and passes the message on. So both believe that they hold the \
-             lock. A fence doesn't help: it takes the writes of both, because they have the same token."
-        }
-        DecidesTwice => {
-            "An attempt that got no majority is taken back, and its client asks again with the same attempt. If that gets a \
-             majority before the releases have arrived, they end the new grant behind the back of its guard."
-        }
     }
 }
 
@@ -160,13 +108,6 @@ const fn coordination(name: &'static str, backend: Backend, work: Work) -> Subje
         promises: match work {
             Work::Election => OF_A_LOCK,
             Work::Job | Work::LockAsJob => OF_A_JOB,
-        },
-        explained: match work {
-            Work::LockAsJob => {
-                "A plain lock takes the place of the job. It is free after its release and remembers nothing, so a machine whose timer \
-                 fires late does the work again."
-            }
-            Work::Job | Work::Election => "",
         },
         documentation: "docs/jobs.md. One at a time, and retried until it is done, given up or late. Only while the \
             servers keep their data and their clocks run evenly. Asked: `Guard::is_valid` within the body, \
@@ -182,7 +123,6 @@ const fn peer(
     launch: Launch,
     promises: &'static [Promise],
     documentation: &'static str,
-    explained: &'static str,
 ) -> Subject {
     Subject {
         name,
@@ -191,7 +131,6 @@ const fn peer(
         launch,
         promises,
         documentation,
-        explained,
     }
 }
 
@@ -226,7 +165,6 @@ pub(crate) static ALL: LazyLock<Vec<Subject>> = LazyLock::new(|| {
 fn tutorial(specimen: &'static Specimen) -> Subject {
     // There are few, and they last as long as the program.
     let leak = |text: String| -> &'static str { Box::leak(text.into_boxed_str()) };
-    let did: Vec<_> = specimen.faults.iter().map(|fault| fault.did).collect();
     peer(
         leak(format!("tutorial-{}", specimen.name)),
         "docs/specimens.md",
@@ -237,7 +175,6 @@ fn tutorial(specimen: &'static Specimen) -> Subject {
             "{}. Tried every 100 ms, and not renewed. Asked: whether the lease is over.",
             specimen.how
         )),
-        leak(format!("As the suite shows: {}.", did.join("; "))),
     )
 }
 
@@ -273,8 +210,6 @@ const WITH_NAMES: &[Subject] = &[
         Launch::ByHand,
         EXCLUSION,
         "Only one client has the lock. Renewed. Asked: whether the time since the last renewal was answered is less than the lease.",
-        "A renewal sets the key, whoever has it by then. One that comes late takes the lock from the next holder, and the release that \
-         follows gives it to a third.",
     ),
     peer(
         "rslock",
@@ -284,7 +219,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "README: \"an implementation of Redlock, the distributed locking mechanism\". Not renewed. Asked: \
          whether `Lock::validity_time` has passed since the lock was returned.",
-        "",
     ),
     peer(
         "redlock-rs",
@@ -295,9 +229,6 @@ const WITH_NAMES: &[Subject] = &[
         "Crate page: \"an implementation of the distributed locking mechanism built on top of Redis\". Documentation of \
          `Lock::validity_time`: \"Time the lock is still valid. Should only be slightly smaller than the requested TTL\". Not \
          renewed. Asked: whether `Lock::validity_time` has passed since the lock was returned.",
-        "`lock` subtracts the time that it took from the TTL, in a `usize` (`redlock.rs`). If the servers took longer than the TTL \
-         to answer, the result is a number near 2^64 in a release build, so `validity_time > 0` is true and the lock seems valid forever. \
-         A debug build panics.",
     ),
     peer(
         "distributed-lock-redis",
@@ -308,10 +239,6 @@ const WITH_NAMES: &[Subject] = &[
         "README: \"Exclusive Locks: Mutual exclusion across processes\" and \"Handle Loss Detection: Detect \
          when locks are lost due to connection issues\". Documentation of `LockHandle::lost_token`: \"The receiver yields \
          `true` when the lock is lost\". Renewed. Asked: `lost_token`.",
-        "The task that extends the lock sets `lost_token` when an extension fails. An extension without enough answers is \
-         inconclusive, and is tried again (`handle.rs`). Nothing compares the time with \
-         the expiry. So a process that was stopped for longer than the expiry, or whose extension gets no answer, \
-         still sees `false`, while the key has expired and another client holds it.",
     ),
     peer(
         "distkit",
@@ -324,9 +251,6 @@ const WITH_NAMES: &[Subject] = &[
          existence alone: call `MutexGuard::get_state`\". It also says that a guard is \"a strong signal that you own the \
          lock rather than an ironclad guarantee\", and which case to watch: \"If we can't reach Redis for longer than the TTL\". \
          Then the lock \"stays `Lost`\". It names no process that was stopped. Renewed. Asked: `get_state`.",
-        "`get_state` returns what the last refresh has found. Nothing compares the time with the `ttl`. So a process that \
-         was stopped for longer than that still sees `Acquired`, until its next refresh is answered, while the key has \
-         expired and another client holds it.",
     ),
     peer(
         "sqlx",
@@ -336,7 +260,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "Documentation of `PgAdvisoryLock`: \"A mutex-like type utilizing Postgres advisory locks\". It lasts as \
          long as its connection. Asked: `ping` on the guard's connection.",
-        "",
     ),
     peer(
         "redis-py",
@@ -346,7 +269,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "Docstring of `Lock`: \"A shared, distributed Lock\". Not renewed. Asked: `Lock.owned`, which asks the \
          server.",
-        "",
     ),
     peer(
         "python-redis-lock",
@@ -356,7 +278,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "Docstring of `auto_renewal`: \"Lock will automatically renew the lock so that it doesn't expire for \
          as long as the lock is held\". Asked: whether `get_owner_id`, which asks the server, is the lock's id.",
-        "",
     ),
     peer(
         "pottery",
@@ -366,7 +287,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "README: \"a safe and reliable lock to coordinate access to a resource shared across threads, \
          processes, and even machines\". Not renewed. Asked: `Redlock.locked`, which asks the servers.",
-        "",
     ),
     peer(
         "redlock-js",
@@ -376,7 +296,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION,
         "README: \"you can continue to extend the lock as long as you never let it expire\". Not renewed. \
          Asked: whether `lock.expiration` has passed.",
-        "",
     ),
     peer(
         "redis-semaphore",
@@ -386,9 +305,6 @@ const WITH_NAMES: &[Subject] = &[
         EXCLUSION_AND_LOSS,
         "README, \"Example with lost lock handling\": `while (mutex.isAcquired) { // critical cycle \
          iteration }`, and `onLockLost` is \"called when lock loss is detected due refresh cycle\". Renewed. Asked: `isAcquired`.",
-        "`isAcquired` changes only when a refresh comes back with `false`. Nothing compares the time with \
-         `lockTimeout`. So a process that was stopped for longer than that, or whose refresh fails or gets no answer, \
-         still sees `true`, while the key has expired and another client holds it.",
     ),
 ];
 

@@ -3,12 +3,11 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use serde::{Deserialize, Serialize};
-
 use crate::Failure;
-use crate::checker::{self, Figures, Promise, Verdict, Violation};
-use crate::history::{About, Entry, History};
-use crate::{subject, timeline};
+use crate::checker::{self, Promise, Verdict, Violation};
+use crate::history::{About, History};
+use crate::report::Row;
+use crate::subject;
 
 /// What a run has shown of the promises that the subject's documentation gives. One that was broken counts, even if
 /// too little was seen of the others.
@@ -31,25 +30,6 @@ impl Ending {
     }
 }
 
-/// What is kept of a run for the report.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Summary {
-    pub(crate) about: About,
-    pub(crate) figures: Figures,
-    pub(crate) broken: Vec<Broken>,
-}
-
-/// A promise that was broken in a run.
-#[derive(Clone, Debug, Serialize, Deserialize)]
-pub(crate) struct Broken {
-    pub(crate) promise: Promise,
-    /// Whether the subject's documentation gives it, and no assumption was broken.
-    pub(crate) convicts: bool,
-    pub(crate) count: usize,
-    pub(crate) text: String,
-    pub(crate) evidence: Vec<Entry>,
-}
-
 impl Verdict {
     pub(crate) fn ending(&self) -> Ending {
         if self.violations.iter().any(|it| self.convicts(it)) {
@@ -63,7 +43,7 @@ impl Verdict {
 
     /// A violation outside of the assumptions convicts nobody, nor does one of a promise that the
     /// subject doesn't give.
-    fn convicts(&self, violation: &Violation) -> bool {
+    pub(crate) fn convicts(&self, violation: &Violation) -> bool {
         violation.outside.is_none() && self.about.promises.contains(&violation.promise)
     }
 
@@ -77,30 +57,17 @@ impl Verdict {
         kinds
     }
 
-    /// Saves a summary, and a minimal history of each kind of violation, also as a page.
+    /// Saves the result, and a minimal history of each kind of violation.
     pub(crate) fn save(&self, folder: &Path, run: &str) -> Result<(), Failure> {
-        let kinds = self.by_kind();
-        for (number, violations) in kinds.values().enumerate() {
+        for (number, violations) in self.by_kind().values().enumerate() {
             let shown = minimal(&self.about, violations[0]);
-            let path = folder.join(format!("{run}.violation-{number}.jsonl"));
-            shown.save(&path)?;
-            let page = timeline::page(&shown, &violations[0].to_string());
-            std::fs::write(path.with_extension("html"), page)?;
+            shown.save(&folder.join(format!("{run}.violation-{number}.jsonl")))?;
         }
-        let broken = kinds.iter().map(|((not, promise), violations)| Broken {
-            promise: *promise,
-            convicts: !not,
-            count: violations.len(),
-            text: violations[0].to_string(),
-            evidence: violations[0].evidence.clone(),
-        });
-        let summary = Summary {
-            about: self.about.clone(),
-            figures: self.figures.clone(),
-            broken: broken.collect(),
-        };
-        let file = std::fs::File::create(folder.join(format!("{run}.summary.json")))?;
-        Ok(serde_json::to_writer_pretty(file, &summary)?)
+        let result = serde_json::to_string(&Row::of(self))?;
+        Ok(std::fs::write(
+            folder.join(format!("{run}.result.json")),
+            result,
+        )?)
     }
 }
 

@@ -62,19 +62,6 @@ pub(crate) enum Promise {
 }
 
 impl Promise {
-    pub(crate) const ALL: [Self; 10] = [
-        Self::Exclusion,
-        Self::Once,
-        Self::Tokens,
-        Self::Fencing,
-        Self::Counter,
-        Self::Loss,
-        Self::Order,
-        Self::Limit,
-        Self::Progress,
-        Self::Cleanup,
-    ];
-
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::Exclusion => "exclusion",
@@ -152,8 +139,7 @@ pub(crate) struct Verdict {
 }
 
 /// How much a check has seen.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Figures {
     pub(crate) operations: usize,
     pub(crate) holds: usize,
