@@ -49,6 +49,6 @@ pub use request::{
     Policy, Poll, Release, Renew, Wait,
 };
 pub use runtime::{BoxFuture, Moment, Runtime};
-pub use time::{ClockId, FireTime, ServerTime, Stamp, Stamped};
+pub use time::{ClockId, FireTime, Rounded, ServerTime, Stamp, Stamped};
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;

@@ -177,9 +177,9 @@ pub struct Stamped<T> {
     pub reply: T,
 }
 
-/// Displays a duration with two significant digits below ten units: `2.3 ms`, `12 ms`, `5 s`.
+/// Displays a duration in a message, with two significant digits below ten units: `2.3 ms`, `12 ms`, `5 s`.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rounded(pub(crate) Duration);
+pub struct Rounded(pub Duration);
 
 impl fmt::Display for Rounded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -67,7 +67,9 @@ struct Figure {
 }
 
 impl Figure {
+    /// Returns `None` if no round has a value: a server that compares runs no script for a free lock, for example.
     fn of_rounds(client: &'static str, rounds: &[Reading]) -> Option<Self> {
+        let rounds: Vec<&Reading> = rounds.iter().filter(|it| !it.value.is_nan()).collect();
         let last = rounds.last()?;
         let values: Vec<f64> = rounds.iter().map(|round| round.value).collect();
         let floors: Vec<f64> = rounds.iter().filter_map(|round| round.floor).collect();
@@ -296,6 +298,15 @@ mod tests {
 
     fn reading(value: f64, floor: f64) -> Reading {
         Reading::new("pair", value, "µs").over(floor)
+    }
+
+    #[test]
+    fn figure_that_a_server_does_not_have_is_left_out() {
+        let none = [f64::NAN, f64::NAN].map(|value| reading(value, 10.0));
+        assert!(Figure::of_rounds("fred", &none).is_none());
+        let some = [f64::NAN, 11.0, 12.0].map(|value| reading(value, 10.0));
+        let figure = Figure::of_rounds("fred", &some).expect("two rounds");
+        assert_eq!(figure.spread, Some([1.1, 1.2]));
     }
 
     #[test]

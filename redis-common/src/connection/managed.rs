@@ -28,7 +28,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use futures_util::future::{Either, select};
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, ServerTime, Stamp};
+use leasehold_api::{BackendError, ClockId, Moment, Rounded, Runtime, ServerTime, Stamp};
 use tokio::sync::watch;
 
 use super::clock::ClockWatch;
@@ -270,7 +270,10 @@ impl ManagedConnection {
             Some(Either::Right(_)) => Err(Failure::lost("the connection was replaced")),
             None => {
                 self.suspect(live);
-                Err(Failure::lost(format!("no answer within {left:.1?}")))
+                Err(Failure::lost(format!(
+                    "no answer within {}",
+                    Rounded(*left)
+                )))
             }
         }
     }

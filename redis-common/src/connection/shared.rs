@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join3;
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
+use leasehold_api::{BackendError, ClockId, Moment, Rounded, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
@@ -213,9 +213,9 @@ pub(super) fn not_run(ended: &JoinError) -> BackendError {
 }
 
 pub(crate) fn no_answer(limit: Duration) -> BackendError {
-    BackendError::unavailable(format!("no answer within {limit:.1?}"))
+    BackendError::unavailable(format!("no answer within {}", Rounded(limit)))
 }
 
 pub(super) fn no_connection(limit: Duration) -> BackendError {
-    BackendError::unavailable(format!("no connection within {limit:.1?}"))
+    BackendError::unavailable(format!("no connection within {}", Rounded(limit)))
 }
