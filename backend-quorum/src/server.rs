@@ -179,11 +179,11 @@ impl Server {
         self.call(batch.len(), self.backend.renew(batch)).await
     }
 
-    /// Releases operations. A release without an answer is owed.
+    /// Releases operations. A release that fails is owed, unless no server can execute it.
     pub(crate) async fn release(self: Arc<Self>, batch: Arc<[Release]>) -> Replies<ReleaseReply> {
         let replies = self.call(batch.len(), self.backend.release(&batch)).await;
         for (request, reply) in batch.iter().zip(&replies) {
-            if reply.as_ref().is_err_and(BackendError::is_transient) {
+            if reply.as_ref().is_err_and(|error| !error.is_final()) {
                 self.owe(request);
             }
         }
@@ -234,7 +234,7 @@ impl Server {
             let replies = self.call(batch.len(), self.backend.release(&batch)).await;
             let mut failed = false;
             for (request, reply) in batch.iter().zip(replies) {
-                if reply.is_err_and(|error| error.is_transient()) {
+                if reply.is_err_and(|error| !error.is_final()) {
                     failed = true;
                 } else {
                     lock(&self.owed).releases.remove(&request.operation);

@@ -61,6 +61,7 @@
 //! | one message is lost, delayed or duplicated | [`inject`](SimBackend::inject), [`inject_into`](SimBackend::inject_into) with a [`Fault`] |
 //! | a connection breaks | [`drop_connection`](SimBackend::drop_connection) |
 //! | all messages are lost without an error | [`isolate`](SimBackend::isolate), [`rejoin`](SimBackend::rejoin) |
+//! | the server refuses a client, as with a wrong password | [`deny`](SimBackend::deny), [`admit`](SimBackend::admit) |
 //! | a client's clock runs fast or slow, or jumps | [`set_clock_rate`](SimBackend::set_clock_rate), [`jump_clock`](SimBackend::jump_clock) |
 //! | pushes and replies overtake each other | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
 //! | messages are slow | [`SimOptions::latency`], [`set_latency`](SimBackend::set_latency) |

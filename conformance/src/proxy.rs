@@ -1,5 +1,5 @@
-//! A backend that forwards to another one, counts the calls, and can delay notifications and
-//! replies.
+//! A backend that forwards to another one, counts the calls, can delay notifications and
+//! replies, and can refuse releases.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use futures_util::{StreamExt, stream};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, LockBackend, LockClient, Notification, Notifications,
-    Poll, PollReply, SessionId, Stamped, forward_lock_backend,
+    Poll, PollReply, Release, ReleaseReply, SessionId, Stamped, forward_lock_backend,
 };
 
 use crate::failure::Failure;
@@ -47,6 +47,7 @@ struct State {
     held_back: Vec<Notification>,
     fake_subscriptions: bool,
     holds_replies: bool,
+    refuses_releases: bool,
     wakers: Vec<Waker>,
 }
 
@@ -137,6 +138,11 @@ impl ProxyBackend {
         self.with(|state| state.holds_replies = hold);
     }
 
+    /// Sets whether the server refuses every release, as if the client had no right to it.
+    pub(crate) fn refuse_releases(&self, refuse: bool) {
+        self.with(|state| state.refuses_releases = refuse);
+    }
+
     async fn replies_pass(&self) {
         poll_fn(|cx| self.ready(cx, |state| (!state.holds_replies).then_some(()))).await;
     }
@@ -164,7 +170,7 @@ impl LockBackend for ProxyBackend {
     forward_lock_backend!(|it| it.inner; capabilities runtime clock close);
     forward_lock_backend! {
         |it| { it.count_call(); &it.inner };
-        hello read_clock renew release convert inspect force_release list write_note
+        hello read_clock renew convert inspect force_release list write_note
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
@@ -203,6 +209,15 @@ impl LockBackend for ProxyBackend {
         let replies = self.inner.acquire(batch).await;
         self.replies_pass().await;
         replies
+    }
+
+    async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>> {
+        self.count_call();
+        if self.with(|state| state.refuses_releases) {
+            let refused = || Err(BackendError::rejected("the client has no right to release"));
+            return batch.iter().map(|_| refused()).collect();
+        }
+        self.inner.release(batch).await
     }
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {

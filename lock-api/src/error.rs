@@ -272,7 +272,7 @@ pub enum BackendError {
         /// The client library's error. `reason` does not repeat it.
         source: Option<Cause>,
     },
-    /// The server will always refuse the command. Change the configuration.
+    /// The server refuses the command, and goes on to until somebody changes a setting, a password or a right.
     #[error("rejected by the server: {reason}")]
     #[non_exhaustive]
     Rejected {
@@ -379,6 +379,19 @@ impl BackendError {
     /// Whether a retry of the same operation may succeed.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })
+    }
+
+    /// Whether no later try of the same command can succeed: the key holds no lock any more, or the backend is closed or
+    /// doesn't have the command.
+    ///
+    /// [`Rejected`](Self::Rejected) is neither transient nor final. A caller hears of it at once. Background
+    /// work that must get done, such as a release, is tried again, because somebody may restore the right or the
+    /// password that is missing.
+    pub const fn is_final(&self) -> bool {
+        matches!(
+            self,
+            Self::ForeignValue { .. } | Self::Unsupported { .. } | Self::Closed
+        )
     }
 }
 

@@ -91,6 +91,24 @@ async fn server_that_missed_a_release_gets_it() {
     servers.assert_idle();
 }
 
+/// The password of one server is wrong for a while, or that of all.
+#[tokio::test(start_paused = true)]
+async fn server_that_refused_a_release_gets_it() {
+    for (denied, is_released) in [(1..2, true), (0..3, false)] {
+        let servers = Servers::start(5);
+        let a = servers.process("a");
+        let guard = a.lock("k").await;
+        servers.advance(ms(10)).await;
+        a.links[denied.clone()].iter().for_each(SimBackend::deny);
+        assert_eq!(guard.release().await.is_ok(), is_released);
+        servers.advance(secs(5)).await;
+        assert_ne!(servers.all[1].left_behind(), "");
+        a.links[denied].iter().for_each(SimBackend::admit);
+        servers.advance(secs(3)).await;
+        servers.assert_idle();
+    }
+}
+
 /// Without a quorum nothing is granted, and a guard ends at its deadline.
 #[tokio::test(start_paused = true)]
 async fn dead_majority_ends_everything() {

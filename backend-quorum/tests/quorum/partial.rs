@@ -1,6 +1,6 @@
 //! An attempt that no quorum grants leaves nothing behind.
 
-use futures_util::future::join_all;
+use futures_util::future::{join, join_all};
 use leasehold_api::{AcquireReply, BackendError, MutexGuard, Renew, RenewReply};
 use leasehold_sim::{Call, Fault, Latency};
 
@@ -77,6 +77,26 @@ async fn release_of_a_minority_is_sent_again() {
     assert_ne!(servers.all[0].left_behind(), "");
     servers.advance(ms(1_000 + 5)).await;
     assert_eq!(a.links[0].pending_faults(), 0);
+    servers.all[0].assert_idle();
+}
+
+/// Two servers are silent. The one that has granted it refuses to take it back for a while.
+#[tokio::test(start_paused = true)]
+async fn refused_release_of_a_minority_is_sent_again() {
+    let servers = Servers::start(13);
+    let a = servers.acquainted("a").await;
+    a.links[1].isolate();
+    a.links[2].isolate();
+    let deny = async {
+        servers.advance(ms(100)).await;
+        a.links[0].deny();
+    };
+    let (answer, ()) = join(a.ask("k", 1), deny).await;
+    assert_unknown(&answer);
+    servers.advance(secs(3)).await;
+    assert_ne!(servers.all[0].left_behind(), "");
+    a.links[0].admit();
+    servers.advance(secs(3)).await;
     servers.all[0].assert_idle();
 }
 

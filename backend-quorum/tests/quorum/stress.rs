@@ -250,7 +250,11 @@ impl Run {
                     };
                     self.hold(me, key, before, guard, time).await;
                 }
-                Some(Err(Error::Unavailable { .. } | Error::OutcomeUnknown { .. }))
+                Some(Err(
+                    Error::Unavailable { .. }
+                    | Error::OutcomeUnknown { .. }
+                    | Error::Rejected { .. },
+                ))
                 | Some(Ok(Outcome::Contended(_)))
                 | None => {}
                 Some(Err(error)) => panic!("seed {}: {error:?}", self.seed),
@@ -358,6 +362,11 @@ impl Run {
                 6 if n == 0 && self.clock_jumps => {
                     server.step_clock_forward(self.random.ms_below(60_000));
                 }
+                7 => {
+                    some.deny();
+                    self.sleep(self.random.ms_below(3_000)).await;
+                    some.admit();
+                }
                 _ => self.inject(some),
             }
         }
@@ -378,7 +387,7 @@ impl Run {
         link.inject_into(call, faults[self.random.below(5) as usize]);
     }
 
-    /// Processes pause or are cut off, and their clocks drift by up to 1 %.
+    /// Processes pause, are cut off or refused, and their clocks drift by up to 1 %.
     async fn disturb_processes(&self) {
         while !self.is_over.get() {
             self.sleep(self.random.ms_below(2_000)).await;
@@ -396,6 +405,11 @@ impl Run {
                     links.iter().for_each(SimBackend::isolate);
                     self.sleep(self.random.ms_below(1_000)).await;
                     links.iter().for_each(SimBackend::rejoin);
+                }
+                2 => {
+                    links.iter().for_each(SimBackend::deny);
+                    self.sleep(self.random.ms_below(1_000)).await;
+                    links.iter().for_each(SimBackend::admit);
                 }
                 _ => {}
             }

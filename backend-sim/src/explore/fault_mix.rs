@@ -46,6 +46,9 @@ pub struct FaultMix {
     /// all data. Subscriptions of some clients stay at the old server for up to 10 s. The clocks of
     /// the servers differ by up to 10 ms, which the drift allowance covers.
     pub failovers: bool,
+    /// The server [denies](SimBackend::deny) a client every call for up to 3 s, as after a changed password or a
+    /// revoked right. Not in [`all`](Self::all), because `lock()` fails then instead of waiting on.
+    pub refusals: bool,
 }
 
 #[derive(Clone, Copy)]
@@ -56,6 +59,7 @@ enum FaultKind {
     Restart,
     Outage,
     Failover,
+    Refusal,
 }
 
 const MAX_FAULTS: u32 = 8;
@@ -66,9 +70,9 @@ impl FaultMix {
         Self::every(false)
     }
 
-    /// All kinds of faults.
+    /// All kinds of faults that a waiting `lock()` survives: all but [`refusals`](Self::refusals).
     pub const fn all() -> Self {
-        Self::every(true)
+        Self::every(true).refusals(false)
     }
 
     const fn every(on: bool) -> Self {
@@ -79,6 +83,7 @@ impl FaultMix {
             restarts: on,
             outages: on,
             failovers: on,
+            refusals: on,
         }
     }
 
@@ -124,6 +129,13 @@ impl FaultMix {
         self
     }
 
+    /// Sets [`refusals`](Self::refusals).
+    #[must_use]
+    pub const fn refusals(mut self, refusals: bool) -> Self {
+        self.refusals = refusals;
+        self
+    }
+
     pub(super) fn spawn(self, sim: &SimServer) {
         let kinds = [
             (self.messages, FaultKind::Message),
@@ -132,6 +144,7 @@ impl FaultMix {
             (self.restarts, FaultKind::Restart),
             (self.failovers, FaultKind::Failover),
             (self.outages, FaultKind::Outage),
+            (self.refusals, FaultKind::Refusal),
         ];
         let enabled = kinds.into_iter().filter(|(on, _)| *on && sim.draw(2) == 1);
         let enabled: Vec<FaultKind> = enabled.map(|(_, kind)| kind).collect();
@@ -208,6 +221,11 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
             sim.stop();
             let server = sim.clone();
             later(sim, millis(sim, 3_000), move || server.start(Data::Kept));
+        }
+        FaultKind::Refusal => {
+            victim.deny();
+            let (time, victim) = (millis(sim, 3_000), victim.clone());
+            later(sim, time, move || victim.admit());
         }
     }
 }

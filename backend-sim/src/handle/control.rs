@@ -1,4 +1,4 @@
-//! The methods by which a test pauses, kills and isolates a client, and injects faults.
+//! The methods by which a test pauses, kills, isolates and denies a client, and injects faults.
 
 use std::future::Future;
 use std::pin::pin;
@@ -209,6 +209,47 @@ impl SimBackend {
         self.act(|network, client| {
             network.clients[client].isolated = isolated;
             network.record(Some(client), Event::Client(event));
+        });
+    }
+
+    /// Makes the server refuse every call of the client with
+    /// [`Rejected`](leasehold_api::BackendError::Rejected) until [`admit`](Self::admit), as after its password was
+    /// changed or its rights were revoked. Nothing is executed. Pushes still arrive.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::LockClient;
+    /// use leasehold_sim::SimServer;
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), leasehold_api::Error> {
+    /// let server = SimServer::new(1);
+    /// let machine = server.client("a");
+    /// let guard = LockClient::new(machine.clone()).mutex("job")?.lock().await?;
+    /// machine.deny();
+    /// guard.release().await.unwrap_err();
+    /// machine.admit();
+    /// server.advance(Duration::from_secs(1)).await;
+    /// server.assert_idle(); // released in the background
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn deny(&self) {
+        self.set_denied(true, ClientEvent::Denied);
+    }
+
+    /// Ends [`deny`](Self::deny).
+    pub fn admit(&self) {
+        self.set_denied(false, ClientEvent::Admitted);
+    }
+
+    fn set_denied(&self, denied: bool, event: ClientEvent) {
+        self.act(|network, client| {
+            if std::mem::replace(&mut network.clients[client].denied, denied) != denied {
+                network.record(Some(client), Event::Client(event));
+            }
         });
     }
 

@@ -86,6 +86,8 @@ fn write_client(f: &mut fmt::Formatter<'_>, event: ClientEvent) -> fmt::Result {
         ClientEvent::ConnectionDropped => "~ connection dropped",
         ClientEvent::Isolated => "~ isolated",
         ClientEvent::Reachable => "~ reachable again",
+        ClientEvent::Denied => "~ denied every call",
+        ClientEvent::Admitted => "~ admitted again",
         ClientEvent::Closed => "~ closed",
         ClientEvent::FollowedPrimary => "~ listens at the primary again",
         ClientEvent::VisitsReplica => "~ sends its requests to a replica",

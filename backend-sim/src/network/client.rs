@@ -92,6 +92,8 @@ pub(crate) struct Client {
     pub(crate) faults: Faults,
     pub(crate) subscriptions: BTreeMap<u64, Subscription>,
     pub(crate) isolated: bool,
+    /// Whether the server refuses its calls.
+    pub(crate) denied: bool,
     pub(crate) killed: bool,
     pub(crate) closed: bool,
 }
@@ -114,6 +116,7 @@ impl Client {
             faults: Faults::default(),
             subscriptions: BTreeMap::new(),
             isolated: false,
+            denied: false,
             killed: false,
             closed: false,
         }

@@ -67,8 +67,8 @@ impl Network {
             // A paused client subscribes again when it is resumed.
             return;
         }
-        let isolated = state.isolated;
-        if isolated || !self.server_of(client).up {
+        let out = state.isolated || state.denied;
+        if out || !self.server_of(client).up {
             self.schedule_resubscribe(self.now + RECONNECT_EVERY, client, number);
         } else if self.subscribe(client, number) {
             let notification = Notification::Missed { listening: true };

@@ -285,6 +285,9 @@ impl Network {
         self.note_ended(arrival.message, true);
         let instead = match standing {
             Standing::Refuses(reason) => Some(Err(BackendError::unavailable(reason))),
+            _ if self.clients[client].denied => Some(Err(BackendError::rejected(
+                "NOPERM: the client has no rights",
+            ))),
             Standing::IsReplica => Some(self.ask_replica(&arrival)),
             Standing::Serves if self.is_elsewhere(&arrival) => {
                 Some(Err(BackendError::unavailable("the server is another one")))

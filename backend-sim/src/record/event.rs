@@ -147,6 +147,8 @@ pub enum ClientEvent {
     ConnectionDropped,
     Isolated,
     Reachable,
+    Denied,
+    Admitted,
     Closed,
     FollowedPrimary,
     VisitsReplica,

@@ -19,6 +19,7 @@ mod nesting;
 mod once;
 mod outages;
 mod polls;
+mod refusals;
 mod renewing;
 mod support;
 mod waiting;

@@ -409,6 +409,32 @@ async fn loss_that_only_the_release_finds_is_a_warning() {
     assert_eq!(released.collect::<Vec<_>>(), [not_held]);
 }
 
+/// Once for each release, because it is tried twice a second.
+#[tokio::test(start_paused = true)]
+async fn first_refusal_of_a_release_is_told() {
+    listen();
+    let (server, [(a, network)]) = connected();
+    let guard = a.mutex("k").expect("valid").lock().await.expect("free");
+    network.deny();
+    drop(guard);
+    server.advance(secs(5)).await;
+    network.admit();
+    server.advance(secs(1)).await;
+    let lines = lines();
+    let mut failed = lines
+        .iter()
+        .filter(|line| line.contains(r#" release failed key="k" error="#));
+    let first = failed.next().expect("told");
+    assert!(
+        first.starts_with("INFO ") && first.contains("NOPERM"),
+        "{first}"
+    );
+    assert!(failed.clone().count() >= 5);
+    assert!(failed.all(|line| line.starts_with("DEBUG ")));
+    let released = r#"DEBUG released key="k" outcome="released" background=true"#;
+    assert!(lines.iter().any(|line| line == released), "{lines:?}");
+}
+
 /// The secrets of the operations in every form that could be printed.
 fn secrets(operations: &[Operation]) -> Vec<String> {
     let mut secrets = Vec::new();

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
-use leasehold_api::{BackendError, FencingToken, Key, ReleaseReply, RenewReply};
+use leasehold_api::{BackendError, Error, FencingToken, Key, LockClient, ReleaseReply, RenewReply};
 use leasehold_redis_common::{Options, RespVersion};
 use leasehold_test_servers::{RedisServer, ServerOptions, ThreadProxy};
 use tokio::io::AsyncWriteExt as _;
@@ -14,9 +14,9 @@ use tokio::io::AsyncWriteExt as _;
 use super::connecting::LONG;
 use super::requests::{LEASE, acquired, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, connected, connected_with, eventually, expect_rejected,
-    expect_unavailable, key, mutex, operation, recovers_within, refused, release, session, soon,
-    url_with_rights,
+    Backend, RECOVERY, acquire, client, connected, connected_with, eventually, expect_rejected,
+    expect_unavailable, hold, key, mutex, operation, recovers_within, refused, release, session,
+    soon, url_with_rights, wait_in_line,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -309,5 +309,64 @@ async fn many_callers_share_one_attempt_to_connect() {
         // Includes the connections of the server's start, of the backend, and of this query.
         let count = server.accepted_connections();
         assert!(count < 12, "{count} connections");
+    }
+}
+
+/// How the server refuses a user: it lacks the rights, or its password is another one when it connects again.
+fn set_refused(server: &RedisServer, by_password: bool, is_refused: bool) {
+    let user = |rules: &[&str]| server.run(&[&["ACL", "SETUSER", "locks"], rules].concat());
+    match (by_password, is_refused) {
+        (true, true) => {
+            user(&["resetpass", ">other"]);
+            server.run(&["CLIENT", "KILL", "USER", "locks"])
+        }
+        (true, false) => user(&["resetpass", ">secret"]),
+        (false, true) => user(&["-@all"]),
+        (false, false) => user(&["+@all"]),
+    };
+}
+
+/// What a client lets go while it is refused is free soon after, and not at the end of its lease.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn locks_are_free_soon_after_a_refusal() {
+    const LEASE: Duration = Duration::from_secs(120);
+    let server = RedisServer::start();
+    let url = url_with_rights(&server, &["~*", "&*", "+@all"]);
+    let others = client(&server.url()).await;
+    let constructors = CONSTRUCTORS.iter();
+    let cases = constructors.flat_map(|it| [(it, false), (it, true)]);
+    // A connection that the user has made doesn't log in again by itself.
+    for (constructor, by_password) in cases.filter(|(it, by_password)| !by_password || it.push) {
+        let locks = LockClient::new(constructor.open(&url).await);
+        let released = hold(&locks, "released", LEASE).await;
+        let dropped = hold(&locks, "dropped", LEASE).await;
+        let many = locks.multi().mutex("x").and_then(|it| it.mutex("y"));
+        let many = many
+            .expect("valid")
+            .lease(LEASE)
+            .lock()
+            .await
+            .expect("free");
+        let theirs = hold(&others, "queue", LEASE).await;
+        let waiting = wait_in_line(&locks, "queue", LEASE).await;
+        set_refused(&server, by_password, true);
+        let told = released.release().await;
+        assert!(told.is_err(), "{told:?}");
+        drop((dropped, many));
+        waiting.abort();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        let told = released.release().await;
+        assert!(matches!(told, Err(Error::Rejected { .. })), "{told:?}");
+        set_refused(&server, by_password, false);
+        theirs.release().await.expect("released");
+        for key in ["released", "dropped", "x", "y", "queue"] {
+            let mutex = others.mutex(key).expect("valid");
+            let outcome = mutex.try_lock_for(LEASE / 6).await.expect("an answer");
+            assert!(outcome.is_acquired(), "{key}, {by_password}");
+        }
+        eventually("the release is known", async || {
+            released.release().await.is_ok()
+        })
+        .await;
     }
 }

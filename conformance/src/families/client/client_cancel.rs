@@ -1,11 +1,11 @@
 //! Dropped futures leave nothing behind, whenever they are dropped.
 
 use futures_util::future::join;
-use leasehold_api::LockClient;
+use leasehold_api::{Error, LockClient};
 
 use crate::case::{Case, cases};
-use crate::failure::{Verdict, want_eq};
-use crate::holding::{got, polled, released};
+use crate::failure::{Verdict, ensure, want_eq};
+use crate::holding::{busy, free_within, got, polled, released};
 use crate::world::World;
 
 pub(super) const CASES: &[Case] = cases!("client_cancel";
@@ -13,6 +13,7 @@ pub(super) const CASES: &[Case] = cases!("client_cancel";
     dropped_when_granted_leaves_nothing: ["rule 11", "L1"], [Queue, Inspect];
     dropped_try_leaves_nothing: ["rule 11", "L1"], [Inspect];
     dropped_release_goes_on: ["S3", "L1"], [Inspect];
+    refused_release_goes_on: ["rule 11", "L1"], [];
     dropped_without_an_answer_leaves_nothing: ["rule 11", "rule 12"], [Inspect];
     dropped_conversion_leaves_nothing: ["rule 6", "L1"], [RwLocks, Convert, Inspect];
 );
@@ -92,6 +93,28 @@ async fn dropped_release_goes_on(world: &World) -> Verdict {
         }
         drop(guard);
         left(world, &a, 0, "the guard").await?;
+    }
+    Ok(())
+}
+
+/// The client has no right to release for a while.
+async fn refused_release_goes_on(world: &World) -> Verdict {
+    let ((a, proxy), b) = (world.client_on_proxy().await?, world.client().await?);
+    for is_dropped in [true, false] {
+        let guard = got(a.mutex("k")?.try_lock_for(world.units(60)).await, "L2")?;
+        proxy.refuse_releases(true);
+        if is_dropped {
+            drop(guard);
+        } else {
+            let told = guard.release().await;
+            ensure!(matches!(told, Err(Error::Rejected { .. })), told)
+                .promised("the caller of a release hears that the server refuses it")?;
+        }
+        world.pass(10).await;
+        busy(b.mutex("k")?.try_lock().await, "S1")?;
+        proxy.refuse_releases(false);
+        let promise = "rule 11: a refused release goes on in the background";
+        free_within(&b, world.units(60), promise).await?;
     }
     Ok(())
 }

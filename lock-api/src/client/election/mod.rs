@@ -9,7 +9,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
-use crate::client::hold::ReleaseOnDrop;
+use crate::client::hold::{OnRefusal, ReleaseOnDrop};
 use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
@@ -362,8 +362,8 @@ impl Drop for Term {
 async fn note(guard: &MutexGuard, version: u32, info: &[u8]) -> Result<(), Error> {
     let hold = &guard.hold;
     let until = hold.valid_until();
-    let answer = hold.note(version, info, Duration::ZERO, until).await?;
-    match answer.reply {
+    let answer = hold.note(version, info, Duration::ZERO, until, OnRefusal::Fail);
+    match answer.await?.reply {
         NoteReply::Noted(_) => Ok(()),
         NoteReply::Lost { reason, .. } => Err(hold.loss_error(reason.into())),
     }

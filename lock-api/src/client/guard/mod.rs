@@ -334,14 +334,17 @@ impl<K> Guard<K> {
     /// Releases the lock and waits for the server to acknowledge it. Returns how many holds of the same
     /// owner are left on the key: 0, unless the handle is reentrant.
     ///
-    /// The call takes at most three call timeouts. You can repeat it, and you get the same result.
+    /// The call takes at most three call timeouts. You can repeat it, and you get the latest result.
     ///
     /// # Errors
     /// - [`Error::Lost`] if the server no longer had the lock, and another owner may have it by now. Work
     ///   after the loss was not protected.
     /// - [`Error::OutcomeUnknown`] or [`Error::Unavailable`] if the server did not acknowledge the
-    ///   release in time. The release then goes on in the background, and you can call this method
-    ///   again to wait for it. Other errors are permanent.
+    ///   release in time.
+    /// - [`Error::Rejected`], at once, if the server refuses it, for example after its password was changed.
+    ///
+    /// After these three the release goes on in the background until the lease is over, and you can call this method
+    /// again to hear its result. Other errors are final.
     ///
     /// With any error, the lock is free at the latest when its lease expires.
     ///

@@ -10,6 +10,14 @@ use crate::reply::NoteReply;
 use crate::request::Note;
 use crate::runtime::Moment;
 
+/// What to do when the server refuses a note.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum OnRefusal {
+    Fail,
+    /// Try again, because somebody may restore the right or the password that is missing.
+    Retry,
+}
+
 impl Hold {
     /// Leaves a note, and tries again until the server answers or `until` has passed. A copy of a note
     /// changes nothing, so it is safe to repeat it. If the hold is gone, the guard is lost.
@@ -22,6 +30,7 @@ impl Hold {
         bytes: &[u8],
         keep: Duration,
         until: Moment,
+        on_refusal: OnRefusal,
     ) -> Result<Answer<NoteReply>, Error> {
         let (core, key) = (&self.client, &self.holder.key);
         let note = Note::new(key.clone(), self.operation, version, bytes, keep);
@@ -39,7 +48,11 @@ impl Hold {
                 }
                 Err(error) => {
                     let pause = core.jittered(backoff.next());
-                    if !error.is_transient() || pause >= until.saturating_since(core.now()) {
+                    let may_pass = match on_refusal {
+                        OnRefusal::Fail => error.is_transient(),
+                        OnRefusal::Retry => !error.is_final(),
+                    };
+                    if !may_pass || pause >= until.saturating_since(core.now()) {
                         return Err(error.on(key));
                     }
                     core.runtime.sleep(pause).await;

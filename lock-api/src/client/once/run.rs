@@ -9,7 +9,7 @@ use futures_util::future::{Either, select};
 use crate::bounds::MAX_NOTE_KEEP;
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
-use crate::client::hold::ReleaseOnDrop;
+use crate::client::hold::{OnRefusal, ReleaseOnDrop};
 use crate::client::once::decide::{Decision, When, Wish};
 use crate::client::once::record::Record;
 use crate::client::once::report::{Reported, report};
@@ -426,8 +426,8 @@ impl Wish {
 #[derive(Clone, Copy, Debug)]
 struct Waits(bool);
 
-/// Notes a record, again and again until there is an answer, at most until `until`. Returns whether this
-/// record stands, and the one that does.
+/// Notes a record, again and again until there is an answer, at most until `until`. Once the body has run, a refusal is
+/// no answer: without the record the job would run again. Returns whether this record stands, and the one that does.
 async fn write(
     guard: &MutexGuard,
     version: u32,
@@ -437,7 +437,11 @@ async fn write(
 ) -> Result<(bool, Record), Error> {
     let (hold, bytes) = (&guard.hold, record.to_bytes());
     let token = hold.token();
-    let answer = hold.note(version, &bytes, keep, until).await?;
+    let on_refusal = match version {
+        ENDED => OnRefusal::Retry,
+        _ => OnRefusal::Fail,
+    };
+    let answer = hold.note(version, &bytes, keep, until, on_refusal).await?;
     let stands = match answer.reply {
         NoteReply::Noted(note) => Some(note),
         NoteReply::Lost { note, .. } => note,

@@ -1,14 +1,15 @@
 //! The result of a release, which any number of callers can wait for.
 //!
-//! The first result stays. A guard's `release` waits here whether it sent the release itself or the
-//! background task did, so a cancelled call can be repeated.
+//! A guard's `release` waits here whether it sent the release itself or the
+//! background task did, so a cancelled call can be repeated. An error that may pass is told at once, and replaced by
+//! the result of the retries. The first acknowledgement stays.
 
 use crate::client::error::Loss;
 use crate::client::state::signal::Watched;
 use crate::error::BackendError;
 use crate::reply::{EndReason, ReleaseReply};
 
-/// The result of a release, empty until it is known.
+/// The result of a release so far, empty until there is one.
 pub(crate) type ReleaseResult = Watched<Option<Result<Acknowledged, BackendError>>>;
 
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! The queue of releases that the background task sends, and of those that it retries.
 //!
-//! New releases are sent in order. A release without an answer goes into the retries, ordered by
+//! New releases are sent in order. A release that fails goes into the retries, ordered by
 //! the moment of its next attempt. New releases and retries have separate batches and at most
 //! [`MAX_CALLS`] calls in flight each. While that many calls are in flight, further releases collect into larger
 //! batches. Where the keys may be on several servers, each release is a call of its own, because one server may not
@@ -41,6 +41,8 @@ pub(crate) struct PendingRelease {
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,
+    /// Whether the server has refused an earlier attempt.
+    pub(crate) was_refused: bool,
     /// Whether its guard was lost before the release began.
     pub(crate) was_lost: bool,
     /// The pauses between the attempts of the background task.
@@ -65,6 +67,7 @@ impl PendingRelease {
             holder: None,
             give_up,
             in_doubt: false,
+            was_refused: false,
             was_lost: false,
             backoff: Backoff::background(),
             background: true,
@@ -87,8 +90,19 @@ impl PendingRelease {
     /// Removes the operation from the router and passes the result to the callers that wait for it.
     pub(crate) fn complete(&self, result: Result<Acknowledged, BackendError>) {
         self.session.router.remove(self.operation.sequence);
-        self.result.update(|first| {
-            first.get_or_insert(result);
+        self.result.update(|known| {
+            // A refusal told of an attempt, and the first acknowledgement stays.
+            if !matches!(known, Some(Ok(_))) {
+                *known = Some(result);
+            }
+        });
+    }
+
+    /// Tells the callers that wait that the server refuses the release, which goes on.
+    pub(crate) fn refused(&mut self, error: BackendError) {
+        self.was_refused = true;
+        self.result.update(|known| {
+            known.get_or_insert(Err(error));
         });
     }
 }

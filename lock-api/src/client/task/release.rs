@@ -1,13 +1,13 @@
 //! Sends releases: of guards, of abandoned attempts, and of calls without an answer.
 //!
-//! A guard's `release` sends its own release, once. If that gets no answer or is cancelled, the
+//! A guard's `release` sends its own release, once. If that fails or is cancelled, the
 //! release goes into the [`ReleaseQueue`](crate::client::state::release_queue::ReleaseQueue). A
 //! dropped guard or attempt queues its release there at once, which never blocks or spawns. The
 //! background task sends queued releases in batches. It retries each one until the server
 //! acknowledges it, or until nothing of its operation can be left on the server.
 //!
-//! A caller that awaits a release waits for a few calls at most. After that the outcome is unknown,
-//! and the task goes on.
+//! A caller that awaits a release hears at once that the server refuses it. Otherwise it waits for a few calls
+//! at most; after that the outcome is unknown. The task goes on in both cases.
 
 use futures_util::future::join_all;
 use futures_util::stream::FuturesUnordered;
@@ -71,8 +71,8 @@ async fn release_batch(core: &Core, jobs: Vec<PendingRelease>) -> Vec<(Moment, P
 
 pub(crate) type Jobs = SmallVec<[PendingRelease; 1]>;
 
-/// Sends the releases of a guard once: in one call, or without batches in a call for each. Releases without
-/// an answer go to the background task, also if this future is dropped.
+/// Sends the releases of a guard once: in one call, or without batches in a call for each. Releases that
+/// fail go to the background task, also if this future is dropped.
 pub(crate) async fn send(core: &Arc<Core>, jobs: Jobs) {
     let mut requests: SmallVec<[Release; 1]> = jobs.iter().map(PendingRelease::request).collect();
     let in_flight = InFlight { core, jobs };
@@ -118,9 +118,12 @@ fn finish(
             }
             Ok(job.acknowledged(answer.reply))
         }
-        Err(error) if error.is_transient() && core.now() < job.give_up => {
-            core.events.release_failed(&job.key, &error);
+        Err(error) if !error.is_final() && core.now() < job.give_up => {
+            core.events.release_failed(&job, &error);
             job.in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
+            if !error.is_transient() {
+                job.refused(error);
+            }
             return Some(job);
         }
         Err(error) => Err(error),
@@ -161,7 +164,7 @@ impl Drop for InFlight<'_> {
     }
 }
 
-/// Waits for the result of a release, for two call timeouts at most.
+/// Waits for the result of a release or for its refusal, for two call timeouts at most.
 pub(crate) async fn await_release(
     core: &Core,
     released: &ReleaseResult,

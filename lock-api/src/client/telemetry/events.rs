@@ -259,8 +259,15 @@ impl Events {
         count!(meter::RELEASES, "outcome" => outcome, "by" => by);
     }
 
-    pub(crate) fn release_failed(&self, key: &Key, error: &BackendError) {
-        emit!(DEBUG, "release failed", key = key.as_str(), error = %Chain(error));
+    /// A release failed and is retried.
+    pub(crate) fn release_failed(&self, job: &PendingRelease, error: &BackendError) {
+        let key = job.key.as_str();
+        // The first refusal tells an operator what to mend while the lock stays taken. The others are details.
+        if error.is_transient() || job.was_refused {
+            emit!(DEBUG, "release failed", key, error = %Chain(error));
+        } else {
+            emit!(INFO, "release failed", key, error = %Chain(error));
+        }
         count!(meter::RELEASE_RETRIES);
     }
 

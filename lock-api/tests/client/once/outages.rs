@@ -100,6 +100,26 @@ async fn run_repeats_the_note_of_an_attempt_while_it_has_the_lock() {
     assert_eq!(attempt.get(), 1);
 }
 
+/// Without the record, the job would run again.
+#[tokio::test(start_paused = true)]
+async fn result_is_recorded_after_a_refusal() {
+    let (server, [(a, network), (b, _)]) = connected();
+    let fire = now(&server);
+    let job = once(&a).at(fire);
+    let ran = job.run(async |_job| {
+        network.deny();
+        Ok::<_, &str>(())
+    });
+    let admits = async {
+        server.advance(secs(3)).await;
+        network.admit();
+    };
+    let (ran, ()) = tokio::join!(ran, admits);
+    assert_eq!(ran.expect("answered"), JobOutcome::Done(()));
+    let again = once(&b).at(fire).run(async |_job| Ok::<_, &str>(())).await;
+    assert_eq!(again.expect("answered"), JobOutcome::AlreadyDone { fire });
+}
+
 #[tokio::test(start_paused = true)]
 async fn body_without_an_answer_to_done_is_told() {
     let (server, [(a, network), (b, _)]) = connected();

@@ -75,6 +75,8 @@ situations! {
     PushDoubled = "a push arrived twice";
     Resubscribed = "a subscription was lost and renewed";
     Paused = "a client was paused";
+    Denied = "the server refused every call of a client";
+    DeniedHolder = "the server refused every call of a holder";
     KilledHolder = "a holder was killed";
     KilledWaiter = "a waiter was killed";
     PublishRefused = "the server published nothing";

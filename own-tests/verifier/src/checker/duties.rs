@@ -28,7 +28,7 @@ pub(crate) type Waiting = LiteMap<Name, (usize, Duration, Key)>;
 struct Health {
     /// When the last disturbance ended.
     since: Duration,
-    /// The number of disturbances that last: pauses, isolations and visits of a replica.
+    /// The number of disturbances that last: pauses, isolations, refusals and visits of a replica.
     ongoing: u32,
     dead: bool,
     /// When a message may last have been lost or late, so that a call may hang.
@@ -93,17 +93,18 @@ impl Duties {
         waiting: &Waiting,
     ) {
         use ClientEvent::{
-            Isolated, Killed, LeftReplica, Paused, Reachable, Resumed, VisitsReplica,
+            Admitted, Denied, Isolated, Killed, LeftReplica, Paused, Reachable, Resumed,
+            VisitsReplica,
         };
         match (event, client) {
             (Event::Client(Killed), Some(client)) => {
                 self.clients.entry(client).or_default().dead = true;
                 self.disturb(client, at);
             }
-            (Event::Client(Paused | Isolated | VisitsReplica), Some(client)) => {
+            (Event::Client(Paused | Isolated | Denied | VisitsReplica), Some(client)) => {
                 self.change(client, at, 1);
             }
-            (Event::Client(Resumed | Reachable | LeftReplica), Some(client)) => {
+            (Event::Client(Resumed | Reachable | Admitted | LeftReplica), Some(client)) => {
                 self.change(client, at, -1);
             }
             // It keeps no client from its duties.

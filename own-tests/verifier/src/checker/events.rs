@@ -186,6 +186,8 @@ fn client_note(
         ClientEvent::Resumed => guards
             .overran(client, at)
             .then_some(Situation::UsedAfterPause),
+        ClientEvent::Denied if guards.holds(client, at) => Some(Situation::DeniedHolder),
+        ClientEvent::Denied => Some(Situation::Denied),
         ClientEvent::Killed if guards.holds(client, at) => Some(Situation::KilledHolder),
         ClientEvent::Killed => guards
             .has_waiter(client, at)

@@ -48,6 +48,7 @@ enum FaultKind {
     Drift,
     Switchover,
     Replica,
+    Refusal,
     Eviction,
     DataLoss,
     Failover,
@@ -91,6 +92,7 @@ impl Chaos {
             (on.drift, FaultKind::Drift),
             (on.switchovers, FaultKind::Switchover),
             (on.replicas, FaultKind::Replica),
+            (on.refusals, FaultKind::Refusal),
             (on.evictions, FaultKind::Eviction),
             (on.data, FaultKind::DataLoss),
             (on.failovers, FaultKind::Failover),
@@ -186,6 +188,7 @@ impl Chaos {
             FaultKind::Drift => self.drift(victim),
             FaultKind::Switchover => self.switch_over(),
             FaultKind::Replica => self.lead_to_replica(victim),
+            FaultKind::Refusal => self.deny(victim),
             FaultKind::Eviction => self.evict(),
             FaultKind::DataLoss => self.lose_data(),
             FaultKind::Failover => self.fail_over(),
@@ -198,6 +201,14 @@ impl Chaos {
         backend.isolate();
         let time = self.span(Duration::from_secs(3));
         self.later(time, move || backend.rejoin());
+    }
+
+    /// Refuses all calls of a client for some time, as after a changed password or a revoked right.
+    fn deny(&self, victim: usize) {
+        let backend = self.clients[victim].clone();
+        backend.deny();
+        let time = self.span(Duration::from_secs(3));
+        self.later(time, move || backend.admit());
     }
 
     fn pause(&self, victim: usize) {
@@ -396,6 +407,7 @@ impl Chaos {
         for (n, client) in self.clients.iter().enumerate() {
             client.clear_faults();
             client.rejoin();
+            client.admit();
             client.leave_replica();
             if !self.is_dead(n) {
                 client.resume();

@@ -11,7 +11,7 @@ use crate::stress::plan::Plan;
 pub(crate) const FOREIGN: &str = "foreign";
 
 /// Tries the key once in each round. Each try must fail with [`Error::ForeignValue`], unless the
-/// server does not answer.
+/// server does not answer, or refuses its client.
 pub(crate) async fn try_foreign(locks: LockClient, plan: Plan, monitor: Monitor) {
     let mutex = locks.mutex(FOREIGN).expect("a scenario's key is valid");
     // If the server lost the value, this takes a lock, which must be gone as soon as the others.
@@ -23,6 +23,7 @@ pub(crate) async fn try_foreign(locks: LockClient, plan: Plan, monitor: Monitor)
                 | Error::Unavailable { .. }
                 | Error::OutcomeUnknown { .. },
             ) => continue,
+            Err(Error::Rejected { .. }) if plan.fault_mix.refusals => continue,
             Err(error) => error.to_string(),
             // A server that loses its data loses this value too.
             Ok(()) if monitor.model() == Model::Outside => continue,

@@ -46,6 +46,8 @@ pub(crate) struct FaultMix {
     pub(crate) switchovers: bool,
     /// A replica loses its link, and the requests of some clients go there for some time.
     pub(crate) replicas: bool,
+    /// The server refuses all calls of a client for some time.
+    pub(crate) refusals: bool,
     /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
@@ -72,6 +74,7 @@ impl FaultMix {
             drift: flip(),
             switchovers: flip(),
             replicas: flip(),
+            refusals: flip(),
             evictions: out_of_model && flip(),
             data: out_of_model && flip(),
             failovers: out_of_model && flip(),

@@ -463,6 +463,7 @@ impl Worker {
 
     /// Reports an error that no user should get.
     fn check_error(&self, source: &str, error: &Error) {
+        let denied = self.plan.fault_mix.refusals && matches!(error, Error::Rejected { .. });
         let expected = matches!(
             error,
             Error::Lost { .. }
@@ -473,7 +474,7 @@ impl Worker {
                     ..
                 }
         );
-        if !expected {
+        if !expected && !denied {
             self.monitor.broken("L4", format!("{source}: {error}"));
         }
     }
