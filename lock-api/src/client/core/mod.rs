@@ -13,8 +13,10 @@
 mod calls;
 
 use std::fmt;
+use std::future::poll_fn;
 use std::ops::Deref;
 use std::pin::pin;
+use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
@@ -333,6 +335,20 @@ impl Core {
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
     }
+}
+
+/// Lets every task that is ready run once.
+pub(crate) async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        // The scheduler queues this task behind all that are ready.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
 }
 
 /// Work that may still queue a release. A shutdown waits until it is dropped.

@@ -240,11 +240,13 @@ impl Renewals {
             .collect()
     }
 
-    /// Takes out the holders whose check is due, each with whether its renewal is due.
-    pub(crate) fn take_due(&self, now: Moment) -> Vec<(Arc<HolderCell>, bool)> {
+    /// Takes out holders whose check is due, at most this many, each with whether its renewal is due.
+    pub(crate) fn take_due(&self, now: Moment, most: usize) -> Vec<(Arc<HolderCell>, bool)> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
-        while let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now) {
+        while due.len() < most
+            && let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now)
+        {
             state.queue.remove(&(at, id));
             if let Some(entry) = state.holders.get_mut(&id) {
                 entry.due = None;
@@ -266,7 +268,8 @@ impl Renewals {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::client::state::holder::tests::{at, hold, holder};
+    use crate::client::state::holder::tests::{at, hold, holder, status};
+    use crate::id::Key;
 
     /// A schedule, its only holder, and the number of a renewal that was sent at 100 ms.
     fn renewing() -> (Renewals, Arc<HolderCell>, u64) {
@@ -280,7 +283,22 @@ mod tests {
 
     /// Whether a renewal is due, which is taken.
     fn takes_renewal(renewals: &Renewals, ms: u64) -> bool {
-        renewals.take_due(at(ms)).iter().any(|(_, renew)| *renew)
+        let due = renewals.take_due(at(ms), usize::MAX);
+        due.iter().any(|(_, renew)| *renew)
+    }
+
+    #[test]
+    fn no_more_than_asked_for_are_taken_at_once() {
+        let renewals = Arc::new(Renewals::new(0));
+        let session = Arc::clone(&holder(hold(1, 1_000)).session);
+        for number in 0..300 {
+            let key = Key::new(format!("k{number}")).expect("valid");
+            let (session, status) = (Arc::clone(&session), status(7, 1_000));
+            let cell = HolderCell::new(key, &renewals, session, status, hold(1, 1_000));
+            renewals.schedule(&cell, at(0), Some(at(100)));
+        }
+        let taken = || renewals.take_due(at(100), 128).len();
+        assert_eq!([taken(), taken(), taken(), taken()], [128, 128, 44, 0]);
     }
 
     #[test]

@@ -12,14 +12,13 @@
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
-use std::task::Poll;
 use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::MAX_BATCHED_CALLERS;
-use crate::client::core::Core;
+use crate::client::core::{Core, yield_now};
 use crate::client::state::batches::{
     Batchable, PendingRequest, Response, ResponseSlot, UNBATCHED_CALLS,
 };
@@ -72,15 +71,12 @@ impl<Q: Batchable> FlushTask<Q> {
     async fn run(mut self) {
         let core = Arc::clone(&self.core);
         yield_now().await;
-        let mut pending = self.take_pending();
+        let pending = self.take_pending();
         self.flushed = true;
         let calls_in_flight = &core.batcher.calls_in_flight;
         calls_in_flight.fetch_sub(UNBATCHED_CALLS - 1, Ordering::Release);
-        let mut calls = FuturesUnordered::new();
-        while !pending.is_empty() {
-            let rest = pending.split_off(pending.len().min(MAX_BATCHED_CALLERS));
-            calls.push(flush(&core, std::mem::replace(&mut pending, rest)));
-        }
+        let batches = in_batches(pending, MAX_BATCHED_CALLERS);
+        let mut calls: FuturesUnordered<_> = batches.map(|batch| flush(&core, batch)).collect();
         while calls.next().await.is_some() {}
     }
 
@@ -108,18 +104,13 @@ impl<Q: Batchable> Drop for FlushTask<Q> {
     }
 }
 
-/// Lets every task that is ready run once.
-async fn yield_now() {
-    let mut yielded = false;
-    poll_fn(|cx| {
-        if std::mem::replace(&mut yielded, true) {
-            return Poll::Ready(());
-        }
-        // The scheduler queues this task behind all that are ready.
-        cx.waker().wake_by_ref();
-        Poll::Pending
+/// Moves the elements into batches of this size.
+fn in_batches<T>(all: Vec<T>, size: usize) -> impl Iterator<Item = Vec<T>> {
+    let mut left = all.into_iter();
+    std::iter::from_fn(move || {
+        let batch: Vec<T> = left.by_ref().take(size).collect();
+        (!batch.is_empty()).then_some(batch)
     })
-    .await;
 }
 
 /// Sends the requests whose callers still wait in one call, and fills their slots.
@@ -148,5 +139,19 @@ impl<R> Drop for InFlight<R> {
         for slot in self.0.drain(..) {
             slot.fill(Err(BackendError::outcome_unknown(SHUTTING_DOWN)));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A batch that kept the room of all that follow it would take memory by the square of their number.
+    #[test]
+    fn batches_have_room_for_themselves_only() {
+        let batches: Vec<Vec<u32>> = in_batches((0..10_000).collect(), 64).collect();
+        let room: usize = batches.iter().map(Vec::capacity).sum();
+        assert!(room <= 10_000 + 64, "{room}");
+        assert_eq!(batches.concat(), (0..10_000).collect::<Vec<_>>());
     }
 }

@@ -10,12 +10,15 @@
 //! A holder is lost when its deadline passes or the server says so. The task also reports losses
 //! and calls the hook, even if no code awaits the loss.
 
+use std::pin::pin;
 use std::time::Duration;
 
+use futures_util::StreamExt;
+use futures_util::future::select;
 use futures_util::stream::FuturesUnordered;
 
 use crate::bounds::{MAX_BATCH, MAX_RENEW_TRY};
-use crate::client::core::Core;
+use crate::client::core::{Core, yield_now};
 use crate::client::error::Loss;
 use crate::client::state::answer::Answer;
 use crate::client::state::holder::{HolderCell, Plan};
@@ -44,14 +47,22 @@ async fn run(core: Arc<Core>) {
     loop {
         let version = core.renewals.changed.version();
         let orphaned = core.is_orphaned();
-        for batch in due_batches(&core) {
-            calls.push(Box::pin(renew(Arc::clone(&core), batch)));
+        let batch = due_batch(&core);
+        if !batch.is_empty() {
+            for call in core.split_into_calls(batch, |member| &member.holder.key) {
+                calls.push(Box::pin(renew(Arc::clone(&core), call)));
+            }
         }
         core.events.call_hook();
         if orphaned {
             return;
         }
         let until = core.renewals.arm();
+        if until.is_some_and(|until| until <= core.now()) {
+            // More are due. This batch is sent before the next one is gathered: the connection has the same thread.
+            select(calls.next(), pin!(yield_now())).await;
+            continue;
+        }
         core.wait_for_work(&core.renewals.changed, version, until, &mut calls)
             .await;
     }
@@ -63,11 +74,11 @@ pub(crate) struct Member {
     number: u64,
 }
 
-/// Reports the losses that are due, and takes out the renewals to send now.
-pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
+/// Reports losses that are due, and takes out renewals to send now: at most [`MAX_BATCH`] of both. More may be due.
+pub(crate) fn due_batch(core: &Core) -> Vec<Member> {
     let now = core.now();
     let mut members = Vec::new();
-    for (holder, renew) in core.renewals.take_due(now) {
+    for (holder, renew) in core.renewals.take_due(now, MAX_BATCH) {
         for (hold, loss) in holder.take_losses(now) {
             core.events.lost(&holder, &hold, loss, now);
         }
@@ -82,13 +93,7 @@ pub(crate) fn due_batches(core: &Core) -> Vec<Vec<Member>> {
             });
         }
     }
-    let mut batches = Vec::new();
-    while !members.is_empty() {
-        let rest = members.split_off(members.len().min(MAX_BATCH));
-        let batch = std::mem::replace(&mut members, rest);
-        batches.extend(core.split_into_calls(batch, |member| &member.holder.key));
-    }
-    batches
+    members
 }
 
 /// A random pause before a renewal is retried.
