@@ -405,6 +405,11 @@ impl RedisServer {
         version_of(&self.program)
     }
 
+    /// The name and the version that the program reports, such as `Valkey 8.1.4`.
+    pub fn product(&self) -> String {
+        product_in(&reported_by(&self.program)).expect("a name and a version")
+    }
+
     /// Kills the server with `SIGKILL`. Connections break, and new ones are refused until
     /// [`start_again`](Self::start_again).
     pub fn kill(&mut self) {
@@ -512,12 +517,27 @@ pub(crate) fn free_port() -> u16 {
 }
 
 fn version_of(program: &Path) -> Version {
+    let text = reported_by(program);
+    parse_version(&text).unwrap_or_else(|| panic!("no version in {text:?}"))
+}
+
+/// Finds the first word and the version in the output of `valkey-server --version`.
+fn product_in(text: &str) -> Option<String> {
+    let name = text.split_whitespace().next()?;
+    let Version {
+        major,
+        minor,
+        patch,
+    } = parse_version(text)?;
+    Some(format!("{name} {major}.{minor}.{patch}"))
+}
+
+fn reported_by(program: &Path) -> String {
     let output = Command::new(program)
         .arg("--version")
         .output()
         .unwrap_or_else(|error| panic!("{}", cannot_run(program, &error)));
-    let text = String::from_utf8_lossy(&output.stdout);
-    parse_version(&text).unwrap_or_else(|| panic!("no version in {text:?}"))
+    String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
 /// Finds `v=7.0.15` in the output of `redis-server --version`.

@@ -77,3 +77,11 @@ fn version_is_parsed_from_the_output() {
     assert_eq!((version.major, version.minor, version.patch), (7, 0, 15));
     assert_eq!(parse_version("Redis server"), None);
 }
+
+#[test]
+fn servers_are_called_by_their_own_names() {
+    let valkey = "Valkey server v=8.1.4 sha=00000000:0 malloc=libc bits=64 build=0";
+    assert_eq!(product_in(valkey).as_deref(), Some("Valkey 8.1.4"));
+    let redis = "Redis server v=7.0.15 sha=00000000:0 malloc=jemalloc-5.3.0 bits=64";
+    assert_eq!(product_in(redis).as_deref(), Some("Redis 7.0.15"));
+}

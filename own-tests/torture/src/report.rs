@@ -83,6 +83,12 @@ impl Row {
         self
     }
 
+    /// Runs of the same lock on the same servers are one row. The version of the servers may differ, their name not.
+    fn key(&self) -> [String; 3] {
+        let name = self.server.rsplit_once(' ').map_or("", |(name, _)| name);
+        [self.lock.clone(), self.servers.clone(), name.into()]
+    }
+
     fn shown(&self) -> String {
         let list = |counts: &BTreeMap<Promise, usize>| {
             let texts = counts
@@ -105,7 +111,7 @@ pub(crate) fn report(add: Option<&Path>) -> Result<(), Failure> {
     let docs = PathBuf::from(DOCS);
     let data = docs.join("torture.json");
     let mut rows: Vec<Row> = serde_json::from_str(&std::fs::read_to_string(&data)?)?;
-    let mut new: BTreeMap<(String, String), Row> = BTreeMap::new();
+    let mut new: BTreeMap<[String; 3], Row> = BTreeMap::new();
     for entry in add
         .map(std::fs::read_dir)
         .transpose()?
@@ -115,7 +121,7 @@ pub(crate) fn report(add: Option<&Path>) -> Result<(), Failure> {
         let path = entry?.path();
         if path.to_string_lossy().ends_with(".result.json") {
             let row: Row = serde_json::from_str(&std::fs::read_to_string(&path)?)?;
-            let key = (row.lock.clone(), row.servers.clone());
+            let key = row.key();
             let so_far = new.remove(&key);
             new.insert(
                 key,
@@ -123,11 +129,11 @@ pub(crate) fn report(add: Option<&Path>) -> Result<(), Failure> {
             );
         }
     }
-    rows.retain(|row| !new.contains_key(&(row.lock.clone(), row.servers.clone())));
+    rows.retain(|row| !new.contains_key(&row.key()));
     rows.extend(new.into_values());
     // In the order of the subjects.
     let place = |row: &Row| subject::ALL.iter().position(|it| it.name == row.lock);
-    rows.sort_by_key(|row| (place(row), row.servers.clone()));
+    rows.sort_by_key(|row| (place(row), row.key()));
     std::fs::write(&data, lines(&rows)?)?;
     std::fs::write(docs.join("torture.svg"), chart::draw(&rows))?;
     std::fs::write(docs.join("torture.md"), page(&rows)?)?;
@@ -151,11 +157,16 @@ fn page(rows: &[Row]) -> Result<String, Failure> {
         if row.lock.starts_with("tutorial-") {
             row.lock = "locks of tutorials".into();
         }
-        let before = shown.pop_if(|it| it.lock == row.lock && it.servers == row.servers);
+        let before = shown.pop_if(|it| it.key() == row.key());
         shown.push(before.map_or_else(|| row.clone(), |it| it.and(row.clone())));
     }
     for row in &shown {
         let (shown, lost, all) = (row.shown(), row.lost, row.additions);
+        let valkey = if row.server.contains("Valkey") {
+            ", Valkey"
+        } else {
+            ""
+        };
         let Row {
             lock,
             servers,
@@ -166,7 +177,7 @@ fn page(rows: &[Row]) -> Result<String, Failure> {
         } = row;
         writeln!(
             page,
-            "| {lock} | {servers} | {shown} | {locks} | {faults} | {lost}/{all} | {slowest_ms} |"
+            "| {lock} | {servers}{valkey} | {shown} | {locks} | {faults} | {lost}/{all} | {slowest_ms} |"
         )?;
     }
     Ok(page)

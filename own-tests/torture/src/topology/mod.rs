@@ -57,7 +57,7 @@ pub(crate) trait Servers: Send + Sized + 'static {
 
     /// Their program and version.
     fn version(&self) -> String {
-        redis_version(self.redis()[0])
+        self.redis()[0].product()
     }
 
     /// The servers that each client reaches over a link of its own. With none, it reaches them directly:
@@ -157,14 +157,6 @@ impl Topology {
 
 /// More than any lock of a run needs, with all that it remembers of those who have left.
 const LARGEST_KEY: usize = 64 << 10;
-
-fn redis_version(server: &RedisServer) -> String {
-    let version = server.version();
-    format!(
-        "Redis {}.{}.{}",
-        version.major, version.minor, version.patch
-    )
-}
 
 /// Sleeps between these parts of the lease, in percent.
 fn sleep(random: &mut Random, lease: Duration, least: u32, most: u32) {

@@ -6,7 +6,7 @@ use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_test_servers::{Data, RedisServer, ServerOptions};
 
 use super::{Injection, Servers, within};
-use super::{cut_connections, fill_memory, flush_scripts, redis_version, sleep};
+use super::{cut_connections, fill_memory, flush_scripts, sleep};
 use crate::link::{Upstream, fixed};
 
 const SERVERS: usize = 3;
@@ -83,7 +83,7 @@ impl Servers for Quorum {
     }
 
     fn version(&self) -> String {
-        format!("{SERVERS} × {}", redis_version(&self.servers[0]))
+        format!("{SERVERS} × {}", self.servers[0].product())
     }
 
     fn linked(&self) -> Vec<Upstream> {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use leasehold_test_servers::{RedisServer, SentinelServers};
 
 use super::{Injection, Servers, outside, within};
-use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts, redis_version};
+use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
 use crate::history::Assumption;
 use crate::random::between;
 
@@ -90,7 +90,7 @@ impl Servers for Sentinel {
     }
 
     fn version(&self) -> String {
-        redis_version(self.all.server(0))
+        self.all.server(0).product()
     }
 
     fn urls(&self, _: &[SocketAddr]) -> Vec<String> {
