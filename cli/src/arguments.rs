@@ -46,7 +46,7 @@ pub(crate) struct Ls {
     /// Show the state of each key too, and only keys with a holder or a waiter. Asks the server for each key
     #[arg(short, long)]
     pub(crate) long: bool,
-    /// Write a JSON object for each key
+    /// Write the state of each key as a JSON object. Asks the server for each key
     #[arg(long)]
     pub(crate) json: bool,
     #[command(flatten)]

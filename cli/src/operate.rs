@@ -94,8 +94,8 @@ pub(crate) fn ls(options: &Ls) -> Ending {
         let mut out = std::io::BufWriter::new(std::io::stdout().lock());
         while let Some(keys) = listing.next_page().await? {
             for key in keys {
-                if !options.long {
-                    write_key(&mut out, &key, options.json)?;
+                if !options.long && !options.json {
+                    write_key(&mut out, &key)?;
                     continue;
                 }
                 let state = match locks.inspect(&key).await {
@@ -103,8 +103,9 @@ pub(crate) fn ls(options: &Ls) -> Ending {
                     Err(Error::ForeignValue { .. }) => continue,
                     state => state?,
                 };
-                if state.spec().is_some() {
-                    write_state(&mut out, &state, options.json)?;
+                if state.spec().is_some() || !options.long {
+                    let role = role_of(&locks, &state).await?;
+                    write_state(&mut out, &state, role, options.json)?;
                 }
             }
             // A page may be long in coming.
@@ -118,7 +119,8 @@ pub(crate) fn show(options: &Show) -> Ending {
     block_on(async {
         let locks = connect(&options.service).await?;
         let state = locks.inspect(&options.key).await?;
-        write_state(&mut std::io::stdout(), &state, options.json)?;
+        let role = role_of(&locks, &state).await?;
+        write_state(&mut std::io::stdout(), &state, role, options.json)?;
         Ok(0)
     })
 }
@@ -200,27 +202,61 @@ pub(crate) fn reset_job(options: &Reset) -> Ending {
 }
 
 /// Writes a key as a line. Control characters would end the line, or change the terminal.
-fn write_key(out: &mut impl Write, key: &Key, as_json: bool) -> std::io::Result<()> {
-    if as_json {
-        return writeln!(out, "{}", json!({ "key": key.as_str() }));
-    }
-    for character in key.as_str().chars() {
+fn write_key(out: &mut impl Write, key: &Key) -> std::io::Result<()> {
+    writeln!(out, "{}", printable(key.as_str()))
+}
+
+fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for character in text.chars() {
         match character.is_control() {
-            true => write!(out, "{}", character.escape_default())?,
-            false => write!(out, "{character}")?,
+            true => printable.extend(character.escape_default()),
+            false => printable.push(character),
         }
     }
-    writeln!(out)
+    printable
 }
 
-fn write_state(out: &mut impl Write, state: &Inspection, as_json: bool) -> std::io::Result<()> {
-    match as_json {
-        true => writeln!(out, "{}", json_of(state)),
-        false => writeln!(out, "{state}"),
+/// What a note is for.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Role {
+    Job,
+    Election,
+}
+
+/// Whether a job or an election has left the note of a key, if there is one.
+async fn role_of(locks: &LockClient, state: &Inspection) -> Result<Option<Role>, Error> {
+    if state.note().is_none() {
+        return Ok(None);
+    }
+    match locks.once(state.key().as_str())?.status().await {
+        Ok(_) => Ok(Some(Role::Job)),
+        Err(Error::ForeignValue { .. }) => Ok(Some(Role::Election)),
+        Err(error) => Err(error),
     }
 }
 
-fn json_of(state: &Inspection) -> Value {
+fn write_state(
+    out: &mut impl Write,
+    state: &Inspection,
+    role: Option<Role>,
+    as_json: bool,
+) -> std::io::Result<()> {
+    if as_json {
+        return writeln!(out, "{}", json_of(state, role));
+    }
+    writeln!(out, "{state}")?;
+    match (role, state.note()) {
+        (Some(Role::Job), _) => writeln!(out, "  a job: see `leasehold once show`"),
+        (Some(Role::Election), Some(note)) => {
+            let info = String::from_utf8_lossy(&note.bytes);
+            writeln!(out, "  info of the leader: {}", printable(&info))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn json_of(state: &Inspection, role: Option<Role>) -> Value {
     let holders = state.holders().iter().map(|holder| {
         json!({
             "label": holder.label.as_str(),
@@ -238,8 +274,22 @@ fn json_of(state: &Inspection) -> Value {
             "unreachable": waiter.unreachable,
         })
     });
+    let note = state.note().map(|note| {
+        json!({
+            "text": std::str::from_utf8(&note.bytes).ok(),
+            "bytes": note.bytes,
+            "token": note.token.get(),
+            "version": note.version,
+            "kept_for_ms": u64::try_from(note.kept_for.as_millis()).unwrap_or(u64::MAX),
+        })
+    });
     json!({
         "key": state.key().as_str(),
+        "role": role.map(|role| match role {
+            Role::Job => "job",
+            Role::Election => "election",
+        }),
+        "note": note,
         "kind": state.spec().map(|spec| format!("{:?}", spec.kind())),
         "capacity": state.spec().map(|spec| spec.capacity()),
         "token": state.token().map(FencingToken::get),

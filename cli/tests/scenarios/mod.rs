@@ -61,6 +61,7 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     jobs::next_machine_tries_after_a_failure,
     jobs::a_job_that_is_stopped_is_not_done,
     operators::finds_and_revokes,
+    operators::roles,
     operators::a_healthy_service,
     terminal::reads_from_the_terminal,
     terminal::interrupted_from_the_terminal,

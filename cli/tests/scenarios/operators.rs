@@ -34,6 +34,40 @@ pub(crate) fn finds_and_revokes(place: &Place) {
     assert_eq!(alive_in(started.group()), [0; 0]);
 }
 
+/// Jobs and elections are told apart from plain locks, and a leader's info is shown.
+pub(crate) fn roles(place: &Place) {
+    let key = |name: &str| format!("{} {name}", place.key);
+    let client = place.client();
+    let (job, election, plain) = (key("job"), key("election"), key("plain"));
+    let ran = place
+        .leasehold()
+        .args(["run", "--not-within", "1h", &job, "--", "true"])
+        .status();
+    assert!(ran.expect("the command runs").success());
+    let handle = client.locks.election(&election).expect("a key");
+    let handle = handle.info("10.0.0.7:80").expect("short");
+    let term = client.runtime.block_on(handle.campaign()).expect("elected");
+    let mutex = client.locks.mutex(&plain).expect("a key");
+    let guard = client.runtime.block_on(mutex.lock()).expect("free");
+
+    let (status, text) = run(place, &["ls", "--json", &key("")]);
+    assert_eq!(status, Some(0), "{text}");
+    let shown: Vec<serde_json::Value> = text
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    let of = |key: &str| shown.iter().find(|it| it["key"] == key).expect("listed");
+    assert_eq!(of(&job)["role"], "job", "{text}");
+    assert_eq!(of(&election)["role"], "election", "{text}");
+    assert!(of(&plain)["role"].is_null(), "{text}");
+    assert_eq!(of(&election)["note"]["text"], "10.0.0.7:80", "{text}");
+    let (_, text) = run(place, &["show", &election]);
+    assert!(text.contains("10.0.0.7:80"), "{text}");
+
+    client.runtime.block_on(term.resign()).expect("resigned");
+    client.runtime.block_on(guard.release()).expect("released");
+}
+
 pub(crate) fn a_healthy_service(place: &Place) {
     let (_, text) = run(place, &["doctor"]);
     for what in ["connection", "round trips", "clock", "listing"] {
