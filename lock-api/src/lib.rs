@@ -48,7 +48,7 @@ pub use request::{
     Acquire, Convert, Cursor, ForceMode, ForceRelease, Kind, Limits, List, LockSpec, Mode, Note,
     Policy, Poll, Release, Renew, Wait,
 };
-pub use runtime::{BoxFuture, Moment, Runtime};
+pub use runtime::{BoxFuture, Moment, Runtime, Task};
 pub use time::{ClockId, FireTime, Rounded, ServerTime, Stamp, Stamped};
 #[cfg(feature = "tokio")]
 pub use tokio_runtime::TokioRuntime;

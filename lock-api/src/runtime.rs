@@ -3,9 +3,11 @@
 use std::fmt;
 use std::future::Future;
 use std::pin::{Pin, pin};
+use std::task::{Context, Poll};
 use std::time::Duration;
 
-use futures_util::future::{Either, select};
+use futures_channel::oneshot;
+use futures_util::future::{AbortHandle, Either, abortable, select};
 
 /// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
@@ -65,7 +67,8 @@ pub trait Runtime: Send + Sync + fmt::Debug {
     /// [`now`](Self::now).
     fn sleep(&self, duration: Duration) -> BoxFuture<'static, ()>;
 
-    /// Spawns a task that runs `future` to completion.
+    /// Spawns a task that runs `future` to completion. [`spawn_task`](trait.Runtime.html#method.spawn_task) returns a
+    /// handle of it.
     fn spawn(&self, future: BoxFuture<'static, ()>);
 
     /// Spawns a task on a thread where blocking user code cannot starve it.
@@ -125,6 +128,63 @@ impl dyn Runtime + '_ {
         future: F,
     ) -> impl Future<Output = Option<F::Output>> + use<F> {
         before(self.sleep(limit), future)
+    }
+
+    /// Spawns a task, and returns a handle to await or abort it.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::LockClient;
+    /// # async fn example(locks: LockClient) {
+    /// // On the simulator, the task runs in virtual time.
+    /// let runtime = locks.runtime();
+    /// let task = locks.runtime().spawn_task(async move {
+    ///     runtime.sleep(Duration::from_secs(1)).await;
+    ///     7
+    /// });
+    /// assert_eq!(task.await, Some(7));
+    /// # }
+    /// ```
+    pub fn spawn_task<F>(&self, future: F) -> Task<F::Output>
+    where
+        F: Future + Send + 'static,
+        F::Output: Send + 'static,
+    {
+        let (sender, ended) = oneshot::channel();
+        let (future, abort) = abortable(future);
+        self.spawn(Box::pin(async move {
+            if let Ok(output) = future.await {
+                // Nobody may be waiting for it.
+                let _ = sender.send(output);
+            }
+        }));
+        Task { abort, ended }
+    }
+}
+
+/// A task that [`spawn_task`](trait.Runtime.html#method.spawn_task) has spawned.
+///
+/// Await it for its output. The result is `None` if it was aborted or has panicked, or if its executor is gone. Its future
+/// has been dropped then. Dropping the handle lets the task go on.
+#[derive(Debug)]
+pub struct Task<T> {
+    abort: AbortHandle,
+    ended: oneshot::Receiver<T>,
+}
+
+impl<T> Task<T> {
+    /// Drops the future of the task at its current await point, as soon as the executor gets to it.
+    pub fn abort(&self) {
+        self.abort.abort();
+    }
+}
+
+impl<T> Future for Task<T> {
+    type Output = Option<T>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.ended).poll(cx).map(Result::ok)
     }
 }
 

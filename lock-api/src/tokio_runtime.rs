@@ -220,6 +220,24 @@ mod tests {
         other.block_on(runtime.sleep(Duration::from_millis(1)));
     }
 
+    #[tokio::test]
+    async fn spawned_task_is_awaited_or_aborted() {
+        let runtime: &dyn Runtime = &TokioRuntime::current();
+        assert_eq!(runtime.spawn_task(async { 7 }).await, Some(7));
+        let (held, dropped) = tokio::sync::oneshot::channel::<()>();
+        let task = runtime.spawn_task(async move {
+            let _held = held;
+            std::future::pending::<()>().await;
+        });
+        task.abort();
+        assert_eq!(task.await, None);
+        assert!(dropped.await.is_err(), "its future was dropped");
+        assert_eq!(
+            runtime.spawn_task(async { panic!("expected") }).await,
+            None::<()>
+        );
+    }
+
     #[test]
     fn forked_child_starts_a_new_renewal_thread() {
         let mut renewal_thread = RenewalThread(None);

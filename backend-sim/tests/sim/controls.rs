@@ -47,6 +47,21 @@ async fn paused_client_stops_while_its_clock_runs() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn spawned_task_is_awaited_or_aborted_in_virtual_time() {
+    let (server, a) = Raw::alone();
+    let (runtime, timer) = (a.backend.runtime(), a.backend.runtime());
+    let task = runtime.spawn_task(async move {
+        timer.sleep(secs(5)).await;
+        7
+    });
+    assert_eq!((task.await, server.elapsed()), (Some(7), secs(5)));
+    let hanging = runtime.spawn_task(std::future::pending::<()>());
+    server.advance(secs(1)).await;
+    hanging.abort();
+    assert_eq!(hanging.await, None);
+}
+
+#[tokio::test(start_paused = true)]
 async fn reply_waits_for_a_paused_client() {
     let (server, a) = Raw::alone();
     let (operation, request) = a.ask(secs(10)).await;
