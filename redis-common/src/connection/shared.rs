@@ -111,13 +111,14 @@ impl Shared {
             let rights = self.checks.missing_rights(&*connection, &self.has_rights);
             let evalsha = self.checks.require_evalsha(&*connection);
             let (info, missing, has_evalsha) = join3(connection.info(None), rights, evalsha).await;
-            let (info, missing) = (info?, missing?);
-            has_evalsha?;
-            Ok((connection, info, missing))
+            Ok((connection, info?, missing?, has_evalsha))
         };
         let opened: Result<_, Failure> = opening.await;
-        let (connection, info, missing) = opened.map_err(|it| it.at_connect(self.prefix()))?;
+        let (connection, info, missing, has_evalsha) =
+            opened.map_err(|it| it.at_connect(self.prefix()))?;
+        // What the server says of itself comes first: a sentinel has no EVALSHA either.
         let mut info = self.check_server(connector, &info, &missing)?;
+        has_evalsha.map_err(|it| it.at_connect(self.prefix()))?;
         info.compares &= self.options.compare_and_set && connection.compares();
         Ok(Connected {
             connection,
