@@ -126,7 +126,7 @@ mod tests {
 
     use super::*;
 
-    /// What is reported of a connection on which the server sends this, in these parts, and which ends then.
+    /// The server sends these parts and closes the connection. Returns what is reported.
     async fn reported(parts: &[&str]) -> String {
         let (mut stream, first, mut server) = pair();
         for part in parts {

@@ -62,9 +62,10 @@ async fn free_lock_needs_no_script_where_the_server_compares() {
     for n in 0..10 {
         pairs(&locks, &format!("new-{n}"), 1).await;
     }
-    // In the background, the client may have run one.
+    // In the background, the client may have connected for renewals, which takes two: it asks for its rights, and
+    // whether there is an EVALSHA.
     let new_keys = scripts(&server) - before;
-    assert!((expected..=expected + 1).contains(&new_keys), "{new_keys}");
+    assert!((expected..=expected + 2).contains(&new_keys), "{new_keys}");
 }
 
 #[tokio::test]
@@ -116,7 +117,7 @@ async fn busy_server_keeps_the_connection() {
         server.run(&["SCRIPT", "KILL"]);
     };
     let mutex = locks.mutex("own").expect("a good key");
-    let (guard, ()) = futures_util::join!(mutex.lock(), end);
+    let (guard, ()) = futures_util::future::join(mutex.lock(), end).await;
     guard.expect("acquired").release().await.expect("released");
     assert!(endless.join().expect("no panic").is_err(), "it was killed");
     pairs(&locks, "own", 5).await;

@@ -32,16 +32,18 @@ fn last_writes_can_get_lost() {
 #[test]
 fn server_answers_while_it_loads() {
     let options = ServerOptions::default().with_append_only();
-    let mut server = options.with_slow_load(1_000).start();
-    let fill = "for i = 1, 500 do redis.call('SET', i, i) end";
+    // It loads for 10 s, so that a busy machine sees it, unless it is told to hurry.
+    let mut server = options.with_slow_load(2_000).start();
+    let fill = "for i = 1, 5000 do redis.call('SET', i, i) end";
     server.run(&["EVAL", fill, "0"]);
     server.kill();
     server.start_loading();
     assert!(!server.is_ready());
     let persistence = server.run(&["INFO", "persistence"]);
     assert!(persistence.contains("loading:1"), "{persistence}");
+    server.run(&["CONFIG", "SET", "key-load-delay", "0"]);
     crate::eventually("it has loaded", || server.is_ready());
-    assert_eq!(server.run(&["EXISTS", "500"]), "1");
+    assert_eq!(server.run(&["EXISTS", "5000"]), "1");
 }
 
 #[test]

@@ -52,7 +52,7 @@ pub(crate) fn kinds_of_clients(subject: &Subject, on: Topology) -> Vec<&'static 
     kinds
 }
 
-/// What is done to clients goes through these. There may be no clocks, or links.
+/// The handles by which faults reach the clients. Clocks and links may be missing.
 #[derive(Debug)]
 pub(crate) struct Clients<'a> {
     targets: &'a [Target],

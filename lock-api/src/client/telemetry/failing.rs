@@ -22,7 +22,7 @@ pub(crate) struct Failing {
 pub(crate) enum Change {
     /// Renewals fail, and did not before.
     Begun,
-    /// No renewal fails any more: so many have, since so long.
+    /// All renewals succeed again. This many had failed, the first one this long ago.
     Over { failures: usize, after: Duration },
 }
 
