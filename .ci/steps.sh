@@ -556,6 +556,11 @@ pages_in_a_browser() {
     passed 1 with_lints cargo test -q --workspace --test sim -- --ignored --exact histories::in_a_browser
 }
 
+# Plays faults to the alerts for Prometheus: each fires for its own.
+alerts() {
+    promtool test rules docs/dashboards/alerts_test.yml
+}
+
 # dropped_futures COUNT: drops this many futures at random moments, through each client library. A
 # run prints what was left behind.
 dropped_futures() {

@@ -101,6 +101,12 @@ need_valgrind() {
     need valgrind LEASEHOLD_VALGRIND
 }
 
+# Debian's `prometheus` brings promtool, and would start a server.
+need_promtool() {
+    command -v promtool >/dev/null || apt_install prometheus PATH
+    promtool --version 2>&1 | head -n 1
+}
+
 need_chromium() {
     need chromium LEASEHOLD_CHROMIUM
 }

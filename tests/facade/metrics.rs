@@ -1,6 +1,6 @@
 //! Tests of a client's metrics, with a recorder of the `metrics` facade.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -397,4 +397,25 @@ fn docs_list_every_metric() {
     for name in &*recorder.described.lock().expect("no panic") {
         assert!(page.contains(&format!("| `{name}` |")), "{name}");
     }
+}
+
+/// The names of metrics in a file for Grafana or Prometheus.
+fn metrics_in(file: &str) -> BTreeSet<&str> {
+    let words = file.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+    words
+        .filter(|word| word.starts_with("leasehold_"))
+        .map(|word| word.strip_suffix("_bucket").unwrap_or(word))
+        .collect()
+}
+
+#[test]
+fn dashboard_shows_every_metric_and_alerts_name_no_other() {
+    let recorder = record(scenario());
+    let described = recorder.described.lock().expect("no panic");
+    let described: BTreeSet<&str> = described.iter().map(String::as_str).collect();
+    let dashboard = metrics_in(include_str!("../../docs/dashboards/grafana.json"));
+    assert_eq!(dashboard, described);
+    let alerts = metrics_in(include_str!("../../docs/dashboards/alerts.yml"));
+    assert!(alerts.len() > 5, "{alerts:?}");
+    assert!(alerts.is_subset(&described), "{alerts:?}");
 }
