@@ -138,8 +138,10 @@ mod pages {
     mod fencing {}
     #[doc = include_str!("../docs/inspecting.md")]
     mod inspecting {}
-    #[doc = include_str!("../docs/deployment.md")]
-    mod deployment {}
+    #[doc = include_str!("../docs/redis.md")]
+    mod redis {}
+    #[doc = include_str!("../docs/postgres.md")]
+    mod postgres {}
     #[doc = include_str!("../docs/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../docs/migration.md")]

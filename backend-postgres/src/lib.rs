@@ -48,7 +48,7 @@
 //!   ten minutes after its last use, because it keeps the last fencing token.
 //! - If a new connection reaches another server than the ones before, because the address leads to a new primary,
 //!   the others are replaced too. A primary that is cut off from its standbys can't be told from one that isn't: see
-//!   `docs/deployment.md` in the repository.
+//!   `docs/postgres.md` in the repository.
 //! - Every renewal updates a row, so autovacuum must be on, as it is by default.
 //!
 //! # TLS

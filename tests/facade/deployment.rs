@@ -1,4 +1,4 @@
-//! The functions in docs/deployment.md that connect to a cluster and to Sentinel work.
+//! The functions in docs/redis.md that connect to a cluster and to Sentinel work.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ fn is_on_the_page(first: &str, lines: usize) {
         from.take_while(|line| *line != "}").collect()
     };
     let tested = body(include_str!("deployment.rs"));
-    assert_eq!(body(include_str!("../../docs/deployment.md")), tested);
+    assert_eq!(body(include_str!("../../docs/redis.md")), tested);
     assert_eq!(tested.len(), lines);
 }
 

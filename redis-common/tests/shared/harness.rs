@@ -172,7 +172,7 @@ impl Redis {
         };
         let rights = documented_rights(documentation, blocks);
         let rights: Vec<_> = user.chain(rights).collect();
-        let page = documented_rights(include_str!("../../../docs/deployment.md"), 1);
+        let page = documented_rights(include_str!("../../../docs/redis.md"), 1);
         let page: Vec<_> = page.collect();
         let in_page = |right: &&str| *right == "+client|info" || page.contains(right);
         assert!(documented_rights(documentation, 1).all(|right| in_page(&right)));

@@ -22,7 +22,7 @@ const FAULTS: &[Injection<Quorum>] = &[
             it.servers[server].start_again();
         },
     ),
-    // As docs/deployment.md says: the old one is stopped for good, and the new one begins after the delay.
+    // As docs/postgres.md says: the old one is stopped for good, and the new one begins after the delay.
     (
         within("replace one server by an empty one"),
         |it, random| {
