@@ -3,6 +3,7 @@
 mod connect;
 mod deployment;
 mod exports;
+mod guarantees;
 mod links;
 mod messages;
 mod metrics;
