@@ -8,16 +8,21 @@ use clap::Parser;
 use leasehold_sim::{Scheduling, Tape};
 use leasehold_verifier::SmallScope;
 
+use crate::subject::Variant;
+
 /// Runs the production lock client on simulated machines, injects every kind of fault, and checks
 /// each run.
 ///
-/// The exit status is 1 if a promise was broken. It is also 1 if, after 20,000 seeds, a rare situation
-/// was never reached. It is 2 if explore could not do its work, for example because two options
+/// A seed draws its variant: clients that step on what they remember or not, in the model or out of it. A flag that
+/// names a variant, a mutant or a tape to replay draws none.
+///
+/// The exit status is 1 if a promise was broken. It is also 1 if, after 20,000 seeds of a variant, a rare
+/// situation of it was never reached. It is 2 if explore could not do its work, for example because two options
 /// contradict each other.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "explore")]
 pub(crate) struct Args {
-    /// The seeds, excluding the end of the range, or a single seed [default: 0..20000]
+    /// The seeds, excluding the end of the range, or a single seed [default: 0..80000]
     #[arg(long, value_parser = seeds, conflicts_with_all = ["scope", "replay"])]
     pub(crate) seeds: Option<Range<u64>>,
 
@@ -78,7 +83,24 @@ pub(crate) struct Args {
 
 impl Args {
     pub(crate) fn seeds(&self) -> Range<u64> {
-        self.seeds.clone().unwrap_or(0..20_000)
+        self.seeds.clone().unwrap_or(0..80_000)
+    }
+
+    /// The variant that the flags name, or that the seed draws.
+    pub(crate) const fn variant(&self, seed: u64) -> Variant {
+        let named = self.out_of_model
+            || self.remembering
+            || self.replicas_answer
+            || self.mutant.is_some()
+            || self.scope.is_some()
+            || self.replay.is_some();
+        match named {
+            true => Variant {
+                out_of_model: self.out_of_model,
+                remembering: self.remembering,
+            },
+            false => Variant::ALL[(seed % 4) as usize],
+        }
     }
 
     /// Refuses options that make no sense, before hours are spent on them.
@@ -201,7 +223,43 @@ mod tests {
             let error = refused(line);
             assert!(error.contains(reason), "{line}: {error}");
         }
-        let args = Args::try_parse_from(["explore", "--scope", "4x4"]).expect("good options");
-        assert_eq!(args.check(), Ok(()));
+        assert_eq!(parsed("--scope 4x4").check(), Ok(()));
+    }
+
+    fn parsed(line: &str) -> Args {
+        let words = std::iter::once("explore").chain(line.split_whitespace());
+        Args::try_parse_from(words).expect("good options")
+    }
+
+    #[test]
+    fn seed_draws_its_variant_unless_a_flag_names_one() {
+        assert_eq!(
+            [4, 5, 6, 7].map(|seed| parsed("").variant(seed)),
+            Variant::ALL
+        );
+        let plain = Variant::ALL[0];
+        for (line, variant) in [
+            (
+                "--remembering",
+                Variant {
+                    remembering: true,
+                    ..plain
+                },
+            ),
+            (
+                "--out-of-model",
+                Variant {
+                    out_of_model: true,
+                    ..plain
+                },
+            ),
+            ("--mutant some", plain),
+            ("--replicas-answer", plain),
+        ] {
+            assert_eq!(
+                [4, 5, 6, 7].map(|seed| parsed(line).variant(seed)),
+                [variant; 4]
+            );
+        }
     }
 }

@@ -6,6 +6,7 @@
     reason = "the speed is measured in real time"
 )]
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::io::{IsTerminal as _, Write as _, stderr};
 use std::time::{Duration, Instant};
@@ -13,18 +14,28 @@ use std::time::{Duration, Instant};
 use leasehold_verifier::{Coverage, Situation, Violation};
 use serde_json::{Map, Value, json};
 
+use crate::subject::Variant;
+
+/// Each rare situation of a variant must have been reached after this many of its seeds.
+const ENOUGH: u64 = 20_000;
+
+/// What the runs of a variant have reached.
+#[derive(Debug, Default)]
+pub(crate) struct Reached {
+    pub(crate) runs: u64,
+    pub(crate) coverage: Coverage,
+}
+
 /// The summary of all runs.
 #[derive(Debug, Default)]
 pub(crate) struct Summary {
     pub(crate) runs: u64,
     pub(crate) took: Duration,
-    pub(crate) coverage: Coverage,
+    pub(crate) reached: BTreeMap<Variant, Reached>,
     /// The number of runs with a broken promise.
     pub(crate) failed: u64,
     /// The seed and the first violation of each failed run; if there are many, of the first ones.
     pub(crate) violations: Vec<(u64, Violation)>,
-    pub(crate) out_of_model: bool,
-    pub(crate) remembering: bool,
     pub(crate) mutant: Option<String>,
     pub(crate) found_at_seed: Option<u64>,
 }
@@ -35,17 +46,26 @@ impl Summary {
     }
 
     /// The rare situations that should have been reached, and were not.
-    pub(crate) fn missing(&self) -> impl Iterator<Item = Situation> {
-        self.coverage.missing(self.out_of_model, self.remembering)
+    pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
+        let enough = self.reached.iter().filter(|(_, it)| it.runs >= ENOUGH);
+        enough.flat_map(|(variant, it)| {
+            let missing = it
+                .coverage
+                .missing(variant.out_of_model, variant.remembering);
+            missing
+                .map(|situation| format!("never reached{}: {}", variant.flags(), situation.text()))
+        })
     }
 
     /// The summary as it is printed, with or without the coverage.
     pub(crate) fn text(&self, coverage: bool) -> String {
         let mut text = String::new();
-        if coverage {
-            let reachable = |s: &&Situation| s.is_reachable(self.out_of_model, self.remembering);
+        for (variant, Reached { runs, coverage }) in self.reached.iter().filter(|_| coverage) {
+            let _ = writeln!(text, "{runs} runs{}:", variant.flags());
+            let reachable =
+                |s: &&Situation| s.is_reachable(variant.out_of_model, variant.remembering);
             for situation in Situation::ALL.iter().filter(reachable) {
-                let times = self.coverage.of(*situation);
+                let times = coverage.of(*situation);
                 let _ = writeln!(text, "{times:>10}  {}", situation.text());
             }
         }
@@ -61,10 +81,18 @@ impl Summary {
     }
 
     pub(crate) fn json(&self) -> String {
-        let coverage: Map<String, Value> = Situation::ALL
-            .iter()
-            .map(|s| (s.text().to_owned(), json!(self.coverage.of(*s))))
-            .collect();
+        let coverage = |reached: &Reached| -> Map<String, Value> {
+            let times = |s: &Situation| (s.text().to_owned(), json!(reached.coverage.of(*s)));
+            Situation::ALL.iter().map(times).collect()
+        };
+        let variants = self.reached.iter().map(|(variant, reached)| {
+            json!({
+                "out_of_model": variant.out_of_model,
+                "remembering": variant.remembering,
+                "runs": reached.runs,
+                "coverage": coverage(reached),
+            })
+        });
         let violations: Vec<Value> = self
             .violations
             .iter()
@@ -77,7 +105,7 @@ impl Summary {
             "first_violations": violations,
             "mutant": self.mutant,
             "found_at_seed": self.found_at_seed,
-            "coverage": coverage,
+            "variants": variants.collect::<Value>(),
         });
         format!("{all:#}\n")
     }

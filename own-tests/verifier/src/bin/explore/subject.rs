@@ -12,6 +12,49 @@ use crate::planted;
 /// What holds even if a replica that lags answers.
 const SAFETY: &[&str] = &["S1", "S2", "S3", "S4", "S5"];
 
+/// What the servers do to their data and clocks, and what the clients remember.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Variant {
+    pub(crate) out_of_model: bool,
+    pub(crate) remembering: bool,
+}
+
+impl Variant {
+    pub(crate) const ALL: [Self; 4] = [
+        Self::of(false, false),
+        Self::of(false, true),
+        Self::of(true, false),
+        Self::of(true, true),
+    ];
+
+    const fn of(out_of_model: bool, remembering: bool) -> Self {
+        Self {
+            out_of_model,
+            remembering,
+        }
+    }
+
+    /// These stress runs in this variant.
+    pub(crate) fn stress(self, mut stress: Stress) -> Stress {
+        if self.remembering {
+            stress = stress.remembering();
+        }
+        if self.out_of_model {
+            stress = stress.out_of_model();
+        }
+        stress
+    }
+
+    /// Its flags, each after a space.
+    pub(crate) fn flags(self) -> String {
+        let flags = [
+            (self.out_of_model, " --out-of-model"),
+            (self.remembering, " --remembering"),
+        ];
+        flags.map(|(is, flag)| if is { flag } else { "" }).concat()
+    }
+}
+
 /// A kind of runs.
 #[derive(Clone, Debug)]
 pub(crate) enum Subject {
@@ -27,12 +70,6 @@ impl Subject {
             if args.replicas_answer {
                 stress = stress.with_answering_replicas().only(SAFETY);
             }
-            if args.remembering {
-                stress = stress.remembering();
-            }
-            if args.out_of_model {
-                stress = stress.out_of_model();
-            }
             return Ok(Self::Stress(stress));
         };
         if mutant.is_some_and(|it| it.out_of_model || IN_EVERY_BUILD.contains(&it.name)) {
@@ -41,9 +78,14 @@ impl Subject {
         Ok(Self::Scope(scope))
     }
 
-    pub(crate) fn run(&self, options: SimOptions, scheduling: Scheduling) -> StressRun {
+    pub(crate) fn run(
+        &self,
+        variant: Variant,
+        options: SimOptions,
+        scheduling: Scheduling,
+    ) -> StressRun {
         match self {
-            Self::Stress(stress) => stress.run(options, scheduling),
+            Self::Stress(stress) => variant.stress(stress.clone()).run(options, scheduling),
             Self::Scope(scope) => scope.run(options, scheduling),
         }
     }
@@ -68,7 +110,11 @@ pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
 }
 
 /// The command that repeats the run of a tape, with the same options.
-pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> String {
+pub(crate) fn replay_command(
+    args: &Args,
+    variant: Variant,
+    tape: &impl std::fmt::Display,
+) -> String {
     let mutant = args.mutant.as_deref();
     let mut command = match mutant.filter(|it| !IN_EVERY_BUILD.contains(it)) {
         Some(_) => BUILD.to_owned(),
@@ -78,12 +124,10 @@ pub(crate) fn replay_command(args: &Args, tape: &impl std::fmt::Display) -> Stri
     if let Some(scope) = args.scope {
         command.push_str(&format!(" --scope {scope}"));
     }
-    let flags = [
-        (args.out_of_model, " --out-of-model"),
-        (args.replicas_answer, " --replicas-answer"),
-        (args.remembering, " --remembering"),
-    ];
-    command.extend(flags.map(|(is, flag)| if is { flag } else { "" }));
+    command.push_str(&variant.flags());
+    if args.replicas_answer {
+        command.push_str(" --replicas-answer");
+    }
     if let Some(mutant) = &args.mutant {
         command.push_str(&format!(" --mutant {mutant}"));
     }

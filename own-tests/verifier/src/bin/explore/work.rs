@@ -8,10 +8,8 @@ use leasehold_verifier::{IN_EVERY_BUILD, MutantInfo, SmallScope, Stress, StressR
 
 use crate::args::{Args, Choose};
 use crate::report::{Progress, Summary, verdict};
-use crate::subject::{BUILD, Subject, activate, mutants, replay_command, stress};
+use crate::subject::{BUILD, Subject, Variant, activate, mutants, replay_command, stress};
 
-/// Each rare situation must have been reached after this many seeds.
-const ENOUGH: u64 = 20_000;
 /// The number of failed runs that are simplified and printed.
 const PRINTED: u64 = 3;
 /// The number of failed runs that the summary lists.
@@ -36,8 +34,6 @@ pub(crate) fn run(args: &Args) -> Result<bool, String> {
         subject: &subject,
         summary: Summary {
             mutant: args.mutant.clone(),
-            remembering: args.remembering,
-            out_of_model: args.out_of_model || mutant.is_some_and(|mutant| mutant.out_of_model),
             ..Summary::default()
         },
         progress: Progress::new(),
@@ -73,13 +69,15 @@ impl Work<'_> {
         let seeds = self.args.seeds();
         let of = seeds.end - seeds.start;
         for seed in seeds {
+            let variant = self.args.variant(seed);
+            let stress = variant.stress(stress.clone());
             let run = stress.run(quick_options(seed), scheduling.clone());
-            self.count(&run, of);
+            self.count(variant, &run, of);
             let Some(first) = run.violations.into_iter().next() else {
                 continue;
             };
             if self.summary.failed <= PRINTED {
-                self.simplify(stress, seed, scheduling.clone())?;
+                self.simplify(&stress, seed, scheduling.clone())?;
             }
             self.list(seed, first);
             if until_found {
@@ -104,7 +102,7 @@ impl Work<'_> {
         let shrunk = shrunk.ok_or_else(|| format!("seed {seed} does not fail again"))?;
         let ms = took.as_millis();
         let heading = format!("seed {seed}, simplified in {} runs, {ms} ms", shrunk.runs);
-        self.print_run(&heading, &shrunk.tape)?;
+        self.print_run(&heading, self.args.variant(seed), &shrunk.tape)?;
         Ok(())
     }
 
@@ -113,7 +111,7 @@ impl Work<'_> {
         let of = self.args.scope.map_or(0, |scope| scope.orders());
         let mut failed = None;
         let runs = scope.run_all(|run| {
-            self.count(&run, of);
+            self.count(self.args.variant(0), &run, of);
             if run.violations.is_empty() {
                 return ControlFlow::Continue(());
             }
@@ -121,7 +119,8 @@ impl Work<'_> {
             ControlFlow::Break(())
         });
         if let Some(run) = failed {
-            self.print_run(&format!("order {runs} of {of}"), &run.report.tape)?;
+            let heading = format!("order {runs} of {of}");
+            self.print_run(&heading, self.args.variant(0), &run.report.tape)?;
             for violation in run.violations.into_iter().take(1) {
                 self.list(0, violation);
             }
@@ -132,11 +131,12 @@ impl Work<'_> {
 
     /// Repeats the run of a tape.
     fn replay(&mut self, tape: &Tape) -> Result<bool, String> {
-        let run = self.print_run("replayed", tape)?;
+        let variant = self.args.variant(tape.seed);
+        let run = self.print_run("replayed", variant, tape)?;
         if let Ending::Diverged(divergence) = &run.report.ending {
             return Err(divergence.to_string());
         }
-        self.count(&run, 1);
+        self.count(variant, &run, 1);
         let seed = tape.seed;
         for violation in run.violations.into_iter().take(1) {
             self.list(seed, violation);
@@ -144,9 +144,11 @@ impl Work<'_> {
         self.finish(false)
     }
 
-    fn count(&mut self, run: &StressRun, of: u64) {
+    fn count(&mut self, variant: Variant, run: &StressRun, of: u64) {
         self.summary.runs += 1;
-        self.summary.coverage.add(&run.coverage);
+        let reached = self.summary.reached.entry(variant).or_default();
+        reached.runs += 1;
+        reached.coverage.add(&run.coverage);
         self.summary.failed += u64::from(!run.violations.is_empty());
         self.progress.update(self.summary.runs, of);
     }
@@ -170,11 +172,9 @@ impl Work<'_> {
             write(path, self.summary.json())?;
         }
         let mut passed = self.summary.failed == 0;
-        if self.summary.runs >= ENOUGH && with_coverage {
-            for situation in self.summary.missing() {
-                println!("never reached: {}", situation.text());
-                passed = false;
-            }
+        for missing in self.summary.missing().filter(|_| with_coverage) {
+            println!("{missing}");
+            passed = false;
         }
         Ok(passed)
     }
@@ -182,11 +182,18 @@ impl Work<'_> {
     /// Repeats the run of a tape with a log, and prints its timeline, its violations, and the command
     /// that repeats it. The first printed run is also written as a page and a trace, if the options
     /// say so.
-    fn print_run(&mut self, heading: &str, tape: &Tape) -> Result<StressRun, String> {
+    fn print_run(
+        &mut self,
+        heading: &str,
+        variant: Variant,
+        tape: &Tape,
+    ) -> Result<StressRun, String> {
         self.progress.clear();
         let options = SimOptions::new(tape.seed);
-        let run = self.subject.run(options, Scheduling::Replay(tape.clone()));
-        let command = replay_command(self.args, tape);
+        let run = self
+            .subject
+            .run(variant, options, Scheduling::Replay(tape.clone()));
+        let command = replay_command(self.args, variant, tape);
         let broken = verdict(&run.violations);
         let mut history = run
             .report
