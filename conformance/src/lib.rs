@@ -39,6 +39,7 @@ mod families;
 mod harness;
 mod holding;
 mod proxy;
+#[cfg(test)]
 mod rules;
 mod runner;
 mod world;
@@ -47,5 +48,4 @@ pub use case::{Case, Need};
 pub use failure::Failure;
 pub use families::all as cases;
 pub use harness::{Abilities, Environment, Harness, SetupError, Timing};
-pub use rules::rules_table;
 pub use runner::{run, run_case};

@@ -1,6 +1,7 @@
-//! The table of rules and the cases that cover them, which is checked in as `RULES.md`.
+//! Each rule has cases, each case has rules, and no case is forgotten.
 
-use std::fmt::Write;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 
 use crate::families;
 
@@ -40,155 +41,116 @@ fn rules() -> impl Iterator<Item = (&'static str, &'static str)> {
     RULES.iter().filter_map(|rule| rule.split_once(": "))
 }
 
-/// Renders the table of rules and their cases, in Markdown.
-pub fn rules_table() -> String {
-    let mut table = String::from(
-        "# Which cases cover which rule\n\n\
-         The rules are those of docs/semantics.md. To regenerate this table, run\n\
-         `cargo run -p leasehold-conformance --example rules > conformance/RULES.md`. A test\n\
-         checks that it is up to date.\n\n\
-         | rule | cases |\n|---|---|\n",
-    );
-    for (rule, summary) in rules() {
-        let cases: Vec<String> = families::all()
-            .filter(|case| case.rules.contains(&rule))
-            .map(|case| format!("`{}`", case.name()))
-            .collect();
-        // Writing to a string cannot fail.
-        let _ = writeln!(table, "| **{rule}**: {summary} | {} |", cases.join(" · "));
-    }
-    table
+fn families_folder() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("src/families")
 }
 
-#[cfg(test)]
-mod tests {
-    use std::collections::BTreeSet;
-    use std::path::{Path, PathBuf};
+/// The file stem and the text of each family.
+fn sources() -> Vec<(String, String)> {
+    let entries = |folder: &Path| {
+        std::fs::read_dir(folder)
+            .expect("the folder exists")
+            .map(|entry| entry.expect("a readable entry").path())
+            .collect::<Vec<_>>()
+    };
+    let groups = entries(&families_folder());
+    let files = groups.iter().filter(|path| path.is_dir());
+    files
+        .flat_map(|group| entries(group))
+        .map(|file| {
+            let stem = file.file_stem().expect("a file").to_string_lossy();
+            let text = std::fs::read_to_string(&file).expect("UTF-8 text");
+            (stem.into_owned(), text)
+        })
+        .filter(|(stem, _)| stem != "mod")
+        .collect()
+}
 
-    use super::*;
+/// The names of the functions with a case's signature.
+fn case_functions(text: &str) -> BTreeSet<String> {
+    let signature = "(world: &World) -> Verdict {";
+    let lines = text.lines().filter_map(|line| line.strip_suffix(signature));
+    lines
+        .filter_map(|line| line.strip_prefix("async fn "))
+        .map(ToString::to_string)
+        .collect()
+}
 
-    fn families_folder() -> PathBuf {
-        Path::new(env!("CARGO_MANIFEST_DIR")).join("src/families")
+#[test]
+fn every_case_is_registered() {
+    for (family, text) in sources() {
+        let registered: BTreeSet<_> = families::all()
+            .filter(|case| case.family == family)
+            .map(|case| case.name.to_string())
+            .collect();
+        assert_eq!(case_functions(&text), registered, "in {family}.rs");
+        assert!(!registered.is_empty(), "{family}.rs is not in the list");
     }
+}
 
-    /// The file stem and the text of each family.
-    fn sources() -> Vec<(String, String)> {
-        let entries = |folder: &Path| {
-            std::fs::read_dir(folder)
-                .expect("the folder exists")
-                .map(|entry| entry.expect("a readable entry").path())
-                .collect::<Vec<_>>()
-        };
-        let groups = entries(&families_folder());
-        let files = groups.iter().filter(|path| path.is_dir());
-        files
-            .flat_map(|group| entries(group))
-            .map(|file| {
-                let stem = file.file_stem().expect("a file").to_string_lossy();
-                let text = std::fs::read_to_string(&file).expect("UTF-8 text");
-                (stem.into_owned(), text)
-            })
-            .filter(|(stem, _)| stem != "mod")
-            .collect()
+#[test]
+fn names_are_unique() {
+    let mut seen = BTreeSet::new();
+    for case in families::all() {
+        assert!(seen.insert(case.name()), "duplicate case {}", case.name());
     }
+}
 
-    /// The names of the functions with a case's signature.
-    fn case_functions(text: &str) -> BTreeSet<String> {
-        let signature = "(world: &World) -> Verdict {";
-        let lines = text.lines().filter_map(|line| line.strip_suffix(signature));
-        lines
-            .filter_map(|line| line.strip_prefix("async fn "))
-            .map(ToString::to_string)
-            .collect()
-    }
-
-    #[test]
-    fn every_case_is_registered() {
-        for (family, text) in sources() {
-            let registered: BTreeSet<_> = families::all()
-                .filter(|case| case.family == family)
-                .map(|case| case.name.to_string())
-                .collect();
-            assert_eq!(case_functions(&text), registered, "in {family}.rs");
-            assert!(!registered.is_empty(), "{family}.rs is not in the list");
+#[test]
+fn every_rule_has_a_case_and_every_case_a_rule() {
+    let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
+    assert_eq!(known.len(), RULES.len(), "each has a summary");
+    for case in families::all() {
+        assert!(!case.rules.is_empty(), "{} covers nothing", case.name());
+        for rule in case.rules {
+            assert!(known.contains(rule), "{} names {rule:?}", case.name());
         }
     }
-
-    #[test]
-    fn names_are_unique() {
-        let mut seen = BTreeSet::new();
-        for case in families::all() {
-            assert!(seen.insert(case.name()), "duplicate case {}", case.name());
-        }
+    for rule in known {
+        let covered = families::all().any(|case| case.rules.contains(&rule));
+        assert!(covered, "no case covers {rule}");
     }
+}
 
-    #[test]
-    fn every_rule_has_a_case_and_every_case_a_rule() {
-        let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
-        assert_eq!(known.len(), RULES.len(), "each has a summary");
-        for case in families::all() {
-            assert!(!case.rules.is_empty(), "{} covers nothing", case.name());
-            for rule in case.rules {
-                assert!(known.contains(rule), "{} names {rule:?}", case.name());
-            }
-        }
-        for rule in known {
-            let covered = families::all().any(|case| case.rules.contains(&rule));
-            assert!(covered, "no case covers {rule}");
-        }
-    }
-
-    /// `Failure::rule` reads it there.
-    #[test]
-    fn every_promise_begins_with_its_rule() {
-        let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
-        for (family, text) in sources() {
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            // Other helpers take the promise after other arguments; cases name it with `let promise` first.
-            for before in ["promised(", "let promise = ", ".poll_gone(", ".not_held("] {
-                for call in text.split(before).skip(1) {
-                    let call = call.trim_start().trim_start_matches("format!(");
-                    let Some(promise) = call.trim_start().strip_prefix('"') else {
-                        continue;
-                    };
-                    let rule = promise.split(": ").next().unwrap_or_default();
-                    assert!(
-                        known.contains(rule) || matches!(rule, "{rule}" | "set-up"),
-                        "{family}: a promise begins with {rule:?}"
-                    );
-                }
+/// `Failure::rule` reads it there.
+#[test]
+fn every_promise_begins_with_its_rule() {
+    let known: BTreeSet<_> = rules().map(|(rule, _)| rule).collect();
+    for (family, text) in sources() {
+        let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        // Other helpers take the promise after other arguments; cases name it with `let promise` first.
+        for before in ["promised(", "let promise = ", ".poll_gone(", ".not_held("] {
+            for call in text.split(before).skip(1) {
+                let call = call.trim_start().trim_start_matches("format!(");
+                let Some(promise) = call.trim_start().strip_prefix('"') else {
+                    continue;
+                };
+                let rule = promise.split(": ").next().unwrap_or_default();
+                assert!(
+                    known.contains(rule) || matches!(rule, "{rule}" | "set-up"),
+                    "{family}: a promise begins with {rule:?}"
+                );
             }
         }
     }
+}
 
-    #[test]
-    fn basic_cases_cannot_be_ignored() {
-        for (family, at_least) in [
-            ("exclusion", 10),
-            ("expiry", 7),
-            ("ownership", 9),
-            ("redelivery", 15),
-            ("stalls", 4),
-            ("closing", 2),
-        ] {
-            let free = families::all()
-                .filter(|case| case.family == family && case.needs.is_empty())
-                .count();
-            assert!(
-                free >= at_least,
-                "{family} has only {free} cases without needs"
-            );
-        }
-    }
-
-    #[test]
-    fn checked_in_table_is_up_to_date() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("RULES.md");
-        let checked_in = std::fs::read_to_string(path).expect("RULES.md exists");
+#[test]
+fn basic_cases_cannot_be_ignored() {
+    for (family, at_least) in [
+        ("exclusion", 10),
+        ("expiry", 7),
+        ("ownership", 9),
+        ("redelivery", 15),
+        ("stalls", 4),
+        ("closing", 2),
+    ] {
+        let free = families::all()
+            .filter(|case| case.family == family && case.needs.is_empty())
+            .count();
         assert!(
-            checked_in == rules_table(),
-            "RULES.md is out of date; to regenerate it, run\n  \
-             cargo run -p leasehold-conformance --example rules > conformance/RULES.md"
+            free >= at_least,
+            "{family} has only {free} cases without needs"
         );
     }
 }

@@ -1,4 +1,4 @@
 //! Tests of the verifier, and the hashes of some runs.
 
-mod golden;
+mod same_runs;
 mod stress;
