@@ -93,11 +93,11 @@ pub use connect::{ConnectOptions, RedisLibrary, connect};
 pub use leasehold_api::{
     BackendError, Capabilities, Cause, ConnectError, Contention, Election, Error, Every,
     FencingToken, FireTime, ForceMode, ForceReply, Guard, HolderView, Inspection, InvalidInput,
-    Job, JobFailure, JobOutcome, JobReset, JobStatus, Key, Kind, Label, Leader, Limits, Listing,
-    LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode, MultiGuard,
-    MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence, Once,
-    Outcome, PermitGuard, Policy, ReadGuard, Refused, Runtime, RwLock, Semaphore, Task, Term,
-    Upgrade, WaiterView, WriteGuard, guard_kind,
+    Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Key, Kind, Label, Leader, Limits,
+    Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
+    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence,
+    Once, Outcome, PermitGuard, Policy, ReadGuard, Refused, Runtime, RwLock, Semaphore, ServerTime,
+    Task, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
 };
 
 /// The Redis backend that uses the `fred` crate.

@@ -83,7 +83,7 @@ pub(crate) struct Revoke {
 /// Looks at jobs that `leasehold run --not-within` runs, and resets them.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Once {
-    /// Shows when a job was done, how often it was tried since, and who runs it
+    /// Shows what a job is doing, its last success, its last attempt and the machine that made it, and when it may run next
     Show(Show),
     /// Forgets when a job was done and how often it was tried, so that it can run again
     Reset(Reset),
@@ -195,7 +195,7 @@ pub(crate) struct Service {
         hide_env_values = true
     )]
     key_prefix: Option<String>,
-    /// How long an attempt to connect may take [default: 500ms on Redis, 1s on Postgres]
+    /// How long an attempt to connect may take [default: 2s]
     #[arg(long, value_name = "TIME", value_parser = time)]
     connect_timeout: Option<Duration>,
 }

@@ -5,8 +5,8 @@ use std::io::Write;
 use std::time::{Duration, SystemTime};
 
 use leasehold::{
-    ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection, JobReset, Key,
-    Label, LockClient, Mode,
+    ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection, JobReset,
+    JobState, JobStatus, Key, Label, LockClient, Mode, ServerTime,
 };
 use serde_json::{Value, json};
 
@@ -155,36 +155,74 @@ pub(crate) fn date(time: FireTime) -> impl Display {
     humantime::format_rfc3339_seconds(time)
 }
 
+/// The milliseconds since 1970 began.
+fn millis(time: ServerTime) -> u64 {
+    time.as_micros() / 1_000
+}
+
 pub(crate) fn show_job(options: &Show) -> Ending {
     block_on(async {
         let locks = connect(&options.service).await?;
         let status = locks.once(&options.key)?.status().await?;
-        let running = status.running.as_ref().map(Label::as_str);
         let mut out = std::io::stdout();
-        if options.json {
-            let status = json!({
-                "key": options.key,
-                "done_ms": status.done.map(FireTime::as_millis),
-                "tried_ms": status.tried.map(FireTime::as_millis),
-                "attempts": status.attempts,
-                "running": running,
-            });
-            writeln!(out, "{status}")?;
-            return Ok(0);
-        }
-        match (status.done, status.tried) {
-            (done, Some(tried)) if done < Some(tried) => {
-                let (date, attempts) = (date(tried), status.attempts);
-                writeln!(out, "not done: began at {date}, attempts: {attempts}")?;
-            }
-            (Some(done), _) => writeln!(out, "done: began at {}", date(done))?,
-            (None, _) => writeln!(out, "no record: it has not run, or long ago")?,
-        }
-        if let Some(by) = running {
-            writeln!(out, "run by {by}")?;
+        match options.json {
+            true => writeln!(out, "{}", json_of_job(&options.key, &status))?,
+            false => write_job(&mut out, &status)?,
         }
         Ok(0)
     })
+}
+
+fn json_of_job(key: &str, status: &JobStatus) -> Value {
+    json!({
+        "key": key,
+        "state": match status.state {
+            JobState::NoRecord => "no_record",
+            JobState::Running => "running",
+            JobState::Done => "done",
+            JobState::Failed => "failed",
+            JobState::Interrupted => "interrupted",
+            JobState::GaveUp => "gave_up",
+            JobState::Missed => "missed",
+            _ => "other",
+        },
+        "done_ms": status.done.map(FireTime::as_millis),
+        "done_at_ms": status.done_at.map(millis),
+        "tried_ms": status.tried.map(FireTime::as_millis),
+        "tried_at_ms": status.tried_at.map(millis),
+        "attempts": status.attempts,
+        "tried_by": status.tried_by.as_ref().map(Label::as_str),
+        "running": status.running.as_ref().map(Label::as_str),
+        "next_ms": status.next.map(millis),
+    })
+}
+
+fn write_job(out: &mut impl Write, status: &JobStatus) -> std::io::Result<()> {
+    let at = |time| date(FireTime::from_millis(millis(time)));
+    let by = |label: Option<&Label>| printable(label.map_or("somebody", Label::as_str));
+    let state = match status.state {
+        JobState::NoRecord => "no record: it has not run, or long ago".into(),
+        JobState::Running => format!("run by {}", by(status.running.as_ref())),
+        JobState::Done => "done".into(),
+        JobState::Failed => "failed, waits for the next attempt".into(),
+        JobState::Interrupted => "interrupted, waits for the next attempt".into(),
+        JobState::GaveUp => "given up: all attempts have failed".into(),
+        JobState::Missed => "missed: too late for another attempt".into(),
+        state => format!("{state:?}"),
+    };
+    writeln!(out, "{state}")?;
+    if let Some((fire, ended)) = status.done.zip(status.done_at) {
+        let (began, ended) = (date(fire), at(ended));
+        writeln!(out, "last success: began at {began}, ended at {ended}")?;
+    }
+    if let Some(tried_at) = status.tried_at {
+        let (number, by, tried_at) = (status.attempts, by(status.tried_by.as_ref()), at(tried_at));
+        writeln!(out, "last attempt: number {number}, by {by}, at {tried_at}")?;
+    }
+    if let Some(next) = status.next {
+        writeln!(out, "next: not before {}", at(next))?;
+    }
+    Ok(())
 }
 
 pub(crate) fn reset_job(options: &Reset) -> Ending {

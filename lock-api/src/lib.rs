@@ -33,9 +33,9 @@ pub use certificates::Certificates;
 pub use client::guard_kind;
 pub use client::{
     Contention, Election, Error, Every, Guard, Inspection, Job, JobFailure, JobOutcome, JobReset,
-    JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent, MultiGuard,
-    MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once, Outcome,
-    PermitGuard, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
+    JobState, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
+    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
+    Outcome, PermitGuard, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, Cause, ConnectError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};

@@ -33,7 +33,12 @@ pub(crate) fn runs_once(place: &Place) {
         assert_eq!(status(place, options, script), 0, "{options:?}");
     }
     assert_eq!(runs(place), 1);
-    let done = shown(place)["done_ms"].to_string();
+    let state = shown(place);
+    assert_eq!(state["state"], "done", "{state}");
+    let ended = state["done_at_ms"].as_u64().expect("a time");
+    let next = ended + 20 * 60 * 60 * 1_000;
+    assert_eq!(state["next_ms"], next, "{state}");
+    let done = state["done_ms"].to_string();
     let text = std::fs::read_to_string(place.file("runs")).expect("written by CMD");
     assert_eq!(text, format!("{done} 1\n"));
 
@@ -70,6 +75,16 @@ pub(crate) fn failures_are_counted(place: &Place) {
     let state = shown(place);
     assert!(state["done_ms"].is_null(), "{state}");
     assert_eq!(state["attempts"], 1, "{state}");
+    assert_eq!(state["state"], "failed", "{state}");
+    let time = |name: &str| state[name].as_u64().expect("a time");
+    assert_eq!(time("next_ms"), time("tried_at_ms") + 30_000, "{state}");
+    let machine = state["tried_by"].as_str().expect("a label");
+    let (_, text) = ask(place, &["once", "show", &place.key]);
+    assert!(text.contains("waits for the next attempt"), "{text}");
+    assert!(
+        text.contains(&format!("number 1, by {machine}, at ")),
+        "{text}"
+    );
     let attempts = ["--attempts", "1", "-E", "0"];
     assert_eq!(status(place, &attempts, "echo >> runs"), 73);
     assert_eq!(runs(place), 1);
@@ -78,6 +93,19 @@ pub(crate) fn failures_are_counted(place: &Place) {
     let mut killed = Started::new(place.run(&DAILY, "kill -9 $$"));
     killed.expect_signal(Signal::KILL);
     assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
+}
+
+pub(crate) fn a_job_that_is_given_up_says_so(place: &Place) {
+    assert_eq!(shown(place)["state"], "no_record");
+    assert_eq!(status(place, &["--attempts", "1"], "exit 3"), 3);
+    let state = shown(place);
+    assert_eq!(state["state"], "gave_up", "{state}");
+    assert!(state["done_at_ms"].is_null(), "{state}");
+    // Another run may begin when the time of --not-within is over.
+    let began = state["tried_ms"].as_u64().expect("a time");
+    assert_eq!(state["next_ms"], began + 20 * 60 * 60 * 1_000, "{state}");
+    let (_, text) = ask(place, &["once", "show", &place.key]);
+    assert!(text.starts_with("given up"), "{text}");
 }
 
 /// The command is killed, its keeper ends CMD and records the failure, and another machine tries after the pause.

@@ -58,6 +58,7 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     jobs::runs_once,
     jobs::many_machines_run_it_once,
     jobs::failures_are_counted,
+    jobs::a_job_that_is_given_up_says_so,
     jobs::next_machine_tries_after_a_failure,
     jobs::a_job_that_is_stopped_is_not_done,
     operators::finds_and_revokes,

@@ -42,7 +42,9 @@ pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
-pub use once::{Every, Job, JobFailure, JobOutcome, JobReset, JobStatus, Occurrence, Once};
+pub use once::{
+    Every, Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Occurrence, Once,
+};
 pub use outcome::{Contention, Outcome};
 pub use state::loss::LossEvent;
 

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use crate::client::once::record::Record;
+use crate::client::once::record::{Last, Record};
+use crate::id::Label;
 use crate::time::{FireTime, ServerTime};
 
 /// The pause before the second attempt. Each further pause is twice as long, up to [`LONGEST_PAUSE`].
@@ -87,8 +88,7 @@ impl Wish {
         if attempts >= self.max_attempts {
             return Decision::GaveUp { attempts };
         }
-        let pause = pause_after(attempts);
-        let next = record.tried_at.saturating_add(pause);
+        let next = record.next_attempt();
         // A clock that was stepped back must not keep the job waiting longer than the pause. But the server after
         // a failover may be a little behind the one before.
         let stepped_back = record.tried_at > now.saturating_add(CLOCKS_DIFFER);
@@ -97,6 +97,20 @@ impl Wish {
         }
         let attempt = attempts + 1;
         Decision::Start { fire, attempt }
+    }
+
+    /// What an operator sees of an attempt that begins.
+    pub(super) fn last(&self, by: &Label) -> Last {
+        Last {
+            by: by.clone(),
+            failed: false,
+            max_attempts: self.max_attempts,
+            window: self.window,
+            apart: match self.when {
+                When::At(_) => None,
+                When::NotWithin(apart) => Some(apart),
+            },
+        }
     }
 
     /// The time that is too far ahead of the server's clock, if there is one. The clock was wrong when it was recorded.
@@ -150,6 +164,13 @@ impl Wish {
     }
 }
 
+impl Record {
+    /// When the occurrence that was tried last may be tried again.
+    pub(super) fn next_attempt(&self) -> ServerTime {
+        self.tried_at.saturating_add(pause_after(self.attempts))
+    }
+}
+
 fn pause_after(attempts: u32) -> Duration {
     let doublings = attempts.saturating_sub(1).min(16);
     (FIRST_PAUSE * (1 << doublings)).min(LONGEST_PAUSE)
@@ -192,6 +213,7 @@ mod tests {
             tried: Some(fire(up_to)),
             tried_at: at(at_secs),
             attempts: 1,
+            last: None,
         }
     }
 

@@ -8,6 +8,7 @@ mod every;
 mod record;
 mod report;
 mod run;
+mod status;
 
 use std::time::Duration;
 
@@ -23,7 +24,8 @@ use crate::time::FireTime;
 
 use decide::{When, Wish};
 pub use every::Every;
-pub use run::{JobReset, JobStatus};
+pub use run::JobReset;
+pub use status::{JobState, JobStatus};
 
 /// A job that many machines start, and that one of them runs.
 ///

@@ -1,12 +1,19 @@
 //! What the note of a job says.
 
+use std::time::Duration;
+
+use crate::id::Label;
 use crate::time::{FireTime, ServerTime};
 
-/// The first bytes of the note of a job: what it is, and the version of its format.
-const MAGIC: [u8; 2] = *b"J\x01";
+/// The first byte of the note of a job.
+const JOB: u8 = b'J';
+/// The version of the format, the second byte.
+const VERSION: u8 = 2;
+/// A record of this version ends before `failed`.
+const WITHOUT_LAST: u8 = 1;
 
 /// The state of a job. All times are the server's.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Record {
     /// Every occurrence up to this one is done.
     pub(super) done: Option<FireTime>,
@@ -18,10 +25,25 @@ pub(super) struct Record {
     pub(super) tried_at: ServerTime,
     /// How often it was tried.
     pub(super) attempts: u32,
+    /// Who made the last attempt, and how. Only shown: nothing is decided by it.
+    pub(super) last: Option<Last>,
+}
+
+/// The last attempt of a job, and the settings of its caller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Last {
+    pub(super) by: Label,
+    /// Whether its body has returned an error.
+    pub(super) failed: bool,
+    pub(super) max_attempts: u32,
+    /// How long after its fire time the occurrence may start.
+    pub(super) window: Duration,
+    /// How long after a success the next occurrence is due, if no fire time says it.
+    pub(super) apart: Option<Duration>,
 }
 
 impl Record {
-    pub(super) fn to_bytes(self) -> Vec<u8> {
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
         let numbers = [
             self.done.unwrap_or_default().as_millis(),
             self.done_at.unwrap_or_default().as_micros(),
@@ -29,12 +51,22 @@ impl Record {
             self.tried_at.as_micros(),
         ];
         let (numbers, attempts) = (numbers.map(u64::to_le_bytes), self.attempts.to_le_bytes());
-        [&MAGIC[..], numbers.as_flattened(), &attempts].concat()
+        let last = self.last.as_ref().map(Last::to_bytes).unwrap_or_default();
+        [&[JOB, VERSION], numbers.as_flattened(), &attempts, &last].concat()
     }
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (numbers, attempts) = bytes.strip_prefix(&MAGIC)?.split_last_chunk::<4>()?;
+        let (&[JOB, version], rest) = bytes.split_first_chunk()? else {
+            return None;
+        };
+        let (numbers, rest) = rest.split_first_chunk::<32>()?;
+        let (attempts, rest) = rest.split_first_chunk::<4>()?;
+        let last = match (version, rest) {
+            (VERSION | WITHOUT_LAST, []) => None,
+            (VERSION, last) => Some(Last::from_bytes(last)?),
+            _ => return None,
+        };
         let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks::<8>() else {
             return None;
         };
@@ -45,6 +77,44 @@ impl Record {
             tried: known(tried).map(FireTime::from_millis),
             tried_at: ServerTime::from_micros(u64::from_le_bytes(tried_at)),
             attempts: u32::from_le_bytes(*attempts),
+            last,
+        })
+    }
+}
+
+impl Last {
+    /// The same attempt, after its body has returned an error.
+    pub(super) fn failed(self) -> Self {
+        Self {
+            failed: true,
+            ..self
+        }
+    }
+
+    fn to_bytes(&self) -> Vec<u8> {
+        let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        let times = [self.window, self.apart.unwrap_or_default()];
+        [
+            &[u8::from(self.failed)][..],
+            &self.max_attempts.to_le_bytes(),
+            times.map(|time| millis(time).to_le_bytes()).as_flattened(),
+            self.by.as_str().as_bytes(),
+        ]
+        .concat()
+    }
+
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+        let (&[failed], rest) = bytes.split_first_chunk()?;
+        let (max_attempts, rest) = rest.split_first_chunk::<4>()?;
+        let (window, rest) = rest.split_first_chunk::<8>()?;
+        let (apart, label) = rest.split_first_chunk::<8>()?;
+        let time = |bytes: &[u8; 8]| Duration::from_millis(u64::from_le_bytes(*bytes));
+        Some(Self {
+            by: Label::new(std::str::from_utf8(label).ok()?).ok()?,
+            failed: failed > 0,
+            max_attempts: u32::from_le_bytes(*max_attempts),
+            window: time(window),
+            apart: Some(time(apart)).filter(|apart| !apart.is_zero()),
         })
     }
 }
@@ -52,6 +122,7 @@ impl Record {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::bounds::{MAX_LABEL_BYTES, MAX_NOTE_BYTES};
 
     #[test]
     fn record_survives_and_fits_a_note() {
@@ -61,16 +132,35 @@ mod tests {
             tried: Some(FireTime::from_millis(9)),
             tried_at: ServerTime::from_micros(10_000),
             attempts: 3,
+            last: Some(Last {
+                by: Label::new("m".repeat(MAX_LABEL_BYTES)).expect("short"),
+                failed: true,
+                max_attempts: 4,
+                window: Duration::from_secs(5),
+                apart: Some(Duration::from_secs(6)),
+            }),
         };
         for record in [record, Record::default()] {
             let bytes = record.to_bytes();
-            assert!(bytes.len() <= crate::bounds::MAX_NOTE_BYTES);
+            assert!(bytes.len() <= MAX_NOTE_BYTES);
             assert_eq!(Record::from_bytes(&bytes), Some(record));
             let longer = [&bytes[..], &[0]].concat();
-            for other in [&bytes[1..], &bytes[..bytes.len() - 1], &longer] {
+            for other in [&bytes[1..], &bytes[..37], &longer] {
                 assert_eq!(Record::from_bytes(other), None);
             }
         }
         assert_eq!(Record::from_bytes(b"10.0.0.7:80"), None);
+    }
+
+    #[test]
+    fn record_of_the_first_version_is_read() {
+        let record = Record {
+            tried: Some(FireTime::from_millis(9)),
+            attempts: 3,
+            ..Record::default()
+        };
+        let mut bytes = record.to_bytes();
+        bytes[1] = WITHOUT_LAST;
+        assert_eq!(Record::from_bytes(&bytes), Some(record));
     }
 }

@@ -11,7 +11,7 @@ use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::hold::{OnRefusal, ReleaseOnDrop};
 use crate::client::once::decide::{Decision, When, Wish};
-use crate::client::once::record::Record;
+use crate::client::once::record::{Last, Record};
 use crate::client::once::report::{Reported, report};
 use crate::client::once::{Job, JobFailure, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
@@ -20,7 +20,7 @@ use crate::id::{Key, Label};
 use crate::reply::{NoteReply, NoteView};
 use crate::runtime::Moment;
 use crate::sync::Arc;
-use crate::time::{FireTime, ServerTime};
+use crate::time::ServerTime;
 
 /// The versions of the notes of one attempt.
 const BEGUN: u32 = 1;
@@ -41,11 +41,11 @@ const KEEP: Duration = MAX_NOTE_KEEP;
 
 /// What the lock service says about a job.
 #[derive(Debug)]
-struct Seen {
-    record: Record,
+pub(super) struct Seen {
+    pub(super) record: Record,
     /// When it said so, on its clock.
-    at: ServerTime,
-    holder: Option<Label>,
+    pub(super) at: ServerTime,
+    pub(super) holder: Option<Label>,
 }
 
 enum Attempted<T, E> {
@@ -328,9 +328,10 @@ impl Occurrence {
             tried: Some(fire),
             tried_at: seen.at,
             attempts: attempt,
+            last: Some(wish.last(&guard.hold.client.settings.label)),
             ..seen.record
         };
-        if !self.begin(guard, wish, waits, begun).await? {
+        if !self.begin(guard, wish, waits, &begun).await? {
             return Ok(Attempted::Again);
         }
         let job = Job {
@@ -353,13 +354,14 @@ impl Occurrence {
             },
             Err(_) => Record {
                 tried_at: now,
+                last: begun.last.map(Last::failed),
                 ..begun
             },
         };
         // Beyond the lease: the answer to a copy tells whether an earlier one was in time.
         let timeout = guard.hold.client.settings.call_timeout;
         let until = guard.hold.valid_until().saturating_add(timeout);
-        let noted = write(guard, ENDED, ended, KEEP, until).await;
+        let noted = write(guard, ENDED, &ended, KEEP, until).await;
         Ok(match (result, noted) {
             (Ok(output), Ok((is_own, stands))) if is_own || stands.done >= Some(fire) => {
                 reported.recorded();
@@ -383,7 +385,7 @@ impl Occurrence {
         guard: &MutexGuard,
         wish: Wish,
         waits: Waits,
-        begun: Record,
+        begun: &Record,
     ) -> Result<bool, Error> {
         let core = &guard.hold.client;
         let until = core.now().saturating_add(match (waits, wish.until) {
@@ -431,7 +433,7 @@ struct Waits(bool);
 async fn write(
     guard: &MutexGuard,
     version: u32,
-    record: Record,
+    record: &Record,
     keep: Duration,
     until: Moment,
 ) -> Result<(bool, Record), Error> {
@@ -462,23 +464,6 @@ fn record_of(note: Option<&NoteView>, key: &Key) -> Result<Record, Error> {
     })
 }
 
-/// The state of a job, as [`Once::status`] returns it.
-///
-/// # Examples
-/// See [`Once::status`].
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct JobStatus {
-    /// Every occurrence up to this fire time is done.
-    pub done: Option<FireTime>,
-    /// The latest occurrence that was tried.
-    pub tried: Option<FireTime>,
-    /// How often that one was tried.
-    pub attempts: u32,
-    /// The label of the client that runs the job now.
-    pub running: Option<Label>,
-}
-
 /// The result of [`Once::reset`].
 ///
 /// # Examples
@@ -495,35 +480,6 @@ pub enum JobReset {
 }
 
 impl Once {
-    /// Returns the state of the job. Changes nothing.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] if no answer came within one call timeout, [`Error::ForeignValue`] if the key
-    /// has the note of something else, and the permanent errors of
-    /// [`LockClient::inspect`](crate::LockClient::inspect).
-    ///
-    /// # Cancel safety
-    /// You can drop the future at any time, because the call changes nothing.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let status = locks.once("report")?.status().await?;
-    /// println!("done up to {:?}, runs at {:?}", status.done, status.running);
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn status(&self) -> Result<JobStatus, Error> {
-        let Seen { record, holder, .. } = self.look().await?;
-        Ok(JobStatus {
-            done: record.done,
-            tried: record.tried,
-            attempts: record.attempts,
-            running: holder,
-        })
-    }
-
     /// Forgets what is done and how often it was tried, as an operator: each occurrence can run again.
     ///
     /// # Errors
@@ -555,7 +511,7 @@ impl Once {
         let record = Record::default();
         let core = &guard.hold.client;
         let until = core.now().saturating_add(core.settings.call_timeout * 3);
-        let written = write(&guard, RESET, record, Duration::ZERO, until).await;
+        let written = write(&guard, RESET, &record, Duration::ZERO, until).await;
         drop(guard.release().await);
         match written? {
             (true, _) => Ok(JobReset::Reset),
@@ -564,7 +520,7 @@ impl Once {
     }
 
     /// Asks the lock service for the record.
-    async fn look(&self) -> Result<Seen, Error> {
+    pub(super) async fn look(&self) -> Result<Seen, Error> {
         let (core, key) = (&self.mutex.lock.client, &self.mutex.lock.key);
         core.ensure_open()?;
         let answer = core.inspect(key).await?;

@@ -8,8 +8,8 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, FireTime, ForceMode, JobFailure, JobOutcome, JobReset, LockClient, Loss, Occurrence,
-    Once, ServerTime,
+    Error, FireTime, ForceMode, JobFailure, JobOutcome, JobReset, JobState, LockClient, Loss,
+    Occurrence, Once, ServerTime,
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
@@ -281,6 +281,7 @@ async fn running_job_is_not_reset_and_its_status_is_shown() {
         let status = once(&b).status().await.expect("answered");
         assert_eq!((status.done, status.tried), (None, Some(fire)));
         assert_eq!(status.attempts, 1);
+        assert_eq!(status.state, JobState::Running);
         assert_eq!(status.running.expect("it runs").as_str(), "a");
         let elsewhere = once(&b).at(fire);
         let tried = elsewhere.try_run(async |_job| Ok::<_, Error>(())).await;
@@ -290,6 +291,49 @@ async fn running_job_is_not_reset_and_its_status_is_shown() {
     drop(ran.await);
     let status = once(&b).status().await.expect("answered");
     assert_eq!((status.done, status.running), (Some(fire), None));
+    assert_eq!((status.state, status.next), (JobState::Done, None));
+    assert_eq!(status.tried_by.expect("it ran").as_str(), "a");
+    assert!(status.done_at.is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn status_tells_what_follows_an_attempt() {
+    let (server, [a, b]) = clients();
+    let status = async || once(&b).status().await.expect("answered");
+    assert_eq!(
+        (status().await.state, status().await.next),
+        (JobState::NoRecord, None)
+    );
+    let job = a.once("job").expect("valid").attempts(2);
+    let hourly = job.not_within(HOUR);
+
+    // The call is dropped while its body runs.
+    let hangs = hourly.run(async |_job| std::future::pending::<Result<(), Error>>().await);
+    let ended = tokio::time::timeout(secs(5), hangs).await;
+    assert!(ended.is_err());
+    server.advance(secs(1)).await;
+    let seen = status().await;
+    assert_eq!((seen.state, seen.attempts), (JobState::Interrupted, 1));
+    let began = seen.tried_at.expect("it was tried");
+    assert_eq!(seen.next, Some(began.saturating_add(secs(30))));
+
+    server.advance(secs(30)).await;
+    let last = hourly.try_run(async |_job| Err::<(), _>("broken")).await;
+    assert_is!(last => Ok(JobOutcome::GaveUp { attempts: 2, .. }));
+    let seen = status().await;
+    assert_eq!((seen.state, seen.attempts), (JobState::GaveUp, 2));
+    let again = began.saturating_add(HOUR);
+    assert!(seen.next.expect("another one") <= again);
+
+    // Another occurrence may follow, which has attempts left.
+    server.advance(HOUR).await;
+    let failed = hourly.try_run(async |_job| Err::<(), _>("broken")).await;
+    assert_is!(failed => Ok(JobOutcome::Failed { .. }));
+    assert_eq!(status().await.state, JobState::Failed);
+    server.advance(HOUR * 2).await;
+    let seen = status().await;
+    assert_eq!(seen.state, JobState::Missed);
+    assert_eq!(seen.done_at, None);
 }
 
 #[tokio::test(start_paused = true)]
