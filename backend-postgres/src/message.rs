@@ -84,7 +84,7 @@ mod tests {
             remaining: Duration::from_micros(u64::MAX),
         };
         let mut sent = vec![
-            message(1, Payload::WakeUp { sequence: 3 }),
+            message(1, Payload::Revoked { sequence: 3 }),
             message(2, Payload::Revoked { sequence: 4 }),
         ];
         sent.extend((0..250).map(|_| message(1, granted)));
@@ -108,14 +108,14 @@ mod tests {
         let own = to.clone()(true);
         assert_eq!(to(false), others);
         assert_eq!(own.len(), 251);
-        assert_eq!(own[0], Notification::WakeUp { sequence: 3, stamp });
+        assert_eq!(own[0], Notification::Revoked { sequence: 3, stamp });
         assert!(matches!(own[250], Notification::Granted { remaining, .. }
             if remaining == Duration::from_micros(u64::MAX)));
     }
 
     #[test]
     fn other_payloads_are_unreadable() {
-        for payload in ["", "x", "1", "1 x", "1 0 W", "1 0  W 1"] {
+        for payload in ["", "x", "1", "1 x", "1 0 R", "1 0  R 1", "1 0 W 1"] {
             assert_eq!(decode(payload, ClockId::new(1)), None, "{payload:?}");
         }
         assert_eq!(decode("1 0", ClockId::new(1)), Some(Vec::new()));

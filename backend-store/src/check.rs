@@ -215,7 +215,7 @@ async fn send(
     let nobody = SessionId::from_bytes(nobody);
     let message = step.has_message.then_some(Message {
         to: nobody,
-        payload: Payload::WakeUp { sequence: 1 },
+        payload: Payload::Revoked { sequence: 1 },
     });
     let listener = step.needs_listener.then_some(nobody);
     let write = Write {

@@ -9,11 +9,11 @@
 //! use leasehold_api::{ClockId, Notification, ServerTime, SessionId, Stamp};
 //! use leasehold_store::messages;
 //!
-//! let (to, payload) = (SessionId::from_bytes([7; 16]), Payload::WakeUp { sequence: 3 });
+//! let (to, payload) = (SessionId::from_bytes([7; 16]), Payload::Revoked { sequence: 3 });
 //! let stamp = Stamp { clock: ClockId::new(1), at: ServerTime::from_micros(5) };
 //! let text = messages::encode(&[Message { to, payload }], stamp.at);
 //! let received = messages::decode(&text, stamp.clock);
-//! assert_eq!(received, Some(vec![Notification::WakeUp { sequence: 3, stamp }]));
+//! assert_eq!(received, Some(vec![Notification::Revoked { sequence: 3, stamp }]));
 //! ```
 
 use std::fmt::Write as _;
@@ -36,7 +36,6 @@ pub fn encode<'a>(messages: impl IntoIterator<Item = &'a Message>, at: ServerTim
                 token,
                 remaining,
             } => write!(text, " G {sequence} {token} {}", remaining.as_micros()),
-            Payload::WakeUp { sequence } => write!(text, " W {sequence}"),
             Payload::Revoked { sequence } => write!(text, " R {sequence}"),
         };
         written.expect("a string grows");
@@ -62,7 +61,6 @@ pub fn decode(text: &str, clock: ClockId) -> Option<Vec<Notification>> {
                 token: FencingToken::new(number(&mut words)?),
                 remaining: Duration::from_micros(number(&mut words)?),
             },
-            "W" => Payload::WakeUp { sequence },
             "R" => Payload::Revoked { sequence },
             _ => return None,
         };
@@ -83,7 +81,7 @@ mod tests {
         let remaining = Duration::from_micros(u64::MAX);
         let sequence = (1 << 53) - 1;
         let payloads = [
-            Payload::WakeUp { sequence: 3 },
+            Payload::Revoked { sequence: 3 },
             Payload::Granted {
                 sequence,
                 token,
@@ -98,7 +96,7 @@ mod tests {
         let text = encode(&sent, at);
         assert!(text.len() <= 20 + 3 * 64, "{text}");
         let received = vec![
-            Notification::WakeUp { sequence: 3, stamp },
+            Notification::Revoked { sequence: 3, stamp },
             Notification::Granted {
                 sequence,
                 token,

@@ -14,7 +14,7 @@ const RULES: &[&str] = &[
     "rule 4: expiry is per owner, not per key",
     "rule 5: reentrancy",
     "rule 6: downgrade and upgrade",
-    "rule 7: order: fair by default, other policies by choice",
+    "rule 7: first come, first served",
     "rule 8: a release grants directly to the head of the queue",
     "rule 9: unreachable waiters are passed over",
     "rule 10: expiry of offers and waiters",

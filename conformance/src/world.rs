@@ -8,8 +8,8 @@ use std::time::Duration;
 use leasehold_api::{
     Acquire, AcquireReply, Capabilities, Contended, FencingToken, ForceMode, ForceRelease,
     ForceReply, InspectReply, Key, Label, Limits, LockBackend, LockSpec, Mode, Notifications,
-    Operation, OwnerId, Policy, Queued, Refused, Release, ReleaseReply, Runtime, ServerTime,
-    SessionId, Stamp, Stamped, Wait, bounds,
+    Operation, OwnerId, Queued, Refused, Release, ReleaseReply, Runtime, ServerTime, SessionId,
+    Stamp, Stamped, Wait, bounds,
 };
 
 pub(crate) use crate::attempt::{Attempt, next_epoch, one};
@@ -266,12 +266,6 @@ impl Lock {
     pub(crate) fn semaphore(name: &str, permits: u32) -> Self {
         let spec = LockSpec::semaphore(permits).expect("scenario permits are valid");
         Self::new(name, spec)
-    }
-
-    pub(crate) fn policy(mut self, policy: Policy) -> Self {
-        let spec = self.spec.with_policy(policy);
-        self.spec = spec.expect("the policy fits the kind");
-        self
     }
 
     pub(crate) fn waiter_lease(mut self, lease: Duration) -> Self {

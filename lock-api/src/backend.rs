@@ -129,13 +129,6 @@ pub enum Notification {
         /// When the attempt was granted.
         stamp: Stamp,
     },
-    /// A barging key became free. The attempt may poll now.
-    WakeUp {
-        /// Sequence of the queued attempt.
-        sequence: u64,
-        /// When the key became free.
-        stamp: Stamp,
-    },
     /// A forced release revoked or removed the hold.
     Revoked {
         /// Sequence of the attempt that made the hold.

@@ -30,11 +30,9 @@ pub const DRIFT_PARTS: u32 = 100;
 /// Constant part of the drift allowance.
 pub const DRIFT_FLOOR: Duration = Duration::from_millis(10);
 
-/// Default waiter lease: how long a waiter lasts without a poll.
+/// Waiter lease of all clients, and the default of a spec: how long a waiter lasts without a poll.
 pub const DEFAULT_WAITER_LEASE: Duration = Duration::from_secs(5);
-/// Shortest waiter lease that the client accepts.
-pub const MIN_WAITER_LEASE: Duration = Duration::from_secs(3);
-/// Longest waiter lease that the client accepts.
+/// Longest waiter lease that the state machine accepts.
 pub const MAX_WAITER_LEASE: Duration = Duration::from_secs(60);
 /// A waiter polls at least each waiter lease / `POLLS_PER_WAITER_LEASE`.
 pub const POLLS_PER_WAITER_LEASE: u32 = 3;

@@ -7,11 +7,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounds::{
-    MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_NOTE_BYTES,
-    MAX_NOTE_KEEP, MAX_PERMITS, MIN_CALL_TIMEOUT,
+    MACHINE_MIN_LEASE, MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE,
+    MAX_LABEL_BYTES, MAX_NOTE_BYTES, MAX_NOTE_KEEP, MAX_PERMITS, MAX_WAITER_LEASE,
+    MIN_CALL_TIMEOUT,
 };
 use crate::id::Key;
-use crate::request::{Kind, Mode, Policy};
+use crate::request::{Kind, Mode};
 
 /// Invalid input. It is refused before any I/O: nothing was sent or changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -37,16 +38,14 @@ pub enum InvalidInput {
         /// The limits. A client has narrower ones than the requests to a backend.
         limits: RangeInclusive<Duration>,
     },
-    /// The waiter lease is outside its limits.
+    /// The waiter lease of a [`LockSpec`](crate::LockSpec) is outside its limits.
     #[error(
         "a waiter lease of {asked:?} is outside the limits ({})",
-        display(limits)
+        display(&(MACHINE_MIN_LEASE..=MAX_WAITER_LEASE))
     )]
     WaiterLease {
         /// The waiter lease that was asked for.
         asked: Duration,
-        /// The limits. A client has narrower ones than the requests to a backend.
-        limits: RangeInclusive<Duration>,
     },
     /// The number of permits to acquire is 0, or above the capacity of the semaphore.
     #[error("1 to {capacity} permits can be acquired at once, not {asked}")]
@@ -61,14 +60,6 @@ pub enum InvalidInput {
     Capacity {
         /// The capacity that was asked for.
         asked: u32,
-    },
-    /// The kind of lock does not have this policy.
-    #[error("{policy:?} is for reader/writer locks, not for {kind:?}")]
-    PolicyForKind {
-        /// The policy.
-        policy: Policy,
-        /// The kind.
-        kind: Kind,
     },
     /// The kind of lock does not have this mode.
     #[error("{kind:?} has no mode {mode:?}")]
@@ -197,16 +188,6 @@ impl InvalidInput {
             return Ok(());
         }
         Err(Self::Lease { asked, limits })
-    }
-
-    pub(crate) fn check_waiter_lease(
-        asked: Duration,
-        limits: RangeInclusive<Duration>,
-    ) -> Result<(), Self> {
-        if limits.contains(&asked) {
-            return Ok(());
-        }
-        Err(Self::WaiterLease { asked, limits })
     }
 }
 

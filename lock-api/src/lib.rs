@@ -46,7 +46,7 @@ pub use reply::{
 };
 pub use request::{
     Acquire, Convert, Cursor, ForceMode, ForceRelease, Kind, Limits, List, LockSpec, Mode, Note,
-    Policy, Poll, Release, Renew, Wait,
+    Poll, Release, Renew, Wait,
 };
 pub use runtime::{BoxFuture, Moment, Runtime, Task};
 pub use time::{ClockId, FireTime, Rounded, ServerTime, Stamp, Stamped};

@@ -18,21 +18,6 @@ pub enum Kind {
     Semaphore,
 }
 
-/// Decides who gets a key that becomes free (rule 7).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Policy {
-    /// Waiters are granted by ticket, neighbouring readers together. Only reentrant holds and
-    /// upgrades overtake a waiter.
-    Fair,
-    /// The first to ask gets the key. The first waiter that listens gets a wake-up. Waiters may
-    /// starve.
-    Barging,
-    /// Readers go before writers. Only for reader/writer locks. Writers may starve.
-    ReaderPreference,
-    /// Writers go before readers. Only for reader/writer locks. Readers may starve.
-    WriterPreference,
-}
-
 /// How much of a key's capacity a hold takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Mode {
@@ -44,7 +29,7 @@ pub enum Mode {
     Permits(u32),
 }
 
-/// Kind, capacity, policy and waiter lease of a key.
+/// Kind, capacity and waiter lease of a key.
 ///
 /// The spec belongs to the key while the key has a holder or a waiter. An acquire with another spec
 /// is then refused with [`Refused::Mismatch`](crate::Refused::Mismatch). An idle key takes the spec
@@ -53,10 +38,10 @@ pub enum Mode {
 /// ```
 /// use std::time::Duration;
 ///
-/// use leasehold_api::{LockSpec, Policy};
+/// use leasehold_api::LockSpec;
 ///
 /// let mutex = LockSpec::mutex();
-/// let catalog = LockSpec::rw_lock().with_policy(Policy::ReaderPreference)?;
+/// let catalog = LockSpec::rw_lock();
 /// let downloads = LockSpec::semaphore(3)?.with_waiter_lease(Duration::from_secs(10))?;
 /// # Ok::<(), leasehold_api::InvalidInput>(())
 /// ```
@@ -64,22 +49,21 @@ pub enum Mode {
 pub struct LockSpec {
     kind: Kind,
     capacity: u32,
-    policy: Policy,
     waiter_lease: Duration,
 }
 
 impl LockSpec {
-    /// A fair mutex with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
+    /// A mutex with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     pub const fn mutex() -> Self {
         Self::plain(Kind::Mutex, 1)
     }
 
-    /// A fair reader/writer lock with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
+    /// A reader/writer lock with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     pub const fn rw_lock() -> Self {
         Self::plain(Kind::RwLock, bounds::RW_CAPACITY)
     }
 
-    /// A fair semaphore with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
+    /// A semaphore with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     ///
     /// # Errors
     /// [`InvalidInput::Capacity`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
@@ -94,35 +78,20 @@ impl LockSpec {
         Self {
             kind,
             capacity,
-            policy: Policy::Fair,
             waiter_lease: bounds::DEFAULT_WAITER_LEASE,
         }
     }
 
-    /// Sets the policy.
-    ///
-    /// # Errors
-    /// [`InvalidInput::PolicyForKind`] for a reader or writer preference if this is not a
-    /// reader/writer lock.
-    pub const fn with_policy(mut self, policy: Policy) -> Result<Self, InvalidInput> {
-        let kind = self.kind;
-        let prefers = matches!(policy, Policy::ReaderPreference | Policy::WriterPreference);
-        if prefers && !matches!(kind, Kind::RwLock) {
-            return Err(InvalidInput::PolicyForKind { policy, kind });
-        }
-        self.policy = policy;
-        Ok(self)
-    }
-
-    /// Sets the waiter lease, rounded down to whole microseconds.
+    /// Sets the waiter lease, rounded down to whole microseconds. It is for tests and tools: all
+    /// clients use the default.
     ///
     /// # Errors
     /// [`InvalidInput::WaiterLease`] below [`bounds::MACHINE_MIN_LEASE`] or above
-    /// [`bounds::MAX_WAITER_LEASE`]. The client checks a narrower limit,
-    /// [`bounds::MIN_WAITER_LEASE`].
+    /// [`bounds::MAX_WAITER_LEASE`].
     pub fn with_waiter_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
-        let limits = bounds::MACHINE_MIN_LEASE..=bounds::MAX_WAITER_LEASE;
-        InvalidInput::check_waiter_lease(lease, limits)?;
+        if !(bounds::MACHINE_MIN_LEASE..=bounds::MAX_WAITER_LEASE).contains(&lease) {
+            return Err(InvalidInput::WaiterLease { asked: lease });
+        }
         self.waiter_lease = Duration::from_micros(crate::time::micros(lease));
         Ok(self)
     }
@@ -135,11 +104,6 @@ impl LockSpec {
     /// The greatest sum of weights that holders may have together.
     pub const fn capacity(&self) -> u32 {
         self.capacity
-    }
-
-    /// The policy of the queue.
-    pub const fn policy(&self) -> Policy {
-        self.policy
     }
 
     /// How long a waiter lasts without a poll.

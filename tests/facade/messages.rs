@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold::{BackendError, InvalidInput, Policy};
+use leasehold::{BackendError, InvalidInput};
 use leasehold_api::{Kind, Mode, bounds};
 
 fn lines<T: ToString>(errors: &[T]) -> String {
@@ -20,18 +20,13 @@ fn invalid_input() {
             limits: bounds::MIN_LEASE..=bounds::MAX_LEASE,
         },
         InvalidInput::WaiterLease {
-            asked: Duration::from_secs(1),
-            limits: bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE,
+            asked: Duration::from_secs(61),
         },
         InvalidInput::Permits {
             asked: 9,
             capacity: 8,
         },
         InvalidInput::Capacity { asked: 0 },
-        InvalidInput::PolicyForKind {
-            policy: Policy::ReaderPreference,
-            kind: Kind::Mutex,
-        },
         InvalidInput::ModeForKind {
             mode: Mode::Shared,
             kind: Kind::Mutex,

@@ -321,7 +321,6 @@ fn write_notification(f: &mut fmt::Formatter<'_>, notification: &Notification) -
             f,
             "< granted #{sequence}, token {token}, {remaining:?} left"
         ),
-        Notification::WakeUp { sequence, .. } => write!(f, "< wake-up for #{sequence}"),
         Notification::Revoked { sequence, .. } => write!(f, "< revoked #{sequence}"),
         Notification::Missed { listening: false } => write!(f, "< notifications may be missed"),
         Notification::Missed { listening: true } => write!(f, "< listening again"),

@@ -61,9 +61,7 @@ fn stamped<T>(node: usize, result: Reply<T>) -> Reply<T> {
 }
 
 fn notified(node: usize, mut notification: Notification) -> Notification {
-    if let Notification::Granted { stamp, .. } | Notification::WakeUp { stamp, .. } =
-        &mut notification
-    {
+    if let Notification::Granted { stamp, .. } = &mut notification {
         stamp.clock = clock_of(node);
     }
     notification

@@ -1,4 +1,4 @@
-//! Offers with a short lease and a long waiter lease, through the lock client.
+//! Offers with a short lease, through the lock client.
 
 use std::future::pending;
 use std::time::Duration;
@@ -18,7 +18,7 @@ const POLL: Duration = ms(22);
 
 fn short(locks: &LockClient) -> Mutex {
     let mutex = locks.mutex("job").expect("a valid key");
-    mutex.lease(LEASE).waiter_lease(secs(60))
+    mutex.lease(LEASE)
 }
 
 /// Queues `dead` clients that are killed 200 ms after their grants, and a live one behind them.

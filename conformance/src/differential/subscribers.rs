@@ -197,8 +197,7 @@ fn same(notification: &Notification, payload: Payload, at: ServerTime) -> bool {
                 remaining: r,
             },
         ) => (sequence, token, remaining, stamp.at) == (s, t, r, at),
-        (Notification::WakeUp { sequence, stamp }, Payload::WakeUp { sequence: s })
-        | (Notification::Revoked { sequence, stamp }, Payload::Revoked { sequence: s }) => {
+        (Notification::Revoked { sequence, stamp }, Payload::Revoked { sequence: s }) => {
             (sequence, stamp.at) == (s, at)
         }
         _ => false,

@@ -13,7 +13,7 @@ use leasehold_api::bounds::MAX_LEASE;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     FencingToken, ForceMode, ForceRelease, ForceReply, InspectReply, Key, Kind, Limits, List,
-    Listed, LockBackend, LockSpec, Mode, Notifications, Operation, Policy, Poll, PollReply, Queued,
+    Listed, LockBackend, LockSpec, Mode, Notifications, Operation, Poll, PollReply, Queued,
     Release, ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Stamp, Stamped, Wait,
 };
 use leasehold_conformance::{Harness, run_case};
@@ -100,7 +100,6 @@ breaks! {
     ServesTheLatest: "rule 7", "starvation::fair_bound_of_overtaking",
         "waiting::first_come_first_served";
     LetsNewcomersPass: "rule 7", "waiting::nobody_overtakes_a_waiter";
-    AlwaysFair: "rule 7", "starvation::reader_preference_starves_a_writer";
     PushesNothing: "rule 8", "notifications::grant_is_pushed",
         "client_push::grant_comes_without_another_call",
         "client_push::push_may_come_before_the_reply";
@@ -216,10 +215,6 @@ impl Broken {
     }
 
     fn spec(&self, spec: LockSpec) -> LockSpec {
-        let policy = match self.how {
-            Break::AlwaysFair => Policy::Fair,
-            _ => spec.policy(),
-        };
         let permits = spec.capacity() + u32::from(self.how == Break::OnePermitTooMany);
         let same = match spec.kind() {
             Kind::Mutex => LockSpec::mutex(),
@@ -230,7 +225,6 @@ impl Broken {
             Break::WaitersNeverExpire => Duration::from_secs(60),
             _ => spec.waiter_lease(),
         };
-        let same = same.with_policy(policy).expect("the policy fits the kind");
         same.with_waiter_lease(lease).expect("a valid waiter lease")
     }
 

@@ -273,10 +273,6 @@ fn mismatch(asked: &LockSpec, lives_with: &LockSpec) -> String {
     } else if lives_with.capacity() != asked.capacity() {
         differences.push(format!("as a {used}, here with {}", asked.capacity()));
     }
-    let (used, here) = (lives_with.policy(), asked.policy());
-    if used != here {
-        differences.push(format!("with the policy {used:?}, here with {here:?}"));
-    }
     let (used, here) = (lives_with.waiter_lease(), asked.waiter_lease());
     if used != here {
         differences.push(format!("with a waiter lease of {used:?}, here of {here:?}"));
@@ -357,7 +353,6 @@ mod tests {
     use super::*;
     use crate::bounds::{MAX_LEASE, MIN_LEASE};
     use crate::error::Chain;
-    use crate::request::Policy;
 
     #[test]
     fn messages_say_what_happened() {
@@ -370,9 +365,7 @@ mod tests {
         let refused = |reason| refuse(LockSpec::mutex(), reason);
         let mismatch = |asked, lives_with| refuse(asked, Refused::Mismatch { lives_with });
         let semaphore = |permits| LockSpec::semaphore(permits).expect("valid");
-        let other_settings = LockSpec::mutex()
-            .with_policy(Policy::Barging)
-            .and_then(|spec| spec.with_waiter_lease(Duration::from_secs(9)));
+        let other_settings = LockSpec::mutex().with_waiter_lease(Duration::from_secs(9));
         let lost = |reason| Error::Lost { key: key(), reason };
         let foreign = BackendError::foreign_value("list");
         let library_error = || std::io::Error::other("the library's error");

@@ -5,7 +5,7 @@ use crate::id::{FencingToken, Operation};
 use crate::machine::state::{Grant, Hold, State, is_expired};
 use crate::machine::{Env, Message, WaiterParts};
 use crate::reply::{AcquireReply, Contended, PollReply, Refused};
-use crate::request::{Acquire, Mode, Policy, Poll, Wait};
+use crate::request::{Acquire, Mode, Poll, Wait};
 use crate::time::ServerTime;
 
 impl State {
@@ -124,14 +124,8 @@ impl State {
 
     /// Whether a new attempt gets the free capacity. Called after settling.
     fn may_enter(&self, mode: Mode) -> bool {
-        let policy = self.spec.map(|spec| spec.policy());
         let all_unreachable = self.waiters.len() == self.unreachable as usize;
-        let passes = match policy {
-            Some(Policy::Barging) => true,
-            Some(Policy::ReaderPreference) => mode == Mode::Shared,
-            _ => false,
-        };
-        self.fits(mode) && (all_unreachable || passes)
+        self.fits(mode) && all_unreachable
     }
 
     fn enter(&mut self, env: Env<'_>, request: &Acquire) -> AcquireReply {
@@ -210,13 +204,12 @@ impl State {
         // An expired waiter is not refreshed, so this may come before the expiry checks of `begin`.
         self.refresh_waiter(env, request);
         let own = Some(request.operation);
-        let dropped = self.begin(env, request.operation, own, Self::has_queue, out);
-        self.grant_barging(env, request.operation, out);
+        let expired = self.begin(env, request.operation, own, Self::has_queue, out);
 
         match self.report(request.operation, env.now) {
             Some(AcquireReply::Acquired(acquired)) => PollReply::Acquired(acquired),
             Some(AcquireReply::Queued(queued)) => PollReply::Queued(queued),
-            _ => PollReply::Gone(self.reason(request.operation, env.now, dropped.own)),
+            _ => PollReply::Gone(self.reason(request.operation, env.now, expired)),
         }
     }
 
@@ -238,22 +231,5 @@ impl State {
         self.unreachable -= u32::from(std::mem::take(&mut waiter.unreachable));
         let end = waiter.end;
         self.cover_with_token(end, env.settings);
-    }
-
-    /// Under the barging policy, a waiter gets a free key by its own poll.
-    fn grant_barging(&mut self, env: Env<'_>, operation: Operation, out: &mut Vec<Message>) {
-        let barging = self
-            .spec
-            .is_some_and(|spec| spec.policy() == Policy::Barging);
-        let Some(ticket) = self.ticket(operation).filter(|_| barging) else {
-            return;
-        };
-        let fits = self
-            .waiters
-            .get(&ticket)
-            .is_some_and(|waiter| self.fits(waiter.mode));
-        if fits {
-            self.grant_waiter(env, ticket, false, out);
-        }
     }
 }

@@ -1,14 +1,14 @@
 //! A state as bytes, for a store that keeps them.
 //!
 //! # Layout
-//! Integers are little-endian. Times and durations are `u64` in µs. Version 2 has a note, and version 1 has
+//! Integers are little-endian. Times and durations are `u64` in µs. Version 4 has a note, and version 3 has
 //! none. The other parts are the same:
 //!
 //! | part | bytes |
 //! |---|---|
 //! | magic | `LHS` |
 //! | version | `u8` |
-//! | spec | kind: `M`, `R`, `S`, or 0 for none; then policy: `F`, `B`, `R`, `W`; capacity `u32`; waiter lease |
+//! | spec | kind: `M`, `R`, `S`, or 0 for none; then capacity `u32`, waiter lease |
 //! | key | token `u64`, stored end, earliest end, last scan, next ticket `u64` |
 //! | holders | count `u32`, then each: session (16), id `u64`, end, token `u64` if the kind is `S`, flags `u8`, label, holds |
 //! | holds | count `u32`, then each: sequence `u64`, mode |
@@ -30,13 +30,13 @@ use crate::machine::{
     HolderParts, Inconsistent, NoteParts, StateParts, WaiterParts, WatermarkParts,
 };
 use crate::reply::EndReason;
-use crate::request::{Kind, LockSpec, Mode, Policy};
+use crate::request::{Kind, LockSpec, Mode};
 use crate::time::{ServerTime, micros};
 
 const MAGIC: &[u8; 3] = b"LHS";
-const VERSION: u8 = 1;
-/// The version of a state with a note. An earlier release refuses such a state; it would lose the note.
-const WITH_NOTE: u8 = 2;
+const VERSION: u8 = 3;
+/// The version of a state with a note.
+const WITH_NOTE: u8 = 4;
 
 const REVOKED: u8 = 1;
 const UPGRADED: u8 = 2;
@@ -61,7 +61,7 @@ pub enum DecodeError {
     /// The bytes don't begin like a state.
     #[error("not the state of a lock")]
     NotAState,
-    /// A later version has written the state.
+    /// Another version has written the state.
     #[error("format version {version}")]
     #[non_exhaustive]
     UnknownVersion {
@@ -127,7 +127,7 @@ impl State {
     /// Converts bytes of [`to_bytes`](Self::to_bytes) to a state.
     ///
     /// # Errors
-    /// [`DecodeError`] if the bytes are something else, were written by a later version, or are
+    /// [`DecodeError`] if the bytes are something else, were written by another version, or are
     /// damaged. Damaged bytes that describe a consistent state are not noticed.
     pub fn from_bytes(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut reader = Reader(bytes);
@@ -226,13 +226,7 @@ impl Writer {
             Kind::RwLock => b'R',
             Kind::Semaphore => b'S',
         };
-        let policy = match spec.policy() {
-            Policy::Fair => b'F',
-            Policy::Barging => b'B',
-            Policy::ReaderPreference => b'R',
-            Policy::WriterPreference => b'W',
-        };
-        self.u8(kind).u8(policy).u32(spec.capacity());
+        self.u8(kind).u32(spec.capacity());
         self.duration(spec.waiter_lease())
     }
 
@@ -369,13 +363,6 @@ impl<'a> Reader<'a> {
         if kind == 0 {
             return Ok(None);
         }
-        let policy = match self.u8(WHAT)? {
-            b'F' => Policy::Fair,
-            b'B' => Policy::Barging,
-            b'R' => Policy::ReaderPreference,
-            b'W' => Policy::WriterPreference,
-            _ => return Err(malformed(WHAT)),
-        };
         let (capacity, waiter_lease) = (self.u32(WHAT)?, self.duration(WHAT)?);
         let spec = match kind {
             b'M' => Ok(LockSpec::mutex()),
@@ -384,7 +371,6 @@ impl<'a> Reader<'a> {
             _ => return Err(malformed(WHAT)),
         };
         let spec = spec
-            .and_then(|spec| spec.with_policy(policy))
             .and_then(|spec| spec.with_waiter_lease(waiter_lease))
             .map_err(|_| malformed(WHAT))?;
         if spec.capacity() != capacity {

@@ -1,7 +1,6 @@
 //! The commands renew, release, convert and forced release.
 
 use crate::id::FencingToken;
-use crate::machine::settle::Settling;
 use crate::machine::state::{Holder, HolderId, State, is_expired};
 use crate::machine::{Env, Message, Payload};
 use crate::reply::{ConvertReply, EndReason, ForceReply, ReleaseReply, RenewReply};
@@ -14,10 +13,10 @@ impl State {
         request: &Renew,
         out: &mut Vec<Message>,
     ) -> RenewReply {
-        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
+        let expired = self.begin(env, request.operation, None, Self::has_queue, out);
 
         let Some(holder) = self.live(request.operation, env.now) else {
-            return RenewReply::Lost(self.reason(request.operation, env.now, dropped.own));
+            return RenewReply::Lost(self.reason(request.operation, env.now, expired));
         };
         if holder.revoked {
             return RenewReply::Lost(EndReason::Forced);
@@ -40,7 +39,7 @@ impl State {
         request: &Release,
         out: &mut Vec<Message>,
     ) -> ReleaseReply {
-        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
+        let expired = self.begin(env, request.operation, None, Self::has_queue, out);
 
         let (reply, freed) = if self.live(request.operation, env.now).is_some() {
             self.remove_hold(env, request)
@@ -48,13 +47,13 @@ impl State {
             self.remove_waiter(ticket);
             (ReleaseReply::Left, true)
         } else {
-            let reason = self.reason(request.operation, env.now, dropped.own);
+            let reason = self.reason(request.operation, env.now, expired);
             (ReleaseReply::NotHeld(reason), false)
         };
         // An acquire at or below the watermark is refused, so a late copy takes nothing.
         self.raise_watermark(env, request.operation, Some(EndReason::Released));
         if freed {
-            self.settle(env, Settling::freed(self.has_queue()), out);
+            self.settle(env, self.has_queue(), None, out);
         }
         reply
     }
@@ -92,10 +91,10 @@ impl State {
         request: &Convert,
         out: &mut Vec<Message>,
     ) -> ConvertReply {
-        let dropped = self.begin(env, request.operation, None, |_| true, out);
+        let expired = self.begin(env, request.operation, None, |_| true, out);
 
         let Some(holder) = self.live(request.operation, env.now) else {
-            return ConvertReply::Lost(self.reason(request.operation, env.now, dropped.own));
+            return ConvertReply::Lost(self.reason(request.operation, env.now, expired));
         };
         if self.spec.is_none_or(|spec| spec.kind() != Kind::RwLock) {
             return ConvertReply::NotSoleHolder;
@@ -148,7 +147,7 @@ impl State {
         self.next_token(env.now, None);
         let token = FencingToken::new(self.token);
         if self.weight(after) < self.weight(before) {
-            self.settle(env, Settling::freed(true), out);
+            self.settle(env, true, None, out);
         }
         ConvertReply::Converted { token, remaining }
     }
@@ -160,11 +159,7 @@ impl State {
         out: &mut Vec<Message>,
     ) -> ForceReply {
         self.clear_if_expired(env.now);
-        let settling = Settling {
-            needed: true,
-            ..Settling::default()
-        };
-        self.settle(env, settling, out);
+        self.settle(env, true, None, out);
 
         let named: Vec<HolderId> = self
             .holders
@@ -180,7 +175,7 @@ impl State {
             return ForceReply::WrongEpoch;
         }
         if request.how == ForceMode::Now {
-            self.settle(env, Settling::freed(true), out);
+            self.settle(env, true, None, out);
         }
         ForceReply::Forced {
             holders: u32::try_from(named.len()).unwrap_or(u32::MAX),

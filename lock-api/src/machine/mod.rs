@@ -22,7 +22,7 @@
 //!    command never finds its own operation alive past its expiry.
 //! 4. A poll refreshes its own waiter and clears its unreachable mark.
 //! 5. **Settle**: expired holders are dropped if that matters (see [Expiry](#expiry)). Then the
-//!    queue is granted as the policy says.
+//!    key is granted to the queue.
 //! 6. The command does its own work. It decides first and changes afterwards (rule 13).
 //! 7. If that work freed something, the key settles again.
 //!
@@ -185,11 +185,6 @@ pub enum Payload {
         /// Time until the offer expires.
         remaining: Duration,
     },
-    /// A barging key became free. The attempt may poll now.
-    WakeUp {
-        /// Sequence of the queued attempt.
-        sequence: u64,
-    },
     /// A forced release revoked or removed the hold.
     Revoked {
         /// Sequence of the attempt that made the hold.
@@ -214,7 +209,6 @@ impl Payload {
                 remaining,
                 stamp,
             },
-            Self::WakeUp { sequence } => Notification::WakeUp { sequence, stamp },
             Self::Revoked { sequence } => Notification::Revoked { sequence, stamp },
         }
     }

@@ -24,11 +24,11 @@ impl State {
         request: &Note,
         out: &mut Vec<Message>,
     ) -> NoteReply {
-        let dropped = self.begin(env, request.operation, None, Self::has_queue, out);
+        let expired = self.begin(env, request.operation, None, Self::has_queue, out);
 
         let Some(holder) = self.live(request.operation, env.now) else {
             return NoteReply::Lost {
-                reason: self.reason(request.operation, env.now, dropped.own),
+                reason: self.reason(request.operation, env.now, expired),
                 note: self.note_view(env.now),
             };
         };

@@ -302,21 +302,16 @@ impl State {
     }
 
     /// Removes the holder of the operation's owner and the operation's own waiter if they have
-    /// expired. So a command never finds its own operation alive past its end.
-    pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> Dropped {
+    /// expired. So a command never finds its own operation alive past its end. Returns whether the
+    /// operation had a hold in that holder, or that waiter.
+    pub(super) fn drop_if_expired(&mut self, operation: Operation, now: ServerTime) -> bool {
         let holder = self.drop_holder_if_expired(self.holder_id(operation), now);
-        let mut dropped = Dropped {
-            freed: holder.is_some(),
-            own: holder.is_some_and(|holder| holder.has(operation.sequence)),
-        };
+        let held = holder.is_some_and(|holder| holder.has(operation.sequence));
         let waiter = self
             .ticket(operation)
             .filter(|ticket| is_expired(self.waiters[ticket].end, now));
-        if let Some(ticket) = waiter {
-            dropped.own = true;
-            self.remove_waiter(ticket);
-        }
-        dropped
+        let waited = waiter.and_then(|ticket| self.remove_waiter(ticket));
+        held || waited.is_some()
     }
 
     /// Adds a waiter, under its ticket.
@@ -458,13 +453,4 @@ pub(super) struct Grant {
     pub(super) label: Label,
     pub(super) floor: Option<FencingToken>,
     pub(super) end: ServerTime,
-}
-
-/// What [`State::drop_if_expired`] found.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Dropped {
-    /// A holder was removed.
-    pub(super) freed: bool,
-    /// The operation had a hold in that holder, or a waiter that was removed.
-    pub(super) own: bool,
 }

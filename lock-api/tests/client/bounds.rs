@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::bounds::{
-    MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE, MIN_WAITER_LEASE,
+    MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE,
 };
 use leasehold_api::{
     Error, InvalidInput, JobOutcome, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock,
-    Mutex, MutexGuard, Operation, OwnerId, Policy, ReadGuard, Renew, RwLock, Semaphore, SessionId,
+    Mutex, MutexGuard, Operation, OwnerId, ReadGuard, Renew, RwLock, Semaphore, SessionId,
     WriteGuard,
 };
 
@@ -37,11 +37,9 @@ async fn limits_of_leases_are_exact() {
         let refused = mutex.clone().lease(asked).lock().await;
         assert_eq!(invalid(refused), InvalidInput::Lease { asked, limits });
     }
-    for asked in [MIN_WAITER_LEASE - nano, MAX_WAITER_LEASE + nano] {
-        let limits = MIN_WAITER_LEASE..=MAX_WAITER_LEASE;
-        let refused = mutex.clone().waiter_lease(asked).lock().await;
-        let expected = InvalidInput::WaiterLease { asked, limits };
-        assert_eq!(invalid(refused), expected);
+    for asked in [MACHINE_MIN_LEASE - nano, MAX_WAITER_LEASE + nano] {
+        let refused = LockSpec::mutex().with_waiter_lease(asked);
+        assert_eq!(refused, Err(InvalidInput::WaiterLease { asked }));
     }
     for lease in [MIN_LEASE, MAX_LEASE] {
         drop(mutex.clone().lease(lease).lock().await.expect("valid"));
@@ -114,9 +112,6 @@ async fn errors_name_the_limits_that_were_checked() {
         let says = format!("outside the limits ({limits})");
         assert!(text.ends_with(&says), "{text}");
     }
-    let waiting = mutex.clone().waiter_lease(MIN_WAITER_LEASE - nano);
-    let text = invalid(waiting.lock().await).to_string();
-    assert!(text.ends_with("(3s to 60s)"), "{text}");
     let text = invalid(mutex.lease(MIN_LEASE - nano).lock().await).to_string();
     assert!(text.ends_with("(100ms to 3600s)"), "{text}");
 }
@@ -140,12 +135,9 @@ async fn an_error_about_a_handle_names_its_key() {
     let (_, [locks]) = clients();
     let mutex = locks.mutex("invoice:42").expect("valid");
     let semaphore = locks.semaphore("invoice:42", 3).expect("valid");
-    let preferring = mutex.clone().policy(Policy::ReaderPreference);
     let errors = [
         mutex.clone().lease(Duration::ZERO).lock().await.err(),
-        mutex.clone().waiter_lease(secs(1)).lock().await.err(),
         mutex.clone().max_hold(Duration::ZERO).lock().await.err(),
-        preferring.lock().await.err(),
         semaphore.clone().permits(4).acquire().await.err(),
         locks.semaphore("invoice:42", 0).err(),
         locks.multi().permits("invoice:42", 3, 4).err(),
@@ -164,18 +156,12 @@ async fn an_error_about_a_handle_names_its_key() {
 async fn settings_are_checked_by_the_builder() {
     let server = server();
     let builder = || LockClient::builder(server.client("a"));
-    invalid(builder().waiter_lease(secs(61)).build());
     invalid(builder().call_timeout(secs(6)).build());
     let none = Limits {
         waiters: 0,
         ..Limits::default()
     };
     invalid(builder().limits(none).build());
-    // A client with a policy for reader/writer locks can still create other locks.
-    let locks = builder().policy(Policy::WriterPreference).build();
-    let locks = locks.expect("valid");
-    assert!(locks.mutex("m").is_ok());
-    assert!(locks.rw_lock("r").is_ok());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Inspections.
 
-use leasehold_api::{Label, LockClient, Policy, Refused};
+use leasehold_api::{Label, LockClient, Refused};
 
 use crate::support::{
     assert_error, assert_is, client, clients, connected, ms, refused_by, secs, server,
@@ -34,7 +34,6 @@ async fn inspection_shows_holders_and_waiters() {
 
     let (c, _) = client(&server, "c");
     let slots = c.semaphore("s", 5).expect("valid").lease(secs(10));
-    let slots = slots.policy(Policy::Barging);
     let _permit = slots.acquire().await.expect("free");
     let _permits = slots.clone().permits(2).acquire().await.expect("free");
     let permits = a.inspect("s").await.expect("answered");

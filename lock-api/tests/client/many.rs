@@ -5,8 +5,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use leasehold_api::{
-    Error, ForceMode, InvalidInput, Key, LockClient, Loss, MultiGuard, MultiLock, Outcome, Policy,
-    Refused,
+    Error, ForceMode, InvalidInput, Key, LockClient, Loss, MultiGuard, MultiLock, Outcome, Refused,
 };
 use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
 
@@ -89,8 +88,6 @@ async fn invalid_input_is_refused_before_any_io() {
     let (server, [a]) = clients();
     invalid(a.multi().mutex(""));
     invalid(a.multi().permits("s", 4, 5));
-    let mixed = mutexes(&a, &["a"]).policy(Policy::ReaderPreference);
-    assert_is!(invalid(mixed.lock().await) => InvalidInput::PolicyForKind { .. });
     let short = mutexes(&a, &["a"]).lease(ms(1));
     invalid(short.lock().await);
     assert!(server.log().is_empty(), "{}", server.timeline());

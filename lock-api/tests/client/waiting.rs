@@ -1,6 +1,6 @@
 //! Waiting: order, pushes, lost pushes, offers, and owners with several attempts.
 
-use leasehold_api::{LockClient, MutexGuard, Policy, Refused};
+use leasehold_api::{LockClient, MutexGuard, Refused};
 use leasehold_sim::{Call, Fault};
 
 use crate::support::{
@@ -79,21 +79,6 @@ async fn fixed_lease_of_a_waiter_starts_at_its_confirmation() {
     guard.release().await.expect("answered");
     let second = waiting.await.expect("no panic").expect("granted");
     assert!(second.valid_for() > secs(59), "{:?}", second.valid_for());
-}
-
-#[tokio::test(start_paused = true)]
-async fn barging_waiter_is_woken_up() {
-    let (server, [a, b]) = clients();
-    let barging = |locks: &LockClient| mutex_of(locks).policy(Policy::Barging);
-    let guard = barging(&a).lock().await.expect("free");
-    let mutex = barging(&b);
-    let waiting = tokio::spawn(async move { mutex.lock().await });
-    server.advance(ms(2_500)).await;
-    let begun = server.elapsed();
-    guard.release().await.expect("answered");
-    let _held = waiting.await.expect("no panic").expect("granted");
-    let took = server.elapsed() - begun;
-    assert!(took < ms(30), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
@@ -183,10 +168,8 @@ async fn stale_attempt_is_sent_again_as_a_new_one() {
 #[tokio::test(start_paused = true)]
 async fn waiter_of_a_killed_client_expires_at_its_wait_deadline() {
     let (server, [(a, _), (b, machine)]) = connected();
-    let waiter_lease = secs(60);
-    let long = |locks: &LockClient| mutex_of(locks).waiter_lease(waiter_lease);
-    let _guard = long(&a).lock().await.expect("free");
-    let mutex = long(&b);
+    let _guard = lock(&a).await;
+    let mutex = mutex_of(&b);
     let waiting = tokio::spawn(async move { mutex.try_lock_for(secs(3)).await });
     server.advance(secs(1)).await;
     machine.kill();

@@ -3,14 +3,14 @@
 use leasehold_api::machine::{Command, DecodeError, Env, State};
 use leasehold_api::{
     BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec, Note,
-    Operation, OwnerId, Policy, Poll, Release, Renew,
+    Operation, OwnerId, Poll, Release, Renew,
 };
 use proptest::prelude::*;
 
 use crate::support::{Ask, Key, assert_is, ms, name, session};
 
 /// The positions of fields in [`full`]: behind magic, version and spec of 14 bytes.
-const HOLDER: usize = 4 + 14 + 5 * 8 + 4;
+const HOLDER: usize = 4 + 13 + 5 * 8 + 4;
 
 /// A key of this spec with holders and waiters of several sessions.
 fn busy(spec: LockSpec, asks: [fn(Operation) -> Ask; 4]) -> Key {
@@ -25,7 +25,6 @@ fn busy(spec: LockSpec, asks: [fn(Operation) -> Ask; 4]) -> Key {
 
 fn samples() -> Vec<Key> {
     let semaphore = LockSpec::semaphore(3).expect("valid");
-    let barging = LockSpec::mutex().with_policy(Policy::Barging);
     let permits: [fn(Operation) -> Ask; 4] = [
         |o| Ask::permits(o, 1),
         |o| Ask::permits(o, 2),
@@ -35,7 +34,6 @@ fn samples() -> Vec<Key> {
     let readers: [fn(Operation) -> Ask; 4] = [Ask::read, Ask::read, Ask::write, Ask::read];
     vec![
         busy(LockSpec::mutex(), [Ask::write; 4]),
-        busy(barging.expect("valid"), [Ask::write; 4]),
         busy(LockSpec::rw_lock(), readers),
         busy(semaphore, permits),
         nested(),
@@ -101,8 +99,8 @@ fn layout_is_stable() {
     let bytes = key.state.to_bytes();
     let hex: String = bytes.iter().map(|b| format!("{b:02x}")).collect();
     let expected = concat!(
-        "4c485301",
-        "4d4601000000404b4c0000000000", // magic, version, spec
+        "4c485303",
+        "4d01000000404b4c0000000000", // magic, version, spec
         "00ca9a3b00000000",
         "403ca06500000000",
         "808d643d00000000", // token, stored end, earliest
@@ -142,7 +140,7 @@ fn layout_is_stable() {
     assert_eq!(hex, expected);
 }
 
-/// Only a state with a note has version 2, and its other parts are those of version 1.
+/// Only a state with a note has version 4, and its other parts are those of version 3.
 #[test]
 fn note_is_at_the_end() {
     let mut key = with_note();
@@ -152,7 +150,7 @@ fn note_is_at_the_end() {
     key.state = State::from_parts(parts).expect("consistent");
     let without = key.state.to_bytes();
     let (head, note) = bytes.split_at(without.len());
-    assert_eq!((head[3], without[3]), (2, 1));
+    assert_eq!((head[3], without[3]), (4, 3));
     assert_eq!(head[4..], without[4..]);
     let mut expected = key.now.to_le_bytes().to_vec(); // the token
     expected.extend(7_u32.to_le_bytes());
@@ -172,12 +170,16 @@ fn other_values_are_foreign() {
     for bytes in [&b""[..], b"LH", b"some text", b"\0\0\0\0"] {
         assert_eq!(State::from_bytes(bytes), Err(DecodeError::NotAState));
     }
-    let mut bytes = full().to_bytes();
-    bytes[3] = 3;
-    let error = State::from_bytes(&bytes).expect_err("an unknown version");
-    assert_is!(error => DecodeError::UnknownVersion { version: 3, .. });
-    let error = BackendError::from(error);
-    assert_is!(error => BackendError::ForeignValue { found, .. } if found == "format version 3");
+    // Versions 1 and 2 had a policy in the spec.
+    for other in [1, 2, 5] {
+        let mut bytes = full().to_bytes();
+        bytes[3] = other;
+        let error = State::from_bytes(&bytes).expect_err("an unknown version");
+        assert_is!(error => DecodeError::UnknownVersion { version, .. } if *version == other);
+        let says = format!("format version {other}");
+        let error = BackendError::from(error);
+        assert_is!(error => BackendError::ForeignValue { found, .. } if *found == says);
+    }
 }
 
 #[test]
@@ -196,7 +198,7 @@ fn damaged_bytes_are_refused() {
         assert_eq!(malformed(&many), "a malformed state: holders");
     }
     let mut capacity = bytes;
-    capacity[6] = 2;
+    capacity[5] = 2;
     assert_eq!(malformed(&capacity), "a malformed state: spec");
 }
 
@@ -274,7 +276,7 @@ proptest! {
     /// `step` checks its invariants in this build, and panics if one is broken.
     #[test]
     fn damaged_bytes_never_panic(
-        sample in 0..6_usize,
+        sample in 0..5_usize,
         changes in prop::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 0..4),
         end in prop::option::weighted(0.2, any::<prop::sample::Index>()),
         commands in prop::collection::vec(

@@ -1,6 +1,6 @@
 //! Rule 4, expiry per owner, and the spec of a key.
 
-use leasehold_api::{EndReason, LockSpec, Policy, Refused};
+use leasehold_api::{EndReason, LockSpec, Refused};
 
 use crate::support::{Ask, Key, LEASE, ms, secs};
 
@@ -95,11 +95,10 @@ fn idle_key_takes_another_spec_and_a_busy_key_refuses_it() {
 }
 
 #[test]
-fn other_policy_capacity_or_waiter_lease_is_a_mismatch() {
+fn other_capacity_or_waiter_lease_is_a_mismatch() {
     let five = LockSpec::semaphore(5).expect("valid");
     let others = [
         LockSpec::semaphore(6).expect("valid"),
-        five.with_policy(Policy::Barging).expect("valid"),
         five.with_waiter_lease(secs(6)).expect("valid"),
     ];
     let (mut key, [a]) = Key::of(five).attempts(['a']);

@@ -7,7 +7,7 @@ use std::time::Duration;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     AcquireReply, ConvertReply, HolderView, InspectReply, Kind, LockSpec, Mode, NoteReply,
-    NoteView, Operation, Policy, PollReply, ReleaseReply, RenewReply, ServerTime,
+    NoteView, Operation, PollReply, ReleaseReply, RenewReply, ServerTime,
 };
 
 use crate::support::{Key, label};
@@ -189,10 +189,9 @@ impl Ledger {
         seen.after.holders.iter().filter(is_new).collect()
     }
 
-    /// Checks that nobody overtakes a reachable waiter of a fair key.
+    /// Checks that nobody overtakes a reachable waiter.
     fn order(&mut self, seen: &Observed<'_>) -> Result<(), String> {
         let granted = Self::granted(seen);
-        let fair = seen.after.spec.is_some_and(|s| s.policy() == Policy::Fair);
         let position = |name: &str| {
             let mut waiters = seen.before.waiters.iter();
             waiters.position(|w| operation_part(&w.label) == name)
@@ -206,10 +205,10 @@ impl Ledger {
                 position(operation_part(&h.label)).is_none_or(|other| other > own_position)
             });
             let overtaking = overtaking.count();
-            ensure(!fair || overtaking == 0, || format!("{name} was overtaken"))?;
+            ensure(overtaking == 0, || format!("{name} was overtaken"))?;
             let entry = self.entries.entry(name.to_owned()).or_default();
             entry.overtaken += u32::try_from(granted.len()).unwrap_or(u32::MAX);
-            ensure(!fair || entry.overtaken <= entry.ahead, || {
+            ensure(entry.overtaken <= entry.ahead, || {
                 format!(
                     "{name}: {} granted, {} were ahead",
                     entry.overtaken, entry.ahead
@@ -219,11 +218,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// Checks that the head of a fair queue does not fit after a step that settles.
+    /// Checks that the head of the queue does not fit after a step that settles.
     fn head_does_not_fit(&self, seen: &Observed<'_>) -> Result<(), String> {
         let settled = !matches!(seen.command, Command::Inspect) && !refused_early(seen.reply);
-        let fair = |s: &LockSpec| s.policy() == Policy::Fair;
-        let Some(spec) = seen.after.spec.filter(|s| settled && fair(s)) else {
+        let Some(spec) = seen.after.spec.filter(|_| settled) else {
             return Ok(());
         };
         let holders = seen.after.holders.iter();

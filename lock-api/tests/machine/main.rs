@@ -3,7 +3,6 @@
 //! Each module tests one family of rules of `docs/semantics.md`. `random` plays random sequences of
 //! commands and checks the invariants after every step.
 
-mod barging;
 mod bytes;
 mod conversion;
 mod delivery;

@@ -1,6 +1,6 @@
 //! Rules 7 and 8: the order of grants.
 
-use leasehold_api::{EndReason, Policy, PollReply, ReleaseReply};
+use leasehold_api::{EndReason, PollReply, ReleaseReply};
 
 use crate::support::{Ask, Key, assert_is, id, secs};
 
@@ -69,47 +69,4 @@ fn granted_poll_sends_no_notification() {
     key.pass(secs(1));
     assert_is!(key.poll(b) => PollReply::Acquired(_));
     assert_eq!(key.messages, []);
-}
-
-#[test]
-fn reader_preference_lets_readers_overtake_writers() {
-    let key = Key::rw().policy(Policy::ReaderPreference);
-    let (mut key, [a, w, r]) = key.attempts(['a', 'w', 'r']);
-    key.enter(Ask::read(a));
-    key.queue(Ask::write(w));
-    key.enter(Ask::read(r));
-    key.release(a);
-    assert_eq!(key.granted(), []);
-    key.release(r);
-    assert_eq!(key.granted(), [id(w)]);
-}
-
-#[test]
-fn reader_preference_grants_queued_readers_first() {
-    let key = Key::rw().policy(Policy::ReaderPreference);
-    let (mut key, ops) = key.attempts(['a', 'w', 'r', 'v', 's']);
-    key.enter(Ask::write(ops[0]));
-    key.queue(Ask::write(ops[1]));
-    key.queue(Ask::read(ops[2]));
-    key.queue(Ask::write(ops[3]));
-    key.queue(Ask::read(ops[4]));
-    key.release(ops[0]);
-    assert_eq!(key.granted(), [id(ops[2]), id(ops[4])]);
-}
-
-#[test]
-fn writer_preference_grants_queued_writers_first() {
-    let key = Key::rw().policy(Policy::WriterPreference);
-    let (mut key, ops) = key.attempts(['a', 'r', 'w', 'v', 's']);
-    key.enter(Ask::write(ops[0]));
-    key.queue(Ask::read(ops[1]));
-    key.queue(Ask::write(ops[2]));
-    key.queue(Ask::write(ops[3]));
-    key.release(ops[0]);
-    assert_eq!(key.granted(), [id(ops[2])]);
-    key.release(ops[2]);
-    assert_eq!(key.granted(), [id(ops[3])]);
-    key.queue(Ask::read(ops[4]));
-    key.release(ops[3]);
-    assert_eq!(key.granted(), [id(ops[1]), id(ops[4])]);
 }

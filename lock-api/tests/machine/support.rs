@@ -10,8 +10,8 @@ use leasehold_api::machine::{
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, EndReason, FencingToken,
     ForceMode, ForceRelease, ForceReply, InspectReply, Key as Name, Label, Limits, LockSpec, Mode,
-    Note, NoteReply, Operation, OwnerId, Policy, Poll, PollReply, Queued, Refused, Release,
-    ReleaseReply, Renew, RenewReply, ServerTime, SessionId, Wait,
+    Note, NoteReply, Operation, OwnerId, Poll, PollReply, Queued, Refused, Release, ReleaseReply,
+    Renew, RenewReply, ServerTime, SessionId, Wait,
 };
 
 /// The start of the virtual clock, in µs: far enough from 0 to step the clock back.
@@ -99,11 +99,6 @@ impl Key {
 
     pub(crate) fn semaphore(permits: u32) -> Self {
         Self::of(LockSpec::semaphore(permits).expect("valid"))
-    }
-
-    pub(crate) fn policy(mut self, policy: Policy) -> Self {
-        self.spec = self.spec.with_policy(policy).expect("fits the kind");
-        self
     }
 
     pub(crate) fn at(&self) -> ServerTime {

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
+use leasehold_api::bounds::DEFAULT_WAITER_LEASE;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, FencingToken, LockBackend, Notification, Notifications,
     Poll, PollReply, Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
@@ -40,6 +41,8 @@ pub struct RecordingBackend {
     notes: Arc<Mutex<Notes>>,
     /// The maximum delay of replies and notifications.
     hold_back: Duration,
+    /// The waiter lease of each acquire.
+    waiter_lease: Duration,
 }
 
 #[derive(Debug, Default)]
@@ -61,6 +64,7 @@ impl RecordingBackend {
             inner,
             notes: Arc::default(),
             hold_back: Duration::ZERO,
+            waiter_lease: DEFAULT_WAITER_LEASE,
         }
     }
 
@@ -69,6 +73,13 @@ impl RecordingBackend {
     #[must_use]
     pub const fn holding_back(mut self, longest: Duration) -> Self {
         self.hold_back = longest;
+        self
+    }
+
+    /// Also changes the waiter lease of each acquire: a long one outlasts the stalls of a busy machine.
+    #[must_use]
+    pub const fn waiter_lease(mut self, lease: Duration) -> Self {
+        self.waiter_lease = lease;
         self
     }
 
@@ -96,6 +107,16 @@ impl RecordingBackend {
     /// session that makes one attempt at a time.
     pub fn take_phase(&self) -> Phase {
         std::mem::take(&mut lock(&self.notes).phase)
+    }
+
+    /// The same requests with the waiter lease.
+    fn lasting(&self, batch: &[Acquire]) -> Vec<Acquire> {
+        let mut batch = batch.to_vec();
+        for request in &mut batch {
+            let spec = request.spec.with_waiter_lease(self.waiter_lease);
+            request.spec = spec.expect("a good waiter lease");
+        }
+        batch
     }
 
     /// Passes an answer on, perhaps later.
@@ -161,7 +182,7 @@ impl LockBackend for RecordingBackend {
                 notes.advance(request.operation.sequence, Phase::Sent);
             }
         }
-        let replies = self.inner.acquire(batch).await;
+        let replies = self.inner.acquire(&self.lasting(batch)).await;
         {
             let mut notes = lock(&self.notes);
             for (position, (request, reply)) in batch.iter().zip(&replies).enumerate() {

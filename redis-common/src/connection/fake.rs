@@ -73,11 +73,11 @@ impl Node {
         events.send(event).expect("somebody reads");
     }
 
-    /// Delivers a message as the scripts send it: the server's time and its clock, then a wake-up.
-    pub(crate) fn wake(&self, channel: &str, sequence: u32) {
+    /// Delivers a message as the scripts send it: the server's time and its clock, then a revocation.
+    pub(crate) fn revoke(&self, channel: &str, sequence: u32) {
         let mut payload = 1_000.0_f64.to_le_bytes().to_vec();
         payload.extend_from_slice(&1_u64.to_le_bytes());
-        payload.push(b'H');
+        payload.push(b'R');
         payload.extend_from_slice(&f64::from(sequence).to_le_bytes());
         let channel = channel.to_owned();
         self.report(ConnectionEvent::ShardMessage { channel, payload });

@@ -10,7 +10,7 @@ use crate::script::reply::{FORCED, NO_REASON, RELEASED};
 use crate::script::source::MAGIC;
 
 /// The length of a string with a label of 32 bytes.
-const LONGEST: usize = 166;
+const LONGEST: usize = 165;
 /// The length of the record of one hold: its mode and its sequence.
 const ONE_HOLD: u32 = 9;
 

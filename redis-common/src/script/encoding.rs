@@ -2,9 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{
-    ClockId, FencingToken, Kind, Label, LockSpec, Mode, Policy, ServerTime, bounds,
-};
+use leasehold_api::{ClockId, FencingToken, Kind, Label, LockSpec, Mode, ServerTime, bounds};
 
 /// The server sent bytes that no script of this crate sends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -25,11 +23,6 @@ pub(crate) const CLOCK: usize = 8;
 const MUTEX: u8 = b'M';
 pub(super) const RW_LOCK: u8 = b'R';
 pub(super) const SEMAPHORE: u8 = b'S';
-// Codes of policies, in a spec.
-pub(super) const FAIR: u8 = b'F';
-pub(super) const BARGING: u8 = b'B';
-pub(super) const READERS_FIRST: u8 = b'R';
-pub(super) const WRITERS_FIRST: u8 = b'W';
 // Codes of modes.
 pub(super) const EXCLUSIVE: u8 = b'X';
 const SHARED: u8 = b'S';
@@ -107,14 +100,7 @@ impl Writer {
             Kind::RwLock => RW_LOCK,
             Kind::Semaphore => SEMAPHORE,
         };
-        let policy = match spec.policy() {
-            Policy::Fair => FAIR,
-            Policy::Barging => BARGING,
-            Policy::ReaderPreference => READERS_FIRST,
-            Policy::WriterPreference => WRITERS_FIRST,
-        };
         self.u8(kind)
-            .u8(policy)
             .u32(spec.capacity())
             .duration(spec.waiter_lease())
     }
@@ -240,23 +226,15 @@ impl<'a> Reader<'a> {
     }
 
     pub(crate) fn spec(&mut self, what: &'static str) -> Result<LockSpec, Malformed> {
-        let (kind, policy) = (self.u8(what)?, self.u8(what)?);
-        let (capacity, waiter_lease) = (self.u32(what)?, self.duration(what)?);
-        let policy = match policy {
-            FAIR => Policy::Fair,
-            BARGING => Policy::Barging,
-            READERS_FIRST => Policy::ReaderPreference,
-            WRITERS_FIRST => Policy::WriterPreference,
-            _ => return Err(Malformed { what }),
-        };
+        let (kind, capacity) = (self.u8(what)?, self.u32(what)?);
+        let waiter_lease = self.duration(what)?;
         let spec = match kind {
             MUTEX => LockSpec::mutex(),
             RW_LOCK => LockSpec::rw_lock(),
             SEMAPHORE => LockSpec::semaphore(capacity).map_err(|_| Malformed { what })?,
             _ => return Err(Malformed { what }),
         };
-        spec.with_policy(policy)
-            .and_then(|spec| spec.with_waiter_lease(waiter_lease))
+        spec.with_waiter_lease(waiter_lease)
             .map_err(|_| Malformed { what })
     }
 }

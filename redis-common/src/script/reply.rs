@@ -182,7 +182,6 @@ pub fn decode_notification(payload: &[u8]) -> Result<Vec<Notification>, Malforme
                 remaining: from.duration("remaining")?,
                 stamp,
             },
-            b'H' => Notification::WakeUp { sequence, stamp },
             REVOCATION => Notification::Revoked { sequence, stamp },
             _ => return malformed("notification"),
         });
@@ -457,7 +456,7 @@ mod tests {
         let mut out = Writer::with_capacity(0);
         out.number(11).raw(&clock_bytes(CLOCK));
         out.u8(b'G').number(1).number(2).number(3);
-        out.u8(b'H').number(4).u8(b'R').number(5);
+        out.u8(b'R').number(4).u8(b'R').number(5);
         let stamp = stamped(11, ()).stamp;
         let expected = vec![
             Notification::Granted {
@@ -466,7 +465,7 @@ mod tests {
                 remaining: Duration::from_micros(3),
                 stamp,
             },
-            Notification::WakeUp { sequence: 4, stamp },
+            Notification::Revoked { sequence: 4, stamp },
             Notification::Revoked { sequence: 5, stamp },
         ];
         assert_eq!(decode_notification(&out.finish()), Ok(expected));

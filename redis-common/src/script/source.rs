@@ -10,7 +10,7 @@ use super::call::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
-pub(crate) const MAGIC: &[u8; 3] = b"LH\x04";
+pub(crate) const MAGIC: &[u8; 3] = b"LH\x06";
 
 /// The text of these files of a folder.
 macro_rules! lua {
@@ -238,8 +238,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let constants = [
         ("MAGIC", quoted(MAGIC)),
         // The same for a state with a note, which is always a hash.
-        ("NOTE_MAGIC", r"'LH\5'".into()),
-        ("NO_SPEC", format!("'{}'", r"\0".repeat(14))),
+        ("NOTE_MAGIC", r"'LH\7'".into()),
+        ("NO_SPEC", format!("'{}'", r"\0".repeat(13))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
         // Added to the stored end whenever it moves, so that it moves rarely.
@@ -281,14 +281,10 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("MAX_POLL_INTERVAL", number(bounds::MAX_POLL_INTERVAL)),
         ("OFFER_POLLS", bounds::OFFER_POLLS.to_string()),
         ("INSPECT_LIST", bounds::INSPECT_LIST.to_string()),
-        // Codes of kinds, policies and modes.
+        // Codes of kinds and modes.
         ("SEMAPHORE", encoding::SEMAPHORE.to_string()),
         ("RW_LOCK", encoding::RW_LOCK.to_string()),
         ("EXCLUSIVE", encoding::EXCLUSIVE.to_string()),
-        ("FAIR", encoding::FAIR.to_string()),
-        ("BARGING", encoding::BARGING.to_string()),
-        ("READERS_FIRST", encoding::READERS_FIRST.to_string()),
-        ("WRITERS_FIRST", encoding::WRITERS_FIRST.to_string()),
         // Flags of a holder.
         ("REVOKED", "1".into()),
         ("UPGRADED", "2".into()),
@@ -315,8 +311,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         // The maximum number of records in a packed string with waiters. Beyond it, a hash is
         // cheaper.
         ("QUEUE_RECORDS", "32".into()),
-        // The maximum number of waiters in a packed string behind permits or readers under the fair
-        // policy. One waiter now and then is not worth a hash.
+        // The maximum number of waiters in a packed string behind permits or readers. One waiter now
+        // and then is not worth a hash.
         ("SHARED_WAITERS", "1".into()),
         // The longest gap before the waiters, in bytes.
         ("MAX_SKIP", "768".into()),

@@ -497,7 +497,6 @@ fn payload(notification: Notification) -> (Payload, Stamp) {
             };
             (granted, stamp)
         }
-        Notification::WakeUp { sequence, stamp } => (Payload::WakeUp { sequence }, stamp),
         Notification::Revoked { sequence, stamp } => (Payload::Revoked { sequence }, stamp),
         other => panic!("the scripts never publish {other:?}"),
     }

@@ -41,31 +41,31 @@ pub(crate) async fn next(stream: &mut Notifications) -> Notification {
         .expect("the stream has not ended")
 }
 
-/// The clock that [`wake_ups`] names.
+/// The clock that [`revocations`] names.
 const NAMED: ClockId = ClockId::new(0x1122_3344_5566_7788);
 
-/// A message as the scripts send it: the server's time and its clock, then wake-ups.
-fn wake_ups(sequences: &[u32]) -> Vec<u8> {
+/// A message as the scripts send it: the server's time and its clock, then revocations.
+fn revocations(sequences: &[u32]) -> Vec<u8> {
     let mut bytes = 1_000.0_f64.to_le_bytes().to_vec();
     bytes.extend_from_slice(&NAMED.get().to_le_bytes());
     for &sequence in sequences {
-        bytes.push(b'H');
+        bytes.push(b'R');
         bytes.extend_from_slice(&f64::from(sequence).to_le_bytes());
     }
     bytes
 }
 
-fn wake_up(notification: Notification) -> (u64, ClockId) {
+fn revoked(notification: Notification) -> (u64, ClockId) {
     match notification {
-        Notification::WakeUp { sequence, stamp } => (sequence, stamp.clock),
-        other => panic!("{other:?} instead of a wake-up"),
+        Notification::Revoked { sequence, stamp } => (sequence, stamp.clock),
+        other => panic!("{other:?} instead of a revocation"),
     }
 }
 
 /// Checks that a message on the server's channel arrives.
 async fn expect_to_hear(server: &RedisServer, stream: &mut Notifications) {
-    publish(&server.url(), &channel(1), vec![wake_ups(&[9])]).await;
-    assert_eq!(wake_up(next(stream).await), (9, NAMED));
+    publish(&server.url(), &channel(1), vec![revocations(&[9])]).await;
+    assert_eq!(revoked(next(stream).await), (9, NAMED));
 }
 
 /// Checks that messages are reported as missing, and that each report says whether the stream still listens.
@@ -107,9 +107,9 @@ async fn listen_subscribes_and_dropping_the_stream_unsubscribes() {
         let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
         assert_eq!(subscribers(&server), 1);
-        publish(&server.url(), &channel(1), vec![wake_ups(&[7, 8])]).await;
-        assert_eq!(wake_up(next(&mut stream).await), (7, NAMED));
-        assert_eq!(wake_up(next(&mut stream).await), (8, NAMED));
+        publish(&server.url(), &channel(1), vec![revocations(&[7, 8])]).await;
+        assert_eq!(revoked(next(&mut stream).await), (7, NAMED));
+        assert_eq!(revoked(next(&mut stream).await), (8, NAMED));
         drop(stream);
         eventually("nobody listens", async || subscribers(&server) == 0).await;
     }
@@ -134,10 +134,10 @@ async fn unread_burst_is_kept() {
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
-        let burst = (1..=MESSAGES).map(|sequence| wake_ups(&[sequence]));
+        let burst = (1..=MESSAGES).map(|sequence| revocations(&[sequence]));
         publish(&server.url(), &channel(1), burst.collect()).await;
         for sequence in 1..=MESSAGES {
-            let received = wake_up(next(&mut stream).await).0;
+            let received = revoked(next(&mut stream).await).0;
             assert_eq!(received, u64::from(sequence));
         }
     }
@@ -149,10 +149,10 @@ async fn malformed_message_counts_as_missed() {
     for constructor in listeners() {
         let backend = constructor.open(&server.url()).await;
         let mut stream = listen(&backend, 1).await;
-        let messages = vec![b"what is this?".to_vec(), wake_ups(&[3])];
+        let messages = vec![b"what is this?".to_vec(), revocations(&[3])];
         publish(&server.url(), &channel(1), messages).await;
         expect_missed(&mut stream, &[true]).await;
-        assert_eq!(wake_up(next(&mut stream).await).0, 3);
+        assert_eq!(revoked(next(&mut stream).await).0, 3);
     }
 }
 

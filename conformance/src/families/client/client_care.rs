@@ -6,8 +6,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, Error, ForceMode, InspectReply, Key, Limits,
-    LockBackend, LockClient, LockClientBuilder, Loss, Policy, Release, ReleaseReply, Renew,
-    RenewReply, Runtime, Stamp, Stamped,
+    LockBackend, LockClient, LockClientBuilder, Loss, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, Stamp, Stamped,
 };
 
 use crate::case::{Case, cases};
@@ -25,9 +25,7 @@ pub(super) const CASES: &[Case] = cases!("client_care";
     making_handles_does_no_io: ["trait contract"], [];
     bad_keys: ["trait contract"], [];
     bad_leases: ["trait contract"], [];
-    bad_waiter_leases: ["trait contract"], [];
     bad_permits: ["trait contract"], [];
-    bad_policies: ["trait contract"], [];
     bad_settings: ["trait contract"], [];
     unsupported_is_said_before_any_io: ["trait contract"], [];
 );
@@ -173,7 +171,7 @@ async fn making_handles_does_no_io(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     drop(a.mutex("k")?.lease(Duration::from_secs(1)).fixed_lease());
     drop(a.mutex("k")?.reentrant()?);
-    drop(a.rw_lock("k")?.policy(Policy::WriterPreference));
+    drop(a.rw_lock("k")?.max_hold(Duration::from_secs(1)));
     drop(a.rw_lock("k")?.reentrant()?);
     a.semaphore("k", 5)?;
     // A future that isn't polled does nothing.
@@ -218,17 +216,6 @@ async fn bad_leases(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn bad_waiter_leases(world: &World) -> Verdict {
-    let a = untouchable(world, Capabilities::full()).await?;
-    for lease in [Duration::ZERO, Duration::from_secs(2), Duration::MAX] {
-        let input = format!("a waiter lease of {lease:?}");
-        let mutex = a.mutex("k")?.waiter_lease(lease);
-        invalid(mutex.lock().await, &input)?;
-        invalid(mutex.try_lock().await, &input)?;
-    }
-    Ok(())
-}
-
 async fn bad_permits(world: &World) -> Verdict {
     let a = untouchable(world, Capabilities::full()).await?;
     for capacity in [0, u32::MAX] {
@@ -247,23 +234,11 @@ async fn bad_permits(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn bad_policies(world: &World) -> Verdict {
-    let a = untouchable(world, Capabilities::full()).await?;
-    for policy in [Policy::ReaderPreference, Policy::WriterPreference] {
-        let input = format!("{policy:?} on a lock without readers");
-        invalid(a.mutex("k")?.policy(policy).lock().await, &input)?;
-        invalid(a.semaphore("k", 2)?.policy(policy).acquire().await, &input)?;
-    }
-    Ok(())
-}
-
 async fn bad_settings(world: &World) -> Verdict {
     let runtime = world.backend().await?.runtime();
     let build = || builder(Arc::clone(&runtime), Capabilities::full());
     let zero = Duration::ZERO;
     invalid(build().lease(zero).build(), "a lease of zero")?;
-    let waiter_lease = build().waiter_lease(zero).build();
-    invalid(waiter_lease, "a waiter lease of zero")?;
     let call_timeout = build().call_timeout(zero).build();
     invalid(call_timeout, "a call timeout of zero")?;
     let none = Limits {

@@ -1,7 +1,7 @@
 //! Exclusion: one holder at a time. Every backend must pass these cases.
 
 use futures_util::future::join_all;
-use leasehold_api::{AcquireReply, Policy, ServerTime, bounds};
+use leasehold_api::{AcquireReply, ServerTime, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -15,7 +15,6 @@ pub(super) const CASES: &[Case] = cases!("exclusion";
     keys_are_independent: ["S1"], [];
     one_of_many_at_once_wins: ["S1"], [];
     held_says_when_it_may_change: ["rule 3"], [];
-    barging_excludes_too: ["S1", "rule 7"], [];
     capabilities_are_as_declared: ["trait contract"], [];
     stamps_advance_on_one_clock: ["rule 1"], [];
     calls_end_in_time: ["L4"], [];
@@ -98,13 +97,6 @@ async fn held_says_when_it_may_change(world: &World) -> Verdict {
     ensure!(!retry_after.is_zero() && retry_after <= lease, retry_after).promised(
         "rule 3: `Contended` has the time to the earliest change, here the end of the lease",
     )
-}
-
-async fn barging_excludes_too(world: &World) -> Verdict {
-    let (_, b, lock, held) = world.held(Lock::mutex("k").policy(Policy::Barging)).await?;
-    b.ask(&lock).finds_contention("S1").await?;
-    held.released("S3").await?;
-    b.ask(&lock).granted("S1").await
 }
 
 async fn capabilities_are_as_declared(world: &World) -> Verdict {

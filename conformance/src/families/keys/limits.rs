@@ -1,6 +1,6 @@
 //! Limits of an attempt, and attempts that use a key as another kind of lock.
 
-use leasehold_api::{AcquireReply, InspectReply, Limits, LockSpec, Policy, Refused, Stamped};
+use leasehold_api::{AcquireReply, InspectReply, Limits, LockSpec, Refused, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, want, want_eq};
@@ -13,7 +13,7 @@ pub(super) const CASES: &[Case] = cases!("limits";
     holders_full: ["rule 13"], [RwLocks];
     expired_holders_leave_room: ["rule 4"], [RwLocks];
     other_kind_is_told_what_lives_there: ["rule 13"], [RwLocks];
-    other_policy_is_told_what_lives_there: ["rule 13"], [RwLocks];
+    other_waiter_lease_is_told_what_lives_there: ["rule 13"], [Queue];
     other_capacity_is_told_what_lives_there: ["rule 13"], [Semaphores];
     waiters_keep_the_key_as_it_is: ["rule 13"], [RwLocks, Queue];
     idle_key_takes_the_newcomers_terms: ["rule 13"], [RwLocks, Semaphores, FencingTokens];
@@ -121,12 +121,11 @@ async fn other_kind_is_told_what_lives_there(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn other_policy_is_told_what_lives_there(world: &World) -> Verdict {
-    let lock = Lock::rw("k").policy(Policy::WriterPreference);
+async fn other_waiter_lease_is_told_what_lives_there(world: &World) -> Verdict {
+    let lock = Lock::mutex("k");
     let _held = world.session().await?.ask(&lock).acquired("S1").await?;
-    mismatch(world, &lock, LockSpec::rw_lock()).await?;
-    let lease = LockSpec::rw_lock().with_policy(Policy::WriterPreference)?;
-    mismatch(world, &lock, lease.with_waiter_lease(world.units(7))?).await
+    let lease = world.units(7);
+    mismatch(world, &lock, lock.spec.with_waiter_lease(lease)?).await
 }
 
 async fn other_capacity_is_told_what_lives_there(world: &World) -> Verdict {
@@ -153,7 +152,7 @@ async fn idle_key_takes_the_newcomers_terms(world: &World) -> Verdict {
         LockSpec::rw_lock(),
         LockSpec::semaphore(3)?,
         LockSpec::semaphore(2)?,
-        LockSpec::mutex().with_policy(Policy::Barging)?,
+        LockSpec::mutex().with_waiter_lease(world.units(7))?,
         LockSpec::mutex(),
     ] {
         let lock = Lock::new("k", spec);

@@ -3,9 +3,7 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{
-    FencingToken, ForceMode, Notification, Notifications, Policy, PollReply, Stamp, Wait,
-};
+use leasehold_api::{FencingToken, ForceMode, Notification, Notifications, PollReply, Stamp, Wait};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -26,7 +24,6 @@ pub(super) const CASES: &[Case] = cases!("notifications";
     two_subscriptions_are_harmless: ["rule 11"], [Queue, Push];
     ended_subscription_leaves_the_other: ["rule 8", "rule 9"], [Queue, Push];
     grant_after_the_release_is_not_pushed: ["rule 11", "S3"], [Queue, Push];
-    barging_sends_wake_ups: ["rule 7", "rule 8"], [Queue, Push];
     revocation_is_pushed: ["S3"], [Push, ForceRelease];
 );
 
@@ -282,27 +279,6 @@ async fn grant_after_the_release_is_not_pushed(world: &World) -> Verdict {
     held.released("S3").await?;
     let reason = "a released attempt is not granted";
     expect_silence(world, &mut notifications, reason).await
-}
-
-async fn barging_sends_wake_ups(world: &World) -> Verdict {
-    let lock = Lock::mutex("k").policy(Policy::Barging);
-    let (a, b, lock, held) = world.held(lock).await?;
-    let mut notifications = b.listen().await?;
-    let waiter = listening(&b, &lock).await?;
-    held.released("S3").await?;
-    let expected = waiter.operation().sequence;
-    want!(
-        next_notification(world, &mut notifications).await,
-        Some(Notification::WakeUp { sequence, .. }) if sequence == expected
-    )
-    .promised("rule 7: under barging, the head of the queue is woken up to try")?;
-    // A wake-up is not a grant: the first attempt gets the key.
-    let overtaker = a.ask(&lock).acquired("rule 7").await?;
-    want!(waiter.poll_as(true).await?.reply, PollReply::Queued(_))
-        .promised("rule 7: the head of the queue was overtaken, and waits")?;
-    overtaker.released("S3").await?;
-    want!(waiter.poll_as(true).await?.reply, PollReply::Acquired(_))
-        .promised("rule 7: the waiter's own poll acquires the free key")
 }
 
 async fn revocation_is_pushed(world: &World) -> Verdict {

@@ -247,7 +247,6 @@ impl<'a> Attempt<'a> {
                 .fixed_lease
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
-            waiter_lease: options.waiter_lease,
             may_be_offer: self.may_be_offer,
             class: options.class,
             since: now,
@@ -329,7 +328,6 @@ impl Drop for Attempt<'_> {
         }
         router.set_releasing(self.operation.sequence);
         let Ask { key, options, .. } = self.ask;
-        let (lease, waiter_lease) = (options.lease, options.waiter_lease);
-        core.abandon(&self.session, key, self.operation, lease, waiter_lease);
+        core.abandon(&self.session, key, self.operation, options.lease);
     }
 }

@@ -283,7 +283,7 @@ impl Core {
     pub(crate) fn release_of(&self, holder: &Arc<HolderCell>, hold: HoldState) -> PendingRelease {
         holder.session.router.set_releasing(hold.operation.sequence);
         self.renewals.remove_if_released(holder);
-        let give_up = give_up_at(self.now(), hold.lease, hold.waiter_lease);
+        let give_up = give_up_at(self.now(), hold.lease);
         let (key, session) = (holder.key.clone(), Arc::clone(&holder.session));
         PendingRelease {
             holder: Some(Arc::clone(holder)),
@@ -300,9 +300,8 @@ impl Core {
         key: &Key,
         operation: Operation,
         lease: Duration,
-        waiter_lease: Duration,
     ) {
-        let give_up = give_up_at(self.now(), lease, waiter_lease);
+        let give_up = give_up_at(self.now(), lease);
         let (key, session) = (key.clone(), Arc::clone(session));
         let job = PendingRelease::new(key, operation, session, give_up, Arc::default());
         self.releases.push(job);

@@ -19,7 +19,7 @@ use crate::client::state::settings::ClientSettings;
 use crate::error::BackendError;
 use crate::id::{FencingToken, Key, Label};
 use crate::reply::ForceReply;
-use crate::request::{ForceMode, ForceRelease, Kind, Limits, Policy};
+use crate::request::{ForceMode, ForceRelease, Kind, Limits};
 use crate::runtime::Runtime;
 use crate::sync::Arc;
 
@@ -385,12 +385,10 @@ impl LockClient {
 /// # Examples
 /// ```no_run
 /// # use std::time::Duration;
-/// # use leasehold_api::{Error, Label, LockBackend, LockClient, Policy};
+/// # use leasehold_api::{Error, Label, LockBackend, LockClient};
 /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
 /// let locks = LockClient::builder(backend)
 ///     .lease(Duration::from_secs(10))
-///     .waiter_lease(Duration::from_secs(3))
-///     .policy(Policy::Barging)
 ///     .label(Label::new("billing-7")?)
 ///     .call_timeout(Duration::from_millis(500))
 ///     .on_loss(|event| eprintln!("lost {}: {}", event.key, event.reason))
@@ -418,31 +416,6 @@ impl LockClientBuilder {
     /// `builder.lease(Duration::from_secs(10))`
     pub const fn lease(mut self, lease: Duration) -> Self {
         self.settings.options.lease = lease;
-        self
-    }
-
-    /// Sets the waiter lease: how long a waiter stays in the queue without a poll. 3 s to 60 s,
-    /// 5 s by default.
-    ///
-    /// All users of a key must use the same waiter lease. A handle can
-    /// [override](crate::Mutex::waiter_lease) this setting.
-    ///
-    /// # Examples
-    /// `builder.waiter_lease(Duration::from_secs(3))`
-    pub const fn waiter_lease(mut self, lease: Duration) -> Self {
-        self.settings.options.waiter_lease = lease;
-        self
-    }
-
-    /// Sets who gets a key that becomes free. [`Policy::Fair`] by default.
-    ///
-    /// A preference for readers or writers applies to reader/writer locks only. All users of a key
-    /// must use the same policy. A handle can [override](crate::Mutex::policy) this setting.
-    ///
-    /// # Examples
-    /// `builder.policy(Policy::Barging)`
-    pub const fn policy(mut self, policy: Policy) -> Self {
-        self.settings.policy = policy;
         self
     }
 

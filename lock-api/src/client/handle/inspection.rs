@@ -246,7 +246,7 @@ impl fmt::Display for Inspection {
         write!(f, "{:?}: ", self.key.as_str())?;
         match reply.spec {
             None => f.write_str("idle")?,
-            Some(spec) => write!(f, "{}, {:?}", describe_kind(&spec), spec.policy())?,
+            Some(spec) => f.write_str(&describe_kind(&spec))?,
         }
         if let Some(token) = reply.token {
             write!(f, ", last token {token}")?;

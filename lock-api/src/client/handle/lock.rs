@@ -20,8 +20,7 @@ use crate::sync::Arc;
 pub(crate) struct Lock {
     pub(crate) client: Arc<ClientHandle>,
     pub(crate) key: Key,
-    kind: Kind,
-    pub(crate) permits: u32,
+    pub(crate) spec: LockSpec,
     owner: Owner,
     pub(crate) options: LockOptions,
 }
@@ -39,16 +38,19 @@ impl Lock {
             Kind::RwLock => Error::require(client.capabilities.rw_locks, "reader/writer locks")?,
             Kind::Semaphore => Error::require(client.capabilities.semaphores, "semaphores")?,
         }
-        let lock = Self {
+        let key = Key::new(key)?;
+        let spec = match kind {
+            Kind::Mutex => LockSpec::mutex(),
+            Kind::RwLock => LockSpec::rw_lock(),
+            Kind::Semaphore => LockSpec::semaphore(permits).map_err(|error| error.on(&key))?,
+        };
+        Ok(Self {
             client: Arc::clone(client),
-            key: Key::new(key)?,
-            kind,
-            permits,
+            key,
+            spec,
             owner: Owner::Fresh,
             options: client.settings.options.clone(),
-        };
-        lock.spec(&lock.options)?;
-        Ok(lock)
+        })
     }
 
     /// Gives the handle and its clones one owner.
@@ -73,30 +75,25 @@ impl Lock {
         mode: Mode,
         options: &'a LockOptions,
     ) -> Result<Ask<'a>, Error> {
-        let spec = self.spec(options)?;
         let max_lease = self.client.capabilities.max_lease;
-        InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease)
+        options
+            .check()
+            .and_then(|()| InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease))
+            .and_then(|()| self.spec.check_mode(mode))
             .map_err(|error| error.on(&self.key))?;
-        spec.check_mode(mode).map_err(|error| error.on(&self.key))?;
         Ok(Ask {
             client: &self.client,
             key: &self.key,
-            spec,
+            spec: self.spec,
             mode,
             owner: &self.owner,
             options,
         })
     }
 
-    /// Checks the options and returns the spec that an acquire sends.
-    pub(crate) fn spec(&self, options: &LockOptions) -> Result<LockSpec, Error> {
-        let spec = self.client.settings.spec(self.kind, self.permits, options);
-        spec.map_err(|error| error.on(&self.key))
-    }
-
     /// Returns how much of the capacity is free now.
     pub(crate) async fn available(&self) -> Result<u32, Error> {
-        let asked = self.spec(&self.options)?;
+        let asked = self.spec;
         let reply = self.client.inspect(&self.key).await?.reply;
         match reply.spec {
             Some(lives_with) if lives_with != asked => Err(Error::Refused {

@@ -37,13 +37,12 @@ use crate::request::Mode;
 ///
 /// ```no_run
 /// # use std::time::Duration;
-/// # use leasehold_api::{Error, LockClient, Policy};
+/// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
 /// let report = locks
 ///     .mutex("report")?
 ///     .lease(Duration::from_secs(10))
-///     .max_hold(Duration::from_secs(600))
-///     .policy(Policy::Barging);
+///     .max_hold(Duration::from_secs(600));
 /// let guard = report.lock().await?;
 /// guard.release().await?;
 /// # Ok(())

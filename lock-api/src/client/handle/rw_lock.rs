@@ -12,9 +12,9 @@ use crate::request::Mode;
 /// A distributed reader/writer lock: many readers or one writer hold the key at a time, across all
 /// processes.
 ///
-/// [`LockClient::rw_lock`](crate::LockClient::rw_lock) makes a handle. By default the lock is
-/// granted in order of arrival, so neither readers nor writers starve. [`policy`](Self::policy)
-/// sets another order. Readers that overlap share one fencing token.
+/// [`LockClient::rw_lock`](crate::LockClient::rw_lock) makes a handle. The lock is granted in
+/// order of arrival, so neither readers nor writers starve. Readers that overlap share one fencing
+/// token.
 ///
 /// # Reentrant handles
 /// You can lock a [`reentrant`](Self::reentrant) handle again while it holds the lock. A reader can

@@ -77,7 +77,7 @@ impl Semaphore {
     /// # }
     /// ```
     pub const fn capacity(&self) -> u32 {
-        self.lock.permits
+        self.lock.spec.capacity()
     }
 
     /// Asks the server how many permits are free now.

@@ -21,8 +21,6 @@ pub(crate) struct HoldState {
     pub(crate) fixed_until: Option<Moment>,
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
-    /// For [`give_up_at`](crate::client::state::release_queue::give_up_at).
-    pub(crate) waiter_lease: Duration,
     /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
     pub(crate) may_be_offer: bool,
     pub(crate) class: &'static str,

@@ -13,7 +13,7 @@ use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use crate::bounds::{DELIVERY_WINDOW, MAX_BATCH};
+use crate::bounds::{DEFAULT_WAITER_LEASE, DELIVERY_WINDOW, MAX_BATCH};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
@@ -110,8 +110,8 @@ impl PendingRelease {
 /// When nothing of an operation can be left on the server, if its release begins now. Until then, its acquire
 /// may still be delivered, its waiter may last for a waiter lease, and for another one if a late poll refreshes
 /// it, and its hold for a lease.
-pub(crate) fn give_up_at(now: Moment, lease: Duration, waiter_lease: Duration) -> Moment {
-    now.saturating_add(DELIVERY_WINDOW + lease + waiter_lease * 2)
+pub(crate) fn give_up_at(now: Moment, lease: Duration) -> Moment {
+    now.saturating_add(DELIVERY_WINDOW + lease + DEFAULT_WAITER_LEASE * 2)
 }
 
 #[derive(Debug, Default)]

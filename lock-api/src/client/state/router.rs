@@ -43,7 +43,7 @@ pub(crate) struct Contents {
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum InboxEvent {
     Granted(PushedGrant),
-    /// Poll now: a wake-up arrived, or notifications may have been missed.
+    /// Poll now: notifications may have been missed.
     PollNow,
 }
 
@@ -159,14 +159,7 @@ impl NotificationRouter {
                     stamp,
                     received,
                 };
-                if let Some(inbox) = self.inbox(sequence) {
-                    inbox.update(|contents| contents.grant = Some(grant));
-                }
-            }
-            Notification::WakeUp { sequence, .. } => {
-                if let Some(inbox) = self.inbox(sequence) {
-                    inbox.update(|contents| contents.poll_now = true);
-                }
+                self.grant(sequence, grant);
             }
             Notification::Revoked { sequence, .. } => self.revoke(sequence),
             Notification::Missed { listening } => self.set_listening(listening),
@@ -188,11 +181,13 @@ impl NotificationRouter {
         }
     }
 
-    fn inbox(&self, sequence: u64) -> Option<Arc<Inbox>> {
-        match self.entries.lock().get(&sequence) {
-            Some(Entry::Waiting { inbox, .. }) => Some(Arc::clone(inbox)),
-            _ => None,
-        }
+    /// Puts a grant into the inbox of its attempt.
+    fn grant(&self, sequence: u64, grant: PushedGrant) {
+        let inbox = match self.entries.lock().get(&sequence) {
+            Some(Entry::Waiting { inbox, .. }) => Arc::clone(inbox),
+            _ => return,
+        };
+        inbox.update(|contents| contents.grant = Some(grant));
     }
 }
 
@@ -227,11 +222,6 @@ mod tests {
         Notification::Revoked { sequence, stamp }
     }
 
-    fn wake_up(sequence: u64) -> Notification {
-        let stamp = STAMP;
-        Notification::WakeUp { sequence, stamp }
-    }
-
     fn deliver(router: &NotificationRouter, notification: Notification) {
         router.deliver(notification, Moment::default());
     }
@@ -261,7 +251,7 @@ mod tests {
         let inbox = router.register(1);
         let holder = held(&router, 2);
         for sequence in [0, 3, 1_000, u64::MAX] {
-            for notification in [granted(sequence, 7), revoked(sequence), wake_up(sequence)] {
+            for notification in [granted(sequence, 7), revoked(sequence)] {
                 deliver(&router, notification);
             }
         }
@@ -300,16 +290,13 @@ mod tests {
     }
 
     #[test]
-    fn wake_ups_and_missed_notifications_ask_for_a_poll() {
+    fn missed_notifications_ask_for_a_poll() {
         let router = NotificationRouter::default();
         let (one, two) = (router.register(1), router.register(2));
         let asks = |inbox: &Inbox| {
             let event = inbox.next().now_or_never();
             matches!(event, Some(InboxEvent::PollNow))
         };
-        deliver(&router, wake_up(1));
-        assert!(asks(&one));
-        assert!(two.next().now_or_never().is_none());
         for listening in [true, false] {
             deliver(&router, Notification::Missed { listening });
             assert_eq!(router.is_listening(), listening);

@@ -1,8 +1,8 @@
 //! The settings of a client and the options of a handle, with their limits.
 //!
 //! A handle starts from the settings of its client. The setters check nothing.
-//! `ClientSettings::check` runs when the client is built, and `ClientSettings::spec` runs when a handle is made and
-//! at the start of each acquisition, before any I/O.
+//! `ClientSettings::check` runs when the client is built, and `LockOptions::check` at the start of each acquisition,
+//! before any I/O.
 
 use std::time::Duration;
 
@@ -10,14 +10,13 @@ use crate::bounds;
 use crate::client::state::loss::Hook;
 use crate::error::InvalidInput;
 use crate::id::Label;
-use crate::request::{Kind, Limits, LockSpec, Policy};
+use crate::request::Limits;
 
 /// Settings of a client, and the defaults of its handles.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientSettings {
     /// The options of a new handle.
     pub(crate) options: LockOptions,
-    pub(crate) policy: Policy,
     pub(crate) label: Label,
     pub(crate) call_timeout: Duration,
     pub(crate) on_loss: Option<Hook>,
@@ -29,14 +28,11 @@ impl ClientSettings {
         Self {
             options: LockOptions {
                 lease: bounds::DEFAULT_LEASE.min(max_lease),
-                waiter_lease: bounds::DEFAULT_WAITER_LEASE,
-                policy: None,
                 fixed_lease: false,
                 max_hold: None,
                 limits: Limits::default(),
                 class: "",
             },
-            policy: Policy::Fair,
             label,
             call_timeout: bounds::CALL_TIMEOUT,
             on_loss: None,
@@ -48,39 +44,11 @@ impl ClientSettings {
         InvalidInput::check_lease(self.options.lease, bounds::MIN_LEASE..=max_lease)?;
         InvalidInput::check_time_limit("call timeout", self.call_timeout)
     }
-
-    /// Checks the options of a handle and returns the spec that the acquire sends.
-    pub(crate) fn spec(
-        &self,
-        kind: Kind,
-        permits: u32,
-        options: &LockOptions,
-    ) -> Result<LockSpec, InvalidInput> {
-        options.check()?;
-        let spec = match kind {
-            Kind::Mutex => LockSpec::mutex(),
-            Kind::RwLock => LockSpec::rw_lock(),
-            Kind::Semaphore => LockSpec::semaphore(permits)?,
-        };
-        let policy = match (options.policy, self.policy) {
-            (Some(policy), _) => policy,
-            (None, Policy::ReaderPreference | Policy::WriterPreference) if kind != Kind::RwLock => {
-                Policy::Fair
-            }
-            (None, policy) => policy,
-        };
-        spec.with_policy(policy)?
-            .with_waiter_lease(options.waiter_lease)
-    }
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct LockOptions {
     pub(crate) lease: Duration,
-    pub(crate) waiter_lease: Duration,
-    /// `None` unless the handle sets one. The client's policy may be a preference among readers and
-    /// writers, which a mutex or a semaphore replaces by `Fair`.
-    pub(crate) policy: Option<Policy>,
     pub(crate) fixed_lease: bool,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) limits: Limits,
@@ -89,10 +57,8 @@ pub(crate) struct LockOptions {
 }
 
 impl LockOptions {
-    fn check(&self) -> Result<(), InvalidInput> {
+    pub(crate) fn check(&self) -> Result<(), InvalidInput> {
         InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=bounds::MAX_LEASE)?;
-        let waiter_leases = bounds::MIN_WAITER_LEASE..=bounds::MAX_WAITER_LEASE;
-        InvalidInput::check_waiter_lease(self.waiter_lease, waiter_leases)?;
         let limits = self.limits;
         if [limits.holds, limits.waiters, limits.holders].contains(&0) {
             let problem = "a limit of 0 would refuse everything";
@@ -127,34 +93,6 @@ macro_rules! option_setters {
         #[must_use]
         pub const fn lease(mut self, lease: std::time::Duration) -> Self {
             self.$($options).+.lease = lease;
-            self
-        }
-
-        /// Sets the policy: who gets the key when it becomes free. The policy of the client by
-        /// default.
-        ///
-        /// **All programs that use the key must set the same policy.** While the key is in use, an
-        /// acquisition with another one fails with
-        /// [`Refused::Mismatch`](crate::Refused::Mismatch), which names the policy in use. The page
-        /// docs/deployment.md says how to change it without a stop.
-        ///
-        /// With a reader or writer preference on another kind than a reader/writer lock, the
-        /// acquisition fails with
-        /// [`InvalidInput::PolicyForKind`](crate::InvalidInput::PolicyForKind).
-        #[must_use]
-        pub const fn policy(mut self, policy: crate::request::Policy) -> Self {
-            self.$($options).+.policy = Some(policy);
-            self
-        }
-
-        /// Sets the waiter lease: how long a waiter stays in the queue without a poll.
-        ///
-        /// 3 s to 60 s, 5 s by default. Outside these limits, the acquisition fails with
-        /// [`InvalidInput::WaiterLease`](crate::InvalidInput::WaiterLease). **All programs that use the
-        /// key must set the same waiter lease**, as with the [policy](Self::policy).
-        #[must_use]
-        pub const fn waiter_lease(mut self, lease: std::time::Duration) -> Self {
-            self.$($options).+.waiter_lease = lease;
             self
         }
 

@@ -48,14 +48,13 @@ struct Arguments {
 async fn main() -> Result<(), Failure> {
     let arguments = Arguments::parse();
     let backend = arguments.client.connect(&arguments.url).await?;
-    let recording = Arc::new(RecordingBackend::new(backend));
+    let waiter_lease = Duration::from_millis(arguments.waiter_lease_ms);
+    let recording = Arc::new(RecordingBackend::new(backend).waiter_lease(waiter_lease));
     let locks = LockClient::builder(Arc::clone(&recording))
         .label(Label::new(&arguments.label)?)
         .call_timeout(Duration::from_secs(5))
         .build()?;
-    let mutex = locks
-        .mutex(&arguments.key)?
-        .waiter_lease(Duration::from_millis(arguments.waiter_lease_ms));
+    let mutex = locks.mutex(&arguments.key)?;
     let mut starts = read_starts();
     print("ready")?;
     let mut waiters = JoinSet::new();

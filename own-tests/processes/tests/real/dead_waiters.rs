@@ -1,9 +1,10 @@
 //! Waiters that die in the queue delay the others by one waiter lease together, whatever their
 //! number.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_processes::Library;
+use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 use rustix::process::Signal;
 
@@ -36,9 +37,10 @@ async fn dead_waiters_cost_one_waiter_lease_stopped(library: Library) {
 
 async fn dead_waiters_cost_one_waiter_lease(library: Library, signal: Signal) {
     let server = RedisServer::start();
-    let locks = client(connect(library, &server).await, "test");
+    let backend = RecordingBackend::new(connect(library, &server).await);
+    let backend = backend.waiter_lease(WAITER_LEASE);
+    let locks = client(Arc::new(backend), "test");
     let mutex = locks.mutex(KEY).expect("a good key");
-    let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
     let behavior = Behavior {
         waiters: waiters(PROCESSES),

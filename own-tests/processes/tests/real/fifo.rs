@@ -1,8 +1,9 @@
 //! Waiters are served in order, across processes.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_processes::Library;
+use leasehold_processes::{Library, RecordingBackend};
 use leasehold_test_servers::RedisServer;
 
 use crate::support::{
@@ -18,9 +19,10 @@ through_both_libraries!(fifo_across_processes);
 
 async fn fifo_across_processes(library: Library) {
     let server = RedisServer::start();
-    let locks = client(connect(library, &server).await, "test");
+    let backend = RecordingBackend::new(connect(library, &server).await);
+    let backend = backend.waiter_lease(WAITER_LEASE);
+    let locks = client(Arc::new(backend), "test");
     let mutex = locks.mutex(KEY).expect("a good key");
-    let mutex = mutex.waiter_lease(WAITER_LEASE);
     let gate = mutex.lock().await.expect("acquired");
     let behavior = Behavior {
         waiters: waiters(PROCESSES),

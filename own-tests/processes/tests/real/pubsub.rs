@@ -38,7 +38,10 @@ through_both_libraries!(pubsub_killed_under_contention);
 async fn pubsub_killed_under_contention(library: Library) {
     let server = RedisServer::start();
     let waiters = waiters(CLIENTS);
-    let clients = recording_clients(library, &server, CLIENTS, Duration::ZERO).await;
+    let clients = recording_clients(library, &server, CLIENTS, |it| {
+        it.waiter_lease(WAITER_LEASE)
+    })
+    .await;
     // Subscribes all clients.
     waiters_are_kept(&server, &clients, waiters).await;
 
@@ -84,8 +87,7 @@ fn attempts(clients: &[Client]) -> usize {
 }
 
 fn mutex(locks: &LockClient, key: &str) -> Mutex {
-    let mutex = locks.mutex(key).expect("a good key");
-    mutex.waiter_lease(WAITER_LEASE)
+    locks.mutex(key).expect("a good key")
 }
 
 /// All waiters repeatedly acquire the lock. Returns the longest wait.

@@ -71,17 +71,17 @@ pub(crate) async fn connect(library: Library, server: &RedisServer) -> Arc<dyn L
     library.connect(&server.url()).await.expect("connected")
 }
 
-/// Clients in this process that record what they do. They delay replies and notifications by up to `longest`.
+/// Clients in this process that record what they do. `change` changes their backends.
 pub(crate) async fn recording_clients(
     library: Library,
     server: &RedisServer,
     count: usize,
-    longest: Duration,
+    change: impl Fn(RecordingBackend) -> RecordingBackend,
 ) -> Vec<(Arc<RecordingBackend>, LockClient)> {
     let mut clients = Vec::new();
     for number in 0..count {
         let backend = RecordingBackend::new(connect(library, server).await);
-        let backend = Arc::new(backend.holding_back(longest));
+        let backend = Arc::new(change(backend));
         let locks = client(Arc::clone(&backend) as _, &format!("client-{number}"));
         clients.push((backend, locks));
     }

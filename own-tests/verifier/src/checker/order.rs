@@ -2,7 +2,7 @@
 
 use leasehold_api::bounds::MAX_UNREACHABLE_MARKS;
 use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
-use leasehold_api::{AcquireReply, ConvertReply, Key, Mode, Operation, Policy, SessionId};
+use leasehold_api::{AcquireReply, ConvertReply, Key, Mode, Operation, SessionId};
 
 use crate::checker::findings::Findings;
 use crate::checker::step::{Set, Step, find, has, holder_of, name_of, names, same_waiter};
@@ -88,30 +88,12 @@ fn joined(step: &Step<'_>, waiter: &WaiterParts, found: &mut Findings) {
     }
 }
 
-/// Whether the policy lets a grant of `mode` overtake a waiter of mode `waiting`.
-fn passes(policy: Policy, mode: Mode, waiting: Mode) -> bool {
-    match policy {
-        Policy::Fair => false,
-        Policy::Barging => true,
-        Policy::ReaderPreference => mode == Mode::Shared && waiting == Mode::Exclusive,
-        Policy::WriterPreference => mode == Mode::Exclusive && waiting == Mode::Shared,
-    }
-}
-
-/// Checks the grants to waiters: an overtaken waiter is unreachable, or the policy allows it.
+/// Checks the grants to waiters: an overtaken waiter is unreachable.
 fn grants(step: &Step<'_>, found: &mut Findings) {
-    let Some(policy) = step.policy() else { return };
     for waiter in step.waiters_before().filter(|waiter| granted(step, waiter)) {
-        if policy == Policy::Barging && !step.is_of(name_of(waiter.operation)) {
-            let text = format!("a barging waiter was granted without a poll: {waiter:?}");
-            found.add("rule 7", text);
-        }
         let here = |other: &&WaiterParts| step.waiters_before().any(|p| p.ticket == other.ticket);
-        let passed = step.waiters_after().filter(here).find(|other| {
-            let earlier = other.ticket < waiter.ticket;
-            let prefers = passes(policy, other.mode, waiter.mode);
-            !other.unreachable && !passes(policy, waiter.mode, other.mode) && (earlier || prefers)
-        });
+        let mut left = step.waiters_after().filter(here);
+        let passed = left.find(|other| !other.unreachable && other.ticket < waiter.ticket);
         if let Some(passed) = passed {
             found.add("rule 7", format!("{waiter:?} overtook {passed:?}"));
         }
@@ -134,13 +116,8 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
         // The holder existed before, or one of its holds was granted to a waiter in this step.
         return;
     }
-    let passed = step.waiters_after().find(|waiter| {
-        !waiter.unreachable && !passes(request.spec.policy(), request.mode, waiter.mode)
-    });
-    // If readers are preferred, a new one overtakes also readers.
-    let preferred =
-        request.spec.policy() == Policy::ReaderPreference && request.mode == Mode::Shared;
-    if let Some(passed) = passed.filter(|_| !preferred) {
+    let passed = step.waiters_after().find(|waiter| !waiter.unreachable);
+    if let Some(passed) = passed {
         let text = format!("a newcomer {:?} overtook {passed:?}", request.operation);
         found.add("rule 7", text);
     }
@@ -148,19 +125,8 @@ fn newcomer(step: &Step<'_>, found: &mut Findings) {
 
 /// Rule 8: if the head of the queue fits, it is granted in the same step.
 fn used(step: &Step<'_>, found: &mut Findings) {
-    let (Some(spec), Some(policy)) = (step.spec(), step.policy()) else {
-        return;
-    };
-    if policy == Policy::Barging {
-        return;
-    }
-    let waiting = || step.waiters_after().filter(|waiter| !waiter.unreachable);
-    let preferred = waiting().find(|waiter| match policy {
-        Policy::ReaderPreference => waiter.mode == Mode::Shared,
-        Policy::WriterPreference => waiter.mode == Mode::Exclusive,
-        Policy::Fair | Policy::Barging => false,
-    });
-    let Some(head) = preferred.or_else(|| waiting().next()) else {
+    let head = step.waiters_after().find(|waiter| !waiter.unreachable);
+    let (Some(spec), Some(head)) = (step.spec(), head) else {
         return;
     };
     if spec.weight(head.mode) <= step.room() {

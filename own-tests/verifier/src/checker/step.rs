@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, HolderParts, Reply, StateParts, WaiterParts};
 use leasehold_api::{
-    AcquireReply, ConvertReply, Key, LockSpec, Mode, Operation, Policy, Refused, ServerTime,
-    SessionId,
+    AcquireReply, ConvertReply, Key, LockSpec, Mode, Operation, Refused, ServerTime, SessionId,
 };
 use litemap::LiteMap;
 
@@ -162,10 +161,6 @@ impl Step<'_> {
         let lease = self.spec().map(|spec| spec.waiter_lease());
         let end = self.now.saturating_add(lease.unwrap_or_default());
         waiter.wait_until.map_or(end, |until| end.min(until))
-    }
-
-    pub(crate) fn policy(&self) -> Option<Policy> {
-        self.spec().map(|spec| spec.policy())
     }
 
     /// The free capacity after the step, without expired holders.

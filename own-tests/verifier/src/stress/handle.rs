@@ -48,11 +48,7 @@ impl Handle {
         };
         macro_rules! with_terms {
             ($handle:expr, $variant:ident) => {{
-                let handle = $handle
-                    .lease(terms.lease)
-                    .waiter_lease(terms.waiter_lease)
-                    .limits(limits)
-                    .policy(terms.policy);
+                let handle = $handle.lease(terms.lease).limits(limits);
                 Self::$variant(match terms.fixed {
                     true => handle.fixed_lease(),
                     false => handle,

@@ -1,7 +1,7 @@
 //! Stress runs: several production lock clients under every kind of fault, checked by the
 //! [checker](crate::checker).
 //!
-//! A seed draws a plan: the number of clients, the kind of lock, the policy, the leases, the
+//! A seed draws a plan: the number of clients, the kind of lock, the leases, the
 //! latency, and the kinds of faults. The run injects faults for some time and then heals
 //! everything. After that, every client that is alive must get the lock once more.
 

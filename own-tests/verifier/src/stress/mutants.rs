@@ -123,7 +123,6 @@ const IN_A_REPLY: &[&str] = &[
     "hold-limit-is-ignored",
     "upgrade-is-always-refused",
     "release-tells-the-previous-token",
-    "no-wake-up-is-sent",
     "grant-is-not-pushed",
     "expiry-is-told-as-unknown",
     "release-is-told-as-expiry",

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use leasehold_api::Kind;
+use leasehold_api::bounds::DEFAULT_WAITER_LEASE;
 use leasehold_api::machine::Settings;
-use leasehold_api::{Kind, Policy};
 use leasehold_sim::{Latency, Reads, SimServer};
 
 /// An assumption of docs/semantics.md.
@@ -88,10 +89,8 @@ impl FaultMix {
 pub(crate) struct Terms {
     pub(crate) kind: Kind,
     pub(crate) capacity: u32,
-    pub(crate) policy: Policy,
     pub(crate) reentrant: bool,
     pub(crate) lease: Duration,
-    pub(crate) waiter_lease: Duration,
     /// Whether the lease is fixed, without renewals.
     pub(crate) fixed: bool,
     /// The maximum number of holds of an owner.
@@ -200,13 +199,12 @@ impl Plan {
         }
     }
 
-    /// Makes `clients` clients take one fair mutex `rounds` times each.
+    /// Makes `clients` clients take one mutex `rounds` times each.
     pub(crate) fn set_size(&mut self, clients: u32, rounds: u32) {
         (self.clients, self.rounds, self.keys) = (clients.clamp(1, 4), rounds, 1);
         self.foreign = false;
         self.terms.kind = Kind::Mutex;
-        (self.terms.policy, self.terms.reentrant) = (Policy::Fair, false);
-        self.terms.capacity = 1;
+        (self.terms.capacity, self.terms.reentrant) = (1, false);
     }
 
     /// Breaks one assumption, and injects no other faults.
@@ -241,16 +239,17 @@ impl Plan {
     /// How soon after recovery every live client has had the lock. The time covers the leases of
     /// dead clients, and the work of each live one.
     pub(crate) fn wait_limit(&self) -> Duration {
-        let (lease, waiter_lease) = (self.terms.lease, self.terms.waiter_lease);
+        let lease = self.terms.lease;
         let turn = self.pace * 4 + lease + Duration::from_secs(2);
         let all = turn * (self.clients * 2);
         let break_time = self.remembers.map_or(Duration::ZERO, |_| UNTIL_DELETED);
-        lease * 4 + waiter_lease * 3 + Duration::from_secs(15) + all + self.set_back() + break_time
+        let own = lease * 4 + DEFAULT_WAITER_LEASE * 3 + Duration::from_secs(15);
+        own + all + self.set_back() + break_time
     }
 
     /// How long dead clients keep their holds and waiters.
     pub(crate) fn last_lease(&self) -> Duration {
-        self.terms.lease + self.terms.waiter_lease * 2 + self.set_back()
+        self.terms.lease + DEFAULT_WAITER_LEASE * 2 + self.set_back()
     }
 
     /// How far the server's clock may have been set back in total.
@@ -275,12 +274,6 @@ fn terms(sim: &SimServer, slow: bool) -> Terms {
         _ => Kind::RwLock,
     };
     let reentrant = kind != Kind::Semaphore && sim.draw(2) == 1;
-    let policy = match (kind, sim.draw(16)) {
-        (_, 0..=11) => Policy::Fair,
-        (Kind::RwLock, 12) => Policy::ReaderPreference,
-        (Kind::RwLock, 13) => Policy::WriterPreference,
-        _ => Policy::Barging,
-    };
     let capacity = match kind {
         Kind::Semaphore => 2 + sim.draw(2),
         Kind::Mutex | Kind::RwLock => 1,
@@ -293,14 +286,11 @@ fn terms(sim: &SimServer, slow: bool) -> Terms {
         9..=13 => ms(4_000),
         _ => ms(10_000),
     };
-    let waiter_lease = [ms(3_000), ms(5_000)][sim.draw(2) as usize];
     Terms {
         kind,
         capacity,
-        policy,
         reentrant,
         lease,
-        waiter_lease,
         fixed: sim.draw(4) == 3,
         holds: if sim.draw(8) == 7 { 1 } else { 32 },
     }

@@ -45,10 +45,10 @@ impl Listening {
     }
 
     async fn expect_message(&mut self) {
-        self.node.wake(CHANNELS[1], 7);
+        self.node.revoke(CHANNELS[1], 7);
         let first = self.next().await;
         assert!(
-            matches!(first, Notification::WakeUp { sequence: 7, .. }),
+            matches!(first, Notification::Revoked { sequence: 7, .. }),
             "{first:?}"
         );
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, FencingToken, Kind, Label, Limits, LockSpec, Mode, Operation, OwnerId, Policy, Wait,
+    Acquire, FencingToken, Kind, Label, Limits, LockSpec, Mode, Operation, OwnerId, Wait,
 };
 use proptest::prelude::*;
 
@@ -20,8 +20,7 @@ pub(super) enum Action {
     PollRecent(u8, u8, bool),
     Renew(u8, u8),
     Release(u8),
-    /// Releases the oldest attempt that was not released like this before. In a fair queue, it is
-    /// the holder's.
+    /// Releases the oldest attempt that was not released like this before. It is the holder's.
     ReleaseOldest,
     /// Releases an attempt, then sends its acquire.
     ReleaseFirst(Attempt),
@@ -88,7 +87,7 @@ pub(super) fn actions() -> impl Strategy<Value = Action> {
     ]
 }
 
-/// A fair mutex, a reader/writer lock, or a semaphore. Waiters and leases last for the whole
+/// A mutex, a reader/writer lock, or a semaphore. Waiters and leases last for the whole
 /// case, so queues grow and releases grant.
 pub(super) const CONTENDED: u8 = 32;
 
@@ -151,18 +150,8 @@ impl World<'_> {
             1 | 2 => LockSpec::rw_lock(),
             _ => LockSpec::semaphore(3).expect("a good number"),
         };
-        let policy = match choice / 4 % 4 {
-            0 => Policy::Fair,
-            1 => Policy::Barging,
-            2 => Policy::ReaderPreference,
-            _ => Policy::WriterPreference,
-        };
-        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 16 % 2)]);
-        plain
-            .with_policy(policy)
-            .unwrap_or(plain)
-            .with_waiter_lease(lease)
-            .expect("a good lease")
+        let lease = Duration::from_micros([8_000, 25_001][usize::from(choice / 4 % 2)]);
+        plain.with_waiter_lease(lease).expect("a good lease")
     }
 
     pub(super) fn request(&mut self, attempt: &Attempt) -> Acquire {

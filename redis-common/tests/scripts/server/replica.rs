@@ -120,9 +120,8 @@ struct Case {
 }
 
 /// Locks for each part of the scripts that publishes: the two fast paths, and the general part.
-fn cases() -> [Case; 6] {
+fn cases() -> [Case; 5] {
     let semaphore = LockSpec::semaphore(1).expect("a good number");
-    let barging = LockSpec::mutex().with_policy(Policy::Barging);
     let case = |name, spec, mode, waiters| Case {
         name,
         spec,
@@ -136,7 +135,6 @@ fn cases() -> [Case; 6] {
         case("one permit", semaphore, Mode::Permits(1), 3),
         case("many permits", semaphore, Mode::Permits(1), 20),
         case("writers", rw_lock, Mode::Exclusive, 3),
-        case("woken", barging.expect("a good policy"), Mode::Exclusive, 3),
     ]
 }
 
@@ -162,9 +160,7 @@ fn waiter_that_is_marked_gets_no_message_at_a_replica() {
             let state = pair.inspect(name);
             assert_eq!(state.holder_count, 0, "{name}, shard: {shard_channels}");
             assert_eq!(state.waiter_count, u32::from(case.waiters));
-            if case.spec.policy() == Policy::Fair {
-                assert!(state.waiters.iter().all(|waiter| waiter.unreachable));
-            }
+            assert!(state.waiters.iter().all(|waiter| waiter.unreachable));
         }
     }
 }
@@ -183,13 +179,6 @@ fn each_message_at_a_replica_is_about_a_grant_that_was_made() {
             pair.subscribe(case.name, second, Some(&mut at_primary));
             pair.hand_over(&case, case.waiters);
             let relayed = pair.relayed();
-            if case.spec.policy() == Policy::Barging {
-                assert!(
-                    matches!(relayed[..], [(to, Notification::WakeUp { .. })] if to == second),
-                    "{relayed:?}"
-                );
-                continue;
-            }
             let [(to, Notification::Granted { token, stamp, .. })] = relayed[..] else {
                 panic!("{}, shard: {shard_channels}: {relayed:?}", case.name);
             };

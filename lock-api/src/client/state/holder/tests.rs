@@ -29,7 +29,6 @@ pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
         lease: Duration::from_millis(lease_ms),
         fixed_until: None,
         max_until: None,
-        waiter_lease: Duration::from_secs(5),
         may_be_offer: false,
         class: "",
         since: Moment::default(),

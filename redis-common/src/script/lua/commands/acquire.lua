@@ -22,10 +22,8 @@ end
 
 -- Whether a new holder fits and may pass the queue, after settling.
 local function may_enter(S, mode, permits)
-  return S:fits(mode, permits) and (
-    S.waiter_count == 0 or S.waiter_count == S.waiters.unreachable or S.policy == @BARGING@
-    or (S.policy == @READERS_FIRST@ and mode == 'S')
-  )
+  return S:fits(mode, permits)
+    and (S.waiter_count == 0 or S.waiter_count == S.waiters.unreachable)
 end
 
 local function enqueue(S, waiter, limit)
@@ -42,20 +40,20 @@ end
 
 return S:serve(function(S)
   S:set_operation()
-  local wanted = string.sub(S.argument, 33, 46)
+  local wanted = string.sub(S.argument, 33, 45)
   local mode, permits, lease, waits, wait_until, deliver_before, floor, hold_limit, waiter_limit,
-    holder_limit, label = struct.unpack('<c1I4dBdddI4I4I4Bc0', S.argument, 47)
+    holder_limit, label = struct.unpack('<c1I4dBdddI4I4I4Bc0', S.argument, 46)
   if deliver_before < S.now or deliver_before > S.now + @DELIVERY_WINDOW@ then
     return 'RL'
   end
   if floor > math.min(math.max(S.now, S.token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then
     return 'RF'
   end
-  local freed = S:drop_if_expired()
+  S:drop_if_expired()
   -- A reader joins the epoch of live readers only, so its token depends on what has expired.
   local depends = S.waiter_count > 0 or mode == 'S' or S.spec ~= wanted or not S:fits(mode, permits)
     or S.holder_count >= holder_limit
-  S:settle(depends, freed)
+  S:settle(depends)
 
   local watermark = S:watermark_of(S.session)
   local stale = watermark and S.sequence <= watermark.sequence

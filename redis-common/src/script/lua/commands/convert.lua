@@ -8,8 +8,8 @@ end
 return S:serve(function(S)
   S:set_operation()
   local expected, to = struct.unpack('<dc1', S.argument, 33)
-  local freed, expired = S:drop_if_expired()
-  S:settle(true, freed)
+  local expired = S:drop_if_expired()
+  S:settle(true)
   local holder = S:live()
   if not holder then
     return 'L' .. S:reason(expired)
@@ -38,7 +38,7 @@ return S:serve(function(S)
   S.token = math.max(S.token + 1, S.now)
   local reply = 'C' .. struct.pack('<dd', S.token, holder.ends - S.now)
   if S:weight(after) < S:weight(before) then
-    S:settle(true, true)
+    S:settle(true)
   end
   return reply
 end)

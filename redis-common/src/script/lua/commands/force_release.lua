@@ -26,7 +26,7 @@ return S:serve(function(S)
   for at = 2, #S.argument, 8 do
     tokens[struct.unpack('<d', S.argument, at)] = true
   end
-  S:settle(true, false)
+  S:settle(true)
   local seen = {}
   for _, holder in ipairs(S:live_holders()) do
     if tokens[S:token_of(holder)] then
@@ -43,7 +43,7 @@ return S:serve(function(S)
     force(S, holder, force_mode)
   end
   if force_mode == @FORCE_NOW@ then
-    S:settle(true, true)
+    S:settle(true)
   end
   return 'F' .. struct.pack('<I4', #seen)
 end)

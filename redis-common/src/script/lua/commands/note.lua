@@ -3,8 +3,8 @@
 return S:serve(function(S)
   S:set_operation()
   local version, keep, bytes = struct.unpack('<I4dBc0', S.argument, 33)
-  local freed, expired = S:drop_if_expired()
-  S:settle(S.waiter_count > 0, freed)
+  local expired = S:drop_if_expired()
+  S:settle(S.waiter_count > 0)
   local holder = S:live()
   if not holder then
     return 'L' .. S:reason(expired) .. S:view_note(S:standing_note())

@@ -22,9 +22,9 @@ end
 
 return S:serve(function(S)
   S:set_operation()
-  local freed, expired = S:drop_if_expired()
-  S:settle(S.waiter_count > 0, freed)
-  local reply
+  local expired = S:drop_if_expired()
+  S:settle(S.waiter_count > 0)
+  local reply, freed
   local holder = S:live()
   if holder then
     reply, freed = remove_hold(S, holder)
@@ -42,7 +42,7 @@ return S:serve(function(S)
   end
   S:raise_watermark(@REASON_RELEASED@)
   if freed then
-    S:settle(S.waiter_count > 0, true)
+    S:settle(S.waiter_count > 0)
   end
   return reply
 end)

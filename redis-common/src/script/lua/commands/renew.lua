@@ -3,8 +3,8 @@
 return S:serve(function(S)
   S:set_operation()
   local lease = struct.unpack('<d', S.argument, 33)
-  local freed, expired = S:drop_if_expired()
-  S:settle(S.waiter_count > 0, freed)
+  local expired = S:drop_if_expired()
+  S:settle(S.waiter_count > 0)
   local holder = S:live()
   if not holder then
     return 'L' .. S:reason(expired)

@@ -1,17 +1,16 @@
--- Acquire of a key with one exclusive hold, under the fair policy: appends a waiter to the queue,
--- or answers with the holder.
-if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
-  and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
+-- Acquire of a key with one exclusive hold: appends a waiter to the queue, or answers with the holder.
+if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 49) == 1
+  and string.byte(first, 4) ~= @SEMAPHORE@
 then
   local stored, argument = first, ARGV[1]
   local session, sequence, owner, wanted, mode, permits, lease, waits, wait_until, deliver_before,
-    floor, _, limit, _, label = struct.unpack('<c16dc8c14c1I4dBdddI4I4I4Bc0', argument)
+    floor, _, limit, _, label = struct.unpack('<c16dc8c13c1I4dBdddI4I4I4Bc0', argument)
   local token, stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, holder_end, flags,
-    holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 18)
+    holder_label, holds, at = struct.unpack('<ddddBBBHc24dBBc0I4c0', stored, 17)
   local gap_at = at + 33 * watermarks
   local queue_at = gap_at + skip
   local usable = @ONE_EXCLUSIVE_HOLD@ and mode ~= 'P'
-    and string.sub(stored, 4, 17) == wanted and holder_id ~= session .. owner
+    and string.sub(stored, 4, 16) == wanted and holder_id ~= session .. owner
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
   local next_ticket, head = 1, 1
@@ -41,7 +40,7 @@ then
   local waiter, waiter_end, waiting = '', 0, waiters
   if usable and enters then
     usable = waiters < limit
-    waiter_end = math.min(now + struct.unpack('<d', wanted, 7), wait_until)
+    waiter_end = math.min(now + struct.unpack('<d', wanted, 6), wait_until)
     waiter = struct.pack('<dc16c8c8c1I4ddddBBBc0', next_ticket, session,
       string.sub(argument, 17, 24), owner, mode, permits, floor, lease, waiter_end, wait_until,
       waits - 1, 0, #label, label)
@@ -54,7 +53,7 @@ then
     if own and waiting > 0 and not moved then
       written = type(redis.pcall('SETRANGE', KEYS[1], own - 1, watermark)) == 'number'
       if written and waiters > waiting then
-        redis.call('SETRANGE', KEYS[1], '50', string.char(waiters))
+        redis.call('SETRANGE', KEYS[1], '49', string.char(waiters))
         redis.call('SETRANGE', KEYS[1], #stored - 8, waiter .. struct.pack('<d', next_ticket))
       end
     else
@@ -68,10 +67,10 @@ then
       if waiters > 0 then
         next = struct.pack('<d', next_ticket)
       end
-      local value = string.sub(stored, 1, 25)
-        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 34, 50), waiters, watermarks + 1,
+      local value = string.sub(stored, 1, 24)
+        .. struct.pack('<dc17BBH', stored_end, string.sub(stored, 33, 49), waiters, watermarks + 1,
           0)
-        .. string.sub(stored, 55, at - 1) .. watermark
+        .. string.sub(stored, 54, at - 1) .. watermark
         .. string.sub(stored, own and own + 33 or at, gap_at - 1) .. queue .. waiter .. next
       @SET_VALUE@
     end
@@ -82,7 +81,7 @@ then
           holder_label)
       end
       local ahead = math.min(next_ticket - 1 - head, waiting)
-      local waiter_lease = struct.unpack('<d', wanted, 7)
+      local waiter_lease = struct.unpack('<d', wanted, 6)
       @POLL_AFTER@
       return struct.pack('<c1dc1I4dd', @DONE@, now, 'Q', ahead, poll_after, waiter_end - now)
     end

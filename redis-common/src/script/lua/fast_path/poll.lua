@@ -1,16 +1,15 @@
--- Poll of a waiter of a key with one exclusive hold, under the fair policy.
+-- Poll of a waiter of a key with one exclusive hold.
 if fast_path then
   first = redis.pcall('GET', KEYS[1])
 end
-if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 50) == 1
-  and string.byte(first, 51) > 0
-  and string.byte(first, 4) ~= @SEMAPHORE@ and string.byte(first, 5) == @FAIR@
+if type(first) == 'string' and string.sub(first, 1, 3) == @MAGIC@ and string.byte(first, 49) == 1
+  and string.byte(first, 50) > 0 and string.byte(first, 4) ~= @SEMAPHORE@
 then
   local stored = first
   local attempt, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
   local stored_end, earliest, _, _, waiters, watermarks, skip, holder_id, holder_end, flags, _,
     holds, at =
-    struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 26)
+    struct.unpack('<dddBBBHc24dBBc0I4c0', stored, 25)
   local queue_at = at + 33 * watermarks + skip
   local found = string.find(stored, attempt, queue_at, true)
   local usable = found and @ONE_EXCLUSIVE_HOLD@
@@ -29,14 +28,14 @@ then
     end
     local waiter_end, wait_until = struct.unpack('<dd', stored, found + 53)
     if at == found - 8 and waiter_end > now then
-      local waiter_lease = struct.unpack('<d', stored, 10)
+      local waiter_lease = struct.unpack('<d', stored, 9)
       waiter_end = math.min(now + waiter_lease, wait_until)
       local needed_end = waiter_end + @RETENTION@
       @MOVE_STORED_END@
       local fresh, written = struct.pack('<ddB', waiter_end, wait_until, listening), nil
       if moved then
-        local value = string.sub(stored, 1, 25)
-          .. struct.pack('<d', stored_end) .. string.sub(stored, 34, found + 52)
+        local value = string.sub(stored, 1, 24)
+          .. struct.pack('<d', stored_end) .. string.sub(stored, 33, found + 52)
           .. fresh .. string.sub(stored, found + 70)
         written = redis.pcall('SET', KEYS[1], value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
       else

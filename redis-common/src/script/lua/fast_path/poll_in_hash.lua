@@ -1,4 +1,4 @@
--- Poll of a waiter in a hash under the fair policy, if nothing fits until somebody releases.
+-- Poll of a waiter in a hash, if nothing fits until somebody releases.
 if type(first) == 'table' then
   local name, listening = struct.unpack('<c24xxxxxxxxB', ARGV[1])
   local fields = redis.pcall('HMGET', KEYS[1], 'head', 'q' .. name)
@@ -11,7 +11,7 @@ if type(first) == 'table' then
     if @ONE_HOLD@ and waiter_end > now
       and (ticket == first_ticket or @FIRST_WAITER_LIVES@)
     then
-      local waiter_lease = struct.unpack('<d', stored, 10)
+      local waiter_lease = struct.unpack('<d', stored, 9)
       waiter_end = math.min(now + waiter_lease, wait_until)
       waiter = string.sub(waiter, 1, 53) .. struct.pack('<ddB', waiter_end, wait_until, listening)
         .. string.sub(waiter, 71)
@@ -19,8 +19,8 @@ if type(first) == 'table' then
       if type(written) == 'number' then
         if stored_end < waiter_end + @RETENTION@ then
           stored_end = waiter_end + @RETENTION@ + @SLACK@
-          redis.call('HSET', KEYS[1], 'head', string.sub(stored, 1, 58)
-            .. struct.pack('<d', stored_end) .. string.sub(stored, 67))
+          redis.call('HSET', KEYS[1], 'head', string.sub(stored, 1, 57)
+            .. struct.pack('<d', stored_end) .. string.sub(stored, 66))
           @SET_EXPIRY@
         end
         local ahead = math.min(ticket - first_ticket, waiting - 1)

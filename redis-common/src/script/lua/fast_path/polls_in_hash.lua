@@ -1,4 +1,4 @@
--- Polls of several waiters of a hash under the fair policy, if nobody can be granted until
+-- Polls of several waiters of a hash, if nobody can be granted until
 -- somebody releases. Reads and writes all of them at once, and puts the answers into `ready`. It
 -- leaves out an operation that doesn't wait, and everything from the first expired waiter on. Each
 -- of those gets a step of its own later.
@@ -23,7 +23,7 @@ try_together = function(KEYS, arguments, from, to, ready)
       and @FIRST_WAITER_LIVES@
     then
       local waiters, set, moved = redis.call('HMGET', KEYS[1], unpack(names)), {}, false
-      local waiter_lease = struct.unpack('<d', stored, 10)
+      local waiter_lease = struct.unpack('<d', stored, 9)
       local retry_after = math.max(earliest - now, 1000)
       for n = 1, #names do
         local waiter, argument = waiters[n], arguments[elements[n]]
@@ -47,8 +47,8 @@ try_together = function(KEYS, arguments, from, to, ready)
       end
       if moved then
         set[#set + 1] = 'head'
-        set[#set + 1] = string.sub(stored, 1, 58) .. struct.pack('<d', stored_end)
-          .. string.sub(stored, 67)
+        set[#set + 1] = string.sub(stored, 1, 57) .. struct.pack('<d', stored_end)
+          .. string.sub(stored, 66)
       end
       if #set > 0 and type(redis.pcall('HSET', KEYS[1], unpack(set))) ~= 'number' then
         for n = 1, #names do

@@ -4,11 +4,11 @@ if fast_path then
 end
 local stored = first
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.sub(stored, 50, 51) == '\1\0' -- one holder, no waiter
+  and string.sub(stored, 49, 50) == '\1\0' -- one holder, no waiter
 then
   local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
   local head, stored_end, _, _, _, _, watermarks, _, holder_session, holder_owner, holder_end,
-    flags, _, holds, at = struct.unpack('<c25dddBBBHc16c8dBBc0I4c0', stored)
+    flags, _, holds, at = struct.unpack('<c24dddBBBHc16c8dBBc0I4c0', stored)
   local raw = string.sub(ARGV[1], 17, 24)
   if flags == @OWN_TOKEN@ then
     -- A semaphore's holder is named by its operation. Its token and permits follow.
@@ -41,7 +41,7 @@ then
     local needed_end = watermark_end
     @MOVE_STORED_END@
     if usable then
-      local value = struct.pack('<c25dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 34, 49),
+      local value = struct.pack('<c24dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 33, 48),
         0, 0, left + 1, 0, session, seen, watermark_end, reason) .. others
       local written
       @SET_VALUE@

@@ -1,15 +1,15 @@
--- Release of the only hold of the only holder, if it is exclusive, the policy is fair and the first
+-- Release of the only hold of the only holder, if it is exclusive and the first
 -- waiter wants an exclusive hold, listens, and is heard. The waiter behind it, if any, is live and not
 -- unreachable. Offers the key to the first waiter and publishes the grant.
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.byte(stored, 50) == 1 and string.byte(stored, 51) > 0
-  and string.byte(stored, 4) ~= @SEMAPHORE@ and string.byte(stored, 5) == @FAIR@
+  and string.byte(stored, 49) == 1 and string.byte(stored, 50) > 0
+  and string.byte(stored, 4) ~= @SEMAPHORE@
 then
   local argument = ARGV[1]
   local session, sequence, owner = struct.unpack('<c16dc8', argument)
   local waiter_lease, token, stored_end, earliest, last_scan, _, waiters, watermarks, skip,
     holder_id, holder_end, flags, holder_label, holds, at =
-    struct.unpack('<dddddBBBHc24dBBc0I4c0', stored, 10)
+    struct.unpack('<dddddBBBHc24dBBc0I4c0', stored, 9)
   local gap_at = at + 33 * watermarks
   local _, to, raw, to_owner, mode, _, floor, lease, waiter_end, _, waiter_flags, _, label,
     next_at = struct.unpack('<dc16c8c8c1I4ddddBBBc0', stored, gap_at + skip)
@@ -55,12 +55,12 @@ then
       'X', raw)
     local written
     if in_place then
-      written = type(redis.pcall('SETRANGE', KEYS[1], '17', head_and_holder)) == 'number'
+      written = type(redis.pcall('SETRANGE', KEYS[1], '16', head_and_holder)) == 'number'
       if written then
         redis.call('SETRANGE', KEYS[1], own - 1, watermark)
       end
     else
-      local value = string.sub(stored, 1, 17) .. head_and_holder .. watermark
+      local value = string.sub(stored, 1, 16) .. head_and_holder .. watermark
         .. string.sub(stored, at, (own or gap_at) - 1)
         .. string.sub(stored, own and own + 33 or gap_at, gap_at - 1)
         .. (waiters > 1 and string.sub(stored, next_at) or '')

@@ -1,4 +1,4 @@
--- Release on a hash under the fair policy, if the holder has one hold:
+-- Release on a hash, if the holder has one hold:
 --   an exclusive holder: frees the key, or offers it to the first waiter and publishes the grant
 --   the only reader, if a writer is first in the queue: the same
 --   one of several readers, if a writer is first in the queue: only leaves
@@ -49,10 +49,10 @@ if type(first) == 'table' then
       local needed_end = watermark_end
       @MOVE_STORED_END@
       -- The general part turns a small hash into a string, and sweeps the watermarks now and then.
-      local ticks = string.byte(stored, 26) + 1
+      local ticks = string.byte(stored, 25) + 1
       if ticks < @SWEEP_EVERY@ and redis.call('HLEN', KEYS[1]) > @SMALL_HASH@ then
         local written = redis.pcall('HSET', KEYS[1],
-          'head', struct.pack('<c25Bc8I4c12ddddddd', kept, ticks, string.sub(kept, 27, 34), 0,
+          'head', struct.pack('<c24Bc8I4c12ddddddd', kept, ticks, string.sub(kept, 26, 33), 0,
             @NO_COUNTS@, token, stored_end, earliest, next_ticket, 0, 0, 0),
           'm' .. session, watermark)
         if type(written) == 'number' then
@@ -89,9 +89,9 @@ if type(first) == 'table' then
       if usable and @LISTENS@ then
         if not full then
           -- A writer follows the last reader.
-          kept = string.sub(kept, 1, 34) .. string.sub(kept, 6, 9) .. string.sub(kept, 39)
+          kept = string.sub(kept, 1, 33) .. string.sub(kept, 5, 8) .. string.sub(kept, 38)
         end
-        local waiter_lease = struct.unpack('<d', stored, 10)
+        local waiter_lease = struct.unpack('<d', stored, 9)
         local offer_end = @OFFER_END@
         token = math.max(token + 1, now, floor + 1)
         local needed_end = math.max(watermark_end, offer_end + @RETENTION@)
@@ -109,7 +109,7 @@ if type(first) == 'table' then
         if type(written) == 'number' then
           if permit then
             redis.call('HSET', KEYS[1],
-              'head', struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end,
+              'head', struct.pack('<c45I4ddddddd', kept, waiting - 1, token, stored_end,
                 math.min(earliest, offer_end), next_ticket, first_ticket, first_end, waiters_end),
               'h' .. to .. raw, struct.pack('<I4dBBc0I4c1c8dI4', slot, offer_end, @OWN_TOKEN@,
                 #label, label, 9, 'P', raw, token, 1),
@@ -117,7 +117,7 @@ if type(first) == 'table' then
               'm' .. session, watermark)
           else
             redis.call('HSET', KEYS[1],
-              'head', struct.pack('<c46I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
+              'head', struct.pack('<c45I4dddddddc16c8dBBc0I4c1c8', kept, waiting - 1, token,
                 stored_end, offer_end, next_ticket, first_ticket, first_end, waiters_end, to,
                 to_owner, offer_end, 0, #label, label, 9, 'X', raw),
               'm' .. session, watermark)

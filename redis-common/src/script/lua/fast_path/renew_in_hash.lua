@@ -1,4 +1,4 @@
--- Renewal of the only hold of a hash, if it is exclusive and the policy is fair.
+-- Renewal of the only hold of a hash, if it is exclusive.
 if type(first) == 'table' then
   local argument = ARGV[1]
   local session, _, owner, lease = struct.unpack('<c16dc8d', argument)
@@ -15,9 +15,9 @@ if type(first) == 'table' then
       holder_end = math.max(holder_end, now + lease)
       local needed_end = holder_end + @RETENTION@
       @MOVE_STORED_END@
-      local written = redis.pcall('HSET', KEYS[1], 'head', string.sub(stored, 1, 58)
-        .. struct.pack('<d', stored_end) .. string.sub(stored, 67, 130)
-        .. struct.pack('<d', holder_end) .. string.sub(stored, 139))
+      local written = redis.pcall('HSET', KEYS[1], 'head', string.sub(stored, 1, 57)
+        .. struct.pack('<d', stored_end) .. string.sub(stored, 66, 129)
+        .. struct.pack('<d', holder_end) .. string.sub(stored, 138))
       if type(written) == 'number' then
         if moved then
           @SET_EXPIRY@

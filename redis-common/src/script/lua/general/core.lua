@@ -21,12 +21,12 @@
 --             with another format version, so no fast path serves it, and earlier releases refuse it.
 --
 -- Positions in these strings, from 1 (SETRANGE counts from 0). The fast path uses them as numbers.
---   string    1 format version, 4 kind, 5 policy, 6 capacity, 10 waiter lease, 18 token, 26 stored end,
---             34 earliest, 42 last scan, 50 holders, 51 waiters, 52 watermarks, 53 length of the gap,
---             55 the first holder
---   `head`    1 to 17 as in a string, 18 last scan, 26 ticks, 27 cursor, 35 used capacity, 39 holders,
---             43 unreachable waiters, 47 waiters, 51 token, 59 stored end, 67 earliest, 75 next ticket,
---             83 first ticket, 91 end of the first waiter, 99 the waiters' earliest end, 107 the holder
+--   string    1 format version, 4 kind, 5 capacity, 9 waiter lease, 17 token, 25 stored end, 33 earliest,
+--             41 last scan, 49 holders, 50 waiters, 51 watermarks, 52 length of the gap,
+--             54 the first holder
+--   `head`    1 to 16 as in a string, 17 last scan, 25 ticks, 26 cursor, 34 used capacity, 38 holders,
+--             42 unreachable waiters, 46 waiters, 50 token, 58 stored end, 66 earliest, 74 next ticket,
+--             82 first ticket, 90 end of the first waiter, 98 the waiters' earliest end, 106 the holder
 --   holder    1 session, 17 owner (of permits: the sequence), 25 end, 33 flags, 34 label, then holds of
 --             9 bytes; in `h`, the slot stands in place of session and owner
 --   waiter    1 session, 17 sequence, 25 owner, 33 mode, 34 permits, 38 floor, 46 lease, 54 end,
@@ -83,12 +83,12 @@ local S = {
   wrote = false, dirty = false, moved = false, shrunk = false,
   -- The state: holders by holder id, watermarks by session, and the queue. An entry that is `false`
   -- is known not to be in the hash.
-  spec = false, kind = 0, policy = 0, capacity = 0, waiter_lease = 0,
+  spec = false, kind = 0, capacity = 0, waiter_lease = 0,
   token = 0, stored_end = 0, earliest = 0, last_scan = 0,
   used = 0, holder_count = 0, waiter_count = 0,
   holders = false, watermarks = false, waiters = false,
-  -- Messages to publish by session, whether a session listens, and the grants left in this step.
-  pending = false, reach = false, budget = 0,
+  -- Messages to publish by session, and whether a session listens.
+  pending = false, reach = false,
   -- For a hash: holder ids by slot, changed slots, removed records, the state of the sweep, and the
   -- number of holders in the stored hash.
   slots = false, fresh_slots = false, gone_holders = false,
@@ -97,8 +97,7 @@ local S = {
 
   set_spec = function(S, bytes)
     S.spec = bytes
-    S.kind, S.policy = string.byte(bytes, 1, 2)
-    S.capacity, S.waiter_lease = struct.unpack('<I4d', bytes, 3)
+    S.kind, S.capacity, S.waiter_lease = struct.unpack('<BI4d', bytes)
   end,
 
   mode_of = function(S, holder)
@@ -156,7 +155,7 @@ local S = {
   load = function(S)
     S.form, S.wrote, S.dirty, S.moved, S.shrunk = false, false, false, false, false
     S.old_hash, S.waiters, S.pending, S.reach, S.note = false, false, false, false, false
-    S.spec, S.kind, S.policy, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0, 0
+    S.spec, S.kind, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0
     S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
     S.used, S.holder_count, S.waiter_count, S.holders, S.watermarks = 0, 0, 0, {}, {}
     local stored
@@ -172,11 +171,11 @@ local S = {
     if type(stored) == 'table' then
       return S:load_hash(stored.err)
     end
-    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 54 then
+    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 53 then
       S:refuse_foreign(stored, 'string')
     end
     local _, spec, token, stored_end, earliest, last_scan, holders, waiting, watermarks, skip, at =
-      struct.unpack('<c3c14ddddBBBH', stored)
+      struct.unpack('<c3c13ddddBBBH', stored)
     if stored_end <= S.now then
       return -- past its stored end: counts as empty, and will be overwritten
     end
@@ -229,9 +228,8 @@ local S = {
     local records = S.holder_count + S.waiter_count + watermarks
     local most = S.waiter_count > 0 and S.queue_records or S.packed_records
     if records > most or S.note or records > @FEW_RECORDS@
-      and (S.holder_count > 1 or S.kind == @SEMAPHORE@ or S.policy ~= @FAIR@)
-      or S.waiter_count > S.shared_waiters and S.policy == @FAIR@
-      and (S.kind == @SEMAPHORE@ or S.used > 0 and S.used < S.capacity)
+      and (S.holder_count > 1 or S.kind == @SEMAPHORE@)
+      or S.waiter_count > S.shared_waiters and (S.kind == @SEMAPHORE@ or S.used > 0 and S.used < S.capacity)
     then
       return S:become_hash()
     end
@@ -239,7 +237,7 @@ local S = {
       n = n + 1
       out[n] = S:pack_waiters()
     end
-    out[1] = struct.pack('<c3c14ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
+    out[1] = struct.pack('<c3c13ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
       S.last_scan, S.holder_count, S.waiter_count, watermarks, 0)
     -- SET replaces a hash that counts. It must not be deleted first: see become_hash().
     if S.old_hash and S.form ~= 'hash' then
@@ -325,28 +323,30 @@ local S = {
     S.holder_count = S.holder_count - 1
   end,
 
-  -- Drops the owner's holder and the operation's waiter if they have expired. Returns whether a
-  -- holder was dropped, and whether the operation itself had expired.
+  -- Drops the owner's holder and the operation's waiter if they have expired. Returns whether the
+  -- operation itself had expired.
   drop_if_expired = function(S)
-    local freed, own = false, false
+    local own = false
     local holder_id = S:holder_id()
     local holder = S:holder_of(holder_id)
     if holder and holder.ends <= S.now then
-      freed, own = true, S:hold_at(holder, S.raw_sequence) ~= nil
+      own = S:hold_at(holder, S.raw_sequence) ~= nil
       S:remove_holder(holder_id, holder)
     end
     if S.waiter_count > 0 and S:drop_expired_waiter() then
       own = true
     end
-    return freed, own
+    return own
   end,
 
   -- Drops expired holders if `needed`, then grants to the queue. With `own`, a grant to this
   -- operation is not published, because the reply carries it.
-  settle = function(S, needed, freed, own)
-    local expired = needed and S.holder_count > 0 and S.now >= S.earliest and S:scan()
+  settle = function(S, needed, own)
+    if needed and S.holder_count > 0 and S.now >= S.earliest then
+      S:scan()
+    end
     if S.waiter_count > 0 then
-      S:settle_queue(freed or expired, own)
+      S:grant_in_order(own)
     end
   end,
 

@@ -67,12 +67,12 @@
       S:refuse_foreign('', redis.call('TYPE', S.key).ok)
     end
     local magic = S.stored and string.sub(S.stored, 1, 3)
-    if magic ~= @MAGIC@ and magic ~= @NOTE_MAGIC@ or #S.stored < 106 then
+    if magic ~= @MAGIC@ and magic ~= @NOTE_MAGIC@ or #S.stored < 105 then
       S:refuse_foreign(S.stored or '', 'hash')
     end
     local _, bytes, scanned, tick, swept_to, weights, holders, unreachable, waiting, token,
       stored_end, earliest, next_ticket, first, first_end, waiters_end, at =
-      struct.unpack('<c3c14dBdI4I4I4I4ddddddd', S.stored)
+      struct.unpack('<c3c13dBdI4I4I4I4ddddddd', S.stored)
     if stored_end <= S.now then
       S.old_hash = true
       return
@@ -251,7 +251,7 @@
       holder = S:write_holder(S:holder_of(holder_id))
     end
     local magic = S.note and @NOTE_MAGIC@ or @MAGIC@
-    return struct.pack('<c3c14dBdI4I4I4I4ddddddd', magic, S.spec, S.last_scan, S.ticks,
+    return struct.pack('<c3c13dBdI4I4I4I4ddddddd', magic, S.spec, S.last_scan, S.ticks,
       S.cursor, S.used, S.holder_count, q.unreachable, S.waiter_count, S.token, S.stored_end,
       S.earliest, q.next_ticket, q.first, head_of_queue and head_of_queue.ends or q.first_end,
       q.earliest) .. holder_id .. holder

@@ -208,10 +208,10 @@
     end
   end,
 
-  -- Drops all expired holders if a scan is due (rule 4). Returns whether there were any.
+  -- Drops all expired holders if a scan is due (rule 4).
   scan = function(S)
     if S.holder_count > @SCAN_FREELY@ and S.now < S.last_scan + @SCAN_INTERVAL@ then
-      return false
+      return
     end
     local expired, least = {}, nil
     S:each_holder(function(holder_id, holder_end, bytes)
@@ -226,7 +226,6 @@
       S:remove_holder(expired[i], S.holders[expired[i]])
     end
     S.earliest, S.last_scan, S.dirty = least or 0, S.now, true
-    return #expired > 0
   end,
 
   -- The end of an offer that this waiter gets now (rule 10).
@@ -261,20 +260,19 @@
     return after
   end,
 
-  -- Grants waiters of this mode, or of any mode, in ticket order up to the first that does not fit.
-  -- Returns whether it reached the end of the queue.
-  grant_in_order = function(S, mode, own)
-    local ticket = S.waiters.first
+  -- Grants waiters in ticket order up to the first that does not fit.
+  grant_in_order = function(S, own)
+    local ticket, budget = S.waiters.first, @SETTLE_BUDGET@
     while ticket ~= @NONE@ do
       local waiter = S:waiter_at(ticket)
       if waiter.ends <= S.now then
         ticket = S:remove_waiter(ticket, waiter)
-      elseif waiter.unreachable or mode and waiter.mode ~= mode then
+      elseif waiter.unreachable then
         ticket = S:ticket_after(ticket)
-      elseif S.budget == 0 or not S:fits(waiter.mode, waiter.permits) then
-        return false
+      elseif budget == 0 or not S:fits(waiter.mode, waiter.permits) then
+        return
       else
-        S.budget = S.budget - 1
+        budget = budget - 1
         if own and waiter.session == S.session and waiter.raw == S.raw_sequence
           and waiter.owner == S.owner
         then
@@ -283,44 +281,6 @@
           ticket = S:offer(ticket, waiter)
         end
       end
-    end
-    return true
-  end,
-
-  -- Sends a wake-up to the first waiter that listens.
-  wake_up = function(S)
-    local ticket = S.waiters.first
-    while ticket ~= @NONE@ do
-      local waiter = S:waiter_at(ticket)
-      if waiter.ends > S.now and waiter.listening then
-        if S.budget == 0 then
-          return
-        end
-        S.budget = S.budget - 1
-        if S:is_reachable(waiter.session) then
-          S:notify(waiter.session, 'H' .. waiter.raw)
-          return
-        end
-      end
-      ticket = S:ticket_after(ticket)
-    end
-  end,
-
-  settle_queue = function(S, freed, own)
-    S.budget = @SETTLE_BUDGET@
-    if S.policy == @BARGING@ then
-      while S.waiters.first ~= @NONE@ and S:waiter_at(S.waiters.first).ends <= S.now do
-        S:remove_waiter(S.waiters.first, S:waiter_at(S.waiters.first))
-      end
-      if freed and S.used < S.capacity then
-        S:wake_up()
-      end
-    elseif S.policy == @READERS_FIRST@ then
-      return S:grant_in_order('S', own) and S:grant_in_order('X', own)
-    elseif S.policy == @WRITERS_FIRST@ then
-      return S:grant_in_order('X', own) and S:grant_in_order('S', own)
-    else
-      S:grant_in_order(nil, own)
     end
   end,
 

@@ -4,17 +4,17 @@
 --   which stands for all of them
 -- `full` says whether the whole capacity is taken.
 local head, full = false, false
-if stored and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 5) == @FAIR@
-  and string.sub(stored, 43, 46) == '\0\0\0\0' -- no unreachable waiter
+if stored and string.sub(stored, 1, 3) == @MAGIC@
+  and string.sub(stored, 42, 45) == '\0\0\0\0' -- no unreachable waiter
 then
   local kind = string.byte(stored, 4)
-  full = string.sub(stored, 35, 38) == string.sub(stored, 6, 9)
+  full = string.sub(stored, 34, 37) == string.sub(stored, 5, 8)
   if full and kind ~= @SEMAPHORE@ then
     head = stored
   elseif full or kind == @RW_LOCK@ and string.byte(redis.call('HGET', KEYS[1],
-    'w' .. string.sub(stored, 83, 90)) or '', 33) == @EXCLUSIVE@
+    'w' .. string.sub(stored, 82, 89)) or '', 33) == @EXCLUSIVE@
   then
-    local sole = not full and string.sub(stored, 39, 42) == '\1\0\0\0'
-    head = sole and stored or string.sub(stored, 1, 106) .. @ALL_HOLDERS@
+    local sole = not full and string.sub(stored, 38, 41) == '\1\0\0\0'
+    head = sole and stored or string.sub(stored, 1, 105) .. @ALL_HOLDERS@
   end
 end

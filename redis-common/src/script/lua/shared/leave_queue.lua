@@ -30,8 +30,8 @@ local needed_end = watermark_end
 if struct.unpack('<d', near[1], 54) > now and serves_here
   and type(redis.pcall('HDEL', KEYS[1], 'q' .. name, field, before, after)) == 'number'
 then
-  local left = struct.pack('<c46I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
-    next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 107)
+  local left = struct.pack('<c45I4ddddddd', kept, waiting - 1, token, stored_end, earliest,
+    next_ticket, first_ticket, first_end, waiters_end) .. string.sub(stored, 106)
   if is_first then
     redis.call('HSET', KEYS[1], 'head', left, 'm' .. session, watermark)
   else

@@ -1,3 +1,3 @@
 stored and string.sub(stored, 1, 3) == @MAGIC@
-      and string.byte(stored, 4) ~= @SEMAPHORE@ and string.byte(stored, 5) == @FAIR@
-      and string.sub(stored, 39, 46) == '\1\0\0\0\0\0\0\0' -- one holder, no unreachable waiter
+      and string.byte(stored, 4) ~= @SEMAPHORE@
+      and string.sub(stored, 38, 45) == '\1\0\0\0\0\0\0\0' -- one holder, no unreachable waiter

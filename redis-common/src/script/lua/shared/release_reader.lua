@@ -2,7 +2,7 @@
 -- nobody gets the lock. The holder in the last slot takes the slot of this one. A sole holder that is
 -- left moves to the head.
 local slot, _, _, _, old_holds = struct.unpack('<I4dBBc0I4c0', holder)
-local count = struct.unpack('<I4', stored, 39)
+local count = struct.unpack('<I4', stored, 38)
 local needed_end = watermark_end
 @MOVE_STORED_END@
 if string.sub(old_holds, 2) == string.sub(argument, 17, 24) then
@@ -10,7 +10,7 @@ if string.sub(old_holds, 2) == string.sub(argument, 17, 24) then
   local from = slot == count and count - 1 or count
   local other = redis.call('HGET', KEYS[1], string.format('s%.0f', from))
   local record = string.sub(redis.call('HGET', KEYS[1], 'h' .. other), 5)
-  local left = struct.pack('<c34I4I4I4I4ddddddd', kept, count - 1, count - 1, 0, waiting, token,
+  local left = struct.pack('<c33I4I4I4I4ddddddd', kept, count - 1, count - 1, 0, waiting, token,
     stored_end, earliest, next_ticket, first_ticket, first_end, waiters_end)
   local gone, written = 'h' .. session .. owner, nil
   if count == 2 then

@@ -200,15 +200,6 @@ pub const MESSAGES: &[LuaMutant] = &[
         )],
     },
     LuaMutant {
-        name: "lua-wake-up-is-published-to-nobody",
-        rule: "rule 7",
-        changes: &[(
-            "if S:is_reachable(waiter.session) then\n          S:notify(waiter.session,",
-            "S:notify(waiter.session, 'H' .. waiter.raw)\n        \
-             if S:is_reachable(waiter.session) then\n          S:notify(waiter.session,",
-        )],
-    },
-    LuaMutant {
         name: "lua-message-names-no-clock",
         rule: "the client side",
         changes: &[(

@@ -7,7 +7,6 @@ use crate::bounds::{DEFAULT_LEASE, MAX_LEASE, OFFER_POLLS};
 use crate::id::FencingToken;
 use crate::machine::{Command, Env, Message, Payload, Reach, Reply, WaiterParts};
 use crate::reply::{AcquireReply, ReleaseReply};
-use crate::request::Policy;
 use crate::time::ServerTime;
 
 /// An acquire that asks to wait is answered `Contended`.
@@ -20,10 +19,9 @@ pub(super) fn waiter_turned_down(step: &mut Step<'_>) {
 /// The dead waiter asks for the full capacity. A grant to it is undone, and it stays in the queue.
 pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     let (now, own) = (step.now(), step.operation());
-    let spec = step.before.spec.filter(|it| it.policy() != Policy::Barging);
     let mut waiters = step.before.waiters.iter_mut();
     let (Some(spec), Some(waiter)) = (
-        spec,
+        step.before.spec,
         waiters.find(|it| it.end <= now && Some(it.operation) != own),
     ) else {
         return;
@@ -43,8 +41,8 @@ pub(super) fn dead_waiter_blocks(step: &mut Step<'_>) {
     step.after.waiters.sort_by_key(|it| it.ticket);
 }
 
-/// Under the fair policy, a new acquire takes a free key past the queue.
-pub(super) fn barging_under_fair(step: &mut Step<'_>) {
+/// A new acquire takes a free key past the queue.
+pub(super) fn newcomer_passes(step: &mut Step<'_>) {
     if step.is_new() && matches!(step.reply, Reply::Acquire(AcquireReply::Queued(_))) {
         let fair = step.clone();
         step.rerun_without(|_| true);
@@ -70,11 +68,6 @@ pub(super) fn light_waiters_first(step: &mut Step<'_>) {
     }
     step.after.waiters.sort_by_key(|it| it.ticket);
     step.before.waiters = arrived;
-}
-
-/// Under the barging policy, a release sends no wake-up.
-pub(super) fn no_wake_up(step: &mut Step<'_>) {
-    (step.messages).retain(|it| !matches!(it.payload, Payload::WakeUp { .. }));
 }
 
 /// No grant is notified.
