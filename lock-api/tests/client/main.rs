@@ -12,7 +12,6 @@ mod election;
 mod expiring;
 mod holding;
 mod inspection;
-mod let_expire;
 mod losses;
 mod many;
 mod nesting;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use leasehold_api::{Error, ForceMode, ForceReply, LockClient, Loss, MutexGuard};
 
 use crate::case::{Case, cases};
-use crate::failure::{Failure, Verdict, at_most, ensure, want, want_eq};
+use crate::failure::{Failure, Verdict, ensure, want, want_eq};
 use crate::holding::{busy, free, free_within, got, not_valid, released, valid};
 use crate::world::{Lock, World};
 
@@ -19,7 +19,6 @@ pub(super) const CASES: &[Case] = cases!("client_renewal";
     lost_tells_of_the_deadline: ["S2"], [];
     lost_is_silent_after_a_release: ["S3"], [];
     longest_hold_ends: ["S2", "L1"], [];
-    left_to_expire_stays_taken: ["S3", "L1"], [];
     with_runs_and_releases: ["S3"], [];
     with_stops_its_body: ["S2"], [];
     forced_now_is_noticed: ["S3"], [ForceRelease, FencingTokens];
@@ -137,21 +136,6 @@ async fn longest_hold_ends(world: &World) -> Verdict {
         .promised("S2: a holder loses the lock after the maximum hold")?;
     let promise = "L1: the key is free when the lease ends";
     free_within(&b, world.units(30), promise).await
-}
-
-async fn left_to_expire_stays_taken(world: &World) -> Verdict {
-    let [a, b] = world.clients().await?;
-    let guard = a.mutex("k")?.lease(world.units(30)).lock().await?;
-    world.pass(2).await;
-    let valid_for = guard.valid_for();
-    let left = guard.let_expire().await?;
-    at_most(left, valid_for)
-        .promised("S2: the lease is not renewed when the guard is left to expire")?;
-    a.shutdown().await?;
-    world.pass(12).await;
-    busy(b.mutex("k")?.try_lock().await, "S3")?;
-    world.pass(18).await;
-    free(&b, "k", "L1").await
 }
 
 async fn with_runs_and_releases(world: &World) -> Verdict {

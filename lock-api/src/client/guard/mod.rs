@@ -369,61 +369,6 @@ impl<K> Guard<K> {
         self.hold.release().await
     }
 
-    /// Ends the guard without releasing the lock. The lock stays taken until its lease ends, and then
-    /// it is free.
-    ///
-    /// Returns how long the lock stays taken at least. The client stops renewing the lease. So the
-    /// lock is free one lease after its last renewal, or after you took it if no renewal was due yet.
-    ///
-    /// Use it to keep others out for a moment after the work. For work that must run once, use
-    /// [`LockClient::once`](crate::LockClient::once), which remembers what is done.
-    ///
-    /// Neither a [`shutdown`](crate::LockClient::shutdown) nor the end of the program frees the lock
-    /// earlier. Other clients wait as for any holder, and [`inspect`](crate::LockClient::inspect)
-    /// shows the holder with its remaining time. Only
-    /// [`force_release`](crate::LockClient::force_release) frees the lock.
-    ///
-    /// With a reentrant handle, this ends one of the nested guards. The others keep the lock as
-    /// before. When the last one is released, the lock still stays taken until the lease ends. The
-    /// handle can lock it again during that time.
-    ///
-    /// A lock that was granted to you after a wait, a moment ago, needs a renewal first. During an
-    /// outage, the call retries that renewal until the guard is lost. In all other cases the call does
-    /// no I/O.
-    ///
-    /// # Errors
-    /// - [`Error::Lost`] or [`Error::Released`] if the guard no longer holds the lock.
-    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`] if the renewal fails.
-    ///
-    /// With any error, the lock is released.
-    ///
-    /// # Cancel safety
-    /// If you drop the future before it completes, the client releases the lock in the background.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use std::time::Duration;
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// async fn send_reminder() { /* … */ }
-    ///
-    /// let reminder = locks.mutex("reminder:42")?.lease(Duration::from_secs(60));
-    /// if let Some(guard) = reminder.try_lock().await?.into_guard() {
-    ///     guard.protect(send_reminder()).await?;
-    ///     guard.let_expire().await?; // nobody sends another one in the next 40 s
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    #[doc(alias = "forget")]
-    #[doc(alias = "leak")]
-    #[doc(alias = "min_hold")]
-    #[doc(alias = "lock_at_least_for")]
-    pub async fn let_expire(self) -> Result<Duration, Error> {
-        self.hold.confirm().await?;
-        self.hold.leave()
-    }
-
     /// Runs `body` while the guard is valid. If the guard is lost first, `body` is dropped at its
     /// current await point. Tasks that it has spawned go on: keep them in a `JoinSet` of `body`.
     ///

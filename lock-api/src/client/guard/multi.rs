@@ -5,8 +5,6 @@ use std::fmt;
 use std::future::Future;
 use std::time::Duration;
 
-use futures_util::future::try_join_all;
-
 use crate::client::error::{Error, Loss};
 use crate::client::hold::{
     Hold, first_expiring, first_lost, release_all, renew_all, run_until_lost,
@@ -294,37 +292,6 @@ impl MultiGuard {
         } else {
             Err(MultiReleaseError { released, failed })
         }
-    }
-
-    /// Ends the guard without releasing the keys. Each key stays taken until its lease ends.
-    ///
-    /// Returns how long all keys stay taken at least. See
-    /// [`Guard::let_expire`](crate::Guard::let_expire).
-    ///
-    /// # Errors
-    /// - [`Error::Lost`] with the key if a key was lost.
-    /// - [`Error::Released`] if the guard was released.
-    /// - [`Error::Rejected`], [`Error::ForeignValue`] or [`Error::Closed`] if a renewal fails.
-    ///
-    /// With any error, the keys are released.
-    ///
-    /// # Cancel safety
-    /// If you drop the future before it completes, the client releases the keys in the background.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.lock_all(["report:north", "report:south"]).await?;
-    /// let taken_for = guard.let_expire().await?;
-    /// println!("nobody else gets these locks for {taken_for:?}");
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn let_expire(self) -> Result<Duration, Error> {
-        try_join_all(self.holds.iter().map(Hold::confirm)).await?;
-        self.check()?;
-        shortest(self.holds.iter().map(Hold::leave))
     }
 
     /// Runs `body` while the guard is valid. If a key is lost first, `body` is dropped at its

@@ -13,7 +13,6 @@ use crate::bounds::MIN_LEASE;
 use crate::client::core::{Busy, ClientHandle};
 use crate::client::error::{Error, Loss};
 use crate::client::state::answer::Answer;
-use crate::client::state::backoff::Backoff;
 use crate::client::state::clock::local_deadline;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Validity};
@@ -155,54 +154,6 @@ impl Hold {
         let request = [self.renew_request()];
         let call = core.backend.renew(&request);
         self.apply_renewal(core.exchange_one(limit, call).await)
-    }
-
-    /// Renews the hold until it is certain that it is no offer: a grant from the queue that no renewal has confirmed.
-    pub(crate) async fn confirm(&self) -> Result<(), Error> {
-        let core = &self.client;
-        let mut backoff = Backoff::foreground();
-        loop {
-            let left = self.check()?;
-            if !self.holder.may_be_offer() {
-                return Ok(());
-            }
-            let limit = core.settings.call_timeout.min(left);
-            match self.renew_within(limit).await {
-                Ok(()) => continue,
-                Err(error) if error.is_transient() => {}
-                Err(error) => return Err(error.on(&self.holder.key)),
-            }
-            core.runtime.sleep(core.jittered(backoff.next())).await;
-        }
-    }
-
-    /// Takes the hold out of its holder without releasing it. Nobody renews it from now on.
-    fn detach(&self, now: Moment) -> Result<HoldState, Error> {
-        let core = &self.client;
-        let Some((state, lost)) = self.holder.begin_release(now, self.sequence()) else {
-            return Err(self.released_error());
-        };
-        if state.was_lost() {
-            // Lost since the caller's check. Another task may have reported the loss already.
-            core.report_releasing(&self.holder, &state, lost, now);
-            let reason = lost.or_else(|| self.holder.lost()).unwrap_or(Loss::Unknown);
-            core.releases.push(core.release_of(&self.holder, state));
-            return Err(self.loss_error(reason));
-        }
-        core.renewals.remove_if_released(&self.holder);
-        self.holder.session.router.remove(self.sequence());
-        Ok(state)
-    }
-
-    /// Ends the hold without releasing it. Returns how long the server keeps it at least.
-    pub(crate) fn leave(&self) -> Result<Duration, Error> {
-        let now = self.client.now();
-        self.check()?;
-        let state = self.detach(now)?;
-        let left = self.holder.time_left(now);
-        let events = &self.client.events;
-        events.left_to_expire(&self.holder, &state, left, now);
-        Ok(left)
     }
 
     pub(super) fn renew_request(&self) -> Renew {

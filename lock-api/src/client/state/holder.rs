@@ -242,12 +242,6 @@ impl HolderCell {
         }
     }
 
-    /// Whether the holder may be an offer that no renewal has confirmed yet.
-    pub(crate) fn may_be_offer(&self) -> bool {
-        let state = self.state.lock();
-        state.holds.iter().any(|hold| hold.may_be_offer)
-    }
-
     /// Extends a fixed lease to `until`, after an explicit renewal.
     pub(crate) fn extend_fixed(&self, now: Moment, until: Moment) {
         let mut state = self.state.lock();

@@ -208,27 +208,6 @@ impl Events {
         meter_ended_guard(hold, held, "released");
     }
 
-    /// A hold was left to expire, with this much time left.
-    pub(crate) fn left_to_expire(
-        &self,
-        holder: &HolderCell,
-        hold: &HoldState,
-        remaining: Duration,
-        now: Moment,
-    ) {
-        let held = now.saturating_since(hold.since);
-        emit!(
-            DEBUG,
-            "left to expire",
-            key = holder.key.as_str(),
-            mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
-            held_ms = millis(held),
-            remaining_ms = millis(remaining)
-        );
-        meter_ended_guard(hold, held, "left_to_expire");
-    }
-
     /// A release was acknowledged or given up.
     pub(crate) fn released(
         &self,
