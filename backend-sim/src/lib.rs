@@ -106,7 +106,7 @@
 // simulation  one run of a scenario, and the determinism check
 // handle      the public handles: the server, its clients, tasks
 // driver      the lock around a simulation, its clock, and the two drivers
-// history     a run as text, as a page, for Perfetto
+// history     a run as text, as a page
 // network     clients, connections, calls, and their faults
 // server      the server's data, clocks and restarts
 // engine      choices from a tape, the event queue, the ready queue of tasks

@@ -88,14 +88,13 @@ impl FailedRun {
         panic!("{self}\n{page}\n");
     }
 
-    /// Writes the [page](History::html) of the run, and the [trace](History::perfetto) next to it.
-    /// Returns the path of the page.
+    /// Writes the [page](History::html) of the run, and returns its path.
     ///
-    /// The files are named after the test. The folder is the value of the environment variable
+    /// It is named after the test. The folder is the value of the environment variable
     /// `LEASEHOLD_SIM_PAGES`, or else `leasehold-sim` in the folder for temporary files.
     ///
     /// # Errors
-    /// Returns an error if the folder or a file cannot be written.
+    /// Returns an error if the folder or the file cannot be written.
     pub fn save(&self) -> std::io::Result<PathBuf> {
         let folder = environment::pages();
         fs::create_dir_all(&folder)?;

@@ -7,8 +7,7 @@ use crate::record::{Entry, Fate, Log, Message};
 
 /// The history of a run: its events and messages.
 ///
-/// You can read it as [text](Self::text), as a [page](Self::html) in a browser, or in a
-/// [trace viewer](Self::perfetto). [`SimServer::history`](crate::SimServer::history),
+/// You can read it as [text](Self::text), or as a [page](Self::html) in a browser. [`SimServer::history`](crate::SimServer::history),
 /// [`RunReport::history`](crate::RunReport::history) and a [`FailedRun`](crate::FailedRun) contain one.
 /// All times are virtual and count from the start of the simulation.
 ///

@@ -1,10 +1,8 @@
-//! The history of a run, as text, as a page and as a trace.
+//! The history of a run, as text and as a page.
 
 mod data;
-mod json;
 mod layout;
 mod page;
-mod perfetto;
 mod spans;
 mod text;
 pub(crate) mod words;
@@ -44,23 +42,12 @@ impl History {
         page::render(self)
     }
 
-    /// Returns the history in the JSON trace event format, for <https://ui.perfetto.dev> and
-    /// `chrome://tracing`.
-    ///
-    /// Each client and the server are a process. Slices are waits, holds and calls; arrows are
-    /// messages. Times are microseconds of virtual time.
-    pub fn perfetto(&self) -> String {
-        perfetto::render(self)
-    }
-
-    /// Writes the [page](Self::html) to the file `page`, and the [trace](Self::perfetto) to a file
-    /// next to it with the extension `json`. Replaces files that exist.
+    /// Writes the [page](Self::html) to the file `page`, and replaces one that exists.
     ///
     /// # Errors
-    /// Returns an error if a file cannot be written.
+    /// Returns an error if the file cannot be written.
     pub fn save(&self, page: &Path) -> io::Result<()> {
-        std::fs::write(page, self.html())?;
-        std::fs::write(page.with_extension("json"), self.perfetto())
+        std::fs::write(page, self.html())
     }
 
     /// Returns a line for each hold and each wait that is open at the end of the run.

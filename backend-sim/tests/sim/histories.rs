@@ -1,4 +1,4 @@
-//! Histories as text, as an HTML page, and as a trace for Perfetto.
+//! Histories as text and as an HTML page.
 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -137,7 +137,6 @@ async fn names_do_not_break_a_page() {
     assert!(!page.contains(['\u{202e}', '\0']), "{page}");
     let escaped = "&lt;script&gt;alert(1)&lt;/script&gt;&#39;&amp;";
     assert!(page.contains(escaped), "{page}");
-    let _: serde_json::Value = serde_json::from_str(&trace.perfetto()).expect("JSON");
     // A name of several lines does not break the lines of the text.
     let text = trace.text();
     let odd = text.lines().find(|line| line.len() < 20);
@@ -152,43 +151,6 @@ async fn page_is_self_contained() {
     for way_out in ["http:", "https:", "src=", "href=", "@import"] {
         assert!(!page.contains(way_out), "{way_out}");
     }
-}
-
-#[tokio::test(start_paused = true)]
-async fn as_a_trace_for_perfetto() {
-    let json: serde_json::Value = serde_json::from_str(&run().await.perfetto()).expect("JSON");
-    let events = json["traceEvents"].as_array().expect("a list");
-    let number = |event: &serde_json::Value, name: &str| event[name].as_u64().expect("a number");
-    let of = |phase: &'static str| events.iter().filter(move |event| event["ph"] == phase);
-    let track = |event: &serde_json::Value| (number(event, "pid"), number(event, "tid"));
-
-    // Slices of one track don't overlap, because Perfetto would nest them.
-    let mut slices: Vec<_> = of("X").collect();
-    slices.sort_by_key(|slice| (track(slice), number(slice, "ts")));
-    let pairs = slices.windows(2);
-    for pair in pairs.filter(|pair| track(pair[0]) == track(pair[1])) {
-        let end = number(pair[0], "ts") + number(pair[0], "dur");
-        assert!(end <= number(pair[1], "ts"), "{pair:?}");
-    }
-    // Both ends of an arrow are on slices.
-    assert_eq!(of("s").count(), of("f").count());
-    for end in of("s").chain(of("f")) {
-        let at = number(end, "ts");
-        let on = slices.iter().any(|slice| {
-            let from = number(slice, "ts");
-            track(slice) == track(end) && from <= at && at <= from + number(slice, "dur")
-        });
-        assert!(on, "{end}");
-    }
-    let names: Vec<_> = events
-        .iter()
-        .filter(|event| event["ph"] == "X" || event["name"] == "process_name")
-        .map(|event| match event["ph"].as_str() {
-            Some("X") => format!("{:?}  {}", track(event), event["name"]),
-            _ => format!("{} is {}", number(event, "pid"), event["args"]["name"]),
-        })
-        .collect();
-    insta::assert_snapshot!(names.join("\n"));
 }
 
 /// Each line shows one holder, even if several clients hold the lock one after the other at the same

@@ -72,10 +72,6 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE")]
     pub(crate) html: Option<PathBuf>,
 
-    /// Writes the same run as a trace for <https://ui.perfetto.dev>
-    #[arg(long, value_name = "FILE")]
-    pub(crate) perfetto: Option<PathBuf>,
-
     /// Writes the summary as JSON
     #[arg(long, value_name = "FILE")]
     pub(crate) json: Option<PathBuf>,
@@ -121,10 +117,7 @@ impl Args {
                 "{scope} has more than {MOST_ORDERS} orders, which would take days"
             ));
         }
-        for file in [&self.html, &self.perfetto, &self.json]
-            .into_iter()
-            .flatten()
-        {
+        for file in [&self.html, &self.json].into_iter().flatten() {
             let folder = file.parent().filter(|it| !it.as_os_str().is_empty());
             if file.is_dir() || folder.is_some_and(|folder| !folder.is_dir()) {
                 return Err(format!("cannot create the file {}", file.display()));

@@ -3,7 +3,7 @@
 use std::fs;
 use std::ops::{ControlFlow, Range};
 
-use leasehold_sim::{Ending, History, SHRINK_RUNS, Scheduling, SimOptions, Tape};
+use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
 use leasehold_verifier::{IN_EVERY_BUILD, MutantInfo, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};
@@ -164,8 +164,7 @@ impl Work<'_> {
         self.progress.clear();
         self.summary.took = self.progress.elapsed();
         println!("{}", self.summary.text(with_coverage));
-        let files = [&self.args.html, &self.args.perfetto];
-        for path in files.into_iter().flatten().filter(|_| !self.printed) {
+        if let Some(path) = self.args.html.as_ref().filter(|_| !self.printed) {
             println!("no run failed, so {} was not written", path.display());
         }
         if let Some(path) = &self.args.json {
@@ -180,8 +179,7 @@ impl Work<'_> {
     }
 
     /// Repeats the run of a tape with a log, and prints its timeline, its violations, and the command
-    /// that repeats it. The first printed run is also written as a page and a trace, if the options
-    /// say so.
+    /// that repeats it. The first printed run is also written as a page, if the options say so.
     fn print_run(
         &mut self,
         heading: &str,
@@ -207,21 +205,13 @@ impl Work<'_> {
             "{}\n{heading}\n{broken}to repeat it: {command}\n",
             history.text()
         );
-        if self.summary.violations.is_empty() {
-            self.write_history(&history)?;
+        if self.summary.violations.is_empty()
+            && let Some(path) = &self.args.html
+        {
+            write(path, history.html())?;
         }
         self.printed = true;
         Ok(run)
-    }
-
-    fn write_history(&self, history: &History) -> Result<(), String> {
-        if let Some(path) = &self.args.html {
-            write(path, history.html())?;
-        }
-        if let Some(path) = &self.args.perfetto {
-            write(path, history.perfetto())?;
-        }
-        Ok(())
     }
 }
 
