@@ -113,16 +113,21 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
             "the store answers `AppliedAt` to some writes, and `Applied` to others",
         ));
     }
-    let next = Step {
+    let mut next = Step {
         version: first,
         ..replace.of(second)
     };
+    let early = Step {
+        is_early: true,
+        ..next
+    };
     if told(replaced) {
-        let early = Step {
-            is_early: true,
-            ..next
-        };
         check_both(early.refused("is before the time of its step")).await?;
+    } else if check_clock(store, key, early).await? {
+        next = Step {
+            version: second,
+            ..replace.of(first)
+        };
     }
     if store.compares_reach() {
         let alone = next.alone();
@@ -131,7 +136,7 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
     check(with_message(next)).await?;
     store.remove_expired().await?;
     match version_of(&store.read(key).await?) {
-        Some(found) if found == first => Ok(()),
+        Some(found) if found == next.version => Ok(()),
         _ => Err(BackendError::rejected(
             "`remove_expired` removed a row before its `keep_until`",
         )),
@@ -170,6 +175,23 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
         "a write that {what} {must} be applied: the store answered {written:?}, and the row has {after:?} \
          after {before:?}"
     )))
+}
+
+/// Sends a write whose time is ahead of the store's clock, which the store needn't compare. Fails if the clock goes on
+/// from there. Then it is no clock of the store, but the latest of those of its clients: a client that is ahead and only
+/// asks for a lock would end the lease of its holder. Returns whether the write was applied.
+async fn check_clock(store: &impl Store, key: &Key, early: Step) -> Result<bool, BackendError> {
+    let runtime = store.runtime();
+    let (began, before) = (runtime.now(), store.time().await?);
+    let (written, _) = send(store, key, early, false).await?;
+    let after = store.read(key).await?.stamp;
+    let went_on = after.at.saturating_since(before.at);
+    if went_on > runtime.now().saturating_since(began) + IN_TIME / 2 {
+        return Err(BackendError::rejected(
+            "a write moves the clock to the time of its step: the store has no clock of its own",
+        ));
+    }
+    Ok(written.is_applied())
 }
 
 /// Sends a write that must be refused, and checks the row that may come with the refusal.

@@ -68,15 +68,25 @@ impl std::error::Error for Failure {}
 impl From<SetupError> for Failure {
     fn from(error: SetupError) -> Self {
         let promise = "set-up: the harness provides an environment and clients for every case";
-        Self::said(promise, "no error", error.to_string())
+        Self::said(promise, "no error", with_sources(&*error))
     }
 }
 
 impl From<BackendError> for Failure {
     fn from(error: BackendError) -> Self {
         let promise = "L4: a healthy backend answers every command that it supports";
-        Self::said(promise, "a reply", format!("error: {error}"))
+        Self::said(
+            promise,
+            "a reply",
+            format!("error: {}", with_sources(&error)),
+        )
     }
+}
+
+/// An error, and what has caused it.
+fn with_sources(error: &dyn std::error::Error) -> String {
+    let causes = std::iter::successors(error.source(), |cause| cause.source());
+    causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"))
 }
 
 impl From<InvalidInput> for Failure {
@@ -164,3 +174,19 @@ macro_rules! ensure {
 }
 
 pub(crate) use {ensure, want, want_eq};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cause_of_a_failed_set_up_is_shown() {
+        let cause = std::io::Error::other("no such table");
+        let error = BackendError::rejected("not connected").with_source(cause);
+        let boxed: SetupError = Box::new(error.clone());
+        for failure in [Failure::from(boxed), Failure::from(error)] {
+            let text = failure.to_string();
+            assert!(text.contains("not connected: no such table"), "{text}");
+        }
+    }
+}

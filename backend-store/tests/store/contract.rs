@@ -1,8 +1,14 @@
 //! The check of a store by its backend.
 
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use leasehold_api::{BackendError, Key, LockBackend};
+use async_trait::async_trait;
+use leasehold_api::{
+    BackendError, ClockId, Key, LockBackend, Runtime, ServerTime, Stamp, TokioRuntime,
+};
+use leasehold_store::{Read, Row, Store, StoreBackend, Write, Written};
 
 use crate::steps::key;
 use crate::support::{Fault, Faults, Flaw, Server};
@@ -46,6 +52,77 @@ async fn store_that_breaks_the_contract_of_writes_is_found() {
         assert_matches!(problem, BackendError::Rejected { .. });
         let text = problem.to_string();
         assert!(text.contains(expected), "{faults:?}: {text}");
+    }
+}
+
+/// A store without a clock: its clients write their own, and none goes back behind what was written.
+#[derive(Debug)]
+struct Clockless {
+    rows: Mutex<BTreeMap<Key, (Row, Stamp)>>,
+    runtime: TokioRuntime,
+    /// Whether a row keeps the time of its step.
+    keeps_times: bool,
+}
+
+impl Clockless {
+    fn own_clock(&self) -> Stamp {
+        let micros = self.runtime.now().since_origin().as_micros();
+        let at = ServerTime::from_micros(micros.try_into().expect("a time"));
+        let clock = ClockId::new(1);
+        Stamp { clock, at }
+    }
+}
+
+#[async_trait]
+impl Store for Clockless {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::new(self.runtime.clone())
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        Ok(self.own_clock())
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        let mut stamp = self.own_clock();
+        let found = self.rows.lock().expect("no panic").get(key).cloned();
+        if let Some((_, written)) = &found
+            && self.keeps_times
+        {
+            stamp.at = stamp.at.max(written.at);
+        }
+        let row = found.map(|(row, _)| row);
+        Ok(Read { stamp, row })
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        let mut rows = self.rows.lock().expect("no panic");
+        let found = rows.get(write.key).map(|(row, _)| row.version);
+        if found != write.expected || self.own_clock().at >= write.deadline {
+            return Ok(Written::NotApplied);
+        }
+        rows.insert(write.key.clone(), (write.row(), write.stamp));
+        Ok(Written::Applied)
+    }
+}
+
+/// A client whose clock is ahead, and that only tries, would end the holder's lease.
+#[tokio::test]
+async fn store_whose_clients_move_its_clock_is_found() {
+    for keeps_times in [false, true] {
+        let backend = StoreBackend::new(Clockless {
+            rows: Mutex::default(),
+            runtime: TokioRuntime::current(),
+            keeps_times,
+        });
+        let checked = backend.self_check(&key()).await;
+        match checked {
+            Ok(()) => assert!(!keeps_times, "not noticed"),
+            Err(error) => assert!(
+                keeps_times && error.to_string().contains("no clock of its own"),
+                "{error}"
+            ),
+        }
     }
 }
 
