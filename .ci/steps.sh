@@ -24,7 +24,7 @@ build() {
 }
 
 # The test targets that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*|quorum_.*'
+own_step='conformance|differential|sentinel|cluster|postgres.*|sqlite.*|quorum_.*'
 
 tests() {
     if cargo nextest --version >/dev/null 2>&1; then
@@ -371,6 +371,13 @@ on_postgres() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
 
+# Runs everything that needs a SQLite file.
+on_sqlite() {
+    on_all_backends sqlite --test-threads 2
+    suite sqlite_conformance sqlite
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends sqlite_differential --nocapture
+}
+
 # Runs the suite on a quorum of three Redis servers, and on one of three different backends. Restarts the
 # servers of a quorum one after the other.
 on_real_quorums() {
@@ -475,13 +482,6 @@ examples_with_schedulers() {
     cargo check -q --locked --manifest-path examples/schedulers/Cargo.toml
 }
 
-# Runs the example on SQLite, and the suite on it.
-example_on_sqlite() {
-    cargo run -q --locked --manifest-path examples/sqlite/Cargo.toml
-    cargo test --locked --manifest-path examples/sqlite/Cargo.toml 2>&1 | tee "$TMPDIR/sqlite.log"
-    all_passed "$TMPDIR/sqlite.log" sqlite
-}
-
 # Fenced transactions through sqlx and tokio-postgres.
 example_of_fencing() {
     cargo test -q --locked --manifest-path examples/fencing/Cargo.toml
@@ -522,7 +522,7 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-quorum leasehold-conformance leasehold leasehold-cli)
+    leasehold-store leasehold-postgres leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.

@@ -12,9 +12,10 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// |---|---|---|
 /// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
+/// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
 /// The documentation of `RedisBackend::connect_with` and `PostgresBackend::connect_with` lists all
-/// forms of these URLs. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
 /// a client of your own, use the backend's own constructors.
 ///
 /// If both `redis-rs` and `fred` are on, say which one to use with
@@ -273,13 +274,16 @@ impl ConnectOptions {
     /// # }
     /// ```
     pub async fn backend(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        if let Some(path) = url.strip_prefix("sqlite:") {
+            return self.sqlite(path.strip_prefix("//").unwrap_or(path)).await;
+        }
         let scheme = scheme_of(url);
         let starts_with = |names: &[&str]| names.iter().any(|name| scheme.starts_with(name));
         if starts_with(&["postgres"]) {
             return self.postgres(url).await;
         }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let problem = "it begins with neither redis, valkey nor postgres";
+            let problem = "it begins with neither redis, valkey, postgres nor sqlite:";
             return Err(unusable(problem));
         }
         match self.chosen_library(url)? {
@@ -339,6 +343,27 @@ impl ConnectOptions {
     #[cfg(not(feature = "postgres"))]
     async fn postgres(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
         Err(missing(url, "`postgres`"))
+    }
+
+    /// There is no connection whose time could be limited.
+    #[cfg(feature = "sqlite")]
+    async fn sqlite(self, path: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        let certificates = &self.certificates;
+        certificates.check_unused("a file has no connection")?;
+        let mut options = leasehold_sqlite::Options::new();
+        if let Some(prefix) = self.key_prefix {
+            options = options.key_prefix(prefix);
+        }
+        if let Some(limit) = self.call_timeout {
+            options = options.call_timeout(limit);
+        }
+        let backend = leasehold_sqlite::SqliteBackend::open_with(path, options);
+        Ok(Arc::new(backend.await?))
+    }
+
+    #[cfg(not(feature = "sqlite"))]
+    async fn sqlite(self, _: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing("sqlite://", "`sqlite`"))
     }
 }
 

@@ -1,4 +1,4 @@
-//! Distributed locks on Redis, Valkey or Postgres: leased, fenced, fair, and testable without a server.
+//! Distributed locks on Redis, Valkey, Postgres or SQLite: leased, fenced, fair, and testable without a server.
 //!
 //! A [`LockClient`] creates mutexes, reader/writer locks and semaphores for keys that several
 //! processes share. Acquiring a lock returns a [`Guard`]. The client renews it in the background
@@ -68,6 +68,7 @@
 //! | `redis-rs` | `redis_rs::RedisBackend` | Redis 6.2 or later, or Valkey, with the `redis` crate |
 //! | `fred` | `fred_rs::FredBackend` | Redis 6.2 or later, or Valkey, with the `fred` crate |
 //! | `postgres` | `postgres::PostgresBackend` | PostgreSQL 14 or later, with the `tokio-postgres` crate |
+//! | `sqlite` | `sqlite::SqliteBackend` | one file, for the processes of one machine, with the `rusqlite` crate |
 //! | `quorum` | `quorum::Quorum` | several independent servers, a majority of which grants a lock |
 //! | `sim` | `sim::SimServer` | tests: a server in memory, with virtual time and faults |
 //! | `store` | `store::StoreBackend` | your own store, with a read and a compare-and-set of one row |
@@ -115,6 +116,9 @@ pub use leasehold_redis_rs as redis_rs;
 /// A simulated server, for tests in virtual time.
 #[cfg(feature = "sim")]
 pub use leasehold_sim as sim;
+/// A backend on one SQLite file.
+#[cfg(feature = "sqlite")]
+pub use leasehold_sqlite as sqlite;
 /// A backend on any store with a compare-and-set.
 #[cfg(feature = "store")]
 pub use leasehold_store as store;
@@ -142,6 +146,8 @@ mod pages {
     mod redis {}
     #[doc = include_str!("../docs/postgres.md")]
     mod postgres {}
+    #[doc = include_str!("../docs/sqlite.md")]
+    mod sqlite {}
     #[doc = include_str!("../docs/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../docs/migration.md")]

@@ -14,7 +14,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
     Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, SessionId, Stamp, Stamped, bounds,
+    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::call::{Answer, Call};
@@ -302,6 +302,10 @@ impl<S: Store> LockBackend for StoreBackend<S> {
 
     fn clock_address(&self, _: ClockId) -> Option<String> {
         None
+    }
+
+    fn time_of_day(&self, at: ServerTime) -> ServerTime {
+        self.store().time_of_day(at)
     }
 
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {

@@ -170,6 +170,12 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Reads the store's clock, or fails if the store cannot be reached.
     async fn time(&self) -> Result<Stamp, BackendError>;
 
+    /// Returns the time of day at a time of the store's clock, without I/O. Jobs are due by it. The default is the same
+    /// time, for a clock that shows the time of day.
+    fn time_of_day(&self, at: ServerTime) -> ServerTime {
+        at
+    }
+
     /// Reads the row of a key and the store's clock.
     async fn read(&self, key: &Key) -> Result<Read, BackendError>;
 

@@ -21,7 +21,7 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(500);
 /// The longest time on the command line.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// Distributed locks on Redis, Valkey or Postgres
+/// Distributed locks on Redis, Valkey, Postgres or SQLite
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version)]
 pub(crate) enum Subcommand {
@@ -341,6 +341,7 @@ mod tests {
             "redis://user@host:6379",
             "postgres://user@host:5432/db?sslmode=require",
             "redis+unix:///run/redis.sock",
+            "sqlite:/var/lib/locks.db",
         ] {
             assert!(!has_password(url), "{url}");
         }

@@ -17,7 +17,7 @@ use crate::reply::{
 };
 use crate::request::{Acquire, Convert, ForceRelease, List, Note, Poll, Release, Renew};
 use crate::runtime::Runtime;
-use crate::time::{ClockId, Stamp, Stamped};
+use crate::time::{ClockId, ServerTime, Stamp, Stamped};
 
 /// What a backend supports.
 ///
@@ -274,6 +274,14 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns the time of day at a time of the backend's clock: microseconds since 1970, UTC. Jobs are due by it.
+    ///
+    /// - The default is the same time: the clock shows the time of day.
+    /// - Does no I/O.
+    fn time_of_day(&self, at: ServerTime) -> ServerTime {
+        at
+    }
+
     /// Reads the clock that commands for `key` read.
     ///
     /// The default calls [`hello`](Self::hello). Implement it together with
@@ -481,6 +489,11 @@ macro_rules! forward_lock_backend {
         ) -> ::std::option::Option<::std::string::String> {
             let $wrapper = self;
             ($inner).clock_address(clock)
+        }
+
+        fn time_of_day(&self, at: $crate::ServerTime) -> $crate::ServerTime {
+            let $wrapper = self;
+            ($inner).time_of_day(at)
         }
     };
     (@ read_clock $($to:tt)+) => {

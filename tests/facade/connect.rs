@@ -18,6 +18,9 @@ async fn bad_url_is_refused_without_its_password() {
         // Malformed.
         "redis://me:s3cret@127.0.0.1:port",
         "postgres://me:s3cret@127.0.0.1:port/db",
+        // Nothing that processes share.
+        "sqlite:",
+        "sqlite::memory:",
     ] {
         let options = ConnectOptions::new().redis_library(RedisLibrary::Fred);
         let error = options.connect(url).await.expect_err(url);
@@ -114,6 +117,24 @@ async fn redis_and_valkey_urls_lead_to_the_chosen_library() {
     }
     share_a_lock(&clients).await;
     assert!(server.run(&["KEYS", "connect:*"]).contains("connect:"));
+}
+
+/// The path is absolute, or relative to the current folder.
+#[tokio::test]
+async fn sqlite_urls_lead_to_the_file() {
+    let folder = tempfile::tempdir().expect("a temporary folder");
+    let file = folder.path().join("a b?.db");
+    let mut clients = Vec::new();
+    for url in ["sqlite:", "sqlite://"] {
+        let url = format!("{url}{}", file.display());
+        clients.push(leasehold::connect(&url).await.expect("a new file"));
+    }
+    assert!(file.is_file());
+    share_a_lock(&clients).await;
+    let certificate = ConnectOptions::new().root_certificates("none");
+    let refused = certificate.connect("sqlite:unused.db").await;
+    let refused = refused.expect_err("a file has no TLS");
+    assert!(matches!(refused, ConnectError::Invalid(_)), "{refused:?}");
 }
 
 /// Pieces of URLs for all services. Nobody listens at port 1, and no host has to be looked up.

@@ -14,7 +14,7 @@ use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
     Notification, Notifications, Poll as PollWaiter, PollReply, Release, ReleaseReply, Renew,
-    RenewReply, Runtime, SessionId, Stamp, Stamped,
+    RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
 };
 
 use crate::driver::world::World;
@@ -297,6 +297,10 @@ impl LockBackend for SimBackend {
 
     fn clock_address(&self, _: ClockId) -> Option<String> {
         None
+    }
+
+    fn time_of_day(&self, at: ServerTime) -> ServerTime {
+        at
     }
 
     async fn read_clock(&self, _: &Key) -> Result<Stamp, BackendError> {

@@ -135,6 +135,7 @@ async fn redis_rs_refuses() {
 async fn connect_names_the_feature() {
     for (scheme, expected) in [
         ("postgres", "`postgres`"),
+        ("sqlite", "`sqlite`"),
         ("redis", "ConnectOptions::redis_library"),
     ] {
         let connected = leasehold::connect(&format!("{scheme}://{LOGIN}@127.0.0.1:1")).await;

@@ -527,7 +527,7 @@ impl Once {
         let holder = answer.reply.holders.into_iter().next();
         Ok(Seen {
             record: record_of(answer.reply.note.as_ref(), key)?,
-            at: answer.stamp.at,
+            at: core.backend.time_of_day(answer.stamp.at),
             holder: holder.map(|holder| holder.label),
         })
     }
@@ -535,7 +535,8 @@ impl Once {
     /// A lower bound of the server's time.
     fn server_now(&self) -> Option<ServerTime> {
         let lock = &self.mutex.lock;
-        lock.client.server_now(&lock.key)
+        let now = lock.client.server_now(&lock.key)?;
+        Some(lock.client.backend.time_of_day(now))
     }
 
     /// Sleeps until about `until` on the server's clock, which showed `now` a moment ago. A long sleep ends

@@ -1,7 +1,4 @@
-//! The conformance suite on the store of this example.
-
-#[path = "../src/store.rs"]
-mod store;
+//! The conformance suite on a file.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -9,26 +6,24 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use leasehold::store::StoreBackend;
-use leasehold::{Capabilities, Key, LockBackend};
+use leasehold_api::{Capabilities, Key, LockBackend, bounds};
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+use leasehold_sqlite::{Options, SqliteBackend};
 use rusqlite::{Connection, params};
-use store::SqliteStore;
 
 const FOREIGN: &[u8] = b"another program's value";
 
-/// The store can't notify or list, time is real, and no network can be cut.
+/// The store can't notify, time is real, and no network can be cut.
 const CANNOT_RUN: &[&str] = &[
     "client_push::*",
     "client_renewal::revoked_before_the_subscription_is_noticed",
-    "listing::*",
     "long_spans::*",
     "notifications::*",
     "outages::*",
     "unreachable::*",
 ];
 
-/// Each case has its own file.
+/// Each case has a separate file.
 #[derive(Debug)]
 struct Sqlite {
     folder: tempfile::TempDir,
@@ -42,10 +37,8 @@ impl Harness for Sqlite {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
-        capabilities.list = false;
         capabilities.push = false;
         capabilities.reachability = false;
-        capabilities.independent_renewal = false;
         capabilities.batches = false;
         capabilities
     }
@@ -73,7 +66,11 @@ struct File {
 #[async_trait]
 impl Environment for File {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
-        Ok(Arc::new(StoreBackend::new(SqliteStore::open(&self.path)?)))
+        // A busy disk may need longer than the default.
+        let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
+        Ok(Arc::new(
+            SqliteBackend::open_with(&self.path, options).await?,
+        ))
     }
 
     async fn let_time_pass(&self, duration: Duration) {
@@ -81,17 +78,16 @@ impl Environment for File {
     }
 
     async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
-        let row = params![key.as_str().as_bytes(), FOREIGN, i64::MAX];
-        Connection::open(&self.path)?.execute("INSERT INTO locks VALUES (?1, 0, ?2, ?3)", row)?;
+        let row = params![key.as_str(), FOREIGN, i64::MAX];
+        let statement = "INSERT INTO leasehold_locks VALUES ('', ?1, 0, ?2, ?3)";
+        Connection::open(&self.path)?.execute(statement, row)?;
         Ok(())
     }
 
     async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
-        let query = "SELECT state FROM locks WHERE key = ?1";
-        let state =
-            Connection::open(&self.path)?.query_row(query, [key.as_str().as_bytes()], |row| {
-                row.get::<_, Vec<u8>>(0)
-            })?;
+        let query = "SELECT state FROM leasehold_locks WHERE key = ?1";
+        let connection = Connection::open(&self.path)?;
+        let state: Vec<u8> = connection.query_row(query, [key.as_str()], |row| row.get(0))?;
         Ok(state == FOREIGN)
     }
 }

@@ -1,0 +1,106 @@
+//! The file: what is refused, and what may happen to it.
+
+use std::time::Duration;
+
+use leasehold_api::{
+    Acquire, BackendError, Error, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, SessionId,
+};
+use leasehold_sqlite::{ConnectError, Options, SqliteBackend};
+
+use crate::{Folder, SLACK};
+
+#[tokio::test]
+async fn what_is_no_file_is_refused() {
+    let folder = Folder::new();
+    for path in ["", ":memory:", "/", "."] {
+        let refused = SqliteBackend::open(path).await.expect_err(path);
+        assert!(matches!(refused, ConnectError::Invalid(_)), "{refused:?}");
+    }
+    let options = Options::new().call_timeout(Duration::ZERO);
+    let refused = SqliteBackend::open_with(folder.file(), options).await;
+    let refused = refused.expect_err("out of range");
+    assert!(matches!(refused, ConnectError::Invalid(_)), "{refused:?}");
+    assert!(!folder.file().exists());
+
+    std::fs::write(
+        folder.file(),
+        "something else, of more than a hundred bytes".repeat(9),
+    )
+    .expect("written");
+    for path in [folder.file(), folder.0.path().join("missing/locks.db")] {
+        let refused = SqliteBackend::open(&path).await.expect_err("no database");
+        let is_permanent = matches!(
+            refused,
+            ConnectError::Backend(BackendError::Rejected { .. })
+        );
+        assert!(is_permanent, "{path:?}: {refused:?}");
+    }
+}
+
+/// Otherwise the clients of the old file and those of a new one would hold the same locks.
+#[tokio::test]
+async fn replaced_file_is_noticed() {
+    let folder = Folder::new();
+    let locks = folder.locks().await;
+    let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+    std::fs::remove_file(folder.file()).expect("removed");
+    drop(folder.backend().await);
+    let refused = guard.release().await.expect_err("the file is another one");
+    assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
+}
+
+/// A call ends in time with an error that says that nothing was written, and the next one works.
+#[tokio::test]
+async fn long_write_of_another_program_is_waited_for_a_moment() {
+    let folder = Folder::new();
+    let backend = SqliteBackend::open(folder.file())
+        .await
+        .expect("a new file");
+    let sql = folder.sql();
+    sql.execute_batch("BEGIN IMMEDIATE").expect("begun");
+    let stamp = backend.hello().await.expect("reads go on");
+    let request = Acquire::new(
+        Key::new("k").expect("a key"),
+        LockSpec::mutex(),
+        Mode::Exclusive,
+        Operation {
+            session: SessionId::from_bytes([1; 16]),
+            sequence: 1,
+            owner: OwnerId::from_u64(1),
+        },
+        Duration::from_secs(60),
+        stamp.at.saturating_add(Duration::from_secs(9)),
+    );
+    let request = [request.expect("a good request")];
+    let busy = backend.acquire(&request).await.remove(0);
+    let busy = busy.expect_err("another program writes");
+    assert!(matches!(busy, BackendError::Unavailable { .. }), "{busy:?}");
+    assert!(busy.to_string().contains("other programs"), "{busy}");
+    sql.execute_batch("COMMIT").expect("committed");
+    backend.acquire(&request).await.remove(0).expect("free");
+}
+
+#[tokio::test]
+async fn expired_rows_are_removed() {
+    let folder = Folder::new();
+    let locks = folder.locks().await;
+    let sql = folder.sql();
+    for n in 0..450 {
+        let row = "INSERT INTO leasehold_locks VALUES ('old', ?1, 0, x'', 1)";
+        sql.execute(row, [n.to_string()]).expect("planted");
+    }
+    // The first command of a client removes them, in the background.
+    let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
+    let rows = || -> i64 {
+        let count = "SELECT count(*) FROM leasehold_locks";
+        sql.query_row(count, [], |row| row.get(0)).expect("counted")
+    };
+    let removed = async {
+        while rows() > 1 {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    tokio::time::timeout(SLACK, removed).await.expect("removed");
+    assert_eq!(rows(), 1, "the lock that is held");
+    guard.release().await.expect("released");
+}
