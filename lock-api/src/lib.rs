@@ -35,7 +35,7 @@ pub use client::{
     Contention, Election, Error, Every, Guard, Inspection, Job, JobFailure, JobOutcome, JobReset,
     JobState, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
-    Outcome, PermitGuard, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
+    Outcome, PermitGuard, Ping, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
 pub use error::{BackendError, Cause, ConnectError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};

@@ -40,6 +40,7 @@ pub use handle::inspection::Inspection;
 pub use handle::listing::Listing;
 pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;
+pub use handle::ping::Ping;
 pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use once::{

@@ -16,6 +16,7 @@ mod losses;
 mod many;
 mod nesting;
 mod once;
+mod outage_limits;
 mod outages;
 mod polls;
 mod refusals;

@@ -9,7 +9,8 @@
 //! Transient errors are retried with a backoff. At the deadline, the loop returns the last error,
 //! or a timeout if the last call was answered. A call that only the deadline cut short says nothing
 //! about the server, so its error does not count. You can drop the future at any await point: a
-//! dropped attempt is released in the background.
+//! dropped attempt is released in the background. The time for an outage is counted for the whole client, so it may
+//! have passed before the first call: then none is sent.
 //!
 //! A key may still have a hold or a waiter that this client is releasing. If the key is refused
 //! because of that, the loop tries again.
@@ -33,6 +34,7 @@ use crate::client::state::answer::{Answer, GrantReply};
 use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::InboxEvent;
+use crate::client::task::probe;
 use crate::error::BackendError;
 use crate::id::Label;
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, Refused};
@@ -156,10 +158,47 @@ impl<'a> WaitLoop<'a> {
         }
     }
 
+    /// The time that is left for the caller's turn, or for an outage.
     fn left(&self) -> Duration {
-        self.deadline.map_or(Duration::MAX, |deadline| {
-            deadline.saturating_since(self.ask.client.now())
-        })
+        let now = self.ask.client.now();
+        let ends = [self.deadline, self.outage_ends()];
+        let left = ends
+            .into_iter()
+            .flatten()
+            .map(|end| end.saturating_since(now));
+        left.min().unwrap_or(Duration::MAX)
+    }
+
+    /// The end of the caller's patience with an outage, while there is one.
+    fn outage_ends(&self) -> Option<Moment> {
+        let limit = self.ask.options.outage_limit?;
+        let since = self.ask.client.outage.since(self.ask.client.now())?;
+        Some(since.saturating_add(limit))
+    }
+
+    /// Waits until no time is left.
+    async fn time_passes(&self) {
+        let outage = &self.ask.client.outage;
+        if self.ask.options.outage_limit.is_none() {
+            return match self.deadline {
+                Some(_) => self.ask.client.runtime.sleep(self.left()).await,
+                None => pending().await,
+            };
+        }
+        loop {
+            let version = outage.changed.version();
+            let left = self.left();
+            if left.is_zero() {
+                return;
+            }
+            let timer = async {
+                match left {
+                    Duration::MAX => pending().await,
+                    left => self.ask.client.runtime.sleep(left).await,
+                }
+            };
+            select(pin!(timer), outage.changed.changed(version)).await;
+        }
     }
 
     fn call_limit(&self) -> Duration {
@@ -168,6 +207,9 @@ impl<'a> WaitLoop<'a> {
 
     /// The result at the deadline: a value after contention, an error after an outage.
     fn out_of_time(&mut self) -> Result<Outcome<Hold>, Error> {
+        if self.ask.options.outage_limit.is_some() {
+            self.give_up_in_outage()?;
+        }
         if let Some(error) = self.last_error.take() {
             return Err(error.on(self.ask.key));
         }
@@ -179,6 +221,18 @@ impl<'a> WaitLoop<'a> {
             return Err(BackendError::unavailable(reason).on(self.ask.key));
         }
         Ok(self.contention())
+    }
+
+    /// Fails if an outage has ended the wait, or is known at its end.
+    fn give_up_in_outage(&self) -> Result<(), Error> {
+        let core = self.ask.client;
+        let ends_early = self.deadline.is_none_or(|deadline| core.now() < deadline);
+        if core.outage.since(core.now()).is_none() && !ends_early {
+            return Ok(());
+        }
+        // This call asks no more, so somebody else must find the end of the outage.
+        probe::start(core);
+        Err(core.outage.error().on(self.ask.key))
     }
 
     /// The outcome of a call that ends without the lock.
@@ -503,13 +557,7 @@ impl<'a> WaitLoop<'a> {
         let pushed = pin!(attempt.notification().map(Woken::Notified));
         let nested = pin!(attempt.owner_granted().map(|()| Woken::OwnerGranted));
         let polled = pin!(polls.next_answer().map(Woken::Polled));
-        let timer = pin!(async {
-            match self.deadline {
-                Some(_) => core.runtime.sleep(self.left()).await,
-                None => pending().await,
-            }
-            Woken::PastDeadline
-        });
+        let timer = pin!(self.time_passes().map(|()| Woken::PastDeadline));
         let granted = pin!(first(pushed, nested));
         let polled = pin!(first(polled, timer));
         first(closed, pin!(first(granted, polled))).await

@@ -76,8 +76,8 @@ impl Core {
         call: impl Future<Output = Vec<Result<Stamped<T>, BackendError>>>,
     ) -> Vec<Result<Answer<T>, BackendError>> {
         let sent = self.now();
-        let bounded = self.bounded(limit, async { Ok(call.await) }).await;
-        let mut answers: Vec<_> = match bounded {
+        let limited = self.limited(limit, async { Ok(call.await) }).await;
+        let mut answers: Vec<_> = match limited {
             Ok(results) => results
                 .into_iter()
                 .map(|result| result.map(|stamped| self.answer(sent, stamped)))
@@ -85,6 +85,11 @@ impl Core {
             Err(error) => (0..count).map(|_| Err(error.clone())).collect(),
         };
         answers.resize_with(count, unanswered);
+        // One element that was answered is enough.
+        let best = answers.iter().find(|answer| !is_transient(answer));
+        if let Some(answer) = best.or(answers.first()) {
+            self.note(sent, limit, answer);
+        }
         answers
     }
 
@@ -119,8 +124,43 @@ impl Core {
         page.map_err(|error| not_executed(error).about_no_key())
     }
 
+    /// Asks the service for an answer, with the time of a whole call.
+    pub(crate) async fn ping(&self) -> Result<Answer<()>, BackendError> {
+        let sent = self.now();
+        let hello = self.bounded(self.settings.call_timeout, self.backend.hello());
+        let stamp = hello.await.map_err(not_executed)?;
+        let reply = ();
+        Ok(self.answer(sent, Stamped { stamp, reply }))
+    }
+
     /// Runs one call to the backend for at most `limit`; the outcome is unknown after that.
     pub(crate) async fn bounded<T>(
+        &self,
+        limit: Duration,
+        call: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let sent = self.now();
+        let result = self.limited(limit, call).await;
+        self.note(sent, limit, &result);
+        result
+    }
+
+    /// Notes what a call says about the service.
+    fn note<T>(&self, sent: Moment, limit: Duration, result: &Result<T, BackendError>) {
+        match result {
+            Err(error) if error.is_transient() => {
+                let was_cut_short = matches!(error, BackendError::OutcomeUnknown { .. })
+                    && limit < self.settings.call_timeout;
+                if !was_cut_short {
+                    self.outage.failed(sent, error);
+                }
+            }
+            _ => self.outage.answered(),
+        }
+    }
+
+    /// Like [`bounded`](Self::bounded), for a call that says nothing about the service.
+    pub(crate) async fn limited<T>(
         &self,
         limit: Duration,
         call: impl Future<Output = Result<T, BackendError>>,
@@ -190,6 +230,10 @@ impl Core {
         }
         Ok((until, left))
     }
+}
+
+fn is_transient<T>(result: &Result<T, BackendError>) -> bool {
+    matches!(result, Err(error) if error.is_transient())
 }
 
 /// The answer for an element that the backend left out of its reply to a batch.

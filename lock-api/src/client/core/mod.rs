@@ -32,6 +32,7 @@ use crate::client::state::floors::Floors;
 use crate::client::state::hold_state::HoldState;
 use crate::client::state::holder::{HolderCell, Validity};
 use crate::client::state::observers::Observed;
+use crate::client::state::outage::Outage;
 use crate::client::state::release_queue::{PendingRelease, ReleaseQueue, give_up_at};
 use crate::client::state::renewals::Renewals;
 use crate::client::state::session::Session;
@@ -58,6 +59,7 @@ pub(crate) struct Core {
     pub(crate) releases: ReleaseQueue,
     pub(crate) batcher: Batcher,
     pub(crate) observed: Observed,
+    pub(crate) outage: Outage,
     session: Mutex<Option<Arc<Session>>>,
     closed: AtomicBool,
     pub(crate) closing: Signal,
@@ -113,6 +115,7 @@ impl Core {
             renewals: Arc::new(Renewals::new(runtime.random_u64())),
             backend,
             runtime,
+            outage: Outage::new(settings.call_timeout),
             settings,
             clock: ServerClock::default(),
             floors: Floors::default(),

@@ -12,6 +12,7 @@ use crate::client::handle::listing::Listing;
 use crate::client::handle::lock::Lock;
 use crate::client::handle::multi::MultiLock;
 use crate::client::handle::mutex::Mutex;
+use crate::client::handle::ping::Ping;
 use crate::client::handle::rw_lock::RwLock;
 use crate::client::handle::semaphore::Semaphore;
 use crate::client::state::loss::{Hook, LossEvent};
@@ -257,6 +258,44 @@ impl LockClient {
         let key = Key::new(key)?;
         let answer = self.client.inspect(&key).await?;
         Ok(Inspection::new(key, answer.reply))
+    }
+
+    /// Asks the lock service for an answer: for health checks.
+    ///
+    /// It takes no lock, and one call timeout at most. On Redis Cluster and on a quorum, an answer says that some server
+    /// answers, not that each key can be locked.
+    ///
+    /// # Errors
+    /// - [`Error::Unavailable`] if no answer came within one call timeout.
+    /// - [`Error::Rejected`] if the service refuses this client.
+    /// - [`Error::Closed`].
+    ///
+    /// # Cancel safety
+    /// You can drop the future at any time, because the call changes nothing.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// match locks.ping().await {
+    ///     Ok(ping) => println!("ready: {ping}"),
+    ///     Err(error) => println!("not ready: {error}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn ping(&self) -> Result<Ping, Error> {
+        self.client.ensure_open()?;
+        let answer = self
+            .client
+            .ping()
+            .await
+            .map_err(BackendError::about_no_key)?;
+        Ok(Ping {
+            round_trip: self.client.now().saturating_since(answer.sent),
+            server: self.client.backend.clock_address(answer.stamp.clock),
+            push: self.client.session().router.is_listening(),
+        })
     }
 
     /// Lists the keys that begin with `prefix`, page by page. Does no I/O; [`Listing::next_page`] does.

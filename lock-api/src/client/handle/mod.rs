@@ -6,5 +6,6 @@ pub(crate) mod listing;
 pub(crate) mod lock;
 pub(crate) mod multi;
 pub(crate) mod mutex;
+pub(crate) mod ping;
 pub(crate) mod rw_lock;
 pub(crate) mod semaphore;

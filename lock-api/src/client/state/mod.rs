@@ -14,6 +14,7 @@ pub(crate) mod hold_state;
 pub(crate) mod holder;
 pub(crate) mod loss;
 pub(crate) mod observers;
+pub(crate) mod outage;
 pub(crate) mod polls;
 pub(crate) mod release_outcome;
 pub(crate) mod release_queue;

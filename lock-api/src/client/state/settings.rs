@@ -30,6 +30,7 @@ impl ClientSettings {
                 lease: bounds::DEFAULT_LEASE.min(max_lease),
                 fixed_lease: false,
                 max_hold: None,
+                outage_limit: None,
                 limits: Limits::default(),
                 class: "",
             },
@@ -51,6 +52,7 @@ pub(crate) struct LockOptions {
     pub(crate) lease: Duration,
     pub(crate) fixed_lease: bool,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) outage_limit: Option<Duration>,
     pub(crate) limits: Limits,
     /// For metrics.
     pub(crate) class: &'static str,
@@ -116,6 +118,26 @@ macro_rules! option_setters {
         #[must_use]
         pub const fn max_hold(mut self, max: std::time::Duration) -> Self {
             self.$($options).+.max_hold = Some(max);
+            self
+        }
+
+        /// Limits how long an acquisition waits for a lock service that gives no answer, apart from how long it waits
+        /// for its turn.
+        ///
+        /// Without a limit, which is the default, a call rides out an outage until its own deadline, and
+        /// [`lock`](crate::Mutex::lock) for as long as it lasts. A request of a web service needs its answer sooner.
+        ///
+        /// - The time counts from the sending of the client's first call that failed since its last answer, whichever
+        ///   of its tasks made these calls. Within a known outage that is older, a call fails at once.
+        /// - [`Duration::ZERO`](std::time::Duration::ZERO) fails at once when the service is known to be away. That a
+        ///   server hangs is known after one [call timeout](crate::LockClientBuilder::call_timeout) without an answer.
+        /// - The error is [`Error::Unavailable`](crate::Error::Unavailable) or
+        ///   [`Error::OutcomeUnknown`](crate::Error::OutcomeUnknown), never a contended outcome. The call leaves the
+        ///   queue, and what it may have taken is released in the background.
+        /// - Renewals, releases, jobs and elections go on through an outage.
+        #[must_use]
+        pub const fn outage_limit(mut self, limit: std::time::Duration) -> Self {
+            self.$($options).+.outage_limit = Some(limit);
             self
         }
 

@@ -84,7 +84,7 @@ async fn listen_once(core: &Core, session: &Session) -> Disconnect {
     let listen = pin!(core.backend.listen(session.id));
     // A new connection to a distant server takes many round trips, and no caller waits for this one. So the
     // call timeout doesn't apply.
-    match core.bounded(MAX_CALL_TIMEOUT, listen).await {
+    match core.limited(MAX_CALL_TIMEOUT, listen).await {
         Ok(notifications) => deliver(core, session, notifications).await,
         Err(BackendError::Closed | BackendError::Unsupported { .. }) => Disconnect::Unneeded,
         Err(error) => Disconnect::Failed(error),

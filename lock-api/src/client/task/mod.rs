@@ -7,5 +7,6 @@
 pub(crate) mod batch;
 pub(crate) mod listen;
 pub(crate) mod poll;
+pub(crate) mod probe;
 pub(crate) mod release;
 pub(crate) mod renew;
