@@ -85,6 +85,7 @@ impl Environment for Namespace {
     }
 
     async fn let_time_pass(&self, duration: Duration) {
+        #[expect(clippy::disallowed_methods, reason = "the cases are in real time")]
         tokio::time::sleep(duration).await;
     }
 

@@ -10,6 +10,11 @@
 //! The command and the keeper both know when the lease ends, and both can kill the process group of CMD. So
 //! CMD is dead before the lease ends, even if one of the two is stopped or killed.
 
+#![expect(
+    clippy::disallowed_methods,
+    reason = "the command itself waits, not a test"
+)]
+
 #[cfg(not(unix))]
 compile_error!("the command `leasehold` needs process groups and signals: Unix");
 

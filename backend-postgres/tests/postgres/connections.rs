@@ -5,11 +5,12 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, LockBackend, LockClient, Notification};
+use leasehold_test_servers::{Stopwatch, eventually, throughout};
 
 use crate::requests::{Backend, key, operation, release, session};
 use crate::support::{Server, connect_to, hold, sql_client};
 
-pub(crate) const LONG: Duration = Duration::from_secs(20);
+pub(crate) const LONG: Duration = Duration::from_secs(60);
 
 pub(crate) async fn next(stream: &mut leasehold_api::Notifications) -> Notification {
     let next = tokio::time::timeout(LONG, stream.next());
@@ -50,18 +51,11 @@ async fn locks_survive_lost_connections_and_a_crash_of_the_server() {
     let guard = hold(&locks, "a").await;
     assert!(kill(&server, "true").parse::<u32>().expect("a number") >= 2);
     // A call may fail if it is sent before the end of the connection is noticed.
-    let renewed = async || {
-        tokio::time::timeout(LONG, async {
-            while guard.renew().await.is_err() {
-                tokio::time::sleep(Duration::from_millis(50)).await;
-            }
-        })
-        .await
-    };
-    renewed().await.expect("renewed on a new connection");
+    let renewed = async || guard.renew().await.is_ok();
+    eventually("renewed on a new connection", renewed).await;
     let before = clock(&locks).await;
     server.postgres.restart();
-    renewed().await.expect("renewed after the restart");
+    eventually("renewed after the restart", renewed).await;
     assert!(guard.is_valid());
     assert_ne!(before, clock(&locks).await);
     let other = others.mutex("a").expect("valid").try_lock().await;
@@ -121,7 +115,7 @@ async fn stuck_statement_does_not_block_later_calls() {
     let guard = mutex.lock().await.expect("a lock");
     guard.release().await.expect("released");
     let client = lock_rows(&server).await;
-    let begun = std::time::Instant::now();
+    let begun = Stopwatch::start();
     let stuck = mutex.try_lock().await.expect_err("stuck");
     assert!(begun.elapsed() < Duration::from_secs(6), "{stuck}");
     let other = hold(&locks, "other").await;
@@ -157,13 +151,10 @@ async fn read_only_server_is_unavailable_and_left() {
     assert_matches!(result, Err(BackendError::Unavailable { .. }));
     // Only new connections can write again.
     server.execute("ALTER ROLE locks RESET default_transaction_read_only");
-    let released = async {
-        while write(&backend, 1).await.is_err() {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-    };
-    let released = tokio::time::timeout(LONG, released).await;
-    released.expect("on a new connection");
+    eventually("it is written on a new connection", async || {
+        write(&backend, 1).await.is_ok()
+    })
+    .await;
 }
 
 /// Other calls share the connection.
@@ -187,11 +178,12 @@ async fn blocked_runtime_keeps_its_locks() {
     let server = Server::start();
     let locks = server.locks().await;
     let mutex = locks.mutex("a").expect("valid");
-    let guard = mutex.lease(Duration::from_secs(2)).lock().await;
+    let guard = mutex.lease(Duration::from_secs(4)).lock().await;
     let guard = guard.expect("a lock");
-    // Let the renewal task start.
-    tokio::time::sleep(Duration::from_millis(100)).await;
-    std::thread::sleep(Duration::from_secs(5));
+    let task_starts = Duration::from_millis(100);
+    throughout(task_starts, "it is held", async || guard.is_valid()).await;
+    #[expect(clippy::disallowed_methods, reason = "it blocks the runtime")]
+    std::thread::sleep(Duration::from_secs(6));
     assert!(guard.is_valid());
     guard.release().await.expect("released");
 }

@@ -124,7 +124,7 @@ async fn nobody_writes_between_a_read_and_the_write() {
     let bob = begin(&mut bobs, BOB).await.expect("begun");
     let seen = read(&bob).await;
     let ann = tokio::spawn(async move { add(&mut anns, ANN, 10).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.somebody_waits().await;
     write(bob, seen + 50).await.expect("written");
     let ann = ann.await.expect("no panic");
     assert_stale(ann, ANN);
@@ -212,7 +212,7 @@ async fn transaction_that_was_first_is_finished_and_seen() {
     let ann = begin(&mut anns, ANN).await.expect("begun");
     let seen = read(&ann).await;
     let bob = tokio::spawn(async move { add(&mut bobs, BOB, 50).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    server.somebody_waits().await;
     assert!(!bob.is_finished(), "it waits");
     write(ann, seen + 10).await.expect("written");
     bob.await.expect("no panic").expect("written");
@@ -229,7 +229,7 @@ async fn snapshot_that_is_too_old_fails() {
         let ann = claim.begin(anns.build_transaction()).await.expect("begun");
         let seen = read(&ann).await;
         let late = async {
-            tokio::time::sleep(Duration::from_millis(300)).await;
+            server.somebody_waits().await;
             write(ann, seen + 10).await
         };
         let builder = bobs.build_transaction().isolation_level(level);
@@ -312,7 +312,8 @@ async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
     let result = ann.query_raw(much, std::iter::empty::<i32>()).await;
     let _unread = result.expect("it is sent");
     paused.store(true, Ordering::Relaxed);
-    tokio::time::sleep(Duration::from_secs(1)).await;
+    let stuck = "SELECT count(*) FROM pg_stat_activity WHERE wait_event = 'ClientWrite'";
+    server.wait_for(stuck, "1").await;
 
     let bobs = connect(&server).await;
     let limit = Duration::from_millis(500);
@@ -320,7 +321,7 @@ async fn paused_holder_keeps_the_next_one_out_for_a_bounded_time() {
     let began = Instant::now();
     let key = key();
     let waiting = fence.claim(&bobs, &key, BOB);
-    let ended = tokio::time::timeout(Duration::from_secs(10), waiting).await;
+    let ended = tokio::time::timeout(Duration::from_secs(60), waiting).await;
     let busy = ended.expect("it doesn't wait forever").err();
     assert_matches!(busy, Some(FenceError::Busy { waited, .. }) if *waited == limit);
     assert!(began.elapsed() >= limit);

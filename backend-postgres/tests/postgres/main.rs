@@ -31,10 +31,9 @@ mod rows;
 mod setup;
 mod tls;
 
-use std::time::Duration;
-
 use leasehold_api::LockClient;
 use leasehold_postgres::PostgresBackend;
+use leasehold_test_servers::eventually;
 
 /// Waits for a lock that another client releases, and renews one.
 async fn lock_is_handed_over(one: PostgresBackend, two: PostgresBackend) {
@@ -43,7 +42,11 @@ async fn lock_is_handed_over(one: PostgresBackend, two: PostgresBackend) {
     let first = mutex(&one).lock().await.expect("a lock");
     let waiting = mutex(&two);
     let waiting = tokio::spawn(async move { waiting.lock().await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
+    eventually("it waits", async || {
+        let found = one.inspect("handed over").await;
+        found.is_ok_and(|it| it.waiter_count() == 1)
+    })
+    .await;
     assert!(!waiting.is_finished(), "the lock is held");
     first.renew().await.expect("renewed");
     first.release().await.expect("released");

@@ -10,6 +10,8 @@ use leasehold_postgres::PostgresBackend;
 use leasehold_postgres::tokio_postgres::tls::MakeTlsConnect;
 use leasehold_postgres::tokio_postgres::{self, Config, NoTls, Socket};
 
+use leasehold_test_servers::eventually;
+
 use crate::lock_is_handed_over;
 use crate::requests::session;
 use crate::support::{Server, connect_to, hold, patient, rejected, sql_client};
@@ -81,15 +83,12 @@ async fn change_to_shared_connections_is_noticed() {
     guard.release().await.expect("released");
     pooler.reconfigure("pool_mode = transaction\nserver_round_robin = 1");
     let _clients = others(&url, 3, false).await;
-    let error = tokio::time::timeout(Duration::from_secs(20), async {
-        loop {
-            match locks.mutex("b").expect("valid").try_lock().await {
-                Err(error) if error.to_string().contains("pool in session mode") => return error,
-                _ => tokio::time::sleep(Duration::from_millis(50)).await,
-            }
-        }
-    });
-    error.await.expect("it is noticed");
+    let mutex = locks.mutex("b").expect("valid");
+    eventually("it is noticed", async || {
+        let error = mutex.try_lock().await.err();
+        error.is_some_and(|it| it.to_string().contains("pool in session mode"))
+    })
+    .await;
 }
 
 /// A session of the pool is a session of the server: prepared statements, notifications, advisory locks.

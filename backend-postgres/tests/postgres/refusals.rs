@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::{Error, LockClient};
-use leasehold_test_servers::PostgresOptions;
+use leasehold_test_servers::{PostgresOptions, eventually, throughout};
 
 use crate::connections::{LONG, kill};
 use crate::support::{Server, connect_to};
@@ -44,24 +44,25 @@ async fn locks_are_free_soon_after_a_refusal() {
         let told = released.release().await;
         assert!(told.is_err(), "{refuse}: {told:?}");
         drop(dropped);
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let told = released.release().await;
-        assert_matches!(
-            told,
-            Err(Error::Rejected { .. } | Error::Unavailable { .. } | Error::OutcomeUnknown { .. })
-        );
+        throughout(Duration::from_secs(1), refuse, async || {
+            let told = released.release().await;
+            matches!(
+                told,
+                Err(Error::Rejected { .. }
+                    | Error::Unavailable { .. }
+                    | Error::OutcomeUnknown { .. })
+            )
+        })
+        .await;
         server.execute(admit);
         for key in ["released", "dropped"] {
             let mutex = others.mutex(key).expect("valid");
             let outcome = mutex.try_lock_for(LONG).await.expect("an answer");
             assert!(outcome.is_acquired(), "{refuse}: {key}");
         }
-        let known = async {
-            while released.release().await.is_err() {
-                tokio::time::sleep(Duration::from_millis(10)).await;
-            }
-        };
-        let known = tokio::time::timeout(LONG, known).await;
-        known.expect("the release is known");
+        eventually("the release is known", async || {
+            released.release().await.is_ok()
+        })
+        .await;
     }
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use leasehold_api::{BackendError, Error, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend, tokio_postgres};
-use leasehold_test_servers::{PostgresOptions, PostgresServer};
+use leasehold_test_servers::{PostgresOptions, PostgresServer, throughout};
 
 use crate::support::{PRIVILEGES, Server, connect_to, patient, rejected, sql_client};
 
@@ -124,8 +124,10 @@ async fn connect_waits_for_a_server_that_starts() {
     let options = Options::new().initial_connect_timeout(Duration::from_secs(60));
     let connecting =
         tokio::spawn(async move { PostgresBackend::connect_with(&url, options).await });
-    tokio::time::sleep(Duration::from_millis(300)).await;
-    assert!(!connecting.is_finished(), "it did not try again");
+    throughout(Duration::from_millis(300), "it tries again", async || {
+        !connecting.is_finished()
+    })
+    .await;
     tokio::task::block_in_place(|| server.postgres.restart());
     let backend = connecting.await.expect("no panic").expect("connected");
     let mutex = LockClient::new(backend).mutex("k").expect("a good key");
@@ -139,7 +141,7 @@ async fn standby_without_the_schema_is_unavailable() {
     postgres.execute("postgres", "CREATE USER locks");
     tokio::task::block_in_place(|| postgres.restart_as_standby());
     let url = postgres.url("locks", "postgres");
-    let brief = patient().initial_connect_timeout(Duration::from_millis(100));
+    let brief = patient().initial_connect_timeout(Duration::from_secs(3));
     let error = PostgresBackend::connect_with(&url, brief).await;
     let error = error.expect_err("a standby");
     assert_matches!(

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use leasehold_api::{BackendError, LockClient, MutexGuard};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend, SCHEMA, tokio_postgres};
-use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer};
+use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer, eventually};
 
 /// The user of the backends.
 const USER: &str = "locks";
@@ -56,13 +56,13 @@ impl Server {
 
     /// Waits until a statement has this result.
     pub(crate) async fn wait_for(&self, statement: &str, expected: &str) {
-        for _ in 0..100 {
-            tokio::time::sleep(Duration::from_millis(50)).await;
-            if self.execute(statement) == expected {
-                return;
-            }
-        }
-        panic!("{statement}: {}", self.execute(statement));
+        eventually(statement, async || self.execute(statement) == expected).await;
+    }
+
+    /// Waits until a statement waits for a lock that another one holds.
+    pub(crate) async fn somebody_waits(&self) {
+        let waiting = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'";
+        self.wait_for(waiting, "1").await;
     }
 
     pub(crate) async fn locks(&self) -> LockClient {

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
 use leasehold_redis_common::Options;
-use leasehold_test_servers::{RedisServer, ServerOptions};
+use leasehold_test_servers::{RedisServer, ServerOptions, eventually};
 
 use crate::shared::support::{client, connected_with};
 
@@ -108,12 +108,17 @@ async fn busy_server_keeps_the_connection() {
         let script = "while true do end";
         redis::cmd("EVAL").arg(script).arg(0).exec(&mut running)
     });
-    while redis::cmd("PING").exec(&mut watching).is_ok() {
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+    eventually("it is busy", async || {
+        redis::cmd("PING").exec(&mut watching).is_err()
+    })
+    .await;
     // `lock` tries again whatever the busy server refuses.
     let end = async {
-        tokio::time::sleep(Duration::from_millis(300)).await;
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "a busy server doesn't tell that it has refused a try"
+        )]
+        tokio::time::sleep(Duration::from_secs(2)).await;
         server.run(&["SCRIPT", "KILL"]);
     };
     let mutex = locks.mutex("own").expect("a good key");

@@ -7,7 +7,7 @@ mod servers;
 mod steps;
 
 use leasehold_test_servers::{RedisServer, ServerOptions};
-use scenarios::support::{Place, SLACK, Started};
+use scenarios::support::{Place, Started};
 use scenarios::{ALL, operators, run_all, statuses};
 
 #[test]
@@ -29,14 +29,14 @@ fn a_server_that_refuses() {
         .start();
     let place = Place::new(&server.url(), "refused");
     let mut refused = Started::new(place.run(&[], "true"));
-    let text = refused.expect_status(77, SLACK);
+    let text = refused.expect_status(77);
     assert!(!text.contains("secret"), "{text}");
 
     // The password comes from a file.
     let url = format!("redis://:secret@127.0.0.1:{}\n", server.port());
     std::fs::write(place.file("url"), url).expect("written");
     let mut accepted = Started::new(place.run(&["--url-file", "url"], "exit 2"));
-    accepted.expect_status(2, SLACK);
+    accepted.expect_status(2);
 }
 
 /// It ends, and says why nothing works.

@@ -8,11 +8,10 @@ use std::sync::Mutex;
 
 use leasehold::ForceMode;
 use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::block_until;
 use rustix::process::Signal;
 
-use crate::scenarios::support::{
-    HELLO, Place, SLACK, Started, alive_in, child_of, kill, wait_until,
-};
+use crate::scenarios::support::{HELLO, Place, Started, alive_in, child_of, kill};
 
 /// The lease never ends by itself, so nothing depends on how fast the test is.
 const TIMES: [&str; 4] = ["--lease", "30m", "--kill-after", "1s"];
@@ -63,7 +62,7 @@ fn trace(place: &Place) -> String {
 fn steps(url: &str) -> Vec<(String, usize)> {
     let place = Place::new(url, "steps");
     let traced = traced(&place, &[]);
-    wait_until("CMD runs", SLACK, || place.group_in_file().is_some());
+    block_until("CMD runs", || place.group_in_file().is_some());
     let text = trace(&place);
     drop(traced);
     let mut counts = BTreeMap::new();
@@ -92,21 +91,21 @@ fn lost_at(place: &Place, call: &str, number: usize) -> bool {
     let inject = format!("inject={call}:signal=SIGSTOP:when={number}");
     let mut started = traced(place, &["-e", &inject]);
     let has_stopped = || trace(place).contains("--- stopped by SIGSTOP ---");
-    wait_until("the command is stopped, or CMD runs", SLACK, || {
+    block_until("the command is stopped, or CMD runs", || {
         has_stopped() || place.group_in_file().is_some()
     });
     let client = place.client();
-    wait_until("the lock is taken", SLACK, || client.is_held());
+    block_until("the lock is taken", || client.is_held());
     let seen = trace(place);
     let (was_held, permitted) = (seen.contains(HELD), seen.contains(PERMITTED));
     if permitted {
-        wait_until("CMD runs", SLACK, || place.group_in_file().is_some());
+        block_until("CMD runs", || place.group_in_file().is_some());
     }
     let command = started.child_with("leasehold");
     let keeper = child_of(command, "__keep");
     client.force_release(ForceMode::Now);
     let guard = client.lock();
-    wait_until("the keeper ends", SLACK, || alive_in(keeper).is_empty());
+    block_until("the keeper ends", || alive_in(keeper).is_empty());
     let alive = || {
         place
             .group_in_file()
@@ -114,7 +113,7 @@ fn lost_at(place: &Place, call: &str, number: usize) -> bool {
     };
     assert!(!alive(), "CMD is alive after the loss: {call} {number}");
     kill(command, Signal::CONT);
-    let text = started.expect_status(70, SLACK);
+    let text = started.expect_status(70);
     assert_eq!(
         place.group_in_file().is_some(),
         permitted,

@@ -5,7 +5,7 @@
 mod scenarios;
 
 use leasehold_test_servers::{PostgresOptions, PostgresServer, SteppedClock};
-use scenarios::support::{LEASE, Place, SLACK, STUBBORN};
+use scenarios::support::{Place, STUBBORN};
 use scenarios::{ALL, operators, pauses, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
@@ -55,7 +55,7 @@ fn killed() {
     let mut started = place.start(&[], STUBBORN);
     server.stop();
     started.expect_dead_before_the_lease_ends();
-    started.expect_status(70, SLACK);
+    started.expect_status(70);
     server.restart();
-    place.client().expect_free(started.group(), LEASE + SLACK);
+    place.client().expect_free(started.group());
 }

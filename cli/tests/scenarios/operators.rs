@@ -1,6 +1,6 @@
 //! `leasehold ls`, `show`, `revoke` and `doctor`.
 
-use crate::scenarios::support::{Place, SLACK, STUBBORN, alive_in};
+use crate::scenarios::support::{Place, STUBBORN, alive_in};
 
 /// Runs a command to its end. Returns its status and what it printed to standard output.
 pub(crate) fn run(place: &Place, arguments: &[&str]) -> (Option<i32>, String) {
@@ -30,7 +30,7 @@ pub(crate) fn finds_and_revokes(place: &Place) {
     assert_eq!(run(place, &["revoke", key, "--token", "7"]).0, Some(1));
     assert!(!started.has_ended());
     assert_eq!(run(place, &["revoke", key, "--token", &token]).0, Some(0));
-    started.expect_status(70, SLACK);
+    started.expect_status(70);
     assert_eq!(alive_in(started.group()), [0; 0]);
 }
 

@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use leasehold::ForceMode;
 use leasehold_test_servers::SteppedClock;
+use leasehold_test_servers::block_until;
 use rustix::process::Signal;
 
-use crate::scenarios::support::{
-    LEASE, Place, SLACK, STUBBORN, Started, alive_in, kill, wait_until,
-};
+use crate::scenarios::support::{LEASE, Place, STUBBORN, Started, alive_in, kill};
 
 /// A lease that doesn't end during a test.
 const LONG: [&str; 4] = ["--lease", "30m", "--kill-after", "1s"];
@@ -19,31 +18,33 @@ pub(crate) fn command_killed(place: &Place) {
     let client = place.client();
     started.signal(Signal::KILL);
     started.expect_signal(Signal::KILL);
-    client.expect_free(started.group(), LEASE + SLACK);
+    client.expect_free(started.group());
 }
 
 pub(crate) fn command_killed_while_waiting(place: &Place) {
     let client = place.client();
     let _guard = client.lock();
     let waiting = Started::new(place.run(&[], "echo > ran"));
-    wait_until("it waits", SLACK, || client.waiters() == 1);
+    block_until("it waits", || client.waiters() == 1);
     let keeper = waiting.keeper();
     waiting.signal(Signal::KILL);
-    wait_until("the keeper ends", SLACK, || alive_in(keeper).is_empty());
+    block_until("the keeper ends", || alive_in(keeper).is_empty());
     assert_eq!(client.waiters(), 0, "it has left the queue");
 }
 
 /// The keeper renews the lock, and CMD goes on.
 pub(crate) fn command_stopped(place: &Place) {
-    let mut started = place.start(&[], "sleep 8; echo > done; exit 3");
+    let mut started = place.start(&[], "while [ ! -e end ]; do sleep 0.1; done; exit 3");
     let client = place.client();
     started.signal(Signal::STOP);
+    #[expect(clippy::disallowed_methods, reason = "the lease passes")]
     std::thread::sleep(LEASE + Duration::from_secs(1));
     assert!(client.is_held(), "renewed while the command is stopped");
     assert!(!alive_in(started.group()).is_empty(), "CMD goes on");
     started.signal(Signal::CONT);
-    started.expect_status(3, SLACK);
-    client.expect_free(started.group(), SLACK);
+    std::fs::write(place.file("end"), "").expect("written");
+    started.expect_status(3);
+    client.expect_free(started.group());
 }
 
 /// Nobody renews the lock, so the command ends CMD.
@@ -59,8 +60,8 @@ fn keeper_gets(place: &Place, signal: Signal) {
     let mut started = place.start(&[], STUBBORN);
     let client = place.client();
     kill(started.keeper(), signal);
-    client.expect_free(started.group(), LEASE + SLACK);
-    started.expect_status(70, SLACK);
+    client.expect_free(started.group());
+    started.expect_status(70);
 }
 
 /// An operator revokes the lock. CMD doesn't get the time of `--kill-after`, and others needn't wait for the end of the
@@ -69,10 +70,10 @@ pub(crate) fn revoked(place: &Place) {
     let mut started = place.start_with(&LONG, STUBBORN);
     let client = place.client();
     client.force_release(ForceMode::Revoke);
-    let text = started.expect_status(70, SLACK);
+    let text = started.expect_status(70);
     assert!(text.contains("by force"), "{text}");
     assert_eq!(alive_in(started.group()), [0; 0]);
-    client.expect_free(started.group(), SLACK);
+    client.expect_free(started.group());
 }
 
 /// The same while the command is stopped. Nobody reaps CMD, so its group is not empty.
@@ -81,9 +82,9 @@ pub(crate) fn revoked_while_the_command_is_stopped(place: &Place) {
     let client = place.client();
     started.signal(Signal::STOP);
     client.force_release(ForceMode::Revoke);
-    client.expect_free(started.group(), SLACK);
+    client.expect_free(started.group());
     started.signal(Signal::CONT);
-    let text = started.expect_status(70, SLACK);
+    let text = started.expect_status(70);
     assert!(text.contains("by force"), "{text}");
 }
 
@@ -92,17 +93,17 @@ pub(crate) fn clock_set_back(place: &Place, clock: &SteppedClock) {
     let mut started = place.start(&[], STUBBORN);
     let client = place.client();
     clock.set(-3_600_000_000);
-    let text = started.expect_status(70, SLACK);
+    let text = started.expect_status(70);
     assert!(text.contains("clock was stepped"), "{text}");
-    client.expect_free(started.group(), SLACK);
+    client.expect_free(started.group());
 }
 
 /// `--max-hold` ends CMD also if the command is stopped.
 pub(crate) fn command_stopped_beyond_max_hold(place: &Place) {
     let mut started = place.start(&["--max-hold", "2s"], STUBBORN);
     started.signal(Signal::STOP);
-    place.client().expect_free(started.group(), LEASE + SLACK);
+    place.client().expect_free(started.group());
     started.signal(Signal::CONT);
-    let text = started.expect_status(124, SLACK);
+    let text = started.expect_status(124);
     assert!(text.contains("--max-hold"), "{text}");
 }

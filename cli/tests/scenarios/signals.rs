@@ -1,10 +1,9 @@
 //! Signals to the command.
 
-use std::time::Duration;
-
+use leasehold_test_servers::block_until;
 use rustix::process::Signal;
 
-use crate::scenarios::support::{Place, SLACK, Started, TIMES, alive_in, kill, wait_until};
+use crate::scenarios::support::{Place, Started, TIMES, alive_in, kill};
 
 const SIGNALS: [(Signal, &str); 4] = [
     (Signal::HUP, "HUP"),
@@ -19,7 +18,7 @@ pub(crate) fn while_waiting(place: &Place) {
     let guard = client.lock();
     let all = SIGNALS.map(|(signal, _)| (signal, Started::new(place.run(&[], "echo > ran"))));
     let waiters = |count: u32| {
-        wait_until("waiters", SLACK, || client.waiters() == count);
+        block_until("waiters", || client.waiters() == count);
     };
     waiters(4);
     for (signal, mut started) in all {
@@ -30,7 +29,6 @@ pub(crate) fn while_waiting(place: &Place) {
     }
     waiters(0);
     client.runtime.block_on(guard.release()).expect("released");
-    std::thread::sleep(Duration::from_millis(200));
     assert!(!place.file("ran").exists());
 }
 
@@ -42,18 +40,20 @@ pub(crate) fn while_running(place: &Place) {
         for (script, handled) in [(script.as_str(), true), ("exec sleep 60", false)] {
             let mut started = place.start(&[], script);
             if handled {
-                wait_until("the trap is set", SLACK, || place.file("runs").exists());
+                block_until("the trap is set", || place.file("runs").exists());
             } else {
-                // The shell becomes `sleep`.
-                std::thread::sleep(Duration::from_millis(300));
+                let path = format!("/proc/{}/comm", started.group());
+                block_until("the shell becomes `sleep`", || {
+                    std::fs::read(&path).is_ok_and(|name| name == b"sleep\n")
+                });
             }
             started.signal(signal);
             if handled {
-                started.expect_status(7, SLACK);
+                started.expect_status(7);
             } else {
                 started.expect_signal(signal);
             }
-            place.client().expect_free(started.group(), SLACK);
+            place.client().expect_free(started.group());
             for file in ["group", "runs"] {
                 let _ = std::fs::remove_file(place.file(file));
             }
@@ -67,10 +67,10 @@ pub(crate) fn ignored(place: &Place) {
     let mut shell = std::process::Command::new("sh");
     shell.args(["-c", "trap '' HUP; exec \"$@\"", "sh"]);
     let mut started = place.through(shell, &run);
-    wait_until("CMD runs", SLACK, || place.group_in_file().is_some());
+    block_until("CMD runs", || place.group_in_file().is_some());
     started.signal(Signal::HUP);
     for id in alive_in(place.group_in_file().expect("waited for it")) {
         kill(id, Signal::HUP);
     }
-    started.expect_status(8, SLACK);
+    started.expect_status(8);
 }

@@ -1,12 +1,12 @@
 //! Exit statuses, and what CMD gets.
 
 use std::os::unix::process::ExitStatusExt;
-use std::time::Duration;
 
+use leasehold_test_servers::block_until;
 use rustix::process::Signal;
 
 use crate::scenarios::operators::run as ask;
-use crate::scenarios::support::{Place, SLACK, Started, status_of};
+use crate::scenarios::support::{Place, Started, status_of};
 
 fn status(place: &Place, arguments: &[&str]) -> i32 {
     let mut command = place.leasehold();
@@ -60,11 +60,12 @@ pub(crate) fn contended(place: &Place) {
         assert_eq!(place.status(&options, "true"), expected);
     }
     let mut waiting = Started::new(place.run(&["--wait", "60s"], "exit 4"));
-    std::thread::sleep(Duration::from_millis(300));
+    let client = place.client();
+    block_until("it waits", || client.waiters() == 1);
     assert!(!waiting.has_ended());
     holder.signal(Signal::INT);
     holder.expect_signal(Signal::INT);
-    waiting.expect_status(4, SLACK);
+    waiting.expect_status(4);
 }
 
 pub(crate) fn kinds_of_locks(place: &Place) {
@@ -134,11 +135,11 @@ pub(crate) fn nobody_reads(place: &Place) {
         let mut command = place.leasehold();
         command.args(arguments).stdout(closed());
         let mut started = Started::new(command);
-        let (status, text) = started.end_within(SLACK);
+        let (status, text) = started.end();
         assert_eq!(status.signal(), Some(13), "{arguments:?} {status}: {text}");
         assert_eq!(text, "", "{arguments:?}");
     }
-    holder.expect_status(70, SLACK);
+    holder.expect_status(70);
 
     for (arguments, expected) in [
         (&["run", "--no-wait", key, "--", "no such program"][..], 127),
@@ -174,7 +175,7 @@ pub(crate) fn few_files(place: &Place) {
         let run = place.run(&["--no-wait"], "touch ran");
         let mut shell = std::process::Command::new("sh");
         shell.args(["-c", "ulimit -n \"$0\" && exec \"$@\"", &limit.to_string()]);
-        let (status, text) = place.through(shell, &run).end_within(SLACK);
+        let (status, text) = place.through(shell, &run).end();
         match status.code() {
             Some(0) => ran = true,
             Some(69 | 71) => assert!(text.contains("open files"), "{limit}: {text}"),
@@ -202,7 +203,7 @@ pub(crate) fn without_proc(place: &Place) {
         "mount -t tmpfs none /proc && exec \"$@\"",
         "sh",
     ]);
-    let text = place.through(unshare, &run).expect_status(71, SLACK);
+    let text = place.through(unshare, &run).expect_status(71);
     assert!(text.contains("/proc"), "{text}");
     assert!(!place.file("ran").exists());
 }

@@ -12,15 +12,16 @@ use std::time::{Duration, Instant};
 use leasehold::{
     ConnectOptions, ForceMode, Inspection, LockClient, MutexGuard, Outcome, RedisLibrary,
 };
+use leasehold_test_servers::{Stopwatch, block_until};
 use rustix::process::{Pid, Signal, kill_process};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM};
 use signal_hook::flag::register_conditional_shutdown;
 use tempfile::TempDir;
 
+/// Longer than anything takes on a busy machine.
+pub(crate) const LONG: Duration = Duration::from_secs(90);
 /// The lease of most scenarios.
 pub(crate) const LEASE: Duration = Duration::from_secs(6);
-/// What a busy machine may add to any time.
-pub(crate) const SLACK: Duration = Duration::from_secs(40);
 /// Short times for `LEASE`.
 pub(crate) const TIMES: [&str; 4] = ["--lease", "6s", "--kill-after", "1s"];
 
@@ -85,9 +86,9 @@ impl Place {
     pub(crate) fn start_with(&self, options: &[&str], script: &str) -> Started {
         let command = self.run(options, &format!("{HELLO} {script}"));
         let mut started = Started::new(command);
-        wait_until("CMD runs", SLACK * 2, || {
+        block_until("CMD runs", || {
             let ended = started.has_ended();
-            assert!(!ended, "{:?}", started.end_within(SLACK));
+            assert!(!ended, "{:?}", started.end());
             started.group = self.group_in_file();
             started.group.is_some()
         });
@@ -133,10 +134,10 @@ impl Client {
     }
 
     /// Waits until the lock is free. Checks that no process of the group is alive then.
-    pub(crate) fn expect_free(&self, group: i32, within: Duration) {
+    pub(crate) fn expect_free(&self, group: i32) {
         let began = Instant::now();
         let mutex = self.locks.mutex(&self.key).expect("a key");
-        let outcome = self.runtime.block_on(mutex.try_lock_for(within));
+        let outcome = self.runtime.block_on(mutex.try_lock_for(LONG));
         let alive = alive_in(group);
         let waited = began.elapsed();
         let guard = match outcome.expect("the service works") {
@@ -214,13 +215,22 @@ impl Started {
         child_of(self.id(), text)
     }
 
+    /// Waits until all processes of CMD are stopped, or all run.
+    pub(crate) fn until_stopped(&self, stopped: bool) {
+        block_until("CMD is stopped, or continued", || {
+            let all = processes();
+            let mut group = all.iter().filter(|it| it.group == self.group());
+            group.all(|it| (it.state == b'T') == stopped)
+        });
+    }
+
     pub(crate) fn has_ended(&mut self) -> bool {
         self.child.try_wait().expect("a child").is_some()
     }
 
     /// Waits for the end. Returns the status, and what was printed.
-    pub(crate) fn end_within(&mut self, limit: Duration) -> (ExitStatus, String) {
-        wait_until("the command ends", limit, || self.has_ended());
+    pub(crate) fn end(&mut self) -> (ExitStatus, String) {
+        block_until("the command ends", || self.has_ended());
         let status = self.child.wait().expect("a child");
         let mut text = String::new();
         self.text.rewind().expect("a file");
@@ -229,8 +239,8 @@ impl Started {
     }
 
     /// Waits for the end with this exit status.
-    pub(crate) fn expect_status(&mut self, expected: i32, limit: Duration) -> String {
-        let (status, text) = self.end_within(limit);
+    pub(crate) fn expect_status(&mut self, expected: i32) -> String {
+        let (status, text) = self.end();
         assert_eq!(status.code(), Some(expected), "{status}: {text}");
         text
     }
@@ -238,10 +248,8 @@ impl Started {
     /// Waits until no process of CMD is alive: before the lease ends, of which the last renewal was before now.
     /// Returns how long it took.
     pub(crate) fn expect_dead_before_the_lease_ends(&self) -> Duration {
-        let began = Instant::now();
-        wait_until("CMD is killed", LEASE + SLACK, || {
-            alive_in(self.group()).is_empty()
-        });
+        let began = Stopwatch::start();
+        block_until("CMD is killed", || alive_in(self.group()).is_empty());
         let waited = began.elapsed();
         assert!(waited < LEASE, "{waited:?}");
         waited
@@ -251,21 +259,21 @@ impl Started {
     pub(crate) fn expect_signal(&mut self, expected: Signal) {
         // `sh -c` catches SIGINT. It misses one that arrives just before it starts a program.
         let mut sent = Instant::now();
-        wait_until("the command ends", SLACK, || {
+        block_until("the command ends", || {
             if expected == Signal::INT && sent.elapsed() > Duration::from_secs(1) {
                 self.signal(Signal::INT);
                 sent = Instant::now();
             }
             self.has_ended()
         });
-        let (status, text) = self.end_within(SLACK);
+        let (status, text) = self.end();
         assert_eq!(status.signal(), Some(expected.as_raw()), "{status}: {text}");
     }
 }
 
 /// Runs a command to its end. Returns the exit status.
 pub(crate) fn status_of(command: Command) -> i32 {
-    let (status, text) = Started::new(command).end_within(SLACK * 2);
+    let (status, text) = Started::new(command).end();
     status.code().unwrap_or_else(|| panic!("{status}: {text}"))
 }
 
@@ -304,7 +312,7 @@ impl Drop for Started {
 /// The process id of a child with this in its command line.
 pub(crate) fn child_of(parent: i32, text: &str) -> i32 {
     let mut found = None;
-    wait_until("a child runs", SLACK, || {
+    block_until("a child runs", || {
         found = processes().into_iter().find(|it| {
             let path = format!("/proc/{}/cmdline", it.id);
             let line = std::fs::read(path).unwrap_or_default();
@@ -350,12 +358,4 @@ pub(crate) fn alive_in(group: i32) -> Vec<i32> {
     let alive = |it: &Process| it.group == group && !matches!(it.state, b'Z' | b'X');
     let of_group = processes().into_iter().filter(alive);
     of_group.map(|it| it.id).collect()
-}
-
-pub(crate) fn wait_until(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
-    let began = Instant::now();
-    while !condition() {
-        assert!(began.elapsed() < limit, "not within {limit:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
-    }
 }

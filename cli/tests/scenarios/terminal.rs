@@ -4,11 +4,12 @@ use std::fs::File;
 use std::io::{Read, Write};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
+use leasehold_test_servers::{block_until, within};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 
-use crate::scenarios::support::{Place, SLACK, Started, wait_until};
+use crate::scenarios::support::{LONG, Place, Started};
 
 /// A terminal with a shell, which controls jobs.
 struct Screen {
@@ -80,12 +81,8 @@ impl Screen {
     }
 
     fn wait(&self, what: &str, condition: impl Fn(&str) -> bool) {
-        let began = Instant::now();
-        while !condition(&self.text()) {
-            let text = self.text();
-            assert!(began.elapsed() < SLACK, "no {what:?} in {text:?}");
-            std::thread::sleep(Duration::from_millis(10));
-        }
+        let seen = within(LONG, || condition(&self.text()));
+        assert!(seen, "no {what:?} in {:?}", self.text());
     }
 }
 
@@ -109,16 +106,14 @@ pub(crate) fn interrupted_from_the_terminal(place: &Place) {
     screen.type_in("$L run $K -- sh -c 'echo ru\"\"ns; sleep 60'\n");
     screen.expect("runs");
     // `sh -c` catches SIGINT. It misses one that arrives just before it starts `sleep`.
-    let began = Instant::now();
-    while !screen.text().ends_with("$ ") {
-        assert!(began.elapsed() < SLACK, "no prompt in {:?}", screen.text());
+    block_until("a prompt", || {
         screen.type_in("\u{3}");
-        std::thread::sleep(Duration::from_secs(1));
-    }
+        within(Duration::from_secs(1), || screen.text().ends_with("$ "))
+    });
     screen.type_in("echo status:$?\n");
     screen.expect("status:130");
     let client = place.client();
-    wait_until("the lock is free", SLACK, || !client.is_held());
+    block_until("the lock is free", || !client.is_held());
 }
 
 /// Ctrl-Z stops CMD and the command. The lock is kept. `fg` continues both, and CMD reads again.
@@ -131,6 +126,10 @@ pub(crate) fn stopped_from_the_terminal(place: &Place) {
     screen.expect_prompt();
     assert!(place.client().is_held(), "a stopped job keeps its lock");
     screen.type_in("fg\n");
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing shows that the shell has given the terminal away"
+    )]
     std::thread::sleep(Duration::from_millis(500));
     screen.type_in("line\n");
     screen.expect("cmd:line");

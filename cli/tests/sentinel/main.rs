@@ -7,7 +7,7 @@ mod scenarios;
 use std::time::Duration;
 
 use leasehold_test_servers::SentinelServers;
-use scenarios::support::{Place, SLACK};
+use scenarios::support::Place;
 
 const DOWN_AFTER: Duration = Duration::from_millis(500);
 /// Longer than a failover takes.
@@ -21,8 +21,8 @@ fn outlasts(key: &str, fail: impl FnOnce(&mut SentinelServers)) {
     let mut started = place.start_with(&TIMES, "sleep 12; exit 5");
     servers.wait_until_in_sync();
     fail(&mut servers);
-    started.expect_status(5, Duration::from_secs(12) + SLACK);
-    place.client().expect_free(started.group(), SLACK);
+    started.expect_status(5);
+    place.client().expect_free(started.group());
 }
 
 #[test]

@@ -4,9 +4,10 @@ use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 use crate::latency;
-use crate::process::{CHANGE_WITHIN, eventually};
+use crate::process::CHANGE_WITHIN;
 use crate::server::{RedisServer, ServerOptions};
 use crate::thread_proxy::ThreadProxy;
+use crate::waiting::block_until;
 
 const PRIMARIES: usize = 3;
 const SLOTS: usize = 16_384;
@@ -151,7 +152,7 @@ impl RedisCluster {
     }
 
     fn wait_until(&self, what: &str, check: impl Fn(&RedisServer) -> bool) {
-        eventually(what, || self.running().all(|(_, node)| check(node)));
+        block_until(what, || self.running().all(|(_, node)| check(node)));
     }
 
     fn running(&self) -> impl Iterator<Item = (usize, &RedisServer)> {
@@ -270,7 +271,7 @@ impl RedisCluster {
     pub fn fail_over_to(&self, replica: usize) {
         let node = &self.nodes[replica];
         let mut asked: Option<Instant> = None;
-        eventually("the replica is the primary", || {
+        block_until("the replica is the primary", || {
             let is_primary = node.myself().is_primary;
             // A replica gives up after 5 s, for example if its primary was busy.
             if !is_primary && asked.is_none_or(|at| at.elapsed() > ASK_AGAIN_AFTER) {

@@ -13,6 +13,8 @@
 //! - [`ThreadProxy`] accepts connections on a thread of its own, and lets a function of the test serve each.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
+//! Tests wait by [`eventually`], [`block_until`] and [`throughout`], and measure promised times with a [`Stopwatch`].
+//!
 //! Whatever fails panics, which fails the test: a program that is missing or refuses its configuration, servers
 //! that don't start, answer or agree within a minute, a server that answers with an error. The message about a
 //! missing program says how to install it. A missing server never skips a test.
@@ -31,16 +33,17 @@ mod server;
 mod thread_proxy;
 mod tls;
 mod tls_proxy;
+mod waiting;
 
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
 pub use latency::at_a_distance;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
-pub use process::eventually;
 pub use proxy::FaultProxy;
 pub use resp::Request;
 pub use sentinel::SentinelServers;
 pub use server::{Data, RedisServer, ServerOptions, Version};
 pub use thread_proxy::{ThreadProxy, connect};
 pub use tls::{Authority, Identity};
+pub use waiting::{Stopwatch, block_until, eventually, throughout, within};

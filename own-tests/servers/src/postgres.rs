@@ -6,7 +6,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::Signal;
 use tempfile::TempDir;
@@ -15,6 +15,7 @@ use crate::clock::SteppedClock;
 use crate::process::{Process, StaticFolder, folder_on_path, path_in};
 use crate::server::free_port;
 use crate::tls::{Authority, Identity, ServerTls};
+use crate::waiting::within;
 
 /// The variable with the folder of the programs `initdb`, `postgres` and `psql`.
 const VARIABLE: &str = "LEASEHOLD_POSTGRES_BIN";
@@ -211,12 +212,10 @@ impl PostgresServer {
             return;
         };
         process.signal(Signal::QUIT);
-        let begun = Instant::now();
-        while process.ended().is_ok_and(|ended| ended.is_none())
-            && begun.elapsed() < Duration::from_secs(5)
-        {
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        // If it doesn't, dropping it kills it.
+        within(Duration::from_secs(5), || {
+            process.ended().is_ok_and(|ended| ended.is_some())
+        });
     }
 
     /// Executes statements as the superuser.

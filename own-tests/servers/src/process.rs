@@ -2,10 +2,12 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
+
+use crate::waiting::within;
 
 /// The maximum time of a change of several servers, such as a failover or their start, on a busy machine.
 pub(crate) const CHANGE_WITHIN: Duration = Duration::from_secs(60);
@@ -104,15 +106,14 @@ impl Process {
         is_ready: impl Fn() -> bool,
         limit: Duration,
     ) -> Result<(), Option<ExitStatus>> {
-        let begun = Instant::now();
-        while !is_ready() {
-            let ended = self.ended().expect("the state of a child");
-            if ended.is_some() || begun.elapsed() > limit {
-                return Err(ended);
-            }
-            std::thread::sleep(Duration::from_millis(5));
-        }
-        Ok(())
+        let mut ended = None;
+        let mut ready = false;
+        within(limit, || {
+            ready = is_ready();
+            ended = self.ended().expect("the state of a child");
+            ready || ended.is_some()
+        });
+        if ready { Ok(()) } else { Err(ended) }
     }
 
     /// The exit status, if the process has exited.
@@ -135,15 +136,6 @@ impl Drop for Process {
         let _ = self.child.kill();
         self.watcher.end();
         let _ = self.child.wait();
-    }
-}
-
-/// Waits for a change of servers.
-pub fn eventually(what: &str, mut check: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !check() {
-        assert!(begun.elapsed() < CHANGE_WITHIN, "too late: {what}");
-        std::thread::sleep(Duration::from_millis(10));
     }
 }
 
@@ -193,6 +185,7 @@ mod tests {
     /// Makes the test program exit while a thread drops a process, after this many microseconds.
     const EXIT_AFTER: &str = "LEASEHOLD_TEST_EXIT_AFTER_US";
 
+    #[expect(clippy::disallowed_methods, reason = "it exits at any moment")]
     fn exit_while_a_thread_drops(micros: u64) -> ! {
         let folder = tempfile::tempdir().expect("a folder").keep();
         let process =
@@ -232,11 +225,7 @@ mod tests {
             let (_, id) = text.split_once("sleep=").expect("an id");
             let id: String = id.chars().take_while(char::is_ascii_digit).collect();
             // The watcher may need a moment to notice the exit.
-            let deadline = Instant::now() + Duration::from_secs(10);
-            while is_running(&id) && Instant::now() < deadline {
-                std::thread::sleep(Duration::from_millis(5));
-            }
-            if is_running(&id) {
+            if !within(Duration::from_secs(30), || !is_running(&id)) {
                 left.push(micros);
                 let _ = Command::new("kill").args(["-9", &id]).status();
                 break;

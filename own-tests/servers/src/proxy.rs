@@ -431,6 +431,10 @@ impl Gate {
 type FrameOf = fn(&[u8]) -> Result<Option<Frame>, Malformed>;
 
 /// Forwards the messages of one direction until the stream ends or a message closes it.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the proxy delays what it forwards"
+)]
 async fn forward(
     mut from: OwnedReadHalf,
     mut to: OwnedWriteHalf,

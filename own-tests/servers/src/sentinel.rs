@@ -3,8 +3,9 @@
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use crate::process::{CHANGE_WITHIN, eventually};
+use crate::process::CHANGE_WITHIN;
 use crate::server::{RedisServer, ServerOptions};
+use crate::waiting::{block_until, within};
 
 const SERVERS: usize = 3;
 const SENTINELS: usize = 3;
@@ -13,8 +14,6 @@ const SENTINELS: usize = 3;
 const GIVEN_UP_AFTER: Duration = Duration::from_millis(3 * FAILOVER_TIMEOUT_MS);
 
 const FAILOVER_TIMEOUT_MS: u64 = 3_000;
-
-const INTERVAL: Duration = Duration::from_millis(20);
 
 /// The sentinels' user on the servers. A server that takes its rights away is isolated from them.
 const WATCHER: &str = "sentinel";
@@ -136,17 +135,18 @@ impl SentinelServers {
         // Sentinels may give up a failover that they have agreed to, or replace the primary on their own before.
         while begun.elapsed() < CHANGE_WITHIN {
             let old = self.primary();
-            eventually("the failover begins", || {
+            block_until("the failover begins", || {
                 // It is refused while another one is going on, or no replica is fit.
                 let replies = self.sentinels.iter().map(|it| it.values(&command));
                 replies.flatten().any(|reply| reply == ["OK"])
             });
-            let asked = Instant::now();
-            while asked.elapsed() < GIVEN_UP_AFTER {
-                if let Some(new) = self.successor_of(old) {
-                    return new;
-                }
-                std::thread::sleep(INTERVAL);
+            let mut new = None;
+            within(GIVEN_UP_AFTER, || {
+                new = self.successor_of(old);
+                new.is_some()
+            });
+            if let Some(new) = new {
+                return new;
             }
         }
         panic!("too late: the sentinels have promoted no replica");
@@ -156,7 +156,7 @@ impl SentinelServers {
     /// become a primary. Returns its number.
     pub fn wait_for_another_primary(&self, old: usize) -> usize {
         let mut new = None;
-        eventually("another primary is named", || {
+        block_until("another primary is named", || {
             new = self.successor_of(old);
             new.is_some()
         });
@@ -173,7 +173,7 @@ impl SentinelServers {
     /// Waits until a server has no replicas left.
     pub fn wait_until_alone(&self, number: usize) {
         let alone = || self.says(number, "connected_slaves:0");
-        eventually("the replicas have left", alone);
+        block_until("the replicas have left", alone);
     }
 
     /// Cuts a server off from the sentinels: it refuses all their commands, so to them it is down.
@@ -196,7 +196,7 @@ impl SentinelServers {
     /// Waits until both replicas have everything that the primary has. On a busy machine, the
     /// sentinels may replace the primary meanwhile.
     pub fn wait_until_in_sync(&self) {
-        eventually("the replicas are in sync", || {
+        block_until("the replicas are in sync", || {
             let primary = self.primary();
             let written = self.offset(primary, "master_repl_offset:");
             let mut replicas = (0..SERVERS).filter(|&number| number != primary);
@@ -208,7 +208,7 @@ impl SentinelServers {
     }
 
     fn wait_until_known(&self) {
-        eventually("the sentinels know all servers", || {
+        block_until("the sentinels know all servers", || {
             self.sentinels.iter().all(|sentinel| {
                 let state = sentinel.values(&format!("SENTINEL MASTER {}", Self::SERVICE));
                 let state = state.unwrap_or_default();
@@ -276,6 +276,10 @@ mod tests {
     const DOWN_AFTER: Duration = Duration::from_millis(500);
 
     #[test]
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "nothing shows that the sentinels have given up"
+    )]
     fn failover_that_the_sentinels_give_up_is_begun_again() {
         let all = SentinelServers::start(DOWN_AFTER);
         let old = all.primary();
@@ -299,7 +303,7 @@ mod tests {
         let new = all.wait_for_another_primary(old);
         assert!(all.says(old, "role:master") && all.says(new, "role:master"));
         all.rejoin(old);
-        eventually("it is a replica", || all.says(old, "role:slave"));
+        block_until("it is a replica", || all.says(old, "role:slave"));
         all.wait_until_in_sync();
     }
 }

@@ -302,6 +302,28 @@ impl RedisServer {
         count.and_then(|count| count.parse().ok()).expect("a count")
     }
 
+    /// Whether the clients have closed all connections that this server has ended.
+    pub fn ended_connections_are_closed(&self) -> bool {
+        let connections = std::fs::read_to_string("/proc/net/tcp").expect("Linux");
+        // The remote port, and the state CLOSE_WAIT.
+        !connections.contains(&format!(":{:04X} 08 ", self.port()))
+    }
+
+    /// Whether it has replicas, and they have everything that it has written.
+    pub fn is_replicated(&self) -> bool {
+        let info = self.run(&["INFO", "replication"]);
+        let after = |line: &str, name: &str| -> Option<u64> {
+            let (_, rest) = line.split_once(name)?;
+            rest.split([',', '\r']).next()?.parse().ok()
+        };
+        let written = info.lines().find_map(|it| after(it, "master_repl_offset:"));
+        let mut replicas = info
+            .lines()
+            .filter_map(|it| after(it, ",offset="))
+            .peekable();
+        replicas.peek().is_some() && replicas.all(|it| Some(it) >= written)
+    }
+
     /// Runs a command and returns the values of the reply: strings, numbers, or the elements of an
     /// array.
     pub(crate) fn values(&self, command: &str) -> std::io::Result<Vec<String>> {

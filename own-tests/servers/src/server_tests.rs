@@ -42,7 +42,7 @@ fn server_answers_while_it_loads() {
     let persistence = server.run(&["INFO", "persistence"]);
     assert!(persistence.contains("loading:1"), "{persistence}");
     server.run(&["CONFIG", "SET", "key-load-delay", "0"]);
-    crate::eventually("it has loaded", || server.is_ready());
+    crate::block_until("it has loaded", || server.is_ready());
     assert_eq!(server.run(&["EXISTS", "5000"]), "1");
 }
 

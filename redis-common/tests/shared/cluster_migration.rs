@@ -1,11 +1,9 @@
 //! Locks of a Redis Cluster whose slot moves to another node.
 
-use std::time::Instant;
-
 use leasehold_api::{Acquire, AcquireReply, BackendError, LockSpec, Mode, Renew, RenewReply, Wait};
-use leasehold_test_servers::RedisCluster;
+use leasehold_test_servers::{RedisCluster, throughout};
 
-use super::cluster::{FAILOVER, LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored};
+use super::cluster::{LEASE, LONG_LEASE, client, expect_held, expect_turn, lock, stored};
 use super::support::{
     acquire, connected, eventually, hold, key, operation, release, session, soon, wait_in_line,
 };
@@ -28,14 +26,10 @@ async fn lock_survives_the_migration_of_its_slot() {
     let to = begin_migration(&cluster, &stored);
     // The new node doesn't know the scripts.
     cluster.move_key(&stored, to);
-    tokio::time::sleep(LEASE * 2).await;
-    assert!(
-        guard.is_valid(),
-        "renewed by ASK: {:?}",
-        guard.loss_reason()
-    );
+    let is_held = async || guard.is_valid();
+    throughout(LEASE * 3 / 2, "renewed by ASK", is_held).await;
     cluster.end_migration(&stored, to);
-    tokio::time::sleep(LEASE * 2).await;
+    throughout(LEASE * 3 / 2, "renewed by MOVED", is_held).await;
     expect_turn(guard, waiting).await;
     assert_eq!(cluster.primary_of(&stored), to);
 }
@@ -47,12 +41,11 @@ async fn new_lock_in_a_migrating_slot_is_on_the_new_node() {
     let locks = client(&cluster).await;
     let stored = stored("new");
     let to = begin_migration(&cluster, &stored);
-    let guard = lock(&locks, "new", LEASE).try_lock_for(FAILOVER).await;
+    let guard = lock(&locks, "new", LEASE).try_lock_for(LONG_LEASE).await;
     let guard = guard.expect("an answer").into_guard().expect("acquired");
     expect_held(&locks, "new").await;
     cluster.end_migration(&stored, to);
-    tokio::time::sleep(LEASE * 2).await;
-    assert!(guard.is_valid(), "{:?}", guard.loss_reason());
+    throughout(LEASE * 3 / 2, "renewed", async || guard.is_valid()).await;
     guard.release().await.expect("released");
 }
 
@@ -140,14 +133,14 @@ async fn state_survives_a_change_of_its_form_while_its_slot_migrates() {
 
 /// Calls until there is an answer: a busy machine may need longer than a call's limit.
 async fn answered<T>(call: impl AsyncFn() -> Result<T, BackendError>) -> T {
-    let began = Instant::now();
-    loop {
+    let mut answer = None;
+    eventually("an answer", async || {
         match call().await {
-            Ok(answer) => return answer,
-            Err(error) => assert!(
-                error.is_transient() && began.elapsed() < FAILOVER,
-                "no answer: {error}"
-            ),
+            Ok(it) => answer = Some(it),
+            Err(error) => assert!(error.is_transient(), "no answer: {error}"),
         }
-    }
+        answer.is_some()
+    })
+    .await;
+    answer.expect("waited for it")
 }

@@ -6,14 +6,13 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Convert, ConvertReply, EndReason,
     ForceMode, ForceRelease, ForceReply, InspectReply, Key, LockSpec, Mode, Operation, Poll,
     PollReply, ReleaseReply, RenewReply, Stamped, Wait,
 };
-use leasehold_test_servers::{FaultProxy, Request};
+use leasehold_test_servers::{FaultProxy, Request, eventually};
 
 use super::requests::{
     Backend, LEASE, acquire, acquired, key, mutex, only, operation, release, renew, session, soon,
@@ -57,7 +56,7 @@ impl Setup {
         } else {
             self.proxy.cut_reply(self.has_effect);
         }
-        for _ in 0..100 {
+        let is_lost = async || {
             match send(&self.tested).await {
                 // `Ok`: it was sent again already.
                 Ok(_) | Err(BackendError::OutcomeUnknown { .. }) => {}
@@ -67,23 +66,23 @@ impl Setup {
                 }
                 Err(other) => panic!("{}: {other}", self.name),
             }
-            if self.proxy.eaten_replies() > before {
-                break;
-            }
-        }
+            self.proxy.eaten_replies() > before
+        };
+        eventually("a reply is lost", is_lost).await;
         assert_eq!(self.proxy.eaten_replies(), before + 1, "{}", self.name);
         if !self.reconnects {
             self.tested = (self.open)().await;
         }
-        for _ in 0..1_000 {
+        let mut reply = None;
+        let is_answered = async || {
             match send(&self.tested).await {
-                Ok(answer) => return answer.reply,
-                Err(error) if error.is_transient() => {}
-                Err(error) => panic!("{}: {error}", self.name),
+                Ok(answer) => reply = Some(answer.reply),
+                Err(error) => assert!(error.is_transient(), "{}: {error}", self.name),
             }
-            tokio::time::sleep(Duration::from_millis(2)).await;
-        }
-        panic!("{}: no answer", self.name);
+            reply.is_some()
+        };
+        eventually("an answer", is_answered).await;
+        reply.expect("waited for it")
     }
 
     async fn inspect(&self, key: &Key) -> InspectReply {

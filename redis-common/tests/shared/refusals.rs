@@ -2,26 +2,26 @@
 //! if it is certain.
 
 use std::slice::from_ref;
-use std::sync::Arc;
 use std::time::Duration;
 
 use futures_util::FutureExt as _;
+use futures_util::future::{join, join_all};
 use leasehold_api::{BackendError, Error, FencingToken, Key, LockClient, ReleaseReply, RenewReply};
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{RedisServer, ServerOptions, ThreadProxy};
+use leasehold_test_servers::{RedisServer, ServerOptions, ThreadProxy, throughout};
 use tokio::io::AsyncWriteExt as _;
 
 use super::connecting::LONG;
 use super::requests::{LEASE, acquired, renew};
 use super::support::{
-    Backend, RECOVERY, acquire, client, connected, connected_with, eventually, expect_rejected,
-    expect_unavailable, hold, key, mutex, operation, recovers_within, refused, release, session,
-    soon, url_with_rights, wait_in_line,
+    Backend, acquire, client, connected_with, connection, eventually, expect_rejected,
+    expect_unavailable, hold, key, mutex, operation, recovers, refused, release, session, soon,
+    url_with_rights, wait_in_line,
 };
 use crate::constructors::CONSTRUCTORS;
 
-/// A script that keeps the server busy for half a second or more.
-const BUSY: &str = "for _ = 1, 5e7 do end";
+/// A script that keeps the server busy until it is killed.
+const BUSY: &str = "while true do end";
 
 async fn try_acquire(
     backend: &Backend,
@@ -111,14 +111,17 @@ async fn replica_is_unavailable_until_it_is_promoted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn busy_server_is_unavailable() {
-    let server = Arc::new(RedisServer::start());
+    let server = RedisServer::start();
     server.run(&["CONFIG", "SET", "lua-time-limit", "20"]);
     for (constructor, sequence) in CONSTRUCTORS.iter().zip(1..) {
         let backend = constructor.open(&server.url()).await;
         let (operation, before) = (operation(session(1), sequence), soon(&backend).await);
         let request = mutex(&key("busy"), operation, before);
-        let busy = Arc::clone(&server);
-        let busy = tokio::task::spawn_blocking(move || busy.run(&["EVAL", BUSY, "0"]));
+        let mut running = connection(&server.url()).await;
+        let busy = tokio::spawn(async move {
+            let mut script = redis::cmd("EVAL");
+            script.arg(BUSY).arg(0).exec_async(&mut running).await
+        });
         let error = loop {
             // Until the server is busy, the same request is acquired again.
             match acquire(&backend, &request).await {
@@ -127,7 +130,8 @@ async fn busy_server_is_unavailable() {
             }
         };
         expect_unavailable(&error, "BUSY");
-        busy.await.expect("it ends");
+        server.run(&["SCRIPT", "KILL"]);
+        assert!(busy.await.expect("no panic").is_err(), "it was killed");
         acquire(&backend, &request).await.expect("an answer");
         expect_release(&backend, &key("busy"), sequence).await;
     }
@@ -231,7 +235,7 @@ async fn server_without_room_for_a_client_says_so_and_is_tried_again() {
     let connect = |_| std::net::TcpStream::connect(server.address()).expect("a server");
     let others: Vec<_> = (0..2 * CLIENTS).map(connect).collect();
     for resp in [RespVersion::Resp2, RespVersion::Resp3] {
-        let limit = Duration::from_millis(500);
+        let limit = Duration::from_secs(3);
         let options = Options::new().initial_connect_timeout(limit).resp(resp);
         let (error, _) = refused(&server.url(), options).await;
         assert!(error.is_transient(), "{error}");
@@ -260,11 +264,13 @@ async fn call_dropped_during_an_outage_is_not_sent_later() {
             let _ = backend.acquire(from_ref(&request)).now_or_never();
         }
         server.start_again();
-        recovers_within(RECOVERY * 5, &backend).await;
-        tokio::time::sleep(Duration::from_millis(300)).await;
-        let direct = connected(&server.url()).await;
-        let seen = direct.inspect(&key).await.expect("an answer").reply;
-        assert_eq!(seen.holder_count, 0);
+        recovers(&backend).await;
+        let direct = connection(&server.url()).await;
+        throughout(Duration::from_millis(300), "nothing is sent", async || {
+            let keys = redis::cmd("DBSIZE").query_async(&mut direct.clone()).await;
+            keys == Ok(0_u32)
+        })
+        .await;
     }
 }
 
@@ -296,20 +302,21 @@ async fn many_callers_share_one_attempt_to_connect() {
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let backend = constructor.open(&server.url()).await;
         server.kill();
-        let calls = (0..64).map(|_| {
-            let backend = backend.clone();
-            tokio::spawn(async move { recovers_within(RECOVERY * 5, &backend).await })
-        });
-        let calls: Vec<_> = calls.collect();
-        tokio::time::sleep(Duration::from_millis(200)).await;
-        server.start_again();
-        for call in calls {
-            call.await.expect("each succeeds");
-        }
+        let calls = join_all((0..64).map(|_| recovers(&backend)));
+        let outage = async {
+            pause(Duration::from_millis(200)).await;
+            server.start_again();
+        };
+        join(calls, outage).await;
         // Includes the connections of the server's start, of the backend, and of this query.
         let count = server.accepted_connections();
         assert!(count < 12, "{count} connections");
     }
+}
+
+#[expect(clippy::disallowed_methods, reason = "an outage lasts for a while")]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 /// How the server refuses a user: it lacks the rights, or its password is another one when it connects again.
@@ -354,9 +361,11 @@ async fn locks_are_free_soon_after_a_refusal() {
         assert!(told.is_err(), "{told:?}");
         drop((dropped, many));
         waiting.abort();
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        let told = released.release().await;
-        assert!(matches!(told, Err(Error::Rejected { .. })), "{told:?}");
+        throughout(Duration::from_secs(1), "it is refused", async || {
+            let told = released.release().await;
+            matches!(told, Err(Error::Rejected { .. }))
+        })
+        .await;
         set_refused(&server, by_password, false);
         theirs.release().await.expect("released");
         for key in ["released", "dropped", "x", "y", "queue"] {

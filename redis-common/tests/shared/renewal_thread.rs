@@ -1,11 +1,11 @@
 //! Renewals continue while the user's program blocks all threads of its runtime.
 
 use std::sync::{Arc, Barrier};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_api::{LockClient, MutexGuard, ServerTime, bounds};
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
-use leasehold_test_servers::{FaultProxy, RedisServer};
+use leasehold_test_servers::{FaultProxy, RedisServer, Stopwatch, throughout};
 use tokio::runtime::Runtime;
 use tokio::task::JoinHandle;
 
@@ -18,7 +18,6 @@ const LEASE: Duration = Duration::from_secs(2);
 const BLOCKED_LEASE: Duration = Duration::from_secs(3);
 /// How late a renewal or the report of a loss may be.
 const LATE: Duration = Duration::from_millis(200);
-const CHECK_INTERVAL: Duration = Duration::from_millis(20);
 
 #[test]
 fn blocked_runtime_keeps_its_locks() {
@@ -28,24 +27,21 @@ fn blocked_runtime_keeps_its_locks() {
 
     let blocked = block(&user, Duration::from_secs(10));
     let direct = observer.block_on(connected(&server.url()));
+    let time = Stopwatch::start();
     let seen = observer.block_on(watch(&direct, &held, Duration::from_secs(9)));
-    for ((_, guard), renewals) in held.iter().zip(&seen.renewals) {
+    let stalled = time.stalled();
+    for ((_, guard), renewals) in held.iter().zip(&seen) {
         let name = guard.key();
         let gaps = renewals
             .windows(2)
             .map(|pair| pair[1].saturating_since(pair[0]));
         let longest = gaps.max().expect("several renewals");
         println!(
-            "{name}: {} renewals, {longest:?} apart at most; the machine stalled for {:?}",
+            "{name}: {} renewals, {longest:?} apart at most; the machine stalled for {stalled:?}",
             renewals.len(),
-            seen.machine_late
         );
         let interval = BLOCKED_LEASE / bounds::RENEWALS_PER_LEASE;
-        assert!(
-            longest <= interval + LATE + seen.machine_late,
-            "{name}: {longest:?}"
-        );
-        assert!(renewals.len() >= 8, "{name}: {} in 9 s", renewals.len());
+        assert!(longest <= interval + LATE + stalled, "{name}: {longest:?}");
         assert!(guard.is_valid(), "{name}");
     }
     wait_for(blocked, &observer);
@@ -55,11 +51,11 @@ fn blocked_runtime_keeps_its_locks() {
     let blocked = block(&user, BLOCKED_LEASE + Duration::from_secs(1));
     for (_, guard) in &held {
         let name = guard.key();
-        let (began, valid_for) = (Instant::now(), guard.valid_for());
+        let (began, valid_for) = (Stopwatch::start(), guard.valid_for());
         let loss = observer.block_on(guard.lost());
         let late = began.elapsed().saturating_sub(valid_for);
         println!("{name}: {loss}, {late:?} after its deadline");
-        assert!(late <= LATE + seen.machine_late, "{name}: {late:?}");
+        assert!(late <= LATE, "{name}: {late:?}");
         assert!(!guard.is_valid(), "{name}");
     }
     wait_for(blocked, &observer);
@@ -90,6 +86,7 @@ fn block(runtime: &Runtime, duration: Duration) -> Vec<JoinHandle<()>> {
         let started = Arc::clone(&started);
         runtime.spawn(async move {
             started.wait();
+            #[expect(clippy::disallowed_methods, reason = "it blocks the runtime")]
             std::thread::sleep(duration);
         })
     });
@@ -104,23 +101,14 @@ fn wait_for(blocked: Vec<JoinHandle<()>>, observer: &Runtime) {
     }
 }
 
-struct Observations {
-    /// The expiry that each renewal set, in server time, for each guard.
-    renewals: Vec<Vec<ServerTime>>,
-    /// The longest delay of a thread that only sleeps, because the machine is busy.
-    machine_late: Duration,
-}
-
-/// Polls the server and records each change of a hold's expiry.
+/// Polls the server. Returns the expiry that each renewal set, in server time, for each guard.
 async fn watch(
     direct: &Backend,
     held: &[(LockClient, MutexGuard)],
     time: Duration,
-) -> Observations {
+) -> Vec<Vec<ServerTime>> {
     let mut renewals: Vec<Vec<ServerTime>> = held.iter().map(|_| Vec::new()).collect();
-    let mut machine_late = Duration::ZERO;
-    let began = Instant::now();
-    while began.elapsed() < time {
+    throughout(time, "all are held", async || {
         for ((_, guard), renewals) in held.iter().zip(&mut renewals) {
             let seen = direct.inspect(guard.key()).await.expect("an answer");
             assert_eq!(seen.reply.holder_count, 1, "{}", guard.key());
@@ -132,14 +120,10 @@ async fn watch(
                 renewals.push(end);
             }
         }
-        let asleep = Instant::now();
-        tokio::time::sleep(CHECK_INTERVAL).await;
-        machine_late = machine_late.max(asleep.elapsed().saturating_sub(CHECK_INTERVAL));
-    }
-    Observations {
-        renewals,
-        machine_late,
-    }
+        true
+    })
+    .await;
+    renewals
 }
 
 /// Acquires a lock by one attempt: what an earlier part of the test has left is an error, not a wait.
@@ -158,10 +142,10 @@ async fn lock_survives_a_dead_renewal_connection() {
     for constructor in CONSTRUCTORS.iter().filter(|it| it.push) {
         let locks = LockClient::new(constructor.open(&proxy.url()).await);
         let guard = hold_at_once(&locks, "stranded", LEASE).await;
-        tokio::time::sleep(LEASE).await;
+        let is_held = async || guard.is_valid();
+        throughout(LEASE, "renewed", is_held).await;
         proxy.strand_connections();
-        tokio::time::sleep(LEASE * 2).await;
-        assert!(guard.is_valid());
+        throughout(LEASE * 2, "renewed on another connection", is_held).await;
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }
@@ -199,8 +183,7 @@ async fn command_connection_renews_if_a_second_one_is_refused() {
         server.run(&["CONFIG", "SET", "maxclients", "1"]);
         let locks = LockClient::new(backend);
         let guard = hold_at_once(&locks, "alone", LEASE).await;
-        tokio::time::sleep(LEASE * 3).await;
-        assert!(guard.is_valid());
+        throughout(LEASE * 3, "renewed", async || guard.is_valid()).await;
         guard.release().await.expect("released");
         locks.shutdown().await.expect("shut down");
     }

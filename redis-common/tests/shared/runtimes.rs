@@ -1,10 +1,10 @@
 //! Guards that outlive their runtime or client or are dropped in a panic.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_api::{Error, LockClient, MutexGuard, Outcome};
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, eventually, throughout};
 use tokio::runtime::{Builder, Runtime};
 
 use super::requests::LEASE;
@@ -12,9 +12,6 @@ use super::support::{client, hold};
 
 /// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
-/// The time limit of a release in the background on a busy machine.
-const SOON: Duration = Duration::from_secs(5);
-const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
 /// The number of threads of a runtime.
 pub(super) const WORKERS: usize = 2;
@@ -54,16 +51,12 @@ impl Observer {
         (user, locks, guard)
     }
 
-    /// Waits until the key is free.
-    fn free_within(&self, key: &str, limit: Duration) {
+    /// Waits until the key is free. [`LEASE`] is longer than that.
+    fn becomes_free(&self, key: &str) {
         let mutex = self.locks.mutex(key).expect("a valid key");
-        let began = Instant::now();
-        self.runtime.block_on(async {
-            while !matches!(mutex.try_lock().await, Ok(Outcome::Acquired(_))) {
-                assert!(began.elapsed() < limit, "{key} is held after {limit:?}");
-                tokio::time::sleep(CHECK_INTERVAL).await;
-            }
-        });
+        self.runtime.block_on(eventually("it is free", async || {
+            matches!(mutex.try_lock().await, Ok(Outcome::Acquired(_)))
+        }));
     }
 }
 
@@ -72,7 +65,7 @@ fn guard_dropped_outside_a_runtime_releases() {
     let observer = Observer::new();
     let (user, locks, guard) = observer.user("job", LEASE);
     thread::spawn(move || drop(guard)).join().expect("no panic");
-    observer.free_within("job", SOON);
+    observer.becomes_free("job");
     user.block_on(locks.shutdown()).expect("all is released");
 }
 
@@ -92,8 +85,8 @@ fn panic_releases() {
         panic!("this task panics with a guard, as planned");
     }));
     assert!(panicked.is_err());
-    observer.free_within("thread", SOON);
-    observer.free_within("task", SOON);
+    observer.becomes_free("thread");
+    observer.becomes_free("task");
 }
 
 #[test]
@@ -109,14 +102,18 @@ fn runtime_shuts_down_with_guards() {
         });
         user.spawn(async move { mutex.lock().await.map(drop) });
         drop(locks);
-        thread::sleep(Duration::from_millis(50));
+        let waits = async || {
+            let seen = observer.locks.inspect(key).await.expect("an answer");
+            seen.waiter_count() == 1
+        };
+        observer.runtime.block_on(eventually("it waits", waits));
         if background {
             user.shutdown_background();
         } else {
             drop(user);
         }
         // The tasks that would release the lock are gone too, so it expires.
-        observer.free_within(key, SHORT_LEASE + SOON);
+        observer.becomes_free(key);
     }
 }
 
@@ -149,7 +146,7 @@ fn client_guard_and_runtime_drop_in_any_order() {
                 Runtime => drop(user.take()),
             }
         }
-        observer.free_within(&key, SHORT_LEASE + SOON);
+        observer.becomes_free(&key);
     }
 }
 
@@ -159,7 +156,7 @@ fn guard_outlives_the_shutdown_of_its_client() {
     let (user, locks, guard) = observer.user("job", SHORT_LEASE);
     user.block_on(locks.shutdown()).expect("all is released");
     assert!(!guard.is_valid());
-    observer.free_within("job", SOON);
+    observer.becomes_free("job");
     let next = observer
         .runtime
         .block_on(hold(&observer.locks, "job", LEASE));
@@ -169,8 +166,9 @@ fn guard_outlives_the_shutdown_of_its_client() {
     assert!(matches!(released, Err(Error::Lost { .. })), "{released:?}");
     drop(guard);
     drop(user);
-    thread::sleep(SHORT_LEASE);
-    assert!(next.is_valid());
+    let is_held = async || next.is_valid();
+    let kept = throughout(SHORT_LEASE, "it is kept", is_held);
+    observer.runtime.block_on(kept);
     let released = observer.runtime.block_on(next.release());
     assert!(matches!(released, Ok(0)));
 }
@@ -184,8 +182,8 @@ fn calls_after_the_runtime_is_gone_fail() {
     observer.runtime.block_on(async {
         let released = guard.release().await;
         assert!(released.is_err(), "{released:?}");
-        let locked = tokio::time::timeout(SOON, other.lock()).await;
+        let locked = tokio::time::timeout(LEASE, other.lock()).await;
         assert!(matches!(locked, Ok(Err(Error::Closed))), "{locked:?}");
     });
-    observer.free_within("job", SHORT_LEASE + SOON);
+    observer.becomes_free("job");
 }

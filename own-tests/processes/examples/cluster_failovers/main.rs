@@ -18,6 +18,8 @@
 //! a call failed for good, or if the median after a failover is more than twice that before the first one,
 //! plus 20 ms: a waiter that depends on its polls waits for longer.
 
+#![expect(clippy::disallowed_methods, reason = "it measures for a while")]
+
 mod load;
 
 use std::time::{Duration, Instant};

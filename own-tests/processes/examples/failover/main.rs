@@ -10,6 +10,8 @@
 //! sentinels that act after 500 ms of silence; or a cluster of three primaries with a replica each,
 //! whose `cluster-node-timeout` is 1 s.
 
+#![expect(clippy::disallowed_methods, reason = "it measures for a while")]
+
 mod cluster;
 
 use std::sync::{Arc, Mutex};

@@ -1,17 +1,20 @@
 //! Subscriptions are killed repeatedly. Waiters notice it, stay in the queue, and still learn of
 //! their grants.
 
+use std::convert::Infallible;
+use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex as StdMutex};
 use std::time::{Duration, Instant};
 
+use futures_util::future::{Either, select};
 use leasehold_api::{Inspection, LockClient, Mutex};
 use leasehold_processes::{Library, RecordingBackend};
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, Stopwatch, eventually};
 use redis::aio::MultiplexedConnection;
 use tokio::task::JoinSet;
 
-use crate::support::{Stalls, assert_order, queue, recording_clients, until, waiters};
+use crate::support::{assert_order, queue, recording_clients, until, waiters};
 
 const CLIENTS: usize = 8;
 /// The least number of acquisitions in a run of all waiters. Each waiter makes at least one.
@@ -49,18 +52,15 @@ async fn pubsub_killed_under_contention(library: Library) {
     let calm = longest_wait(&clients, waiters, rounds, "calm").await;
     println!("{}: {calm:?} at most", library.name());
     let before = attempts(&clients);
-    let kills = Arc::new(AtomicUsize::new(0));
-    let killer = tokio::spawn(kill_repeatedly(
-        connect(&server).await,
-        waiters,
-        Arc::clone(&kills),
-    ));
-    let stalls = Stalls::watch();
-    let killed = longest_wait(&clients, waiters, rounds, "killed").await;
-    let stalled = stalls.longest();
-    killer.abort();
-    let end = killer.await.expect_err("it kills until it is aborted");
-    assert!(end.is_cancelled(), "the killer doesn't panic: {end}");
+    let kills = AtomicUsize::new(0);
+    let killing = kill_repeatedly(connect(&server).await, waiters, &kills);
+    let time = Stopwatch::start();
+    let waiting = longest_wait(&clients, waiters, rounds, "killed");
+    let killed = match select(pin!(waiting), pin!(killing)).await {
+        Either::Left((longest, _)) => longest,
+        Either::Right((never, _)) => match never {},
+    };
+    let stalled = time.stalled();
     // After the last kill too, all subscribe again.
     all_listen(&mut connect(&server).await).await;
     let (name, kills) = (library.name(), kills.load(Ordering::Relaxed));
@@ -101,7 +101,7 @@ async fn longest_wait(clients: &[Client], waiters: usize, rounds: usize, key: &s
                 let began = Instant::now();
                 let guard = mutex.lock().await.expect("acquired");
                 longest = longest.max(began.elapsed());
-                tokio::time::sleep(HOLD).await;
+                pause(HOLD).await;
                 guard.release().await.expect("released");
             }
             longest
@@ -136,7 +136,7 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usi
         all_listen(&mut connection).await;
         let killed = kill_all(&mut connection).await;
         assert!(killed >= CLIENTS, "only {killed} of {CLIENTS} were killed");
-        tokio::time::sleep(BETWEEN_KILLS).await;
+        pause(BETWEEN_KILLS).await;
     }
     all_listen(&mut connection).await;
     let still = queue(&until(locks, KEY, "all wait", all).await);
@@ -154,16 +154,20 @@ async fn waiters_are_kept(server: &RedisServer, clients: &[Client], waiters: usi
 }
 
 async fn all_listen(connection: &mut MultiplexedConnection) {
-    let began = Instant::now();
-    loop {
+    eventually("all listen", async || {
         let request = redis::cmd("PUBSUB").arg("CHANNELS").to_owned();
         let channels: Vec<String> = request.query_async(connection).await.expect("a list");
-        if channels.len() == CLIENTS {
-            return;
-        }
-        assert!(began.elapsed() < WATCHDOG, "{channels:?}");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        channels.len() == CLIENTS
+    })
+    .await;
+}
+
+#[expect(
+    clippy::disallowed_methods,
+    reason = "a hold, or the time between two kills"
+)]
+async fn pause(time: Duration) {
+    tokio::time::sleep(time).await;
 }
 
 async fn connect(server: &RedisServer) -> MultiplexedConnection {
@@ -186,13 +190,13 @@ async fn kill_all(connection: &mut MultiplexedConnection) -> usize {
 async fn kill_repeatedly(
     mut connection: MultiplexedConnection,
     waiters: usize,
-    killed: Arc<AtomicUsize>,
-) {
+    killed: &AtomicUsize,
+) -> Infallible {
     let waiters = u32::try_from(waiters).expect("few");
-    let pause = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
+    let time = BETWEEN_KILLS.max(BETWEEN_KILLS_PER_WAITER * waiters);
     loop {
         killed.fetch_add(kill_all(&mut connection).await, Ordering::Relaxed);
         all_listen(&mut connection).await;
-        tokio::time::sleep(pause).await;
+        pause(time).await;
     }
 }

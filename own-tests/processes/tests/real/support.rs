@@ -2,13 +2,11 @@
 
 use std::process::Stdio;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::thread::JoinHandle;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_api::{Inspection, Label, LockBackend, LockClient, ServerTime};
 use leasehold_processes::{Library, RecordingBackend, Ticket};
-use leasehold_test_servers::RedisServer;
+use leasehold_test_servers::{RedisServer, eventually};
 use rustix::process::{Pid, Signal, kill_process};
 use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
@@ -37,33 +35,6 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .build()
         .expect("a runtime")
         .block_on(test);
-}
-
-/// Measures how late a sleeping thread wakes up. A stalled machine delays every wait as much.
-pub(crate) struct Stalls(Arc<AtomicBool>, JoinHandle<Duration>);
-
-impl Stalls {
-    pub(crate) fn watch() -> Self {
-        const INTERVAL: Duration = Duration::from_millis(10);
-        let stop = Arc::new(AtomicBool::new(false));
-        let stopped = Arc::clone(&stop);
-        let thread = std::thread::spawn(move || {
-            let mut longest = Duration::ZERO;
-            while !stopped.load(Ordering::Relaxed) {
-                let asleep = Instant::now();
-                std::thread::sleep(INTERVAL);
-                longest = longest.max(asleep.elapsed().saturating_sub(INTERVAL));
-            }
-            longest
-        });
-        Self(stop, thread)
-    }
-
-    /// Stops the thread and returns the longest stall.
-    pub(crate) fn longest(self) -> Duration {
-        self.0.store(true, Ordering::Relaxed);
-        self.1.join().expect("the thread doesn't panic")
-    }
 }
 
 /// Connects to a server.
@@ -104,18 +75,15 @@ pub(crate) async fn until(
     description: &str,
     condition: impl Fn(&Inspection) -> bool,
 ) -> Inspection {
-    let began = Instant::now();
-    loop {
+    let mut last = None;
+    eventually(description, async || {
         let seen = locks.inspect(key).await.expect("an answer");
-        if condition(&seen) {
-            return seen;
-        }
-        assert!(
-            began.elapsed() < SOON,
-            "timed out: {description}; last inspection: {seen}"
-        );
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
+        let holds = condition(&seen);
+        last = Some(seen);
+        holds
+    })
+    .await;
+    last.expect("waited for it")
 }
 
 /// The labels of the waiters, in the order of the queue.

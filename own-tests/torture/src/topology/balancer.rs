@@ -4,7 +4,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::{RedisServer, ServerOptions, eventually};
+use leasehold_test_servers::{RedisServer, ServerOptions, block_until};
 use tokio::sync::watch;
 
 use super::sleep;
@@ -18,7 +18,7 @@ const FAULTS: &[Injection<Balancer>] = &[
     (within("graceful failover").delays(), |it, _| {
         let to = it.replica().port().to_string();
         it.primary().run(&["FAILOVER", "TO", "127.0.0.1", &to]);
-        eventually("the replica is the primary", || {
+        block_until("the replica is the primary", || {
             it.replica().run(&["ROLE"]).contains("master")
         });
         it.lead_to_the_other();
@@ -94,7 +94,7 @@ impl Balancer {
     }
 
     fn wait_until_in_sync(&self) {
-        eventually("the replica follows", || {
+        block_until("the replica follows", || {
             let info = self.primary().run(&["INFO", "replication"]);
             info.contains("state=online")
         });

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use leasehold_test_servers::{RedisCluster, RedisServer, eventually};
+use leasehold_test_servers::{RedisCluster, RedisServer, block_until};
 
 use super::{Injection, Servers, outside, within};
 use super::{cut_connections, cut_subscriptions, fill_memory, flush_scripts};
@@ -45,7 +45,7 @@ const FAULTS: &[Injection<Cluster>] = &[
             let key = it.key(random);
             let primary = it.all.primary_of(&key);
             it.all.kill(primary);
-            eventually("another primary", || it.all.find_primary_of(&key).is_some());
+            block_until("another primary", || it.all.find_primary_of(&key).is_some());
             it.all.start_again(primary);
             it.has_promoted();
         },
@@ -117,7 +117,7 @@ impl Cluster {
     /// Waits until each primary has a replica that follows it.
     fn wait_until_in_sync(&self) {
         self.all.wait_until_healthy();
-        eventually("the replicas follow", || {
+        block_until("the replicas follow", || {
             let infos: Vec<String> = (0..2 * PRIMARIES).map(|node| self.info(node)).collect();
             let count = |text| infos.iter().filter(|info| info.contains(text)).count();
             count("role:master") == PRIMARIES && count("master_link_status:up") == PRIMARIES
@@ -157,6 +157,6 @@ mod tests {
         it.all.fail_over_to(it.all.replica_of(primary));
         assert!(it.have_failed_over());
         // It lasts until the old primary follows.
-        eventually("three primaries again", || !it.have_failed_over());
+        block_until("three primaries again", || !it.have_failed_over());
     }
 }
