@@ -18,41 +18,52 @@ planted() {
 
 # ---- ./test
 
-# Builds everything that the steps below run, with clippy's lints, and lists the programs of the tests.
-build() {
-    with_lints cargo test -q --workspace --no-run --message-format json-render-diagnostics >"$TMPDIR/built"
+# `./test deep` builds and runs the tests of these packages: leasehold-NAME, in the folder whose name ends in NAME. Cargo
+# unifies the features of what it builds, so `own-tests/servers` asks for all that only these packages need of a library.
+# Otherwise, `./test deep` would build most libraries again.
+later=(benches fred processes specimens torture verifier)
+# The test targets of both that have separate steps.
+own_step='conformance|differential|sentinel|cluster|postgres.*|sqlite.*|quorum_.*'
+# Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
+longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
+
+# Sets `selected` to what `./test` builds of the workspace.
+select_most() {
+    local name names
+    selected=(--workspace "${later[@]/#/--exclude=leasehold-}" --lib --bins
+        --example unit_test_with_sim --example worker_test_with_sim)
+    names=$(cargo metadata -q --no-deps --format-version 1 |
+        grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*","src_path":"[^"]*"' |
+        grep -vE "($(tr ' ' '|' <<<"${later[*]}"))/tests/" | cut -d '"' -f 12 | sort -u |
+        grep -vxE 'sentinel|cluster|postgres.*|sqlite.*|quorum_.*')
+    for name in $names; do selected+=(--test "$name"); done
 }
 
-# The test targets that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*|sqlite.*|quorum_.*'
+# Builds what the steps of `./test` run, with clippy's lints, and lists the programs of the tests.
+build() {
+    local selected
+    select_most
+    with_lints cargo test -q "${selected[@]}" --no-run --message-format json-render-diagnostics >"$TMPDIR/built"
+}
 
 tests() {
-    if cargo nextest --version >/dev/null 2>&1; then
-        with_lints cargo nextest run --workspace --no-fail-fast --no-tests fail --status-level fail \
-            --final-status-level slow -E "not binary(/^($own_step)\$/)"
-        return
-    fi
-    local name targets=()
-    for name in $(cargo metadata -q --no-deps --format-version 1 |
-        grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*"' |
-        cut -d '"' -f 12 | sort -u | grep -vxE "$own_step"); do
-        targets+=(--test "$name")
-    done
-    RUST_TEST_THREADS=8 with_lints cargo test --workspace --no-fail-fast --lib --bins --examples "${targets[@]}"
+    local selected
+    select_most
+    run_tests "not binary(/^($own_step)\$/) - ($longer)" "${selected[@]}"
 }
 
-# Runs each example on the simulator; the examples contain assertions. tests/tour.rs runs the tour
-# on a server. `build` does not build the programs of examples that have tests.
-examples() {
-    local path
-    with_lints cargo build -q --workspace --examples
-    for path in tour examples/*.rs; do
-        "$CARGO_TARGET_DIR/debug/examples/$(basename "$path" .rs)"
-    done
+# run_tests FILTER FLAG...: runs these tests of what cargo selects by the flags. Without nextest, all of them.
+run_tests() {
+    if cargo nextest --version >/dev/null 2>&1; then
+        with_lints cargo nextest run "${@:2}" --no-fail-fast --no-tests fail --status-level fail \
+            --final-status-level slow -E "$1"
+    else
+        RUST_TEST_THREADS=8 with_lints cargo test "${@:2}" --no-fail-fast
+    fi
 }
 
 doc_tests() {
-    with_lints cargo test -q --workspace --doc
+    with_lints cargo test -q --workspace "${later[@]/#/--exclude=leasehold-}" --doc
 }
 
 # The folders of the Redis backends, as a pattern.
@@ -62,7 +73,7 @@ redis_backends='backend-(redis-rs|fred)'
 conformance() {
     local logs
     logs=$(cell standalone)
-    suite conformance sim store quorum redis-rs fred
+    suite conformance sim store quorum redis-rs
 }
 
 # conformance_on SETUP [PROGRAM]: runs the suite through both Redis backends. The setup is standalone,
@@ -182,7 +193,7 @@ differential_on_redis() {
 on_all_backends() {
     local package program programs run runs=() failed=0 to=${logs:-}
     [ -n "$to" ] || to=$(mktemp -d -p "$TMPDIR")
-    [ -e "$TMPDIR/built" ] || build
+    [ -e "$TMPDIR/built" ] || programs
     programs=$(sed -nE \
         '/"kind":\["test"\].*"name":"'"$1"'"/s|.*"manifest_path":"[^"]*/([^"/]*)/Cargo.toml".*"executable":"([^"]*)".*|\1 \2|p' \
         "$TMPDIR/built" | grep -E "^${packages:-[^ ]*} ")
@@ -202,11 +213,46 @@ on_all_backends() {
 
 # ---- ./test deep
 
-# Builds the programs that the steps below run, besides those of the tests. The steps that wait for
-# servers build nothing.
+# Builds all programs that the steps below run, and lists those of the tests. The steps that wait for servers build nothing.
 programs() {
-    build
+    with_lints cargo test -q --workspace --no-run --message-format json-render-diagnostics >"$TMPDIR/built"
     with_lints cargo build -q --workspace --bins --examples
+}
+
+# Checks that `./test` builds no library with fewer features than `programs`, which would build it again.
+built_once() {
+    features_of_libraries "${later[@]/#/--exclude=leasehold-}" >"$TMPDIR/most"
+    features_of_libraries >"$TMPDIR/all"
+    ! LC_ALL=C comm -23 "$TMPDIR/most" "$TMPDIR/all" | grep .
+}
+
+features_of_libraries() {
+    cargo tree -q --workspace "$@" --prefix none -f '{p} {f}' | sed 's/ (\*)$//' | LC_ALL=C sort -u
+}
+
+# The tests that `./test` leaves to this.
+more_tests() {
+    local packages
+    packages=$(tr ' ' '|' <<<"${later[*]}")
+    run_tests "package(/^leasehold-($packages)\$/) - binary(/^($own_step)\$/) | $longer" --workspace
+    with_lints cargo test -q --workspace --doc -- backend-fred
+}
+
+# The suite and the differential test through the second Redis library.
+second_library() {
+    local logs packages=backend-fred
+    logs=$(cell standalone)
+    suite conformance fred
+    differential 5000
+}
+
+# Runs each example on the simulator; the examples contain assertions. tests/tour.rs runs the tour
+# on a server.
+examples() {
+    local path
+    for path in tour examples/*.rs; do
+        "$CARGO_TARGET_DIR/debug/examples/$(basename "$path" .rs)"
+    done
 }
 
 # Runs every bench once, and a quick report. This only shows that they work; it measures nothing.

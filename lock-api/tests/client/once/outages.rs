@@ -31,7 +31,8 @@ async fn outage_before_the_fire_time_ends_no_call() {
     let next = FireTime::from_millis(now(&server).as_millis() + 24 * 3_600_000);
     server.stop();
     let starts = async {
-        server.advance(secs(2 * 3_600)).await;
+        // Longer than any pause between two tries.
+        server.advance(secs(20 * 60)).await;
         server.start(Data::Kept);
     };
     let job = once(&a).at(next);
