@@ -3,11 +3,10 @@
 use futures_util::FutureExt;
 use loom::future::block_on;
 
-use crate::client::error::Loss;
 use crate::client::loom_models::{explore, granted, spawn};
 use crate::client::state::holder::Validity;
 use crate::client::state::holder::tests::{at, hold, holder, status};
-use crate::client::state::router::{InboxEvent, NotificationRouter};
+use crate::client::state::router::NotificationRouter;
 use crate::client::state::signal::Signal;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Ordering};
@@ -45,21 +44,6 @@ fn loom_cancelled_wait_takes_no_other_wake_up() {
 }
 
 #[test]
-fn loom_pushed_grant_reaches_the_waiting_attempt() {
-    explore(|| {
-        let router = Arc::new(NotificationRouter::default());
-        let inbox = router.register(1);
-        let pushing = Arc::clone(&router);
-        let push = spawn(move || {
-            pushing.deliver(granted(1), Moment::default());
-        });
-        let event = block_on(inbox.next());
-        assert!(matches!(event, InboxEvent::Granted(grant) if grant.reply.token.get() == 7));
-        push.join().expect("the thread returns");
-    });
-}
-
-#[test]
 fn loom_pushed_grant_is_taken_once() {
     explore(|| {
         let router = Arc::new(NotificationRouter::default());
@@ -73,18 +57,6 @@ fn loom_pushed_grant_is_taken_once() {
         push.join().expect("the thread returns");
         let left = u32::from(inbox.next().now_or_never().is_some());
         assert_eq!(taken + left, 1);
-    });
-}
-
-#[test]
-fn loom_release_begins_once() {
-    explore(|| {
-        let holder = holder(hold(1, 1_000));
-        let other = Arc::clone(&holder);
-        let shutdown = spawn(move || other.shut_down(at(1)).len());
-        let dropped = usize::from(holder.begin_release(at(1), 1).is_some());
-        assert_eq!(dropped + shutdown.join().expect("the thread returns"), 1);
-        assert!(holder.is_released());
     });
 }
 
@@ -107,20 +79,5 @@ fn loom_nothing_is_renewed_after_its_release_began() {
         renewal.join().expect("the thread returns");
         assert_eq!(holder.validity(at(1), 1), Validity::Released);
         assert!(holder.plan(at(1)).is_none());
-    });
-}
-
-#[test]
-fn loom_loss_during_a_renewal_is_final_and_wakes() {
-    explore(|| {
-        let holder = holder(hold(1, 1_000));
-        let (renewed, losing) = (Arc::clone(&holder), Arc::clone(&holder));
-        let renewal = spawn(move || renewed.extend(at(1), status(7, 2_000)));
-        let loss = spawn(move || losing.lose(Loss::Forced));
-        let is_lost = || holder.validity(at(1), 1) == Validity::Lost(Loss::Forced);
-        block_on(holder.changed.wait_for(|| is_lost().then_some(())));
-        renewal.join().expect("the thread returns");
-        loss.join().expect("the thread returns");
-        assert_eq!(holder.validity(at(1), 1), Validity::Lost(Loss::Forced));
     });
 }
