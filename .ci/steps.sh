@@ -261,10 +261,11 @@ benches() {
     "$CARGO_TARGET_DIR/debug/report" --quick --out "$TMPDIR/bench-report"
 }
 
-# Checks that the tests catch each mutant of the client and of the state machine.
+# Checks that the tests catch each mutant.
 mutants() {
     passed 2 with_lints planted test -q --workspace --test mutants -- --nocapture
     passed 1 with_lints planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
+    passed 1 with_lints planted test -q --workspace --test scripts -- --nocapture every_mutant_of_the_scripts
 }
 
 # explore FLAG...: checks many runs on the simulator. A failed run prints the command that repeats
@@ -372,11 +373,6 @@ explore_others() {
 # fenced_updates COUNT: explores this many runs of the example whose updates must not be lost.
 fenced_updates() {
     LEASEHOLD_SEEDS=$1 passed 5 cargo test -q --release --example explore_with_sim
-}
-
-# Checks that the tests catch each mutant of the Lua scripts.
-mutants_of_the_scripts() {
-    with_lints planted test -q --workspace --lib --test server --test scripts -- --nocapture mutant
 }
 
 # Runs the benches that compare leasehold with other lock libraries, and builds what torments those.
@@ -618,9 +614,9 @@ lost_replies() {
     [ "$(grep -c '\b6 passed' "$log")" -eq 5 ]
 }
 
-# many_waiters COUNT: the tests of order, of dead waiters and of lost subscriptions, with this many
-# waiters, through each client library. One after the other, because they measure delays.
+# many_waiters COUNT: the tests of order and of dead waiters, with this many waiters, through each client library.
+# One after the other, because they measure delays.
 many_waiters() {
-    LEASEHOLD_WAITERS=$1 passed 8 with_lints cargo test -q --workspace --test real -- \
-        --nocapture --test-threads 1 fifo_across dead_waiters_cost pubsub_killed
+    LEASEHOLD_WAITERS=$1 passed 6 with_lints cargo test -q --workspace --test real -- \
+        --nocapture --test-threads 1 fifo_across dead_waiters_cost
 }

@@ -95,7 +95,6 @@ const UNUSUAL: &[MutantInfo] = &[
     ),
     within("watchdog-renews-after-release", 200),
     within("cancelled-acquire-leaks", 50),
-    within("retried-acquire-counts-twice", 200),
     outside("token-not-monotonic-after-a-restart"),
     outside("token-not-monotonic-after-failover-to-a-stale-replica"),
     within("check-then-act-release", 50),
@@ -110,36 +109,12 @@ const ELSEWHERE: &[&str] = &[
     "subscribes-for-each-waiter",
 ];
 
-/// The mutants of the state machine that break no promise to a user, but a field of a reply, a
-/// notification, a limit, or a note. The checker doesn't look at these (docs/decisions/0071). Conformance
-/// cases and directed scenarios find these mutants, on each backend.
-const IN_A_REPLY: &[&str] = &[
-    "release-counts-the-hold-that-it-released",
-    "waiter-is-turned-down",
-    "held-key-changes-with-its-last-holder",
-    "held-key-names-who-ends-last",
-    "first-in-line-comes-back-after-an-expiry",
-    "check-too-late",
-    "hold-limit-is-ignored",
-    "upgrade-is-always-refused",
-    "release-tells-the-previous-token",
-    "grant-is-not-pushed",
-    "expiry-is-told-as-unknown",
-    "release-is-told-as-expiry",
-    "revocation-is-not-pushed",
-    "forced-release-counts-all-who-hold",
-    "inspection-shows-what-has-expired",
-    "note-of-a-hold-that-is-gone",
-    "older-note-reverts-a-newer-one",
-    "note-ends-with-its-epoch",
-];
-
 impl MutantInfo {
     /// Returns how stress runs find the mutant with this name, which isn't one of jobs and needs no threads; `None` if
     /// other tests find it.
     pub fn of(name: &'static str) -> Option<Self> {
         let unusual = UNUSUAL.iter().find(|mutant| mutant.name == name).copied();
-        let elsewhere = ELSEWHERE.iter().chain(IN_A_REPLY).any(|it| *it == name);
+        let elsewhere = ELSEWHERE.contains(&name);
         unusual.or_else(|| (!elsewhere).then_some(within(name, BUDGET)))
     }
 
@@ -151,6 +126,6 @@ impl MutantInfo {
     /// The names that this file lists. Each must be the name of a mutant.
     pub fn listed() -> impl Iterator<Item = &'static str> {
         let unusual = UNUSUAL.iter().map(|mutant| mutant.name);
-        unusual.chain([ELSEWHERE, IN_A_REPLY].into_iter().flatten().copied())
+        unusual.chain(ELSEWHERE.iter().copied())
     }
 }

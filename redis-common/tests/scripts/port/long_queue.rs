@@ -11,7 +11,7 @@ use redis::Value;
 use super::{Server, WINDOW, World, patient, session};
 
 #[test]
-fn queue_survives_changes_between_string_and_hash() {
+pub(super) fn queue_survives_changes_between_string_and_hash() {
     let kinds = [
         (LockSpec::mutex(), 200, &LENGTHS[..]),
         (LockSpec::rw_lock(), 3, &LENGTHS[2..]),

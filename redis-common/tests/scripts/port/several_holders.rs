@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use super::{Server, WINDOW, World, patient};
 
 #[test]
-fn an_expired_offer_of_a_permit_goes_to_the_next_waiter() {
+pub(super) fn an_expired_offer_of_a_permit_goes_to_the_next_waiter() {
     Server::start().play("an expired offer", |world| {
         let spec = LockSpec::semaphore(3).expect("a good number");
         world.inspect()?;

@@ -1,14 +1,9 @@
 //! Mutants: each breaks one rule on purpose, to show that a test notices it.
 //!
-//! One build contains all of them, and at most one is planted in a process. The patches ask with
-//! [`planted`]. The mutants of `machine` wrap the state machine's step; the simulator calls that [`step`]
-//! instead of the real one.
-
-mod machine;
+//! One build contains all of them, and at most one is planted in a process. The patches ask with [`planted`]; in a
+//! Lua script, `@planted("NAME")@` is `true` or `false` when the script is assembled.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-
-pub use machine::step;
 
 /// The name of each patch, and the rule that it breaks.
 const PATCHES: &[(&str, &str)] = &include!("patches.rs");
@@ -24,18 +19,24 @@ pub const NEED_THREADS: &[&str] = &[
     "two-takers-of-one-pushed-grant",
 ];
 
-/// 0, or the index in [`all`] of the planted mutant, plus 1.
+/// 0, or the index of the planted mutant plus 1.
 static PLANTED: AtomicUsize = AtomicUsize::new(0);
 
-/// The names of all mutants, each with the rule that it breaks.
+/// The names of all mutants of Rust, each with the rule that it breaks.
 pub fn all() -> impl Iterator<Item = (&'static str, &'static str)> {
-    let machine = machine::MUTANTS.iter().map(|(name, rule, _)| (*name, *rule));
-    machine.chain(PATCHES.iter().copied())
+    let patches = PATCHES.iter().copied();
+    patches.filter(|(name, _)| !name.starts_with("lua-"))
+}
+
+/// The names of the mutants of the Lua scripts.
+pub fn of_scripts() -> impl Iterator<Item = &'static str> {
+    let names = PATCHES.iter().map(|(name, _)| *name);
+    names.filter(|name| name.starts_with("lua-"))
 }
 
 /// Plants this mutant instead of any other. Returns `false`, and plants none, if no mutant has that name.
 pub fn plant(name: &str) -> bool {
-    let index = all().position(|(known, _)| known == name);
+    let index = PATCHES.iter().position(|(known, _)| *known == name);
     PLANTED.store(index.map_or(0, |index| index + 1), Ordering::SeqCst);
     index.is_some()
 }
@@ -48,13 +49,6 @@ pub fn clear() {
 /// Whether the patch with this name is planted.
 #[inline]
 pub fn planted(name: &str) -> bool {
-    let index = PLANTED.load(Ordering::Relaxed);
-    let patch = index.checked_sub(machine::MUTANTS.len() + 1);
-    patch.is_some_and(|index| PATCHES[index].0 == name)
-}
-
-/// How the planted mutant alters a step of the state machine, if it does.
-fn alteration() -> Option<machine::Alter> {
-    let index = PLANTED.load(Ordering::Relaxed).checked_sub(1)?;
-    machine::MUTANTS.get(index).map(|(_, _, alter)| *alter)
+    let index = PLANTED.load(Ordering::Relaxed).checked_sub(1);
+    index.is_some_and(|index| PATCHES[index].0 == name)
 }

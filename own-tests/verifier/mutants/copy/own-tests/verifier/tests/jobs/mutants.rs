@@ -29,7 +29,6 @@ const MUTANTS: &[Row] = &[
     ("job-is-decided-without-its-record", JOBS, "", 20),
     ("attempt-of-a-job-is-not-noted", JOBS, "attempt", 20_000),
     ("failed-job-is-noted-as-done", JOBS, "", 50),
-    ("note-ends-with-its-epoch", JOBS, "", 50),
     within("failed-job-is-tried-again-at-once", "without a pause"),
     within("failed-job-waits-until-it-is-too-late", "never done"),
     within("failed-not-within-begins-anew", "within the window"),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
-use leasehold_api::{Error, FireTime, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome};
+use leasehold_api::{FireTime, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome};
 use leasehold_sim::{Call, Event, Fault, Latency, Reads, SimBackend, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
@@ -43,10 +43,6 @@ scenarios! {
     waiter_dropped_with_an_unread_grant_frees_the_next
     lost_reply_is_not_a_refusal
     lost_renewal_is_retried
-    contention_names_the_first_holder_to_expire
-    first_waiter_polls_when_a_lease_expires
-    release_after_the_lease_reports_expired
-    waiter_that_may_listen_is_not_skipped
     grant_that_is_relayed_is_made
     relayed_grant_counts_by_the_clock_that_it_names
     replica_that_lags_upgrades_nobody
@@ -208,62 +204,6 @@ async fn lost_renewal_is_retried(server: SimServer) {
     server.advance(secs(60)).await;
     assert!(guard.is_valid());
     assert!(lost.as_mut().now_or_never().is_none());
-}
-
-async fn contention_names_the_first_holder_to_expire(server: SimServer) {
-    let mut readers = Vec::new();
-    for (name, lease) in [("a", LEASE), ("b", secs(2)), ("c", LEASE)] {
-        let (_, locks) = client(&server, name);
-        let lock = locks.rw_lock("job").expect("a valid key").lease(lease);
-        readers.push((lock.read().await.expect("readers only"), locks));
-    }
-    let (_, locks) = client(&server, "d");
-    let lock = locks.rw_lock("job").expect("a valid key");
-    let Outcome::Contended(held) = lock.try_write().await.expect("no failure") else {
-        panic!("a writer was granted next to readers");
-    };
-    assert_eq!(held.holder.expect("a label").as_str(), "b");
-    assert!(held.retry_after <= secs(2));
-}
-
-async fn first_waiter_polls_when_a_lease_expires(server: SimServer) {
-    let [(holder, a), (_, b)] = clients(&server);
-    let _guard = job(&a).lease(ms(2_750)).lock().await.expect("free");
-    holder.kill();
-    let ends = server.elapsed() + ms(2_750);
-    let (got, ..) = waiter(&server, b).await.expect("no panic");
-    assert!(got <= ends + ms(100), "{got:?}, {ends:?}");
-}
-
-async fn release_after_the_lease_reports_expired(server: SimServer) {
-    let (_, locks) = client(&server, "a");
-    let mutex = job(&locks).lease(secs(2)).fixed_lease();
-    let guard = mutex.lock().await.expect("free");
-    server.advance(secs(3)).await;
-    let released = guard.release().await;
-    let expired = matches!(
-        released,
-        Err(Error::Lost {
-            reason: Loss::Expired,
-            ..
-        })
-    );
-    assert!(expired, "{released:?}");
-}
-
-async fn waiter_that_may_listen_is_not_skipped(server: SimServer) {
-    let [(_, a), (_, b), (_, c)] = clients(&server);
-    let guard = hold(&a).await;
-    let next = waiter(&server, b);
-    server.advance(ms(100)).await;
-    server.refuse_publish();
-    guard.release().await.expect("acknowledged");
-    let tried = job(&c).try_lock().await.expect("no failure");
-    assert!(matches!(tried, Outcome::Contended(_)));
-    // There was no notification, so the waiter polls.
-    let freed = server.elapsed();
-    let (got, ..) = next.await.expect("no panic");
-    assert!(got - freed <= ms(1_300));
 }
 
 /// After a graceful failover, the first waiter's subscription is at a replica, so the server gives
