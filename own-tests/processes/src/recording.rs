@@ -34,7 +34,7 @@ pub struct Ticket {
     pub position: usize,
 }
 
-/// A [`LockBackend`] that records tickets, grants and removed waiters.
+/// A [`LockBackend`] that records tickets and grants.
 #[derive(Debug)]
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
@@ -53,7 +53,6 @@ struct Notes {
     granted: BTreeMap<FencingToken, u64>,
     current: u64,
     phase: Phase,
-    waiters_lost: u32,
 }
 
 impl RecordingBackend {
@@ -89,18 +88,6 @@ impl RecordingBackend {
         let notes = lock(&self.notes);
         let attempt = notes.granted.get(&token)?;
         notes.tickets.get(attempt).copied()
-    }
-
-    /// The number of attempts.
-    #[must_use]
-    pub fn attempts(&self) -> usize {
-        lock(&self.notes).tickets.len()
-    }
-
-    /// The number of polls that found their waiter gone.
-    #[must_use]
-    pub fn waiters_lost(&self) -> u32 {
-        lock(&self.notes).waiters_lost
     }
 
     /// The progress of the attempt that started after the last call of this method. Only for a
@@ -206,12 +193,8 @@ impl LockBackend for RecordingBackend {
         {
             let mut notes = lock(&self.notes);
             for (poll, reply) in batch.iter().zip(&replies) {
-                match reply.as_ref().map(|reply| &reply.reply) {
-                    Ok(PollReply::Acquired(acquired)) => {
-                        notes.grant(poll.operation.sequence, acquired.token);
-                    }
-                    Ok(PollReply::Gone(_)) => notes.waiters_lost += 1,
-                    Ok(PollReply::Queued(_)) | Err(_) => {}
+                if let Ok(PollReply::Acquired(acquired)) = reply.as_ref().map(|it| &it.reply) {
+                    notes.grant(poll.operation.sequence, acquired.token);
                 }
             }
         }

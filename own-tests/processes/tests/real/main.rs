@@ -24,7 +24,6 @@ macro_rules! through_both_libraries {
 mod dead_waiters;
 mod drops;
 mod fifo;
-mod pubsub;
 #[cfg(target_os = "linux")]
 mod stepped_clock;
 mod support;

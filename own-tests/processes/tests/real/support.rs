@@ -87,7 +87,7 @@ pub(crate) async fn until(
 }
 
 /// The labels of the waiters, in the order of the queue.
-pub(crate) fn queue(seen: &Inspection) -> Vec<String> {
+fn queue(seen: &Inspection) -> Vec<String> {
     let labels = seen.waiters().iter().map(|waiter| waiter.label.to_string());
     labels.collect()
 }
