@@ -537,7 +537,7 @@ instructions() {
 # Checks the pairs of features that users combine. `features` checks each alone, and `build` all together.
 feature_pairs() {
     local set
-    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} store,sim; do
+    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} sqlite,{sim,metrics} store,sim; do
         echo "leasehold with features [$set]"
         cargo check -q -p leasehold --no-default-features --features "$set"
     done
