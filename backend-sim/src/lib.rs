@@ -66,6 +66,7 @@
 //! | pushes and replies overtake each other | [`set_unordered_pushes`](SimBackend::set_unordered_pushes) |
 //! | messages are slow | [`SimOptions::latency`], [`set_latency`](SimBackend::set_latency) |
 //! | the server is down, or restarts, with or without its data | [`stop`](SimServer::stop), [`start`](SimServer::start), [`restart`](SimServer::restart) |
+//! | the server answers, but refuses every call, as while it loads its data | [`begin_loading`](SimServer::begin_loading), [`end_loading`](SimServer::end_loading) |
 //! | a restart loses the latest writes | [`restart`](SimServer::restart) with [`Data::AllBut`] |
 //! | a replica that lags becomes the primary | [`fail_over`](SimServer::fail_over) |
 //! | a replica with all data becomes the primary, relays messages, has another clock | [`switch_over`](SimServer::switch_over), [`follow_primary`](SimBackend::follow_primary), [`set_replication_lag`](SimServer::set_replication_lag) |

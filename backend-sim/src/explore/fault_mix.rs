@@ -40,7 +40,8 @@ pub struct FaultMix {
     pub pauses: bool,
     /// The server restarts at once, with its data.
     pub restarts: bool,
-    /// The server is down for up to 3 s, and then starts with its data.
+    /// The server is down for up to 3 s, and then starts with its data. Every second time it then
+    /// [loads](SimServer::begin_loading) them for up to 3 s.
     pub outages: bool,
     /// The server fails over gracefully: it [switches over](SimServer::switch_over) to a replica with
     /// all data. Subscriptions of some clients stay at the old server for up to 10 s. The clocks of
@@ -219,8 +220,13 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
         FaultKind::Failover => {}
         FaultKind::Outage => {
             sim.stop();
-            let server = sim.clone();
-            later(sim, millis(sim, 3_000), move || server.start(Data::Kept));
+            let (away, loads) = (millis(sim, 3_000), sim.draw(2) == 1);
+            let (server, then) = (sim.clone(), sim.clone());
+            later(sim, away, move || server.start(Data::Kept));
+            if loads {
+                sim.begin_loading();
+                later(sim, away + millis(sim, 3_000), move || then.end_loading());
+            }
         }
         FaultKind::Refusal => {
             victim.deny();

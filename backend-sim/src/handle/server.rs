@@ -253,6 +253,49 @@ impl SimServer {
         self.world.act(|network| network.servers.primary.up)
     }
 
+    /// Makes the server refuse every call with [`Unavailable`](leasehold_api::BackendError::Unavailable) until
+    /// [`end_loading`](Self::end_loading), like one that loads its data after a restart. Subscriptions succeed.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_api::{Error, LockClient};
+    /// use leasehold_sim::{Data, SimServer};
+    ///
+    /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
+    /// # async fn main() -> Result<(), Error> {
+    /// let server = SimServer::new(1);
+    /// let mutex = LockClient::new(server.client("a")).mutex("job")?;
+    /// let guard = mutex.lock().await?;
+    ///
+    /// server.restart(Data::Kept);
+    /// server.begin_loading();
+    /// drop(guard);
+    /// assert!(matches!(mutex.try_lock().await, Err(Error::Unavailable { .. })));
+    /// server.end_loading();
+    /// server.advance(Duration::from_secs(3)).await;
+    /// server.assert_idle(); // released as soon as the server answered
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn begin_loading(&self) {
+        self.set_loading(true, ServerEvent::LoadingBegan);
+    }
+
+    /// Ends [`begin_loading`](Self::begin_loading). Does nothing if the server answers.
+    pub fn end_loading(&self) {
+        self.set_loading(false, ServerEvent::LoadingEnded);
+    }
+
+    fn set_loading(&self, loading: bool, event: ServerEvent) {
+        self.world.act(|network| {
+            if network.servers.loading != loading {
+                network.change_server(event);
+            }
+        });
+    }
+
     /// Stops the server and starts it at once.
     ///
     /// # Panics

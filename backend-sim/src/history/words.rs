@@ -105,6 +105,8 @@ fn write_server(f: &mut fmt::Formatter<'_>, event: &ServerEvent) -> fmt::Result 
         ServerEvent::Started {
             data: Data::AllBut(tail),
         } => write!(f, "~ started, without {tail}"),
+        ServerEvent::LoadingBegan => write!(f, "~ loads its data, and refuses every call"),
+        ServerEvent::LoadingEnded => write!(f, "~ has loaded its data"),
         ServerEvent::FailedOver { lost } => write!(f, "~ failed over to a replica, without {lost}"),
         ServerEvent::SwitchedOver { staying } => {
             write!(f, "~ switched over to a replica, with all data")?;

@@ -177,6 +177,10 @@ pub enum ServerEvent {
         /// The data that it kept.
         data: Data,
     },
+    /// The server began to refuse every call, as while it loads its data.
+    LoadingBegan,
+    /// The server answers again.
+    LoadingEnded,
     /// The server's clock was stepped.
     ClockStepped {
         /// Whether it was stepped forward or back.

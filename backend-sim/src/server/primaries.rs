@@ -47,6 +47,8 @@ pub(crate) struct Servers {
     pub(crate) replica: Option<Box<Replica>>,
     /// The process that was the primary before the last switchover. It is a replica now.
     demoted: Option<u64>,
+    /// Whether the primary refuses every call, as while it loads its data.
+    pub(crate) loading: bool,
     /// The number of clocks so far.
     clocks: u64,
     processes: u64,
@@ -63,6 +65,7 @@ impl Servers {
             old: None,
             replica: None,
             demoted: None,
+            loading: false,
             clocks: 1,
             processes: 1,
         }
@@ -90,7 +93,11 @@ impl Servers {
     pub(crate) fn standing(&mut self, process: u64) -> Standing {
         let demoted = self.demoted == Some(process);
         let replica = self.replica.as_ref().map(|it| it.process);
+        let loading = self.loading && process == self.primary.process;
         match self.at(process) {
+            Some(server) if server.up && loading => {
+                Standing::Refuses("LOADING: the server reads its data")
+            }
             Some(server) if server.up => Standing::Serves,
             Some(_) => Standing::Refuses("connection refused"),
             None if replica == Some(process) => Standing::IsReplica,
@@ -133,6 +140,8 @@ impl Servers {
                     Data::AllBut(tail) => self.primary.store.lose(*tail),
                 }
             }
+            ServerEvent::LoadingBegan => self.loading = true,
+            ServerEvent::LoadingEnded => self.loading = false,
             ServerEvent::FailedOver { lost } => {
                 self.primary.process = self.next_process();
                 self.start_primary();

@@ -83,6 +83,9 @@ situations! {
     CountRefused = "the server could not tell who listens";
     Restarted = "the server restarted with its data";
     Outage = "the server was down for some time";
+    Loading = "the server loaded its data, and refused every call";
+    ShutDown = "a client was shut down while it was used";
+    ShutDownHolder = "a client was shut down while it held a lock";
     ClockRates = "a client's clock ran at another rate";
     ClockJumped = "a client's clock jumped forward";
     SwitchedOver = "a replica with all data took over";

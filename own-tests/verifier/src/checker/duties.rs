@@ -31,6 +31,8 @@ struct Health {
     /// The number of disturbances that last: pauses, isolations, refusals and visits of a replica.
     ongoing: u32,
     dead: bool,
+    /// Whether it has shut a lock client down, and so has several subscriptions.
+    has_shut_down: bool,
     /// When a message may last have been lost or late, so that a call may hang.
     message_fault: Option<Duration>,
 }
@@ -41,6 +43,8 @@ pub(crate) struct Duties {
     /// When the server was last disturbed.
     server: Duration,
     server_down: bool,
+    /// Whether the server refuses every call.
+    server_loading: bool,
     /// When the last outage ended. A client may pause before it retries a refused call.
     outage: Option<Duration>,
     /// The client of each waiter, and when the waiter must have polled.
@@ -58,8 +62,8 @@ impl Duties {
     /// When a client's last disturbance ended; `None` if one lasts.
     pub(crate) fn healthy_since(&self, client: usize) -> Option<Duration> {
         let health = self.clients.get(&client);
-        let well =
-            !self.server_down && health.is_none_or(|health| health.ongoing == 0 && !health.dead);
+        let answers = !self.server_down && !self.server_loading;
+        let well = answers && health.is_none_or(|health| health.ongoing == 0 && !health.dead);
         let since = health.map_or(Duration::ZERO, |health| health.since);
         well.then(|| since.max(self.server))
     }
@@ -68,6 +72,12 @@ impl Duties {
     pub(crate) fn disturb(&mut self, client: usize, at: Duration) {
         self.clients.entry(client).or_default().since = at;
         self.polls.retain(|_, (owner, _)| *owner != client);
+    }
+
+    /// Records that a client shuts its lock client down, and has another one.
+    pub(crate) fn shut_down(&mut self, client: usize, at: Duration) {
+        self.clients.entry(client).or_default().has_shut_down = true;
+        self.disturb(client, at);
     }
 
     /// Records that a disturbance begins, by 1, or ends, by −1.
@@ -121,7 +131,10 @@ impl Duties {
                 },
                 Some(client),
             ) => {
-                if self.may_hang(client, at) || self.healthy_since(client).is_none() {
+                // The subscription may be that of a lock client that is shut down.
+                let health = self.clients.get(&client);
+                let several = health.is_some_and(|health| health.has_shut_down);
+                if several || self.may_hang(client, at) || self.healthy_since(client).is_none() {
                     return;
                 }
                 let mine = waiting.iter().filter(|(_, (owner, _, _))| *owner == client);
@@ -141,8 +154,12 @@ impl Duties {
             | ServerEvent::CountAllowed
             | ServerEvent::ReplicaCutOff { .. } => return,
             ServerEvent::Stopped => self.server_down = true,
-            ServerEvent::Started { .. } => {
-                self.server_down = false;
+            ServerEvent::LoadingBegan => self.server_loading = true,
+            ServerEvent::Started { .. } | ServerEvent::LoadingEnded => {
+                match event {
+                    ServerEvent::LoadingEnded => self.server_loading = false,
+                    _ => self.server_down = false,
+                }
                 if at > self.server {
                     self.outage = Some(at);
                 }

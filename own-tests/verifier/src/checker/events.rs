@@ -152,6 +152,7 @@ impl Events {
                 self.count_refused = false;
                 None
             }
+            ServerEvent::LoadingBegan => Some(Situation::Loading),
             ServerEvent::KeyRemoved { .. } => Some(Situation::Evicted),
             ServerEvent::FailedOver { .. } => Some(Situation::FailedOver),
             ServerEvent::Split { .. } => Some(Situation::Split),

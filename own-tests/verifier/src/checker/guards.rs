@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::Command;
-use leasehold_api::{Key, Mode, Operation, OwnerId, SessionId};
+use leasehold_api::{Key, Label, Mode, Operation, OwnerId, SessionId};
 use leasehold_sim::{ClientEvent, Event};
 use litemap::LiteMap;
 use smallvec::SmallVec;
@@ -29,6 +29,8 @@ pub(crate) type GuardId = u64;
 #[derive(Clone)]
 pub(crate) struct Holding {
     pub(crate) client: usize,
+    /// The label of its lock client. A machine has another one after a shutdown.
+    pub(crate) label: Label,
     pub(crate) key: Key,
     pub(crate) mode: Mode,
     /// Guards of one owner never conflict.
@@ -106,6 +108,10 @@ pub(crate) struct Guards {
     granted: LiteMap<Name, Granted>,
     waiting: Waiting,
     sessions: LiteMap<SessionId, usize>,
+    /// The label of each session that has asked for a lock.
+    labels: LiteMap<SessionId, Label>,
+    /// The labels of the lock clients that are shut down.
+    shut_down: Vec<Label>,
     /// How much faster a client's clock runs than true time, in parts per million.
     rates: LiteMap<usize, i32>,
     /// Clients whose clocks have jumped or changed their rate.
@@ -121,6 +127,10 @@ impl Guards {
         if let Some(operation) = step.own {
             let client = self.sessions.entry(operation.session);
             client.or_insert(step.client);
+        }
+        if let Command::Acquire(request) = step.command {
+            let label = self.labels.entry(request.operation.session);
+            label.or_insert_with(|| request.label.clone());
         }
         self.release_in_use(step, found);
         for name in step.before.holders.iter().flat_map(names) {
@@ -174,7 +184,12 @@ impl Guards {
         }
     }
 
-    /// Rule 11: a hold is released only by its user.
+    /// Records that the lock client with this label is shut down: it releases all its holds.
+    pub(crate) fn shut_down(&mut self, label: Label) {
+        self.shut_down.push(label);
+    }
+
+    /// Rule 11: a hold is released only by its user, or by a shutdown.
     fn release_in_use(&mut self, step: &Step<'_>, found: &mut Findings) {
         let Command::Release(request) = step.command else {
             return;
@@ -200,7 +215,7 @@ impl Guards {
         if let Some((_, held)) = self.held.iter_mut().nth(index) {
             if other.is_some() {
                 held.operation = other;
-            } else {
+            } else if !self.shut_down.contains(&held.holding.label) {
                 let text = format!("a hold in use was released: {:?}", held.holding);
                 found.add("rule 11", text);
             }
@@ -255,8 +270,10 @@ impl Guards {
     /// Starts to track a guard that a user received.
     pub(crate) fn track(&mut self, at: Duration, holding: Holding) -> GuardId {
         self.next += 1;
-        let mine = |(_, at): &(&Name, &mut AtServer)| {
-            at.client == holding.client && at.key == holding.key && !at.taken
+        let labels = &self.labels;
+        let mine = |(name, at): &(&Name, &mut AtServer)| {
+            let label = labels.get(&name.0);
+            at.key == holding.key && label == Some(&holding.label) && !at.taken
         };
         // A client never returns a guard for an older operation. If an owner has several at once, any will do.
         let newest = self
@@ -454,6 +471,9 @@ impl Guards {
             let Some(valid) = held.valid.take() else {
                 continue;
             };
+            if self.shut_down.contains(&held.holding.label) {
+                continue;
+            }
             let hold = held.operation.and_then(|name| self.at_server.get(&name));
             let stands = hold.is_some_and(|hold| hold.end > at && !hold.revoked);
             if stands && at < held.until && !self.uneven.contains_key(&client) {

@@ -9,6 +9,7 @@ use leasehold_api::{ForceMode, Key, LockClient};
 use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
 use crate::stress::healed::Healed;
+use crate::stress::machine::Machine;
 use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, UNTIL_DELETED, span};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
@@ -19,6 +20,7 @@ pub(crate) struct Chaos {
     pub(crate) sim: SimServer,
     pub(crate) plan: Plan,
     pub(crate) clients: Vec<SimBackend>,
+    pub(crate) machines: Vec<Arc<Machine>>,
     pub(crate) dead: Vec<Arc<AtomicBool>>,
     pub(crate) admin: Option<LockClient>,
     pub(crate) keys: Vec<Key>,
@@ -49,6 +51,7 @@ enum FaultKind {
     Switchover,
     Replica,
     Refusal,
+    Shutdown,
     Eviction,
     DataLoss,
     Failover,
@@ -93,6 +96,7 @@ impl Chaos {
             (on.switchovers, FaultKind::Switchover),
             (on.replicas, FaultKind::Replica),
             (on.refusals, FaultKind::Refusal),
+            (on.shutdowns, FaultKind::Shutdown),
             (on.evictions, FaultKind::Eviction),
             (on.data, FaultKind::DataLoss),
             (on.failovers, FaultKind::Failover),
@@ -189,6 +193,7 @@ impl Chaos {
             FaultKind::Switchover => self.switch_over(),
             FaultKind::Replica => self.lead_to_replica(victim),
             FaultKind::Refusal => self.deny(victim),
+            FaultKind::Shutdown => self.shut_down(victim),
             FaultKind::Eviction => self.evict(),
             FaultKind::DataLoss => self.lose_data(),
             FaultKind::Failover => self.fail_over(),
@@ -209,6 +214,12 @@ impl Chaos {
         backend.deny();
         let time = self.span(Duration::from_secs(3));
         self.later(time, move || backend.admit());
+    }
+
+    /// Shuts a client down while its users go on.
+    fn shut_down(&self, victim: usize) {
+        let machine = Arc::clone(&self.machines[victim]);
+        drop(self.sim.spawn(async move { machine.shut_down().await }));
     }
 
     fn pause(&self, victim: usize) {
@@ -254,14 +265,19 @@ impl Chaos {
         }
     }
 
-    /// Restarts the server at once, or after an outage.
+    /// Restarts the server at once, or after an outage. In every second outage, it then loads its data.
     fn restart(&self) {
         if self.sim.draw(2) == 0 {
             return self.sim.restart(Data::Kept);
         }
         self.sim.stop();
-        let (time, sim) = (self.span(Duration::from_secs(3)), self.sim.clone());
-        self.later(time, move || sim.start(Data::Kept));
+        let (away, sim) = (self.span(Duration::from_secs(3)), self.sim.clone());
+        self.later(away, move || sim.start(Data::Kept));
+        if self.sim.draw(2) == 1 {
+            self.sim.begin_loading();
+            let (loads, sim) = (self.span(Duration::from_secs(3)), self.sim.clone());
+            self.later(away + loads, move || sim.end_loading());
+        }
     }
 
     /// Refuses to publish for some time, or for the rest of the faulty phase.
@@ -400,6 +416,7 @@ impl Chaos {
     /// time, because nothing is wrong with them.
     pub(crate) fn heal(&mut self) {
         self.sim.start(Data::Kept);
+        self.sim.end_loading();
         self.sim.allow_publish();
         if std::mem::take(&mut self.split) {
             self.sim.heal();

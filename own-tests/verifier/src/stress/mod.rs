@@ -9,6 +9,7 @@ mod chaos;
 mod foreign;
 mod handle;
 mod healed;
+mod machine;
 mod monitor;
 mod mutants;
 mod outcome;

@@ -125,6 +125,8 @@ impl Observer for CheckingObserver {
                 | ServerEvent::PublishAllowed
                 | ServerEvent::CountRefused
                 | ServerEvent::CountAllowed
+                | ServerEvent::LoadingBegan
+                | ServerEvent::LoadingEnded
                 | ServerEvent::ReplicaCutOff { .. },
             ) => {}
             Event::Server(event) => {

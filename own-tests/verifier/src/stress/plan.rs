@@ -49,6 +49,8 @@ pub(crate) struct FaultMix {
     pub(crate) replicas: bool,
     /// The server refuses all calls of a client for some time.
     pub(crate) refusals: bool,
+    /// Clients are shut down while they are used, and replaced.
+    pub(crate) shutdowns: bool,
     /// Outside of the model only, like those below.
     pub(crate) evictions: bool,
     pub(crate) data: bool,
@@ -76,6 +78,7 @@ impl FaultMix {
             switchovers: flip(),
             replicas: flip(),
             refusals: flip(),
+            shutdowns: sim.draw(4) == 3,
             evictions: out_of_model && flip(),
             data: out_of_model && flip(),
             failovers: out_of_model && flip(),
@@ -230,10 +233,12 @@ impl Plan {
     }
 
     /// How long a client must have been healthy for its guards to be still valid; `None` if a
-    /// guard may be lost anyway: by a forced release, a fixed lease, or a slow network.
+    /// guard may be lost anyway: by a forced release, a shutdown, a fixed lease, or a slow network.
     pub(crate) fn kept(&self) -> Option<Duration> {
         let lease = self.terms.lease;
-        (!self.is_slow() && !self.terms.fixed && !self.fault_mix.revokes).then_some(lease / 2)
+        let on = self.fault_mix;
+        let may_end = self.terms.fixed || on.revokes || on.shutdowns;
+        (!self.is_slow() && !may_end).then_some(lease / 2)
     }
 
     /// How soon after recovery every live client has had the lock. The time covers the leases of

@@ -5,18 +5,17 @@ use std::time::Duration;
 
 use leasehold_api::machine::Settings;
 use leasehold_api::{Key, LockClient};
-use leasehold_sim::{
-    JoinHandle, Reads, RunReport, Scheduling, SimBackend, SimOptions, SimServer, Simulation,
-};
+use leasehold_sim::{JoinHandle, Reads, RunReport, Scheduling, SimOptions, SimServer, Simulation};
 
 use crate::checker::{Model, client_name};
 use crate::stress::chaos::Chaos;
 use crate::stress::foreign::{FOREIGN, try_foreign};
 use crate::stress::healed::Healed;
+use crate::stress::machine::Machine;
 use crate::stress::monitor::Monitor;
 use crate::stress::outcome::StressRun;
 use crate::stress::plan::{Assumption, Plan};
-use crate::stress::remembering::{self, Remembering};
+use crate::stress::remembering;
 use crate::stress::resource::Flaw;
 use crate::stress::worker::Worker;
 
@@ -232,9 +231,13 @@ impl Stress {
             client.set_unordered_pushes(plan.unordered);
         }
         let mut users = Vec::new();
+        let mut machines = Vec::new();
         for (client, backend) in clients.iter().enumerate() {
-            let tasks = users_of(client, backend, &keys, plan, &monitor, &healed);
+            let machine = Machine::new(client, backend.clone(), plan, monitor.clone());
+            let machine = Arc::new(machine);
+            let tasks = users_of(&machine, &keys, &healed);
             users.extend(tasks.into_iter().map(|task| (client, task)));
+            machines.push(machine);
         }
         let admin = plan.fault_mix.revokes;
         let mut chaos = Chaos {
@@ -242,6 +245,7 @@ impl Stress {
             plan,
             dead: clients.iter().map(|_| Arc::default()).collect(),
             clients,
+            machines,
             admin: admin.then(|| LockClient::new(sim.client("admin"))),
             keys,
             healed: Arc::clone(&healed),
@@ -288,38 +292,25 @@ impl Stress {
 }
 
 /// Starts the users of one client: a worker for each key, and perhaps a user of the foreign key.
-fn users_of(
-    client: usize,
-    backend: &SimBackend,
-    keys: &[Key],
-    plan: Plan,
-    monitor: &Monitor,
-    healed: &Arc<Healed>,
-) -> Vec<JoinHandle<()>> {
-    let locks = match plan.remembers {
-        Some(settings) => {
-            let remembering = Remembering::new(backend.clone(), settings, monitor.clone());
-            LockClient::new(remembering)
-        }
-        None => LockClient::new(backend.clone()),
-    };
+fn users_of(machine: &Arc<Machine>, keys: &[Key], healed: &Arc<Healed>) -> Vec<JoinHandle<()>> {
+    let (plan, monitor) = (machine.plan, &machine.monitor);
     let mut tasks = Vec::new();
     for key in keys {
         let worker = Worker {
-            client,
-            backend: backend.clone(),
-            locks: locks.clone(),
+            client: machine.client,
+            backend: machine.backend.clone(),
+            machine: Arc::clone(machine),
             key: key.clone(),
             plan,
             monitor: monitor.clone(),
             healed: Arc::clone(healed),
         };
         // Boxed, because the future is large, and every `async` block around it would copy it.
-        let (backend, work) = (backend.clone(), Box::pin(worker.run()));
+        let (backend, work) = (machine.backend.clone(), Box::pin(worker.run()));
         tasks.push(monitor.sim.spawn(async move { backend.run(work).await }));
     }
     if plan.foreign {
-        let (backend, user) = (backend.clone(), try_foreign(locks, plan, monitor.clone()));
+        let (backend, user) = (machine.backend.clone(), try_foreign(Arc::clone(machine)));
         tasks.push(monitor.sim.spawn(async move { backend.run(user).await }));
     }
     tasks

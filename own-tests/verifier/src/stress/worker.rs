@@ -8,13 +8,14 @@ use std::time::Duration;
 
 use futures_util::future::join3;
 use leasehold_api::{
-    Error, Key, Kind, LockBackend as _, LockClient, Loss, Mode, Note, Operation, Outcome, Refused,
+    Error, Key, Kind, LockBackend as _, Loss, Mode, Note, Operation, Outcome, Refused,
 };
 use leasehold_sim::SimBackend;
 
 use crate::checker::{GuardId, Holding, Situation, TrackableGuard};
 use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
+use crate::stress::machine::{Locks, Machine};
 use crate::stress::monitor::Monitor;
 use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED, span};
 
@@ -22,7 +23,7 @@ use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED, span};
 pub(crate) struct Worker {
     pub(crate) client: usize,
     pub(crate) backend: SimBackend,
-    pub(crate) locks: LockClient,
+    pub(crate) machine: Arc<Machine>,
     pub(crate) key: Key,
     pub(crate) plan: Plan,
     pub(crate) monitor: Monitor,
@@ -38,6 +39,15 @@ enum MayRefuse {
     /// It may, because the holder may have a later token than the guard knows. Another hold was
     /// released, which may have downgraded the holder (rule 6).
     Yes,
+}
+
+/// An owner of holds.
+struct Owner {
+    handle: Handle,
+    /// The lock client of the handle.
+    locks: Locks,
+    /// The number by which the checker knows it.
+    number: u64,
 }
 
 /// A held lock, whose guard is tracked.
@@ -138,21 +148,13 @@ impl Worker {
 
     /// Acquires the lock once, works, and releases it.
     async fn round(&self, wait_limit: WaitLimit, may_cancel: bool) {
-        let handle = match Handle::new(&self.locks, self.key.as_str(), &self.plan.terms) {
-            Ok(handle) => handle,
-            Err(error) => return self.check_error("making a handle", &error),
-        };
-        let owner = self.monitor.next_owner();
         let cancel = match self.draw(8) {
             3..=5 if may_cancel => Some(Cancel::Polls(1 + self.draw(12))),
             6 if may_cancel => Some(Cancel::Granted(2 + self.draw(20))),
             7 if may_cancel => Some(Cancel::After(self.span(self.plan.pace))),
             _ => None,
         };
-        let Some(held) = self
-            .acquire(&handle, self.mode(), wait_limit, owner, cancel)
-            .await
-        else {
+        let Some((held, owner)) = self.acquire_first(wait_limit, cancel).await else {
             return self.check_left(6).await;
         };
         self.work(&held, MayRefuse::No).await;
@@ -160,10 +162,10 @@ impl Worker {
         if self.plan.terms.reentrant {
             match self.draw(6) {
                 0..=2 => {}
-                3 | 4 => all.extend(self.nest(&handle, owner).await),
+                3 | 4 => all.extend(self.nest(&owner).await),
                 // During the work, and their answers may come in any order.
                 _ => {
-                    let nest = || self.nest(&handle, owner);
+                    let nest = || self.nest(&owner);
                     let work = self.work(&all[0], MayRefuse::No);
                     let ((), one, other) = join3(work, nest(), nest()).await;
                     all.extend(one.into_iter().chain(other));
@@ -177,7 +179,11 @@ impl Worker {
             // An odd number of conversions changes the mode.
             let times = [0, 0, 0, 1, 1, 3][self.draw(6) as usize];
             for _ in 0..times {
-                self.convert(&all[0]).await;
+                // The error has taken the guard.
+                if !self.convert(&all[0]).await && self.plan.fault_mix.shutdowns {
+                    let again = WaitLimit::Within(self.span(self.plan.pace));
+                    all.extend(self.acquire_first(again, None).await.map(|it| it.0));
+                }
             }
         }
         self.work(&all[0], MayRefuse::No).await;
@@ -186,7 +192,7 @@ impl Worker {
             self.give_back(next, may_cancel).await;
             if !all.is_empty() && self.draw(8) == 7 {
                 // The release may not be answered yet.
-                all.extend(self.nest(&handle, owner).await);
+                all.extend(self.nest(&owner).await);
             }
             if let Some(last) = all.last() {
                 self.work(last, MayRefuse::Yes).await;
@@ -216,16 +222,57 @@ impl Worker {
     }
 
     /// Takes another hold for the same owner, perhaps with a shorter lease.
-    async fn nest(&self, handle: &Handle, owner: u64) -> Option<HeldLock> {
+    async fn nest(&self, owner: &Owner) -> Option<HeldLock> {
         let lease = if self.draw(2) == 1 {
             (self.plan.terms.lease / 3).max(Duration::from_millis(100))
         } else {
             self.plan.terms.lease
         };
-        let handle = handle.clone().with_lease(lease);
+        let owner = Owner {
+            handle: owner.handle.clone().with_lease(lease),
+            locks: owner.locks.clone(),
+            number: owner.number,
+        };
         let wait_limit = WaitLimit::Within(Duration::from_secs(3));
-        self.acquire(&handle, self.mode(), wait_limit, owner, None)
-            .await
+        let nested = self.acquire(&owner, self.mode(), wait_limit, None);
+        nested.await.ok().flatten()
+    }
+
+    /// Acquires the lock for a new owner. After an error, the user of a machine whose clients are shut down tries again,
+    /// on any of them.
+    async fn acquire_first(
+        &self,
+        wait_limit: WaitLimit,
+        cancel: Option<Cancel>,
+    ) -> Option<(HeldLock, Owner)> {
+        let mut locks = self.machine.any();
+        // In the end, it must get the lock.
+        let tries = if self.healed.is() { u32::MAX } else { 3 };
+        for _ in 0..tries {
+            let handle = match Handle::new(&locks.client, self.key.as_str(), &self.plan.terms) {
+                Ok(handle) => handle,
+                Err(error) => {
+                    self.check_error("making a handle", &error);
+                    return None;
+                }
+            };
+            let owner = Owner {
+                handle,
+                locks,
+                number: self.monitor.next_owner(),
+            };
+            let acquire = self.acquire(&owner, self.mode(), wait_limit, cancel);
+            match acquire.await {
+                Ok(held) => return held.map(|held| (held, owner)),
+                Err(_) if self.plan.fault_mix.shutdowns => {}
+                Err(_) => return None,
+            }
+            locks = match self.draw(2) {
+                0 => self.machine.newest(),
+                _ => self.machine.any(),
+            };
+        }
+        None
     }
 
     fn timed<F: Future>(
@@ -240,12 +287,11 @@ impl Worker {
     /// Acquires the lock, unless `cancel` drops the future first.
     async fn acquire(
         &self,
-        handle: &Handle,
+        owner: &Owner,
         mode: Mode,
         wait_limit: WaitLimit,
-        owner: u64,
         cancel: Option<Cancel>,
-    ) -> Option<HeldLock> {
+    ) -> Result<Option<HeldLock>, Error> {
         let asked = self.monitor.sim.elapsed();
         let limit = match wait_limit {
             WaitLimit::Try => Some(Duration::from_secs(1)),
@@ -253,31 +299,35 @@ impl Worker {
             WaitLimit::Within(time) => Some(time),
             WaitLimit::Forever => None,
         };
-        let acquire = self.run_or_drop(handle.acquire(mode, wait_limit), cancel);
+        let acquire = self.run_or_drop(owner.handle.acquire(mode, wait_limit), cancel);
         match self.timed(limit, "an acquire", acquire).await {
             None => self.monitor.reached(Situation::Cancelled),
             Some(Ok(Outcome::Acquired(guard))) => {
-                return Some(self.hold(guard, mode, owner, asked));
+                return Ok(Some(self.hold(guard, mode, owner, asked)));
             }
             Some(Ok(Outcome::Contended(_))) => {
                 if matches!(wait_limit, WaitLimit::Within(_)) {
                     self.monitor.reached(Situation::TimedOut);
                 }
             }
-            Some(Err(error)) => self.check_error("an acquire", &error),
+            Some(Err(error)) => {
+                self.check_error("an acquire", &error);
+                return Err(error);
+            }
         }
-        None
+        Ok(None)
     }
 
-    fn hold(&self, guard: AnyGuard, mode: Mode, owner: u64, asked: Duration) -> HeldLock {
+    fn hold(&self, guard: AnyGuard, mode: Mode, owner: &Owner, asked: Duration) -> HeldLock {
         let token = guard.token();
         self.monitor.excuse(self.client);
         let slot = Arc::new(GuardSlot::new(guard, self.plan.stubborn));
         let id = self.monitor.track(Holding {
             client: self.client,
+            label: owner.locks.label.clone(),
             key: self.key.clone(),
             mode,
-            owner,
+            owner: owner.number,
             capacity: self.plan.terms.capacity,
             kept: self.plan.kept(),
             guard: Arc::clone(&slot) as Arc<dyn TrackableGuard>,
@@ -331,7 +381,14 @@ impl Worker {
             self.monitor.excuse(self.client);
             match renewed {
                 Ok(_) => self.monitor.check_clock_step(held.asked, held.since, sent),
-                Err(error) => self.note_loss(&error),
+                Err(error) => {
+                    self.note_loss(&error);
+                    if self.plan.fault_mix.shutdowns {
+                        let again = self.timed(limit, "a renewal", guard.renew());
+                        drop(again.await);
+                        self.monitor.excuse(self.client);
+                    }
+                }
             }
         }
         self.sleep(self.span(self.pace())).await;
@@ -400,9 +457,10 @@ impl Worker {
         }
     }
 
-    async fn convert(&self, held: &HeldLock) {
+    /// Converts the guard. Returns whether it is still there.
+    async fn convert(&self, held: &HeldLock) -> bool {
         let Some(guard) = held.slot.take() else {
-            return;
+            return true;
         };
         let set_mode = |mode| self.monitor.checker(|it| it.guards.set_mode(held.id, mode));
         set_mode(Mode::Shared);
@@ -416,10 +474,12 @@ impl Worker {
                 held.slot.put(guard);
                 set_mode(mode);
                 self.monitor.check_guards();
+                true
             }
             Err(error) => {
                 self.monitor.untrack(held.id);
                 self.note_loss(&error);
+                false
             }
         }
     }
@@ -434,10 +494,14 @@ impl Worker {
         drop(held);
         match self.draw(4) {
             0 | 1 => {
-                let limit = Some(Duration::from_secs(3));
-                let released = self.timed(limit, "a release", guard.release());
-                if let Err(error) = released.await {
-                    self.note_loss(&error);
+                let tries = if self.plan.fault_mix.shutdowns { 2 } else { 1 };
+                for _ in 0..tries {
+                    let limit = Some(Duration::from_secs(3));
+                    let released = self.timed(limit, "a release", guard.release());
+                    match released.await {
+                        Ok(_) => break,
+                        Err(error) => self.note_loss(&error),
+                    }
                 }
             }
             2 if may_cancel => {
@@ -463,7 +527,9 @@ impl Worker {
 
     /// Reports an error that no user should get.
     fn check_error(&self, source: &str, error: &Error) {
-        let denied = self.plan.fault_mix.refusals && matches!(error, Error::Rejected { .. });
+        let on = self.plan.fault_mix;
+        let denied = on.refusals && matches!(error, Error::Rejected { .. });
+        let closed = on.shutdowns && matches!(error, Error::Closed);
         let expected = matches!(
             error,
             Error::Lost { .. }
@@ -474,7 +540,7 @@ impl Worker {
                     ..
                 }
         );
-        if !expected && !denied {
+        if !expected && !denied && !closed {
             self.monitor.broken("L4", format!("{source}: {error}"));
         }
     }
