@@ -69,7 +69,7 @@
 //! | URL | [`connect`](RedisBackend::connect) | yes | yes | restart, cut, silence |
 //! | `redis::Client` | [`from_client`](RedisBackend::from_client) | yes | yes | restart, cut, silence |
 //! | a pool of `deadpool-redis` or `bb8` | [`connect`](RedisBackend::connect) with its URL | yes | yes | restart, cut, silence |
-//! | `ConnectionManager` | [`from_connection`](RedisBackend::from_connection) | no | no | restart, cut |
+//! | `ConnectionManager` | [`from_connection`](RedisBackend::from_connection) | no | no | restart, cut, but no refused login |
 //! | `MultiplexedConnection` | [`from_connection`](RedisBackend::from_connection) | no | no | nothing, because it never reconnects |
 //! | other `ConnectionLike + Clone` | [`from_connection`](RedisBackend::from_connection) | no | no | what the type itself recovers from |
 //!
@@ -83,6 +83,9 @@
 //! Requirements on your own connection:
 //! - Set `ConnectionManagerConfig::set_number_of_retries(0)`. Otherwise the manager may stay
 //!   unusable for 10 s after the server is back. Calls are bounded in any case.
+//! - A manager (redis 1.8) connects again only after an I/O error. If the server refuses its login once, because of the
+//!   password or because it has no room for a client, each later call gets that error: make another manager, and another
+//!   backend on it.
 //! - Set no response timeout below the call timeout. (The library's default is half of it.) A
 //!   call that times out has an unknown outcome.
 //! - Don't block the connection with other commands (`BLPOP`, `WAIT`, `MULTI` over a slow

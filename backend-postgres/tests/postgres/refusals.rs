@@ -1,6 +1,6 @@
 //! A server that refuses its client for a while: rights, a password, the limit of connections.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use leasehold_api::{Error, LockClient};
 use leasehold_test_servers::{PostgresOptions, eventually, throughout};
@@ -55,11 +55,13 @@ async fn locks_are_free_soon_after_a_refusal() {
         })
         .await;
         server.execute(admit);
+        let admitted = Instant::now();
         for key in ["released", "dropped"] {
             let mutex = others.mutex(key).expect("valid");
             let outcome = mutex.try_lock_for(LONG).await.expect("an answer");
             assert!(outcome.is_acquired(), "{refuse}: {key}");
         }
+        println!("{refuse}: free after {:?}", admitted.elapsed());
         eventually("the release is known", async || {
             released.release().await.is_ok()
         })

@@ -147,6 +147,7 @@ async fn restart(server: &mut RedisServer, clients: &[(String, LockClient)], rou
     })
     .await;
     let took = loaded.elapsed();
+    println!("restart {round}: all free after {took:?}");
     assert!(took < FREE_WITHIN, "free after {took:?}");
     for released in releasing {
         let released = released.await.expect("no panic");

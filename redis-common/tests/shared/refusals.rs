@@ -2,7 +2,7 @@
 //! if it is certain.
 
 use std::slice::from_ref;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use futures_util::FutureExt as _;
 use futures_util::future::{join, join_all};
@@ -342,7 +342,7 @@ async fn locks_are_free_soon_after_a_refusal() {
     let others = client(&server.url()).await;
     let constructors = CONSTRUCTORS.iter();
     let cases = constructors.flat_map(|it| [(it, false), (it, true)]);
-    // A connection that the user has made doesn't log in again by itself.
+    // A `ConnectionManager` whose login was refused once never logs in again, and a `MultiplexedConnection` never does.
     for (constructor, by_password) in cases.filter(|(it, by_password)| !by_password || it.push) {
         let locks = LockClient::new(constructor.open(&url).await);
         let released = hold(&locks, "released", LEASE).await;
@@ -367,12 +367,15 @@ async fn locks_are_free_soon_after_a_refusal() {
         })
         .await;
         set_refused(&server, by_password, false);
+        let admitted = Instant::now();
         theirs.release().await.expect("released");
         for key in ["released", "dropped", "x", "y", "queue"] {
             let mutex = others.mutex(key).expect("valid");
             let outcome = mutex.try_lock_for(LEASE / 6).await.expect("an answer");
             assert!(outcome.is_acquired(), "{key}, {by_password}");
         }
+        let (name, took) = (constructor.name, admitted.elapsed());
+        println!("{name}, by password: {by_password}: free after {took:?}");
         eventually("the release is known", async || {
             released.release().await.is_ok()
         })
