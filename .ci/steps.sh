@@ -529,6 +529,12 @@ example_of_fencing() {
     cargo test -q --locked --manifest-path examples/fencing/Cargo.toml
 }
 
+# Holds 100,000 locks through one client for three leases, on each client library, and compares its memory and its
+# renewals with limits.
+held_locks() {
+    cargo run -q --release -p leasehold-benches --bin report -- --only leases --rounds "$1" --out "$TMPDIR/held-locks"
+}
+
 # Compares the instruction counts of the hot paths with the baseline.
 instructions() {
     cargo run -q --release -p leasehold-benches --bin instructions

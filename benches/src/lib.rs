@@ -18,6 +18,7 @@ pub mod instructions;
 pub mod library;
 pub mod load;
 pub mod lock;
+mod memory;
 pub mod open_files;
 #[cfg(feature = "peers")]
 pub mod peers;

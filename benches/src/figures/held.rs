@@ -13,6 +13,7 @@ use crate::figures::measurement::{Effort, Fixture, Reading};
 use crate::library::each_key;
 use crate::load::one_by_one;
 use crate::lock::OWNER;
+use crate::memory::{self, Peak};
 use crate::processor::Processor;
 use crate::server_stats::ServerStats;
 
@@ -21,6 +22,14 @@ const AT_ONCE: usize = 200;
 /// Just before the first renewals of the default lease.
 const BEFORE_RENEWALS: Duration = Duration::from_millis(8_500);
 const ONE_THIRD: Duration = Duration::from_secs(10);
+/// The default.
+const LEASE: Duration = Duration::from_secs(30);
+/// The memory that a client with 100,000 locks may take, in bytes.
+const MOST_MEMORY: f64 = 150e6;
+/// A lock is renewed before this much of its lease is over: a third, and half of a third for what is late.
+const OLDEST: Duration = Duration::from_secs(15);
+/// The client counts a lease as this much shorter, because clocks drift.
+const DRIFT: Duration = Duration::from_millis(310);
 
 /// A name of 24 bytes. The key on the server has a prefix of 10 bytes.
 fn name(number: usize) -> String {
@@ -60,6 +69,40 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let floor = memory_of_floor(fixture, count).await?;
     readings.push(Reading::new("held.memory", memory, "B per lock").over(floor));
     Ok(readings)
+}
+
+/// Holds 100,000 locks for three leases. Fails if the client needs too much memory at any time, renews a lock late, or loses
+/// one.
+pub(super) async fn measure_leases(fixture: &Fixture) -> Result<Vec<Reading>> {
+    let count = fixture.effort.of(2_000, 100_000);
+    let (before, peak) = (memory::now()?, Peak::watch());
+    let locks = fixture.library.connect(&fixture.url()).await?;
+    let guards = hold(&locks, count).await?;
+    let begun = Instant::now();
+    let mut oldest = Duration::ZERO;
+    while begun.elapsed() < fixture.effort.of(Duration::from_secs(1), LEASE * 3) {
+        let left = guards.iter().map(MutexGuard::valid_for).min();
+        let left = left.unwrap_or_default() + DRIFT;
+        oldest = oldest.max(LEASE.saturating_sub(left));
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    let lost = guards.iter().filter(|guard| !guard.is_valid()).count();
+    for batch in guards.chunks(AT_ONCE) {
+        try_join_all(batch.iter().map(MutexGuard::release)).await?;
+    }
+    let memory = peak.end()?.saturating_sub(before) as f64;
+    locks.shutdown().await?;
+    if memory > MOST_MEMORY || oldest > OLDEST || lost > 0 {
+        let megabytes = memory / 1e6;
+        let text = format!(
+            "{count} locks took {megabytes:.0} MB, the oldest renewal was {oldest:.1?} old, {lost} were lost"
+        );
+        return Err(text.into());
+    }
+    Ok(vec![
+        Reading::new("leases.memory", memory / 1e6, "MB"),
+        Reading::new("leases.oldest", oldest.as_secs_f64(), "s"),
+    ])
 }
 
 async fn used_memory(server: &mut ServerStats) -> Result<f64> {

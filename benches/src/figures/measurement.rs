@@ -84,6 +84,8 @@ type Measuring<'a> = Pin<Box<dyn Future<Output = Result<Vec<Reading>>> + Send + 
 pub(crate) enum Often {
     /// In each round, on each client library.
     EachLibrary,
+    /// The same, but only if it is named: it takes minutes, and is compared with limits.
+    IfNamed,
     /// In each round, once: it doesn't depend on the library.
     #[cfg_attr(not(any(feature = "peers", feature = "postgres")), expect(dead_code))]
     Once,

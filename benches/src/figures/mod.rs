@@ -31,6 +31,7 @@ pub(crate) const ALL: &[Measurement] = &[
     measurement!("zero_hold", EachLibrary, hand_over::measure_rates),
     measurement!("drain", EachLibrary, hand_over::measure_drains),
     measurement!("held", EachLibrary, held::measure),
+    measurement!("leases", IfNamed, held::measure_leases),
     #[cfg(feature = "postgres")]
     measurement!("postgres", Once, postgres::measure),
     #[cfg(feature = "peers")]

@@ -182,7 +182,10 @@ impl Plan {
     fn wants(&self, measurement: &Measurement) -> bool {
         let name = measurement.name;
         let begins = |only: &String| name.starts_with(only.as_str()) || only.starts_with(name);
-        self.only.is_empty() || self.only.iter().any(begins)
+        match self.only.as_slice() {
+            [] => measurement.often != Often::IfNamed,
+            only => only.iter().any(begins),
+        }
     }
 
     /// Each measurement has a new server and a new runtime, so that it cannot affect the next one.
