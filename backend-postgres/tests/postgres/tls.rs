@@ -65,7 +65,8 @@ async fn all_connections_use_tls() {
 /// A resumed session would not show the certificate again.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn expired_certificate_is_noticed_by_the_next_connection() {
-    const LIFETIME: Duration = Duration::from_secs(8);
+    /// Long enough for a busy machine to start the server and to connect.
+    const LIFETIME: Duration = Duration::from_secs(30);
     let authority = Authority::new();
     let expires = SystemTime::now() + LIFETIME;
     let server = server(authority.issue_until(HOST, expires));
