@@ -529,6 +529,12 @@ example_of_fencing() {
     cargo test -q --locked --manifest-path examples/fencing/Cargo.toml
 }
 
+# tormented_commands COUNT: runs this many commands under `leasehold run`, and stops and kills them, their keepers and
+# the server. The seed that it prints chooses the faults.
+tormented_commands() {
+    "$CARGO_TARGET_DIR/debug/examples/torment" --commands "$1"
+}
+
 # Holds 100,000 locks through one client for three leases, on each client library, and compares its memory and its
 # renewals with limits.
 held_locks() {
