@@ -43,7 +43,12 @@ async fn replaced_file_is_noticed() {
     let folder = Folder::new();
     let locks = folder.locks().await;
     let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
-    std::fs::remove_file(folder.file()).expect("removed");
+    // With its log, which the new file would share otherwise.
+    for suffix in ["", "-wal", "-shm"] {
+        let mut file = folder.file().into_os_string();
+        file.push(suffix);
+        std::fs::remove_file(file).expect("removed");
+    }
     drop(folder.backend().await);
     let refused = guard.release().await.expect_err("the file is another one");
     assert!(matches!(refused, Error::Rejected { .. }), "{refused:?}");
