@@ -138,7 +138,7 @@ async fn add(locks: &LockClient, database: &Connection, fencing: Fencing) -> Res
 async fn scenario(sim: SimServer, fencing: Fencing) -> Result<(), String> {
     let account = Arc::new(Mutex::new(Account {
         balance: 0,
-        fence: FencingToken::NONE,
+        fence: FencingToken::default(),
     }));
     let workers = ["ann", "bob"].map(|name| {
         let machine = sim.client(name);

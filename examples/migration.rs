@@ -158,7 +158,7 @@ impl Report {
 async fn passed_on(web: &LockClient, worker: &LockClient) -> Result<(), Error> {
     let mut report = Report {
         state: "made",
-        fence: FencingToken::NONE,
+        fence: FencingToken::default(),
     };
     assert!(ask_for(&mut report, web).await?);
     assert!(!ask_for(&mut report, web).await?, "it is asked for once");

@@ -47,7 +47,7 @@ fn main() -> Result<()> {
         let (ann, bob) = (service.client("ann").await?, service.client("bob").await?);
         let mut row = Row {
             balance: 100,
-            fence: FencingToken::NONE,
+            fence: FencingToken::default(),
         };
 
         // `fixed_lease` turns renewal off, as if Ann's whole process were paused.

@@ -210,7 +210,7 @@ impl Fence {
     /// - [`FenceError::Stale`] if a later holder has claimed the key.
     /// - [`FenceError::Busy`] if another transaction with the key doesn't end in time.
     /// - [`FenceError::Invalid`], before any I/O, for a key or a prefix that contains a NUL character, which is
-    ///   no text in Postgres; for [`FencingToken::NONE`]; and for a token or a time that is out of range.
+    ///   no text in Postgres; for the token 0; and for a token or a time that is out of range.
     /// - [`FenceError::Database`] if the database fails.
     ///
     /// # Cancel safety

@@ -84,7 +84,6 @@ impl Quorum {
         }
         let all = |has: fn(Capabilities) -> bool| backends.iter().all(|b| has(b.capabilities()));
         let mut capabilities = Capabilities::minimal();
-        capabilities.fencing_tokens = all(|inner| inner.fencing_tokens);
         capabilities.independent_renewal = all(|inner| inner.independent_renewal);
         capabilities.batches = all(|inner| inner.batches);
         let runtime = backends[0].runtime();
@@ -94,7 +93,6 @@ impl Quorum {
         Ok(Self {
             rules: Rules {
                 servers: servers.len(),
-                tokens: capabilities.fencing_tokens,
             },
             runtime,
             servers,

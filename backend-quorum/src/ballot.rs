@@ -121,7 +121,7 @@ impl Quorum {
     /// needs them.
     pub(crate) async fn know_clocks(&self, now: Moment, until: Moment) -> Result<(), BackendError> {
         let known = self.servers.iter().filter_map(|it| it.time_at(now));
-        if !self.rules.tokens || known.count() >= self.rules.quorum() {
+        if known.count() >= self.rules.quorum() {
             return Ok(());
         }
         self.read_clocks(self.rules.quorum(), until).await
@@ -157,16 +157,14 @@ impl Quorum {
         let ahead = request.deliver_before.saturating_since(time_of(now));
         let deliver_before = now.saturating_add(ahead);
         request.wait = None;
-        if self.rules.tokens {
-            let times = self.servers.iter();
-            let floor = times
-                .filter_map(|server| server.time_at(deliver_before))
-                .map(ServerTime::as_micros)
-                .chain(request.floor.map(FencingToken::get))
-                .chain(lock(&self.floors).get(&request.key))
-                .max();
-            request.floor = floor.map(FencingToken::new);
-        }
+        let times = self.servers.iter();
+        let floor = times
+            .filter_map(|server| server.time_at(deliver_before))
+            .map(ServerTime::as_micros)
+            .chain(request.floor.map(FencingToken::get))
+            .chain(lock(&self.floors).get(&request.key))
+            .max();
+        request.floor = floor.map(FencingToken::new);
         Asked {
             request,
             deliver_before,
@@ -175,9 +173,6 @@ impl Quorum {
 
     /// Notes the tokens of grants that did not win, as a floor of the next attempt.
     fn note_floor(&self, key: &Key, votes: &[Vote<AcquireReply>], won: bool) {
-        if !self.rules.tokens {
-            return;
-        }
         let mut floors = lock(&self.floors);
         if won {
             floors.forget(key);

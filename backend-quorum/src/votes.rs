@@ -25,8 +25,6 @@ type Grant = (FencingToken, Duration);
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Rules {
     pub(crate) servers: usize,
-    /// Whether the servers have fencing tokens.
-    pub(crate) tokens: bool,
 }
 
 impl Rules {
@@ -45,7 +43,7 @@ impl Rules {
             AcquireReply::Acquired(acquired) => Some((acquired.token, acquired.remaining)),
             _ => None,
         });
-        let groups = self.groups(grants);
+        let groups = Self::groups(grants);
         if let Some((token, remaining)) = self.grant_of_quorum(&groups) {
             return Some(Ok(AcquireReply::Acquired(Acquired {
                 token,
@@ -63,7 +61,7 @@ impl Rules {
             RenewReply::Renewed { token, remaining } => Some((token, remaining)),
             RenewReply::Lost(_) => None,
         });
-        let groups = self.groups(grants);
+        let groups = Self::groups(grants);
         if let Some((token, remaining)) = self.grant_of_quorum(&groups) {
             return Some(Ok(RenewReply::Renewed { token, remaining }));
         }
@@ -103,12 +101,7 @@ impl Rules {
 
     /// Groups the grants that count together: those with one token. The times of a group are
     /// sorted, the longest first.
-    fn groups(self, mut grants: Vec<Grant>) -> Vec<Vec<Grant>> {
-        if !self.tokens {
-            for (token, _) in &mut grants {
-                *token = FencingToken::NONE;
-            }
-        }
+    fn groups(mut grants: Vec<Grant>) -> Vec<Vec<Grant>> {
         grants.sort_by_key(|(token, remaining)| (*token, Reverse(*remaining)));
         let groups = grants.chunk_by(|a, b| a.0 == b.0);
         groups.map(<[Grant]>::to_vec).collect()
@@ -217,10 +210,7 @@ mod tests {
 
     use super::*;
 
-    const RULES: Rules = Rules {
-        servers: 3,
-        tokens: true,
-    };
+    const RULES: Rules = Rules { servers: 3 };
 
     fn acquired(token: u64, secs: u64) -> AcquireReply {
         AcquireReply::Acquired(Acquired {
@@ -333,10 +323,7 @@ mod tests {
         };
         let outcome = RULES.acquire(&votes(&[10, 30, 20])).expect("decided");
         assert_eq!(outcome.expect("granted"), acquired(7, 20));
-        let five = Rules {
-            servers: 5,
-            tokens: true,
-        };
+        let five = Rules { servers: 5 };
         let outcome = five.acquire(&votes(&[5, 4, 3, 2, 1])).expect("decided");
         assert_eq!(outcome.expect("granted"), acquired(7, 3));
     }
@@ -349,12 +336,6 @@ mod tests {
             outcome.expect("a reply"),
             AcquireReply::Refused(Refused::Stale)
         );
-        let without_tokens = Rules {
-            tokens: false,
-            ..RULES
-        };
-        let outcome = without_tokens.acquire(&votes).expect("decided");
-        assert_eq!(outcome.expect("granted"), acquired(0, 30));
     }
 
     /// One server answers, and two fail.

@@ -27,7 +27,6 @@ impl Harness for Simulated {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::minimal();
-        capabilities.fencing_tokens = true;
         capabilities.independent_renewal = true;
         capabilities.batches = true;
         capabilities

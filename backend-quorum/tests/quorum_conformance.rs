@@ -39,7 +39,6 @@ impl Harness for Real {
 
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::minimal();
-        capabilities.fencing_tokens = true;
         // The store in memory has neither.
         capabilities.independent_renewal = !self.mixed;
         capabilities.batches = !self.mixed;

@@ -27,11 +27,11 @@ pub enum Need {
     ForceRelease,
     List,
     Notes,
-    FencingTokens,
     PlantForeign,
     Cut,
     Freeze,
     VirtualTime,
+    FencingTokens,
 }
 
 impl Need {
@@ -49,11 +49,11 @@ impl Need {
             Self::ForceRelease => capabilities.force_release,
             Self::List => capabilities.list,
             Self::Notes => capabilities.notes,
-            Self::FencingTokens => capabilities.fencing_tokens,
             Self::PlantForeign => abilities.plant_foreign,
             Self::Cut => abilities.cut,
             Self::Freeze => abilities.freeze,
             Self::VirtualTime => abilities.virtual_time,
+            Self::FencingTokens => abilities.fencing_tokens,
         }
     }
 
@@ -71,11 +71,11 @@ impl Need {
             Self::ForceRelease => "force_release",
             Self::List => "list",
             Self::Notes => "notes",
-            Self::FencingTokens => "fencing_tokens",
             Self::PlantForeign => "plant_foreign (harness)",
             Self::Cut => "cut (harness)",
             Self::Freeze => "freeze (harness)",
             Self::VirtualTime => "virtual_time (harness)",
+            Self::FencingTokens => "fencing_tokens (harness)",
         }
     }
 }

@@ -109,7 +109,7 @@ pub trait Environment: fmt::Debug + Send + Sync {
 }
 
 /// The optional abilities of a harness.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Abilities {
     /// [`Environment::plant_foreign`] works.
@@ -124,6 +124,22 @@ pub struct Abilities {
     /// fail, and the stamps of different clients agree only within the
     /// [tolerance](Timing::tolerance).
     pub several_servers: bool,
+    /// Tokens increase over the epochs of a key (rule 15). `true` by default. Set it to `false` while you write a
+    /// backend: until then, any token above 0 will do.
+    pub fencing_tokens: bool,
+}
+
+impl Default for Abilities {
+    fn default() -> Self {
+        Self {
+            plant_foreign: false,
+            virtual_time: false,
+            cut: false,
+            freeze: false,
+            several_servers: false,
+            fencing_tokens: true,
+        }
+    }
 }
 
 impl Abilities {
@@ -159,6 +175,13 @@ impl Abilities {
     #[must_use]
     pub const fn several_servers(mut self, vote: bool) -> Self {
         self.several_servers = vote;
+        self
+    }
+
+    /// Sets whether tokens increase over the epochs of a key.
+    #[must_use]
+    pub const fn fencing_tokens(mut self, increase: bool) -> Self {
+        self.fencing_tokens = increase;
         self
     }
 }

@@ -31,8 +31,7 @@ impl From<MultiReleaseError> for Failure {
 impl World {
     /// Connects a new client.
     pub(crate) async fn client(&self) -> Result<LockClient, Failure> {
-        let builder = LockClient::builder(self.backend().await?);
-        Ok(builder.allow_missing_fencing_tokens().build()?)
+        Ok(LockClient::new(self.backend().await?))
     }
 
     /// Connects several clients.

@@ -71,8 +71,7 @@ impl World {
             inner: self.backend().await?,
             state: Arc::default(),
         };
-        let builder = LockClient::builder(proxy.clone());
-        Ok((builder.allow_missing_fencing_tokens().build()?, proxy))
+        Ok((LockClient::new(proxy.clone()), proxy))
     }
 }
 

@@ -101,6 +101,11 @@ impl World {
         self.capabilities
     }
 
+    /// Whether tokens increase over the epochs of a key.
+    pub(crate) const fn has_tokens(&self) -> bool {
+        self.abilities.fencing_tokens
+    }
+
     /// Whether several servers vote on each attempt.
     pub(crate) const fn several_servers(&self) -> bool {
         self.abilities.several_servers

@@ -30,7 +30,7 @@ use crate::time::{ClockId, ServerTime, Stamp, Stamped};
 /// use leasehold_api::Capabilities;
 ///
 /// let mut capabilities = Capabilities::minimal();
-/// capabilities.fencing_tokens = true;
+/// capabilities.inspect = true;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -59,11 +59,7 @@ pub struct Capabilities {
     /// The backend implements [`LockBackend::list`].
     pub list: bool,
     /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
-    /// The order of notes depends on [`fencing_tokens`](Self::fencing_tokens).
     pub notes: bool,
-    /// Tokens strictly increase over the epochs of a key: exclusive holders, and groups of overlapping readers
-    /// (rule 15). Without it, guards have no fencing token.
-    pub fencing_tokens: bool,
     /// Renewals can run on a separate connection and a separate thread.
     pub independent_renewal: bool,
     /// One call for several keys costs less than one call for each. The client then sends
@@ -103,7 +99,6 @@ impl Capabilities {
             force_release: has,
             list: has,
             notes: has,
-            fencing_tokens: has,
             independent_renewal: has,
             batches: has,
             max_lease: bounds::MAX_LEASE,

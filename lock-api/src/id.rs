@@ -221,7 +221,7 @@ impl fmt::Display for Label {
 ///
 /// impl Account {
 ///     fn claim(&mut self, token: FencingToken) -> Result<i64, &'static str> {
-///         if token == FencingToken::NONE || token < self.highest {
+///         if token < self.highest {
 ///             return Err("a later holder has claimed the account");
 ///         }
 ///         self.highest = token;
@@ -229,7 +229,7 @@ impl fmt::Display for Label {
 ///     }
 ///
 ///     fn write(&mut self, balance: i64, token: FencingToken) -> Result<(), &'static str> {
-///         if token == FencingToken::NONE || token != self.highest {
+///         if token != self.highest {
 ///             return Err("claim the account first, and read it again");
 ///         }
 ///         self.balance = balance;
@@ -238,7 +238,7 @@ impl fmt::Display for Label {
 /// }
 ///
 /// # fn example() -> Result<(), &'static str> {
-/// let mut account = Account { balance: 100, highest: FencingToken::NONE };
+/// let mut account = Account { balance: 100, highest: FencingToken::default() };
 /// let (late, current) = (FencingToken::new(6), FencingToken::new(7));
 /// let balance = account.claim(current)?;
 /// assert!(account.write(110, late).is_err());
@@ -247,14 +247,12 @@ impl fmt::Display for Label {
 /// # }
 /// # example().unwrap();
 /// ```
+///
+/// A resource begins with the default, 0. Every token of a guard is greater.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
 impl FencingToken {
-    /// No token, the default: what guards show if the backend has no fencing tokens, and what a resource
-    /// begins with. It is lower than every token of a backend.
-    pub const NONE: Self = Self(0);
-
     /// Creates a token from its number, for example from one that is stored with the resource.
     ///
     /// Any number is accepted. A number above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR) is refused if

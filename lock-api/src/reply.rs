@@ -26,7 +26,7 @@ pub enum EndReason {
 /// A live hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Acquired {
-    /// Token of the epoch: of this exclusive hold, or of all readers that overlap.
+    /// Token of the epoch: of this exclusive hold, or of all readers that overlap. Above 0.
     pub token: FencingToken,
     /// How many holds the owner has on the key, including this one.
     pub holds: u32,

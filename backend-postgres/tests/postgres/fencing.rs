@@ -346,7 +346,11 @@ async fn wrong_arguments_are_refused_before_any_io() {
     let waits = |limit| Fence::new().lock_timeout(limit);
     for (fence, keys, what) in [
         (Fence::new(), vec![], "keys: "),
-        (Fence::new(), with(FencingToken::NONE), "fencing token: "),
+        (
+            Fence::new(),
+            with(FencingToken::default()),
+            "fencing token: ",
+        ),
         (Fence::new(), with(large), "fencing token: "),
         (Fence::new(), with(huge), "fencing token: "),
         (Fence::new(), vec![(&key, BOB), (&nul, BOB)], "key: "),

@@ -111,7 +111,6 @@ async fn capabilities_are_those_of_all_servers() {
     let [one, two, three] = links.map(|it| Arc::new(it) as Arc<dyn LockBackend>);
     let mixed = Quorum::new([one, two, Arc::new(Minimal(three))]).expect("three servers");
     assert_eq!(mixed.capabilities(), expected);
-    expected.fencing_tokens = true;
     expected.independent_renewal = true;
     expected.batches = true;
     assert_eq!(a.quorum.capabilities(), expected);

@@ -145,7 +145,7 @@ impl Run {
         let tasks = 1 + random.below(4) as usize;
         let key = |_| Contended {
             guards: RefCell::new(vec![None; contenders.len() * tasks]),
-            last: Cell::new(FencingToken::NONE),
+            last: Cell::new(FencingToken::default()),
         };
         Self {
             seed,

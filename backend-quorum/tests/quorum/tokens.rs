@@ -16,7 +16,7 @@ fn pair(servers: &Servers, missing: usize) -> Process {
 #[tokio::test(start_paused = true)]
 async fn tokens_increase_over_all_pairs() {
     let servers = Servers::start(41);
-    let mut last = FencingToken::NONE;
+    let mut last = FencingToken::default();
     for missing in [0, 2, 1, 2, 0, 1, 0, 2, 2, 1, 1, 0] {
         let token = pair(&servers, missing).token("k").await;
         assert!(token > last, "{token:?} after {last:?}");

@@ -13,7 +13,7 @@ use leasehold_api::{
     FencingToken, Key, LockBackend, Operation, Refused, Release, ReleaseReply, Renew, RenewReply,
     Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
-use leasehold_conformance::{Environment, Harness, SetupError, Timing, cases};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing, cases};
 
 /// The state of a key: the holder and its expiry, and the highest sequence of each session.
 #[derive(Debug, Default)]
@@ -165,6 +165,10 @@ impl Harness for SmallHarness {
 
     fn capabilities(&self) -> Capabilities {
         Capabilities::minimal()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().fencing_tokens(false)
     }
 
     fn timing(&self) -> Timing {

@@ -35,6 +35,7 @@ pub(crate) struct Reference {
     /// Without `reachability`, the server can't tell who listens. The wrapper hides what else is
     /// missing.
     pub(crate) capabilities: Capabilities,
+    pub(crate) fencing_tokens: bool,
     pub(crate) timing: Timing,
 }
 
@@ -47,6 +48,7 @@ impl Reference {
         Self {
             wrap,
             capabilities: Capabilities::full(),
+            fencing_tokens: true,
             timing: Timing::simulated().watchdog(Duration::from_secs(20)),
         }
     }
@@ -74,6 +76,7 @@ impl Harness for Reference {
             .virtual_time(true)
             .cut(true)
             .freeze(true)
+            .fencing_tokens(self.fencing_tokens)
     }
 
     fn timing(&self) -> Timing {

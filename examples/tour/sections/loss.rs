@@ -94,7 +94,7 @@ pub(crate) async fn run_fencing(tour: &mut Tour<'_>) -> Result<()> {
     let (ann, bob) = (tour.connect("ann").await?, tour.connect("bob").await?);
     let key = "tour:account";
     let mut account = Account {
-        highest: FencingToken::NONE,
+        highest: FencingToken::default(),
         balance: 100,
     };
 

@@ -256,19 +256,3 @@ async fn panic_in_the_hook_stops_no_renewal() {
     assert!(kept.is_valid());
     kept.release().await.expect("released");
 }
-
-#[tokio::test(start_paused = true)]
-async fn loss_event_has_no_token_without_the_capability() {
-    let server = server();
-    let mut wrapped = Wrapped::new(server.client("a"));
-    wrapped.capabilities.fencing_tokens = false;
-    let (builder, calls) = on(&server, wrapped);
-    let a = builder.allow_missing_fencing_tokens().build();
-    let a = a.expect("valid");
-    let lock = mutex_of(&a).max_hold(secs(1));
-    let guard = lock.lock().await.expect("free");
-    server.advance(secs(2)).await;
-    let (_, event) = only_call(&calls);
-    assert_eq!(event.token, FencingToken::NONE);
-    drop(guard);
-}

@@ -1,8 +1,8 @@
 //! Calls without a reply: each operation takes effect once, and each call ends by its deadline.
 
-use std::panic::AssertUnwindSafe;
+use std::sync::atomic::Ordering;
 
-use leasehold_api::{Error, FencingToken, LockClient, Loss, Outcome};
+use leasehold_api::{Error, LockClient, Loss, MutexGuard, Outcome};
 use leasehold_sim::{Call, Data, Entry, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
@@ -182,34 +182,36 @@ async fn backend_without_a_queue_is_retried() {
     let _held = waiting.await.expect("no panic").expect("granted");
 }
 
+/// Nobody can fence with token 0. The grant is given back, whether it comes at once or after a wait.
 #[tokio::test(start_paused = true)]
-async fn missing_fencing_tokens_must_be_allowed() {
+async fn grant_without_a_token_is_an_error() {
     let server = server();
-    let backend = || {
-        let mut backend = Wrapped::new(server.client("a"));
-        backend.capabilities.fencing_tokens = false;
-        backend
+    let mut backend = Wrapped::new(server.client("a"));
+    backend.has_tokens = false;
+    // Without a subscription, polls bring the grant.
+    backend.refusals.store(usize::MAX, Ordering::SeqCst);
+    let (a, b) = (
+        LockClient::new(backend),
+        LockClient::new(server.client("b")),
+    );
+    let no_tokens = |result: Result<MutexGuard, Error>| match result {
+        Err(Error::Unsupported { what, .. }) => assert_eq!(what, "fencing tokens"),
+        other => panic!("{other:?}"),
     };
-    let refused = LockClient::builder(backend()).build();
-    let message = refused.expect_err("no tokens").to_string();
-    assert!(message.contains("fencing tokens"), "{message}");
-    let way_out = "allow_missing_fencing_tokens";
-    assert!(message.contains(way_out), "{message}");
-    let new = std::panic::catch_unwind(AssertUnwindSafe(|| LockClient::new(backend())));
-    let panic = new.expect_err("no tokens");
-    let panic = panic.downcast_ref::<String>().expect("a message");
-    assert!(panic.contains(&message), "{panic}");
-    assert!(server.messages().is_empty(), "{}", server.timeline());
-
-    let builder = LockClient::builder(backend()).allow_missing_fencing_tokens();
-    let locks = builder.build().expect("valid");
-    let mutex = mutex_of(&locks);
-    let guard = mutex.lock().await.expect("free");
-    assert_eq!(guard.fencing_token(), FencingToken::NONE);
-    guard.release().await.expect("answered");
-    let all = locks.lock_all(["k"]).await.expect("free");
-    let token = all.fencing_token("k").expect("its key");
-    assert_eq!(token, FencingToken::NONE);
+    no_tokens(mutex_of(&a).lock().await);
+    let held = mutex_of(&b).lock().await.expect("given back");
+    let waiting = tokio::spawn({
+        let mutex = mutex_of(&a);
+        async move { mutex.lock().await }
+    });
+    server.advance(secs(2)).await;
+    held.release().await.expect("held");
+    no_tokens(waiting.await.expect("no panic"));
+    let all = a.lock_all(["k", "l"]).await;
+    assert!(matches!(all, Err(Error::Unsupported { .. })), "{all:?}");
+    server.advance(secs(1)).await;
+    let again = mutex_of(&b).try_lock().await.expect("answered");
+    assert!(again.is_acquired(), "{}", server.timeline());
 }
 
 #[tokio::test(start_paused = true)]

@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, InspectReply, Key, LockBackend,
-    Moment, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
-    SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, FencingToken, InspectReply, Key,
+    LockBackend, Moment, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
+    Runtime, SessionId, Stamped, forward_lock_backend,
 };
 use leasehold_sim::SimBackend;
 
@@ -17,6 +17,8 @@ use leasehold_sim::SimBackend;
 pub(crate) struct Wrapped {
     pub(crate) inner: SimBackend,
     pub(crate) capabilities: Capabilities,
+    /// Whether grants have a fencing token.
+    pub(crate) has_tokens: bool,
     pub(crate) process: Arc<AtomicU32>,
     /// The seconds that the machine was suspended. Its clock counts them, its timers do not.
     pub(crate) suspended: Arc<AtomicU64>,
@@ -48,6 +50,7 @@ impl Wrapped {
     pub(crate) fn new(inner: SimBackend) -> Self {
         Self {
             capabilities: inner.capabilities(),
+            has_tokens: true,
             inner,
             process: Arc::new(AtomicU32::new(1)),
             suspended: Arc::default(),
@@ -62,6 +65,12 @@ impl Wrapped {
             silent: None,
             panics: Arc::default(),
             inspections_take: Duration::ZERO,
+        }
+    }
+
+    fn may_hide(&self, token: &mut FencingToken) {
+        if !self.has_tokens {
+            *token = FencingToken::default();
         }
     }
 
@@ -122,6 +131,11 @@ impl LockBackend for Wrapped {
             return batch.iter().map(|_| Err(error.clone())).collect();
         }
         let mut replies = self.inner.acquire(&batch).await;
+        for reply in replies.iter_mut().flatten() {
+            if let AcquireReply::Acquired(acquired) = &mut reply.reply {
+                self.may_hide(&mut acquired.token);
+            }
+        }
         if let Some(poll_after) = self.poll_after {
             for reply in replies.iter_mut().flatten() {
                 if let AcquireReply::Queued(waiter) = &mut reply.reply {
@@ -138,6 +152,9 @@ impl LockBackend for Wrapped {
         self.hear(batch.iter().map(|poll| &poll.key)).await;
         let mut replies = self.inner.poll(batch).await;
         for reply in replies.iter_mut().flatten() {
+            if let PollReply::Acquired(acquired) = &mut reply.reply {
+                self.may_hide(&mut acquired.token);
+            }
             if let (PollReply::Queued(waiter), Some(poll_after)) =
                 (&mut reply.reply, self.poll_after)
             {

@@ -150,10 +150,13 @@ fn stamped<T>(at: ServerTime, reply: T) -> Stamped<T> {
     }
 }
 
+/// The token of a lock without fencing tokens: any number above 0.
+const NO_FENCE: FencingToken = FencingToken::new(1);
+
 /// A lock without a lease promises the caller the time that it asked for.
 fn acquired(seen: Seen<u32>, attempt: &Attempt) -> Acquired {
     Acquired {
-        token: FencingToken::NONE,
+        token: NO_FENCE,
         holds: seen.value,
         remaining: seen.lasts.unwrap_or(attempt.lease),
     }
@@ -275,7 +278,7 @@ impl HandWrittenBackend {
         };
         let reply = match seen.value {
             true => RenewReply::Renewed {
-                token: FencingToken::NONE,
+                token: NO_FENCE,
                 remaining: seen.lasts.unwrap_or(request.lease),
             },
             false => RenewReply::Lost(EndReason::Unknown),
@@ -308,7 +311,7 @@ impl HandWrittenBackend {
                 holds_left,
                 holder: Some(HolderStatus {
                     mode: Mode::Exclusive,
-                    token: FencingToken::NONE,
+                    token: NO_FENCE,
                     remaining: attempt.lease,
                 }),
             },

@@ -7,7 +7,9 @@ use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
 use leasehold_api::{BoxFuture, Capabilities, LockBackend};
-use leasehold_conformance::{Case, Environment, Harness, SetupError, Timing, cases, run_case};
+use leasehold_conformance::{
+    Abilities, Case, Environment, Harness, SetupError, Timing, cases, run_case,
+};
 use leasehold_specimens::{Clients, Fault, SPECIMENS, Specimen};
 use leasehold_test_servers::RedisServer;
 
@@ -34,6 +36,10 @@ impl Harness for OnServer {
 
     fn capabilities(&self) -> Capabilities {
         self.specimen.capabilities()
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().fencing_tokens(false)
     }
 
     fn timing(&self) -> Timing {

@@ -157,7 +157,6 @@ async fn label_is_what_others_see(world: &World) -> Verdict {
     let label = Label::new("worker 7")?;
     let a = LockClient::builder(world.backend().await?)
         .label(label.clone())
-        .allow_missing_fencing_tokens()
         .build()?;
     let b = world.client().await?;
     let _guard = a.mutex("k")?.lock().await?;

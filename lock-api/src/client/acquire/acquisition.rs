@@ -71,9 +71,8 @@ impl<'a> Acquisition<'a> {
 
     fn report(&mut self, outcome: &'static str, hold: Option<&Hold>, error: Option<&Error>) {
         self.reported = true;
-        let events = &self.ask.client.events;
         let waited = self.ask.client.now().saturating_since(self.began);
-        let token = hold.and_then(|hold| events.number(hold.token()));
+        let token = hold.map(|hold| hold.token().get());
         self.span.record("outcome", outcome);
         self.span.record("token", token);
         self.span.record("waited_ms", millis(waited));

@@ -36,7 +36,7 @@ use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::InboxEvent;
 use crate::client::task::probe;
 use crate::error::BackendError;
-use crate::id::Label;
+use crate::id::{FencingToken, Label};
 use crate::reply::{AcquireReply, Contended, PollReply, Queued, Refused};
 use crate::runtime::Moment;
 use crate::time::Stamp;
@@ -434,7 +434,16 @@ impl<'a> WaitLoop<'a> {
         if attempt.must_confirm(&answer) {
             return self.confirm(attempt).await;
         }
-        Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))))
+        self.hold(attempt, &answer)
+    }
+
+    /// Makes the hold of a grant. Nobody can fence with token 0, so such a grant is an error, and the dropped attempt
+    /// gives it back.
+    fn hold(&self, attempt: Attempt<'a>, answer: &Answer<GrantReply>) -> Result<Step, Error> {
+        if answer.reply.token == FencingToken::default() {
+            return Err(BackendError::unsupported("fencing tokens").on(self.ask.key));
+        }
+        Ok(Step::Done(Outcome::Acquired(attempt.into_hold(answer))))
     }
 
     async fn confirm(&mut self, mut attempt: Attempt<'a>) -> Result<Step, Error> {
@@ -447,7 +456,7 @@ impl<'a> WaitLoop<'a> {
                 Ok(Some(answer)) => {
                     self.saw_progress();
                     if attempt.is_usable(&answer) {
-                        return Ok(Step::Done(Outcome::Acquired(attempt.into_hold(&answer))));
+                        return self.hold(attempt, &answer);
                     }
                     self.next_pause()
                 }

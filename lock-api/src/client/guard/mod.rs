@@ -167,10 +167,6 @@ impl<K> Guard<K> {
     /// hold the guard: when you convert the guard, or when the server loses the token of
     /// overlapping readers and gives them a new one.
     ///
-    /// The token is [`FencingToken::NONE`] if the backend has no fencing tokens. A client of such a
-    /// backend is made only with
-    /// [`allow_missing_fencing_tokens`](crate::LockClientBuilder::allow_missing_fencing_tokens).
-    ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
@@ -181,7 +177,7 @@ impl<K> Guard<K> {
     /// # }
     /// ```
     pub fn fencing_token(&self) -> FencingToken {
-        self.hold.fencing_token()
+        self.hold.token()
     }
 
     /// Returns `true` if you certainly hold the lock now.

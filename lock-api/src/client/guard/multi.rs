@@ -94,7 +94,7 @@ impl MultiGuard {
         let name = key.as_ref();
         let mut holds = self.holds.iter();
         match holds.find(|hold| hold.holder.key.as_str() == name) {
-            Some(hold) => Ok(hold.fencing_token()),
+            Some(hold) => Ok(hold.token()),
             None => {
                 let key = Key::new(name)?;
                 Err(InvalidInput::OtherKey { key }.into())
@@ -117,7 +117,7 @@ impl MultiGuard {
     /// ```
     pub fn fencing_tokens(&self) -> impl ExactSizeIterator<Item = (&Key, FencingToken)> {
         let holds = self.holds.iter();
-        holds.map(|hold| (&hold.holder.key, hold.fencing_token()))
+        holds.map(|hold| (&hold.holder.key, hold.token()))
     }
 
     /// Returns `true` if you certainly hold all keys now.

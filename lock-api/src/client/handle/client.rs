@@ -24,10 +24,6 @@ use crate::request::{ForceMode, ForceRelease, Kind, Limits};
 use crate::runtime::Runtime;
 use crate::sync::Arc;
 
-/// What a backend without tokens does not support, and what the user can do.
-const MISSING_TOKENS: &str = "fencing tokens \
-    (LockClientBuilder::allow_missing_fencing_tokens accepts a backend without them)";
-
 /// A client of a lock service. It makes handles, renews the leases of your guards, and releases
 /// dropped guards.
 ///
@@ -57,11 +53,6 @@ impl LockClient {
     ///
     /// `backend` may be an `Arc<dyn LockBackend>`.
     ///
-    /// # Panics
-    /// Panics if the backend has no [`fencing_tokens`](crate::Capabilities::fencing_tokens). All
-    /// backends of leasehold have them. For another backend, use
-    /// [`LockClientBuilder::allow_missing_fencing_tokens`].
-    ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{LockBackend, LockClient};
@@ -69,12 +60,8 @@ impl LockClient {
     /// let locks = LockClient::new(backend);
     /// # }
     /// ```
-    #[track_caller]
     pub fn new(backend: impl LockBackend) -> Self {
-        match Self::builder(backend).build() {
-            Ok(client) => client,
-            Err(error) => panic!("LockClient::new: {error}"),
-        }
+        Self::builder(backend).make()
     }
 
     /// Returns a builder, to change settings before you make the client. Does no I/O.
@@ -95,7 +82,6 @@ impl LockClient {
         LockClientBuilder {
             backend: Arc::new(backend),
             settings: ClientSettings::new(label, max_lease),
-            missing_tokens_allowed: false,
         }
     }
 
@@ -106,7 +92,7 @@ impl LockClient {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let capabilities = locks.backend().capabilities();
-    /// println!("fencing tokens: {}", capabilities.fencing_tokens);
+    /// println!("queues waiters: {}", capabilities.queue);
     /// # Ok(())
     /// # }
     /// ```
@@ -440,7 +426,6 @@ impl LockClient {
 pub struct LockClientBuilder {
     backend: Arc<dyn LockBackend>,
     settings: ClientSettings,
-    missing_tokens_allowed: bool,
 }
 
 impl LockClientBuilder {
@@ -526,35 +511,10 @@ impl LockClientBuilder {
         self
     }
 
-    /// Accepts a backend without [`fencing_tokens`](crate::Capabilities::fencing_tokens).
-    ///
-    /// **Nothing then fences off a late holder**: if a process is paused for longer than its lease,
-    /// the protected resource can't tell its late write from a write of the next holder. All guards
-    /// show [`FencingToken::NONE`]. A resource that checks tokens can't use it: it is lower than
-    /// every real token, and the same for every holder.
-    ///
-    /// With a backend that has fencing tokens, this changes nothing.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockBackend, LockClient};
-    /// # fn example(backend: impl LockBackend) -> Result<(), Error> {
-    /// let locks = LockClient::builder(backend).allow_missing_fencing_tokens().build()?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub const fn allow_missing_fencing_tokens(mut self) -> Self {
-        self.missing_tokens_allowed = true;
-        self
-    }
-
     /// Makes the client. Does no I/O.
     ///
     /// # Errors
-    /// - [`Error::InvalidInput`] if a setting is outside its limits.
-    /// - [`Error::Unsupported`] if the backend has no
-    ///   [`fencing_tokens`](crate::Capabilities::fencing_tokens), unless you
-    ///   [allow that](Self::allow_missing_fencing_tokens).
+    /// [`Error::InvalidInput`] if a setting is outside its limits.
     ///
     /// # Examples
     /// ```no_run
@@ -565,15 +525,14 @@ impl LockClientBuilder {
     /// # }
     /// ```
     pub fn build(self) -> Result<LockClient, Error> {
-        let has = self.backend.capabilities();
-        self.settings.check(has.max_lease)?;
-        Error::require(
-            has.fencing_tokens || self.missing_tokens_allowed,
-            MISSING_TOKENS,
-        )?;
+        self.settings.check(self.backend.capabilities().max_lease)?;
+        Ok(self.make())
+    }
+
+    fn make(self) -> LockClient {
         let runtime = self.backend.runtime();
-        Ok(LockClient {
+        LockClient {
             client: Core::new_handle(self.backend, runtime, self.settings),
-        })
+        }
     }
 }

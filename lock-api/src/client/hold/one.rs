@@ -66,18 +66,8 @@ impl Hold {
         self.operation.sequence
     }
 
-    /// Returns the backend's token, even if the backend has no fencing tokens.
     pub(crate) fn token(&self) -> FencingToken {
         self.holder.token()
-    }
-
-    /// Returns the token, or `NONE` if the backend has no fencing tokens.
-    pub(crate) fn fencing_token(&self) -> FencingToken {
-        if self.client.capabilities.fencing_tokens {
-            self.token()
-        } else {
-            FencingToken::NONE
-        }
     }
 
     pub(crate) fn validity(&self) -> Validity {

@@ -79,8 +79,7 @@ impl LockClient {
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] if the name is empty or longer than 256 bytes.
-    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum, or
-    ///   no fencing tokens.
+    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum.
     /// - [`Error::Closed`] after a shutdown.
     ///
     /// # Examples

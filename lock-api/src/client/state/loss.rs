@@ -20,7 +20,7 @@ pub struct LossEvent {
     pub key: Key,
     /// The mode of the guard.
     pub mode: Mode,
-    /// The fencing token of the guard. [`FencingToken::NONE`] if the backend has no fencing tokens.
+    /// The fencing token of the guard.
     pub token: FencingToken,
     /// Why the guard was lost.
     pub reason: Loss,

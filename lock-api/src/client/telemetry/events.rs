@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 use std::fmt;
 use std::time::Duration;
 
-use crate::backend::Capabilities;
 use crate::bounds::SHORT_LEASE;
 use crate::client::error::Loss;
 use crate::client::state::answer::Answer;
@@ -50,7 +49,6 @@ pub(crate) use emit;
 #[derive(Debug)]
 pub(crate) struct Events {
     label: Label,
-    has_tokens: bool,
     on_loss: Option<Hook>,
     /// Losses for which the hook was not called yet.
     losses: Mutex<VecDeque<LossEvent>>,
@@ -61,23 +59,17 @@ pub(crate) struct Events {
 }
 
 impl Events {
-    pub(crate) fn new(settings: &ClientSettings, capabilities: Capabilities) -> Self {
+    pub(crate) fn new(settings: &ClientSettings) -> Self {
         #[cfg(feature = "metrics")]
         meter::describe();
         Self {
             label: settings.label.clone(),
-            has_tokens: capabilities.fencing_tokens,
             on_loss: settings.on_loss.clone(),
             losses: Mutex::default(),
             short_lease_reported: AtomicBool::new(false),
             failing: Mutex::default(),
             subscription_is_lost: AtomicBool::new(false),
         }
-    }
-
-    /// The token as events show it, if the backend has fencing tokens.
-    pub(crate) fn number(&self, token: FencingToken) -> Option<u64> {
-        self.has_tokens.then_some(token.get())
     }
 
     /// A call failed while its caller waits for a lock, and is retried. `attempt` counts the
@@ -128,7 +120,7 @@ impl Events {
         let key = key.as_str();
         let outcome = match answer.as_ref().map(|answer| answer.reply) {
             Ok(RenewReply::Renewed { token, remaining }) => {
-                let (token, remaining_ms) = (self.number(token), millis(remaining));
+                let (token, remaining_ms) = (token.get(), millis(remaining));
                 emit!(TRACE, "renewed", key, token, remaining_ms);
                 "renewed"
             }
@@ -181,7 +173,7 @@ impl Events {
         token: FencingToken,
         class: &'static str,
     ) {
-        let token = self.number(token);
+        let token = token.get();
         emit!(DEBUG, "converted", key = key.as_str(), mode = %DisplayMode(to), token);
         if let Some(from) = from {
             adjust!(meter::GUARDS, -1.0, "mode" => mode_name(from), "class" => class);
@@ -202,7 +194,7 @@ impl Events {
             "releasing",
             key = holder.key.as_str(),
             mode = %DisplayMode(hold.mode),
-            token = self.number(holder.token()),
+            token = holder.token().get(),
             held_ms = millis(held)
         );
         meter_ended_guard(hold, held, "released");
@@ -258,7 +250,7 @@ impl Events {
             "lost",
             key = holder.key.as_str(),
             mode = %DisplayMode(hold.mode),
-            token = self.number(token),
+            token = token.get(),
             reason = loss_name(reason),
             held_ms = millis(held)
         );
@@ -269,11 +261,7 @@ impl Events {
             self.losses.lock().push_back(LossEvent {
                 key: holder.key.clone(),
                 mode: hold.mode,
-                token: if self.has_tokens {
-                    token
-                } else {
-                    FencingToken::NONE
-                },
+                token,
                 reason,
                 held,
                 label: self.label.clone(),
@@ -300,14 +288,7 @@ impl Events {
     /// The body of a job is about to run.
     pub(crate) fn job_started(&self, key: &Key, fire: FireTime, attempt: u32, token: FencingToken) {
         let (key, fire) = (key.as_str(), fire.as_millis());
-        emit!(
-            INFO,
-            "job started",
-            key,
-            fire,
-            attempt,
-            token = self.number(token)
-        );
+        emit!(INFO, "job started", key, fire, attempt, token = token.get());
     }
 
     /// The body of a job is over.
@@ -345,14 +326,14 @@ impl Events {
 
     /// A term of a leader has begun.
     pub(crate) fn elected(&self, key: &Key, term: FencingToken, class: &'static str) {
-        let term = self.number(term);
+        let term = term.get();
         emit!(INFO, "elected", key = key.as_str(), term);
         count!(meter::TERMS, "class" => class);
     }
 
     /// A leader that has not lost its term ends it.
     pub(crate) fn resigned(&self, key: &Key, term: FencingToken, led: Duration) {
-        let (key, term, led_ms) = (key.as_str(), self.number(term), millis(led));
+        let (key, term, led_ms) = (key.as_str(), term.get(), millis(led));
         emit!(INFO, "resigned", key, term, led_ms);
     }
 

@@ -30,7 +30,7 @@ fn is_known(leader: &Leader) -> bool {
 
 async fn follow(office: Arc<Office>, election: Election, seen: Seen, number: usize) {
     let mut leaders = pin!(election.observe());
-    let mut last = FencingToken::NONE;
+    let mut last = FencingToken::default();
     while let Some(leader) = leaders.next().await {
         if let Some(leader) = &leader {
             let is_older = office.within && leader.term < last;
