@@ -75,7 +75,7 @@ async fn machine(locks: LockClient, bank: Arc<Bank>, left: bool) -> Result<u32, 
     for n in 0..10 {
         let (from, to) = (ACCOUNTS[n % 3], ACCOUNTS[(n + 1) % 3]);
         let (from, to) = if left { (to, from) } else { (from, to) };
-        let both = locks.multi().mutex(from)?.mutex(to)?;
+        let both = locks.mutexes([from, to])?;
         let written = both.with(async |guard| {
             sleep(Duration::from_millis(20)).await; // checks the transfer
             bank.transfer(from, to, 5, guard)

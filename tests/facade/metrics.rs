@@ -285,7 +285,7 @@ fn class_of_a_handle_is_a_label() {
         let guard = lock.write().await.expect("free");
         let guard = guard.downgrade().await.expect("converted");
         guard.release().await.expect("released");
-        let several = locks.multi().class("report").mutex("m").expect("valid");
+        let several = locks.mutexes(["m"]).expect("valid").class("report");
         let _lost = several.lock().await.expect("free");
         network.isolate();
         tokio::time::sleep(secs(60)).await;

@@ -20,7 +20,6 @@ pub(crate) const ON_A_QUORUM: &[&str] = &[
     "client_locks::deadline_lies_before_the_lease",
     "client_locks::inspection_answers_is_it_held",
     "client_locks::label_is_what_others_see",
-    "client_many::kinds_may_be_mixed",
     "client_many::loss_of_one_is_the_loss_of_all",
     "client_many::loss_while_waiting_takes_all_anew",
     "client_many::removed_key_is_not_in_the_guard",

@@ -64,7 +64,7 @@ async fn several_keys_are_locked_with_a_short_max_lease() {
     let short = |quorum: Quorum| quorum.max_lease(secs(5)).expect("valid");
     let locks = servers.process_with_quorum("a", short).locks;
     drop(locks.lock_all(["a", "b"]).await.expect("free"));
-    let many = locks.multi().mutexes(["a", "b"]).expect("valid");
+    let many = locks.mutexes(["a", "b"]).expect("valid");
     drop(many.lease(secs(4)).lock().await.expect("free"));
 }
 

@@ -172,11 +172,12 @@ impl Fixture {
 
     /// Makes the other client hold every lock that a waiting method waits for.
     async fn occupy(&self) {
-        let many = self.other.multi().mutexes(["job", "job2"]);
-        let many = many.and_then(|many| many.write("book"));
-        let many = many.and_then(|many| many.permits("pool", 2, 2));
-        let guard = many.expect("valid").lock().await.expect("free");
-        self.later(HELD_FOR, move || drop(guard));
+        let many = self.other.lock_all(["job", "job2"]).await.expect("free");
+        let book = self.other.rw_lock("book").expect("valid");
+        let book = book.write().await.expect("free");
+        let pool = self.other.semaphore("pool", 2).expect("valid").permits(2);
+        let pool = pool.acquire().await.expect("free");
+        self.later(HELD_FOR, move || drop((many, book, pool)));
     }
 
     fn spoil_network(&self) {
@@ -209,7 +210,7 @@ impl Fixture {
     }
 
     fn many(&self) -> MultiLock {
-        self.locks.multi().mutexes(["job", "job2"]).expect("valid")
+        self.locks.mutexes(["job", "job2"]).expect("valid")
     }
 
     /// As [`completes`](Self::completes). Asserts that a guard is still renewed, and releases it.

@@ -3,67 +3,69 @@
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, LockClient, Loss, MultiGuard};
+use leasehold::{Error, LockClient, Loss, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 
 use crate::keeper::job::Attempt;
 
 pub(super) enum Hold {
-    Lock(MultiGuard),
+    Mutex(MutexGuard),
+    Read(ReadGuard),
+    Write(WriteGuard),
+    Permit(PermitGuard),
     Job(Attempt),
+}
+
+/// Evaluates an expression with the guard of a hold, of whatever type that is.
+macro_rules! with_guard {
+    ($hold:expr, $guard:ident => $value:expr) => {
+        match $hold {
+            Hold::Mutex($guard) => $value,
+            Hold::Read($guard) => $value,
+            Hold::Write($guard) => $value,
+            Hold::Permit($guard) => $value,
+            Hold::Job(attempt) => {
+                let $guard = attempt.job.guard();
+                $value
+            }
+        }
+    };
 }
 
 impl Hold {
     pub(super) fn valid_for(&self) -> Duration {
-        match self {
-            Self::Lock(guard) => guard.valid_for(),
-            Self::Job(attempt) => attempt.job.guard().valid_for(),
-        }
+        with_guard!(self, guard => guard.valid_for())
     }
 
     /// Renews the lock once.
     pub(super) async fn renew(&self) -> Result<Duration, Error> {
-        match self {
-            Self::Lock(guard) => guard.renew().await,
-            Self::Job(attempt) => attempt.job.guard().renew().await,
-        }
+        with_guard!(self, guard => guard.renew().await)
     }
 
     /// Completes when the lock is lost.
     pub(super) fn lost(&self) -> Pin<Box<dyn Future<Output = Loss>>> {
-        match self {
-            Self::Lock(guard) => {
-                let lost = guard.lost();
-                Box::pin(async move { lost.await.1 })
-            }
-            Self::Job(attempt) => Box::pin(attempt.job.guard().lost()),
-        }
+        with_guard!(self, guard => Box::pin(guard.lost()))
     }
 
-    pub(super) fn token(&self, key: &str) -> u64 {
-        let token = match self {
-            // KEY is the guard's only key.
-            Self::Lock(guard) => guard.fencing_token(key).unwrap_or_default(),
-            Self::Job(attempt) => attempt.job.fencing_token(),
-        };
-        token.get()
+    pub(super) fn token(&self) -> u64 {
+        with_guard!(self, guard => guard.fencing_token()).get()
     }
 
     /// The fire time of a job, and the number of its attempt.
     pub(super) fn attempt(&self) -> Option<(u64, u32)> {
         match self {
-            Self::Lock(_) => None,
             Self::Job(Attempt { job, .. }) => Some((job.fire_time().as_millis(), job.attempt())),
+            _ => None,
         }
     }
 
     /// Releases the lock. For a job, records first whether CMD has succeeded. Returns what the user should know if
     /// that went wrong.
     pub(super) async fn release(self, locks: &LockClient, done: bool) -> Option<String> {
-        let guard = match self {
-            Self::Lock(guard) => guard,
-            Self::Job(attempt) => return attempt.end(done).await,
-        };
-        Some(match guard.release().await.map_err(Error::from).err()? {
+        if let Self::Job(attempt) = self {
+            return attempt.end(done).await;
+        }
+        let released = with_guard!(&self, guard => guard.release().await.map(drop));
+        Some(match released.err()? {
             lost @ Error::Lost { .. } => format!("CMD was not protected to its end: {lost}"),
             // The client goes on trying.
             error if error.is_transient() && locks.shutdown().await.is_ok() => return None,

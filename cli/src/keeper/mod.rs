@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::Duration;
 
-use leasehold::{ConnectError, Error, LockClient, Loss, MultiGuard, MultiLock, Outcome};
+use leasehold::{ConnectError, Error, Guard, LockClient, Loss, Outcome};
 use leasehold_api::bounds::MIN_CALL_TIMEOUT;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
@@ -185,38 +185,65 @@ async fn acquire(locks: &LockClient, request: &Request) -> Result<Hold, FromKeep
     if let Kind::Job { window, attempts } = request.kind {
         return job::acquire(locks, request, window, attempts).await;
     }
-    let lock = handle(locks, request)?;
-    let outcome = match request.wait {
-        Wait::No => lock.try_lock().await?,
-        Wait::Within(time) => lock.try_lock_for(time).await?,
-        Wait::Forever => Outcome::Acquired(lock.lock().await?),
-    };
-    match outcome {
-        Outcome::Acquired(guard) => {
-            confirm(request, &guard).await?;
-            Ok(Hold::Lock(guard))
+    match lock(locks, request).await? {
+        Outcome::Acquired(hold) => {
+            confirm(request, &hold).await?;
+            Ok(hold)
         }
         Outcome::Contended(contention) => Err(FromKeeper::Contended(contention.to_string())),
     }
 }
 
-/// A handle for one key, of any kind.
-fn handle(locks: &LockClient, request: &Request) -> Result<MultiLock, Error> {
-    let multi = locks.multi().lease(request.lease);
-    match request.kind {
+/// Locks the key as the user wants.
+async fn lock(locks: &LockClient, request: &Request) -> Result<Outcome<Hold>, Error> {
+    let (key, lease, wait) = (&request.key, request.lease, request.wait);
+    Ok(match request.kind {
         // A job is a mutex with a record.
-        Kind::Mutex | Kind::Job { .. } => multi.mutex(&request.key),
-        Kind::Read => multi.read(&request.key),
-        Kind::Write => multi.write(&request.key),
-        Kind::Permit(capacity) => multi.permits(&request.key, capacity, 1),
+        Kind::Mutex | Kind::Job { .. } => {
+            let lock = locks.mutex(key)?.lease(lease);
+            let within = async |time| lock.try_lock_for(time).await;
+            let guard = waited(wait, within, async || lock.lock().await).await?;
+            guard.map(Hold::Mutex)
+        }
+        Kind::Read => {
+            let lock = locks.rw_lock(key)?.lease(lease);
+            let within = async |time| lock.try_read_for(time).await;
+            let guard = waited(wait, within, async || lock.read().await).await?;
+            guard.map(Hold::Read)
+        }
+        Kind::Write => {
+            let lock = locks.rw_lock(key)?.lease(lease);
+            let within = async |time| lock.try_write_for(time).await;
+            let guard = waited(wait, within, async || lock.write().await).await?;
+            guard.map(Hold::Write)
+        }
+        Kind::Permit(capacity) => {
+            let lock = locks.semaphore(key, capacity)?.lease(lease);
+            let within = async |time| lock.try_acquire_for(time).await;
+            let guard = waited(wait, within, async || lock.acquire().await).await?;
+            guard.map(Hold::Permit)
+        }
+    })
+}
+
+/// Calls what waits as long as the user wants.
+async fn waited<K>(
+    wait: Wait,
+    within: impl AsyncFnOnce(Duration) -> Result<Outcome<Guard<K>>, Error>,
+    forever: impl AsyncFnOnce() -> Result<Guard<K>, Error>,
+) -> Result<Outcome<Guard<K>>, Error> {
+    match wait {
+        Wait::No => within(Duration::ZERO).await,
+        Wait::Within(time) => within(time).await,
+        Wait::Forever => forever().await.map(Outcome::Acquired),
     }
 }
 
 /// Renews a lock that was granted after a wait. Until its first renewal, it is an offer, which may end
 /// long before the lease would.
-async fn confirm(request: &Request, guard: &MultiGuard) -> Result<(), Error> {
-    while guard.valid_for() < request.lease * 2 / 3 {
-        match guard.renew().await {
+async fn confirm(request: &Request, hold: &Hold) -> Result<(), Error> {
+    while hold.valid_for() < request.lease * 2 / 3 {
+        match hold.renew().await {
             Ok(_) => {}
             Err(error) if error.is_transient() => sleep(LOOK_AGAIN).await,
             Err(error) => return Err(error),
@@ -288,7 +315,7 @@ async fn watch(
 ) -> End {
     let mut told = deadline(lock);
     say(&FromKeeper::Held(Held {
-        token: lock.token(&request.key),
+        token: lock.token(),
         deadline: told,
         attempt: lock.attempt(),
     }));

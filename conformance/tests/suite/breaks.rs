@@ -126,10 +126,8 @@ breaks! {
     FoldsCaseOfKeys: "S1", "names::no_two_names_collide";
     TruncatesKeys: "S1", "names::longest_names";
     OnePermitTooMany: "S1", "semaphores::permits_add_up_to_the_capacity",
-        "client_sharing::permits_are_shared",
-        "client_many::kinds_may_be_mixed";
+        "client_sharing::permits_are_shared";
     ReadersExclude: "S1", "readers_writers::readers_share",
-        "client_many::kinds_may_be_mixed",
         "client_sharing::readers_share_and_writers_do_not",
         "client_sharing::downgrade_never_lets_go",
         "client_sharing::upgrade_of_the_sole_reader",

@@ -158,7 +158,7 @@ impl Error {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// if let Err(error) = locks.multi().mutexes(["a", "b"])?.lock().await {
+    /// if let Err(error) = locks.mutexes(["a", "b"])?.lock().await {
     ///     println!("{error}; about {:?}", error.key());
     /// }
     /// # Ok(())

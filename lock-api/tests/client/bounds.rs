@@ -81,7 +81,7 @@ async fn default_lease_is_within_the_limit_of_the_backend() {
     assert_eq!(invalid(built), refused);
     let locked = mutex_of(&locks).lease(asked).lock().await;
     assert_eq!(invalid(locked), refused);
-    let many = locks.multi().mutexes(["a", "b"]).expect("valid");
+    let many = locks.mutexes(["a", "b"]).expect("valid");
     assert_eq!(invalid(many.clone().lease(asked).lock().await), refused);
     drop(many.lease(secs(1)).lock().await.expect("free"));
 }
@@ -140,8 +140,6 @@ async fn an_error_about_a_handle_names_its_key() {
         mutex.clone().max_hold(Duration::ZERO).lock().await.err(),
         semaphore.clone().permits(4).acquire().await.err(),
         locks.semaphore("invoice:42", 0).err(),
-        locks.multi().permits("invoice:42", 3, 4).err(),
-        locks.multi().permits("invoice:42", 0, 1).err(),
     ];
     for error in errors {
         let error = error.expect("not refused");

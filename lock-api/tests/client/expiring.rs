@@ -111,8 +111,8 @@ async fn released_guard_never_expires() {
 #[tokio::test(start_paused = true)]
 async fn several_keys_expire_with_the_first() {
     let (server, [a]) = clients();
-    let many = a.multi().lease(secs(20)).fixed_lease();
-    let many = many.mutexes(["a", "b"]).expect("valid");
+    let many = a.mutexes(["a", "b"]).expect("valid");
+    let many = many.lease(secs(20)).fixed_lease();
     let guard = many.lock().await.expect("free");
     let (begun, valid_for) = (server.elapsed(), guard.valid_for());
     assert_eq!(guard.expiring(secs(5)).await, secs(5));

@@ -15,7 +15,7 @@ use crate::support::{
 };
 
 fn mutexes(locks: &LockClient, keys: &[&str]) -> MultiLock {
-    locks.multi().mutexes(keys).expect("valid keys")
+    locks.mutexes(keys).expect("valid keys")
 }
 
 async fn assert_free(locks: &LockClient, keys: &[&str]) {
@@ -29,9 +29,7 @@ async fn assert_free(locks: &LockClient, keys: &[&str]) {
 #[tokio::test(start_paused = true)]
 async fn keys_are_acquired_in_order_and_released_in_one_batch() {
     let (server, [a, b]) = clients();
-    let many = a.multi().permits("d", 4, 1).expect("valid");
-    let many = many.write("c").expect("valid").mutex("a").expect("valid");
-    let many = many.read("b").expect("valid");
+    let many = mutexes(&a, &["d", "c", "a", "b"]);
     let order: Vec<&str> = many.keys().map(|key| key.as_str()).collect();
     assert_eq!(order, ["a", "b", "c", "d"]);
     let guard = many.lock().await.expect("free");
@@ -86,8 +84,7 @@ fn sent(server: &SimServer, kind: Call) -> usize {
 #[tokio::test(start_paused = true)]
 async fn invalid_input_is_refused_before_any_io() {
     let (server, [a]) = clients();
-    invalid(a.multi().mutex(""));
-    invalid(a.multi().permits("s", 4, 5));
+    invalid(a.mutexes(["a", ""]));
     let short = mutexes(&a, &["a"]).lease(ms(1));
     invalid(short.lock().await);
     assert!(server.log().is_empty(), "{}", server.timeline());

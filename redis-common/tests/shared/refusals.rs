@@ -347,13 +347,8 @@ async fn locks_are_free_soon_after_a_refusal() {
         let locks = LockClient::new(constructor.open(&url).await);
         let released = hold(&locks, "released", LEASE).await;
         let dropped = hold(&locks, "dropped", LEASE).await;
-        let many = locks.multi().mutex("x").and_then(|it| it.mutex("y"));
-        let many = many
-            .expect("valid")
-            .lease(LEASE)
-            .lock()
-            .await
-            .expect("free");
+        let many = locks.mutexes(["x", "y"]).expect("valid").lease(LEASE);
+        let many = many.lock().await.expect("free");
         let theirs = hold(&others, "queue", LEASE).await;
         let waiting = wait_in_line(&locks, "queue", LEASE).await;
         set_refused(&server, by_password, true);

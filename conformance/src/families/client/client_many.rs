@@ -17,7 +17,6 @@ use crate::world::World;
 pub(super) const CASES: &[Case] = cases!("client_many";
     keys_are_taken_in_order: ["L4"], [];
     all_are_held_until_released: ["S1", "S3"], [];
-    kinds_may_be_mixed: ["S1"], [RwLocks, Semaphores];
     bad_sets_of_keys: ["trait contract"], [];
     held_key_is_named_and_the_rest_given_back: ["S3"], [];
     one_budget_for_all: ["L4", "S3"], [];
@@ -31,7 +30,7 @@ pub(super) const CASES: &[Case] = cases!("client_many";
 );
 
 fn mutexes(locks: &LockClient, keys: &[&str]) -> Result<MultiLock, Failure> {
-    Ok(locks.multi().mutexes(keys)?)
+    Ok(locks.mutexes(keys)?)
 }
 
 fn all(outcome: Result<Outcome<MultiGuard>, Error>) -> Result<MultiGuard, Failure> {
@@ -101,24 +100,10 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
     Ok(())
 }
 
-async fn kinds_may_be_mixed(world: &World) -> Verdict {
-    let [a, b] = world.clients().await?;
-    let many = a.multi().write("w")?.read("r")?.permits("s", 3, 2)?;
-    let guard = many.mutex("m")?.lock().await?;
-    busy(b.mutex("m")?.try_lock().await, "S1")?;
-    busy(b.rw_lock("w")?.try_read().await, "S1")?;
-    busy(b.rw_lock("r")?.try_write().await, "S1")?;
-    drop(got(b.rw_lock("r")?.try_read().await, "S1")?);
-    busy(b.semaphore("s", 3)?.permits(2).try_acquire().await, "S1")?;
-    drop(got(b.semaphore("s", 3)?.try_acquire().await, "S1")?);
-    released_all(&guard).await
-}
-
 async fn bad_sets_of_keys(world: &World) -> Verdict {
     let (a, proxy) = world.client_on_proxy().await?;
-    let none = a.multi().lock().await;
     want!(
-        none,
+        a.mutexes([""; 0]).map(|_| ()),
         Err(Error::InvalidInput {
             problem: InvalidInput::KeyCount { asked: 0 },
             ..
@@ -126,7 +111,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     )
     .promised("trait contract: an empty set of keys is refused")?;
     want!(
-        mutexes(&a, &["k", "j"])?.mutex("k").map(|_| ()),
+        a.mutexes(["k", "j", "k"]).map(|_| ()),
         Err(Error::InvalidInput {
             problem: InvalidInput::RepeatedKey { .. },
             ..
@@ -135,7 +120,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     .promised("trait contract: a duplicate key is refused")?;
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
-        a.multi().mutexes(&names).map(|_| ()),
+        a.mutexes(&names).map(|_| ()),
         Err(Error::InvalidInput {
             problem: InvalidInput::KeyCount { asked: 65 },
             ..

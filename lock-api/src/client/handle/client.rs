@@ -175,30 +175,37 @@ impl LockClient {
         Lock::new(&self.client, key.as_ref(), Kind::Semaphore, permits).map(Semaphore::new)
     }
 
-    /// Returns a builder that locks several keys together, all or nothing and without deadlocks.
-    /// Does no I/O.
+    /// Makes a handle for several mutexes, which are locked together, all or nothing and without deadlocks. Does no I/O.
+    ///
+    /// # Errors
+    /// - [`Error::InvalidInput`] if a key is empty, too long or named twice, or if there is no key or more than
+    ///   [`MAX_KEYS_AT_ONCE`](crate::bounds::MAX_KEYS_AT_ONCE).
+    /// - [`Error::Closed`] after a shutdown.
     ///
     /// # Examples
     /// ```no_run
+    /// # use std::time::Duration;
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let all = locks.multi().mutex("a")?.read("b")?.write("c")?.permits("d", 4, 1)?;
-    /// let guard = all.lock().await?;
+    /// let accounts = locks.mutexes(["account:7", "account:3"])?.lease(Duration::from_secs(10));
+    /// let guard = accounts.lock().await?;
     /// guard.release().await?;
     /// # Ok(())
     /// # }
     /// ```
-    pub fn multi(&self) -> MultiLock {
-        MultiLock::new(&self.client)
+    pub fn mutexes<K: AsRef<str>>(
+        &self,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<MultiLock, Error> {
+        MultiLock::new(&self.client, keys)
     }
 
     /// Locks several mutexes together, all or nothing. Waits without a time limit.
     ///
-    /// This is short for [`multi`](Self::multi), [`mutexes`](MultiLock::mutexes) and
-    /// [`lock`](MultiLock::lock).
+    /// This is short for [`mutexes`](Self::mutexes) and [`lock`](MultiLock::lock).
     ///
     /// # Errors
-    /// The same as [`MultiLock::mutex`] and [`MultiLock::lock`].
+    /// The same as [`mutexes`](Self::mutexes) and [`MultiLock::lock`].
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
@@ -217,7 +224,7 @@ impl LockClient {
         &self,
         keys: impl IntoIterator<Item = K>,
     ) -> Result<MultiGuard, Error> {
-        self.multi().mutexes(keys)?.lock().await
+        self.mutexes(keys)?.lock().await
     }
 
     /// Returns the state of a key: holders, waiters and the last fencing token. Changes nothing.
@@ -484,7 +491,7 @@ impl LockClientBuilder {
     ///
     /// The client calls the hook whether or not you await [`lost`](crate::Guard::lost). It does
     /// not call the hook for a guard that was released or dropped before the client learned of the loss. While
-    /// [`multi`](LockClient::multi) waits for more keys, each key that it has already locked counts
+    /// a [`MultiLock`] waits for more keys, each key that it has already locked counts
     /// as a guard.
     ///
     /// The hook runs on the renewal thread of the backend, soon after the loss. A slow hook delays

@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use crate::bounds;
 use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
@@ -10,7 +9,6 @@ use crate::client::error::Error;
 use crate::client::guard::Guard;
 use crate::client::outcome::Outcome;
 use crate::client::state::settings::LockOptions;
-use crate::error::InvalidInput;
 use crate::id::{Key, OwnerId};
 use crate::reply::Refused;
 use crate::request::{Kind, LockSpec, Mode};
@@ -77,8 +75,7 @@ impl Lock {
     ) -> Result<Ask<'a>, Error> {
         let max_lease = self.client.capabilities.max_lease;
         options
-            .check()
-            .and_then(|()| InvalidInput::check_lease(options.lease, bounds::MIN_LEASE..=max_lease))
+            .check(max_lease)
             .and_then(|()| self.spec.check_mode(mode))
             .map_err(|error| error.on(&self.key))?;
         Ok(Ask {

@@ -1,4 +1,4 @@
-//! Locks several keys at once, all or nothing.
+//! Locks several mutexes at once, all or nothing.
 //!
 //! A call locks its keys one by one, in the order of the UTF-8 bytes of their names, in whatever
 //! order the caller named them. While it waits for a key, it holds only keys that come before it.
@@ -16,18 +16,17 @@ use std::time::Duration;
 use futures_util::future::{Either, select};
 
 use crate::bounds::MAX_KEYS_AT_ONCE;
-use crate::client::acquire::request::{Ask, WaitLimit};
+use crate::client::acquire::request::{Ask, Owner, WaitLimit};
 use crate::client::acquire::wait::acquire;
 use crate::client::core::ClientHandle;
 use crate::client::error::Error;
 use crate::client::guard::multi::MultiGuard;
-use crate::client::handle::lock::Lock;
 use crate::client::hold::{Hold, check_all, first_lost};
 use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::settings::{LockOptions, option_setters};
 use crate::error::InvalidInput;
 use crate::id::Key;
-use crate::request::{Kind, Mode};
+use crate::request::{LockSpec, Mode};
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
@@ -35,8 +34,8 @@ use crate::sync::Arc;
 /// round.
 const PAUSE: Duration = Duration::from_millis(20);
 
-/// Several keys to lock together, all or nothing. Made by
-/// [`LockClient::multi`](crate::LockClient::multi).
+/// Several mutexes to lock together, all or nothing. Made by
+/// [`LockClient::mutexes`](crate::LockClient::mutexes).
 ///
 /// - **Order.** A call locks the keys one by one, in the order of the UTF-8 bytes of their names.
 ///   The order in which you name them does not matter. So two calls that want the same keys never
@@ -58,7 +57,7 @@ const PAUSE: Duration = Duration::from_millis(20);
 /// ```no_run
 /// # use leasehold_api::{Error, LockClient};
 /// # async fn example(locks: LockClient) -> Result<(), Error> {
-/// let transfer = locks.multi().mutex("account:7")?.mutex("account:3")?.read("tariff")?;
+/// let transfer = locks.mutexes(["account:7", "account:3"])?;
 /// let guard = transfer.lock().await?;
 /// println!("write account 7 with token {}", guard.fencing_token("account:7")?);
 /// guard.release().await?;
@@ -68,137 +67,33 @@ const PAUSE: Duration = Duration::from_millis(20);
 #[derive(Clone, Debug)]
 pub struct MultiLock {
     client: Arc<ClientHandle>,
-    /// Sorted by key.
-    wants: Vec<Want>,
+    /// Sorted. Each is named once, and there is at least one.
+    keys: Vec<Key>,
     options: LockOptions,
 }
 
-#[derive(Clone, Debug)]
-struct Want {
-    lock: Lock,
-    mode: Mode,
-}
-
 impl MultiLock {
-    pub(crate) fn new(client: &Arc<ClientHandle>) -> Self {
-        Self {
-            client: Arc::clone(client),
-            wants: Vec::new(),
-            options: client.settings.options.clone(),
+    pub(crate) fn new<K: AsRef<str>>(
+        client: &Arc<ClientHandle>,
+        keys: impl IntoIterator<Item = K>,
+    ) -> Result<Self, Error> {
+        client.ensure_open()?;
+        let keys = keys.into_iter().take(MAX_KEYS_AT_ONCE + 1).map(Key::new);
+        let mut keys = keys.collect::<Result<Vec<Key>, InvalidInput>>()?;
+        keys.sort_unstable();
+        if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
+            let key = pair[0].clone();
+            return Err(InvalidInput::RepeatedKey { key }.into());
         }
-    }
-
-    /// Adds a mutex. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`LockClient::mutex`](crate::LockClient::mutex), and [`Error::InvalidInput`] if
-    /// the key is named twice, or if there are more than
-    /// [`MAX_KEYS_AT_ONCE`](crate::bounds::MAX_KEYS_AT_ONCE) keys.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().mutex("account:3")?.mutex("account:7")?.lock().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn mutex(self, key: impl AsRef<str>) -> Result<Self, Error> {
-        self.and(key.as_ref(), Kind::Mutex, 1, Mode::Exclusive)
-    }
-
-    /// Adds several mutexes. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`mutex`](Self::mutex).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn mutexes<K: AsRef<str>>(self, keys: impl IntoIterator<Item = K>) -> Result<Self, Error> {
-        keys.into_iter().try_fold(self, Self::mutex)
-    }
-
-    /// Adds a reader/writer lock, to lock it for reading. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`mutex`](Self::mutex), and [`Error::Unsupported`] if the backend does not
-    /// support reader/writer locks.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().mutex("account:7")?.read("tariff")?.lock().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn read(self, key: impl AsRef<str>) -> Result<Self, Error> {
-        self.and(key.as_ref(), Kind::RwLock, 1, Mode::Shared)
-    }
-
-    /// Adds a reader/writer lock, to lock it for writing. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`read`](Self::read).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().read("tariff")?.write("catalog")?.lock().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn write(self, key: impl AsRef<str>) -> Result<Self, Error> {
-        self.and(key.as_ref(), Kind::RwLock, 1, Mode::Exclusive)
-    }
-
-    /// Adds `permits` permits of a semaphore that has `capacity` permits in total. Does no I/O.
-    ///
-    /// # Errors
-    /// The same as [`mutex`](Self::mutex), and
-    /// - [`Error::InvalidInput`] if `permits` is 0 or greater than `capacity`;
-    /// - [`Error::Unsupported`] if the backend does not support semaphores.
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().mutex("report")?.permits("printers", 3, 1)?.lock().await?;
-    /// guard.release().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub fn permits(self, key: impl AsRef<str>, capacity: u32, permits: u32) -> Result<Self, Error> {
-        let mode = Mode::Permits(permits);
-        self.and(key.as_ref(), Kind::Semaphore, capacity, mode)
-    }
-
-    fn and(mut self, key: &str, kind: Kind, capacity: u32, mode: Mode) -> Result<Self, Error> {
-        let lock = Lock::new(&self.client, key, kind, capacity)?;
-        lock.ask(mode, &lock.options)?;
-        let position = self
-            .wants
-            .binary_search_by(|want| want.lock.key.cmp(&lock.key));
-        match position {
-            Ok(_) => return Err(InvalidInput::RepeatedKey { key: lock.key }.into()),
-            Err(index) => self.wants.insert(index, Want { lock, mode }),
-        }
-        if self.wants.len() > MAX_KEYS_AT_ONCE {
-            let asked = self.wants.len();
+        let asked = keys.len();
+        if !(1..=MAX_KEYS_AT_ONCE).contains(&asked) {
             return Err(InvalidInput::KeyCount { asked }.into());
         }
-        Ok(self)
+        Ok(Self {
+            client: Arc::clone(client),
+            keys,
+            options: client.settings.options.clone(),
+        })
     }
 
     /// Returns the keys in the order in which a call locks them.
@@ -207,13 +102,13 @@ impl MultiLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let many = locks.multi().mutex("b")?.mutex("a")?;
+    /// let many = locks.mutexes(["b", "a"])?;
     /// assert!(many.keys().map(|key| key.as_str()).eq(["a", "b"]));
     /// # Ok(())
     /// # }
     /// ```
     pub fn keys(&self) -> impl ExactSizeIterator<Item = &Key> {
-        self.wants.iter().map(|want| &want.lock.key)
+        self.keys.iter()
     }
 
     option_setters!(options);
@@ -223,8 +118,8 @@ impl MultiLock {
     /// To limit the wait, use [`try_lock_for`](Self::try_lock_for).
     ///
     /// # Errors
-    /// The same as [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`] if no key was
-    /// added. [`Error::key`] returns the key that the error is about, if it is about one key.
+    /// The same as [`Mutex::lock`](crate::Mutex::lock). [`Error::key`] returns the key that the error is about, if it is
+    /// about one key.
     ///
     /// # Cancel safety
     /// If you drop the future, the client leaves the queue and releases the keys locked so far, in
@@ -234,7 +129,7 @@ impl MultiLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let guard = locks.multi().mutexes(["account:3", "account:7"])?.lock().await?;
+    /// let guard = locks.mutexes(["account:3", "account:7"])?.lock().await?;
     /// guard.release().await?;
     /// # Ok(())
     /// # }
@@ -265,7 +160,7 @@ impl MultiLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient, Outcome};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// match locks.multi().mutexes(["a", "b"])?.try_lock().await? {
+    /// match locks.mutexes(["a", "b"])?.try_lock().await? {
     ///     Outcome::Acquired(guard) => println!("acquired: {guard:?}"),
     ///     Outcome::Contended(contention) => println!("{} is not free", contention.key),
     /// }
@@ -296,7 +191,7 @@ impl MultiLock {
     /// # use leasehold_api::{Error, LockClient};
     /// # use std::time::Duration;
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
+    /// let accounts = locks.mutexes(["account:3", "account:7"])?;
     /// let outcome = accounts.try_lock_for(Duration::from_secs(5)).await?;
     /// if let Some(guard) = outcome.into_guard() {
     ///     guard.release().await?;
@@ -324,7 +219,7 @@ impl MultiLock {
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let accounts = locks.multi().mutexes(["account:3", "account:7"])?;
+    /// let accounts = locks.mutexes(["account:3", "account:7"])?;
     /// let count = accounts.with(async |guard| guard.keys().len()).await?;
     /// assert_eq!(count, 2);
     /// # Ok(())
@@ -336,17 +231,20 @@ impl MultiLock {
 
     /// Locks all keys. Checks the input before any I/O.
     async fn acquire(&self, limit: WaitLimit) -> Result<Outcome<MultiGuard>, Error> {
-        if self.wants.is_empty() {
-            return Err(InvalidInput::KeyCount { asked: 0 }.into());
-        }
-        let asks = self.wants.iter();
-        let asks: Result<Vec<_>, Error> = asks
-            .map(|want| want.lock.ask(want.mode, &self.options))
-            .collect();
+        self.options.check(self.client.capabilities.max_lease)?;
+        let owner = Owner::Fresh;
+        let ask = |key| Ask {
+            client: &self.client,
+            key,
+            spec: LockSpec::mutex(),
+            mode: Mode::Exclusive,
+            owner: &owner,
+            options: &self.options,
+        };
         let started_at = self.client.now();
         let call = MultiAcquire {
             client: &self.client,
-            asks: asks?,
+            asks: self.keys.iter().map(ask).collect(),
             limit,
             started_at,
             deadline: limit.deadline(started_at, self.client.settings.call_timeout),

@@ -41,8 +41,7 @@ impl ClientSettings {
     }
 
     pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
-        self.options.check()?;
-        InvalidInput::check_lease(self.options.lease, bounds::MIN_LEASE..=max_lease)?;
+        self.options.check(max_lease)?;
         InvalidInput::check_time_limit("call timeout", self.call_timeout)
     }
 }
@@ -59,8 +58,10 @@ pub(crate) struct LockOptions {
 }
 
 impl LockOptions {
-    pub(crate) fn check(&self) -> Result<(), InvalidInput> {
-        InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=bounds::MAX_LEASE)?;
+    /// Checks the options, for a backend that grants leases up to `max_lease`.
+    pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
+        let longest = max_lease.min(bounds::MAX_LEASE);
+        InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=longest)?;
         let limits = self.limits;
         if [limits.holds, limits.waiters, limits.holders].contains(&0) {
             let problem = "a limit of 0 would refuse everything";
