@@ -1,5 +1,6 @@
 //! Connections through the `fred` crate.
 
+use std::net::SocketAddr;
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
@@ -130,6 +131,23 @@ fn lead_to(config: &mut Config, url: &ServerUrl) {
     config.database = (url.database != 0).then_some(url.database);
 }
 
+/// Leads to one of the addresses of the server. It tries them one after the other, without a limit for each.
+fn lead_to_address(config: &mut Config, to: SocketAddr) {
+    let ServerConfig::Centralized { server } = &mut config.server else {
+        return;
+    };
+    #[cfg(feature = "tls-rustls")]
+    let name = server
+        .tls_server_name
+        .take()
+        .unwrap_or_else(|| server.host.clone());
+    *server = server_at(to.ip().to_string(), to.port());
+    #[cfg(feature = "tls-rustls")]
+    {
+        server.tls_server_name = Some(name);
+    }
+}
+
 /// The library appends the port to the host, so an IPv6 address needs brackets.
 fn server_at(host: String, port: u16) -> Server {
     if !host.contains(':') {
@@ -168,6 +186,19 @@ impl Connector for FredConnector {
         Some(hosts.join(", "))
     }
 
+    fn host(&self) -> Option<(String, u16)> {
+        let config = self.0.get_config()?;
+        let ServerConfig::Centralized { server } = &config.server else {
+            return None;
+        };
+        // Only this feature can tell the library the name in the certificate.
+        if config.uses_tls() && !cfg!(feature = "tls-rustls") {
+            return None;
+        }
+        let host = server.host.trim_start_matches('[').trim_end_matches(']');
+        Some((host.to_owned(), server.port))
+    }
+
     fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         let mut builder = self.0.clone();
         builder.with_config(|config| lead_to(config, url));
@@ -176,9 +207,13 @@ impl Connector for FredConnector {
 
     async fn open(
         &self,
+        to: Option<SocketAddr>,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Arc<dyn Connection>, Failure> {
         let mut builder = self.0.clone();
+        if let Some(to) = to {
+            builder.with_config(|config| lead_to_address(config, to));
+        }
         if events.is_some() {
             builder.with_performance_config(|config| {
                 config.broadcast_channel_capacity = MESSAGE_BUFFER;
@@ -510,7 +545,7 @@ mod tests {
         let options = Options::new();
         let connector = FredConnector::from_url(&url, &options).expect("good settings");
         let events = tokio::sync::mpsc::unbounded_channel().0;
-        let connection = connector.open(Some(events)).await;
+        let connection = connector.open(None, Some(events)).await;
         let connection = connection.expect("a server that runs");
         let names = |numbers: [u8; 2]| numbers.map(|number| format!("{{a}}{number}"));
         for channel in names([1, 2]) {

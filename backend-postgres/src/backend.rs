@@ -27,10 +27,6 @@ use crate::store::PostgresStore;
 /// The application name of the connections, unless the configuration has one.
 const APPLICATION: &str = "leasehold";
 
-/// The pause between attempts to connect doubles from the first to the longest.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_millis(250);
-
 /// A [`LockBackend`] on a PostgreSQL server, with all capabilities but
 /// [`batches`](leasehold_api::Capabilities::batches).
 ///
@@ -221,6 +217,7 @@ impl PostgresBackend {
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
             newest: Newest::default(),
+            pace: Arc::default(),
         })
     }
 
@@ -254,17 +251,18 @@ async fn open_in_time(
 ) -> Result<(Connection, Connection), BackendError> {
     let limit = shared.options.initial_connect_timeout;
     let until = shared.runtime.now().saturating_add(limit);
-    let mut pause = FIRST_PAUSE;
+    let (pace, runtime) = (&shared.pace, &shared.runtime);
     loop {
-        let error = match open_two(shared, commands, renewals).await {
+        let opening = open_two(shared, commands, renewals);
+        let error = match pace.connect(runtime, Duration::MAX, opening).await {
             Err(error) if error.is_transient() => error,
             done => return done,
         };
-        if shared.runtime.now().saturating_add(pause) >= until {
+        let pause = pace.pause_left(runtime.now());
+        if runtime.now().saturating_add(pause) >= until {
             return Err(error);
         }
-        shared.runtime.sleep(pause).await;
-        pause = (pause * 2).min(LONGEST_PAUSE);
+        runtime.timer(pause).await;
     }
 }
 

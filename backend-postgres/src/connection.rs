@@ -7,14 +7,16 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use futures_util::future::{self, BoxFuture, Either, join, select, try_join, try_join5};
-use leasehold_api::{BackendError, ClockId, Moment, Runtime, TokioRuntime};
+use leasehold_api::{BackendError, ClockId, ConnectPace, Moment, Runtime, TokioRuntime};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::UnboundedSender;
+use tokio::task::JoinError;
 use tokio_postgres::types::ToSql;
 use tokio_postgres::{Client, Config, Row, Statement, ToStatement};
 
 use crate::connector::{self, Connector};
 use crate::error::{During, classify, ends_connection};
+use crate::hosts;
 use crate::options::Options;
 
 /// A call that was given up after this time casts doubt on its connection, if the server is near.
@@ -88,6 +90,8 @@ pub(crate) struct Shared {
     pub(crate) runtime: TokioRuntime,
     pub(crate) closed: tokio::sync::watch::Sender<bool>,
     pub(crate) newest: Newest,
+    /// When this client may connect: for commands, renewals and subscriptions.
+    pub(crate) pace: Arc<ConnectPace>,
 }
 
 /// Which server the newest connection has reached.
@@ -164,6 +168,18 @@ impl Shared {
         }
     }
 
+    /// Makes a connection within the connect timeout, or says at once why that has just failed.
+    async fn paced<T>(
+        &self,
+        making: impl Future<Output = Result<T, BackendError>>,
+    ) -> Result<T, BackendError> {
+        let (limit, making) = (
+            self.options.connect_timeout,
+            self.in_time("connection", making),
+        );
+        self.pace.connect(&self.runtime, limit, making).await
+    }
+
     /// Opens a connection, sets it up, and reads the id of the server's clock, within the connect timeout.
     pub(crate) async fn open(
         &self,
@@ -175,7 +191,7 @@ impl Shared {
             let clock = self.set_up(&client, attempt).await?;
             Ok((client, clock))
         };
-        self.in_time("connection", opening).await
+        self.paced(opening).await
     }
 
     /// Opens a connection without any settings. Returns the number of the attempt too, for
@@ -189,19 +205,19 @@ impl Shared {
             return Err(BackendError::Closed);
         }
         let attempt = self.newest.begin();
-        let opening = (self.connector)(self.config.clone(), payloads);
+        let (connector, config) = (Arc::clone(&self.connector), self.config.clone());
+        let (runtime, limit) = (self.runtime.clone(), self.options.connect_timeout);
         let driver = handle.clone();
         // A socket belongs to the runtime in which it is opened.
         let opening = handle.spawn(async move {
+            let opening = hosts::connect(&connector, &config, payloads, &runtime, limit);
             let (client, driving) = opening.await?;
             driver.spawn(driving);
             Ok(client)
         });
         let _abort = Abort(opening.abort_handle());
-        let client = opening.await;
-        let client = client.map_err(|_| BackendError::unavailable("the runtime has ended"))?;
-        let client = client.map_err(|error| classify(error, During::Connect(&self.address())));
-        Ok((client?, attempt))
+        let client = opening.await.unwrap_or_else(|ended| Err(not_run(&ended)))?;
+        Ok((client, attempt))
     }
 
     /// Sets a new connection up. Returns the id of the server's clock.
@@ -234,6 +250,8 @@ pub(crate) struct Connection {
     pub(crate) clock: ClockId,
     pub(crate) statements: Statements,
     runtime: TokioRuntime,
+    pace: Arc<ConnectPace>,
+    opened: Moment,
     /// A call that was given up after this time casts doubt on the connection.
     doubt_after: Duration,
     doubtful: AtomicBool,
@@ -261,7 +279,7 @@ impl Connection {
                 let (client, attempt) = shared.connect(handle, None).await?;
                 Self::prepare(client, attempt, shared).await
             };
-            shared.in_time("connection", opening).await
+            shared.paced(opening).await
         })
     }
 
@@ -295,6 +313,8 @@ impl Connection {
             client,
             clock,
             runtime: shared.runtime.clone(),
+            pace: Arc::clone(&shared.pace),
+            opened: shared.runtime.now(),
             doubt_after,
             statements: Statements {
                 read,
@@ -325,10 +345,13 @@ impl Connection {
         let result = call.await;
         watched.answered = true;
         result.map_err(|error| {
-            if ends_connection(&error) {
+            let ends = ends_connection(&error);
+            let error = classify(error, During::Statement);
+            if ends {
                 self.doubtful.store(true, Ordering::Relaxed);
+                self.pace.ended(&self.runtime, self.opened, &error);
             }
-            classify(error, During::Statement)
+            error
         })
     }
 
@@ -340,6 +363,14 @@ impl Connection {
     ) -> Result<Row, BackendError> {
         self.call(self.client.query_one(statement, parameters))
             .await
+    }
+}
+
+/// The error if a task has not finished. If it was cancelled, its runtime has ended.
+fn not_run(ended: &JoinError) -> BackendError {
+    match ended.is_cancelled() {
+        true => BackendError::Closed,
+        false => BackendError::unavailable("the task that connects panicked"),
     }
 }
 
@@ -414,6 +445,9 @@ impl ManagedConnection {
                 // An attempt has no result yet, unless its task has panicked.
                 Current::Opening(opening) if opening.peek().is_none() => opening.clone(),
                 _ => {
+                    if let Some(error) = self.shared.pace.pausing(self.shared.runtime.now()) {
+                        return Err(error);
+                    }
                     let opening = self.start_opening();
                     *current = Current::Opening(opening.clone());
                     opening
@@ -428,8 +462,7 @@ impl ManagedConnection {
     fn start_opening(self: &Arc<Self>) -> Opening {
         let this = Arc::clone(self);
         let task = self.handle.spawn(async move { this.open().await });
-        let ended = |_| Err(BackendError::unavailable("the runtime has ended"));
-        let opened = task.map(move |opened| opened.unwrap_or_else(ended));
+        let opened = task.map(|opened| opened.unwrap_or_else(|ended| Err(not_run(&ended))));
         opened.boxed().shared()
     }
 

@@ -3,6 +3,7 @@
 use std::error::Error as StdError;
 use std::future::poll_fn;
 use std::io;
+use std::sync::Arc;
 
 use futures_util::future::BoxFuture;
 use leasehold_api::InvalidInput;
@@ -12,14 +13,14 @@ use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{AsyncMessage, Client, Config, Connection, Error, Socket};
 
 /// The port of a configuration that names none.
-const DEFAULT_PORT: u16 = 5432;
+pub(crate) const DEFAULT_PORT: u16 = 5432;
 
 /// A new connection, and the future that drives it.
 pub(crate) type Opened = (Client, BoxFuture<'static, ()>);
 
 /// Opens a connection. It hides the type of the TLS streams. The sender gets the payloads of notifications, and is
 /// dropped when the connection ends.
-pub(crate) type Connector = Box<
+pub(crate) type Connector = Arc<
     dyn Fn(Config, Option<UnboundedSender<String>>) -> BoxFuture<'static, Result<Opened, Error>>
         + Send
         + Sync,
@@ -33,7 +34,7 @@ where
     T::TlsConnect: Send,
     <T::TlsConnect as TlsConnect<Socket>>::Future: Send,
 {
-    Box::new(move |config, payloads| {
+    Arc::new(move |config, payloads| {
         let tls = tls.clone();
         Box::pin(async move {
             let (client, connection) = config.connect(tls).await?;

@@ -100,6 +100,7 @@ mod connection;
 mod connector;
 mod error;
 mod fence;
+mod hosts;
 mod listen;
 mod message;
 mod options;

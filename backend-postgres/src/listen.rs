@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use futures_util::future::{select, try_join};
 use futures_util::stream::poll_fn;
-use leasehold_api::{BackendError, ClockId, Notification, Notifications, Runtime};
+use leasehold_api::{
+    BackendError, ClockId, ConnectPace, Moment, Notification, Notifications, Runtime,
+};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use tokio_postgres::Client;
@@ -21,15 +23,15 @@ use crate::message::{self, Channel};
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
-/// The pause between attempts to subscribe again doubles from the first one to the longest for the cause.
-const FIRST_PAUSE: Duration = Duration::from_millis(20);
-const LONGEST_PAUSE: Duration = Duration::from_millis(500);
-/// After the server refused the subscription. Its administrator may be at work, so this begins short too.
+/// The pause after the server refused the subscription doubles from the first one to the longest. Its administrator
+/// may be at work, so this begins short.
+const FIRST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_millis(20);
 const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 
 /// A confirmed subscription.
 struct Subscription {
     client: Client,
+    opened: Moment,
     clock: ClockId,
     payloads: UnboundedReceiver<String>,
 }
@@ -46,6 +48,7 @@ pub(crate) async fn listen(
         shared: Arc::clone(shared),
         handle: handle.clone(),
         channel,
+        pace: ConnectPace::default(),
         notifications,
     };
     handle.spawn(task.run(subscription));
@@ -74,6 +77,7 @@ impl Subscription {
         shared.in_time("answer to LISTEN", subscribing).await?;
         Ok(Self {
             client,
+            opened: shared.runtime.now(),
             clock,
             payloads,
         })
@@ -91,6 +95,8 @@ struct Task {
     shared: Arc<Shared>,
     handle: Handle,
     channel: Channel,
+    /// When to subscribe again.
+    pace: ConnectPace,
     notifications: UnboundedSender<Notification>,
 }
 
@@ -106,6 +112,9 @@ impl Task {
     async fn keep_open(&self, mut subscription: Subscription) {
         loop {
             self.forward(&mut subscription).await;
+            let error = BackendError::unavailable("the subscription has ended");
+            let runtime = &self.shared.runtime;
+            self.pace.ended(runtime, subscription.opened, &error);
             drop(subscription);
             self.notify(Notification::Missed { listening: false });
             subscription = self.open_again().await;
@@ -135,9 +144,13 @@ impl Task {
 
     /// Tries until it succeeds.
     async fn open_again(&self) -> Subscription {
-        let (mut pause, mut reported) = (FIRST_PAUSE, false);
+        let runtime = &self.shared.runtime;
+        let (mut pause, mut reported) = (self.pace.pause_left(runtime.now()), false);
+        let mut after_refusal = FIRST_PAUSE_AFTER_REFUSAL;
         loop {
-            let opened = Subscription::open(&self.shared, &self.handle, &self.channel).await;
+            runtime.timer(pause).await;
+            let opening = Subscription::open(&self.shared, &self.handle, &self.channel);
+            let opened = self.pace.connect(runtime, Duration::MAX, opening).await;
             let error = match opened {
                 Ok(subscription) => return subscription,
                 Err(error) => error,
@@ -146,13 +159,16 @@ impl Task {
             if !std::mem::replace(&mut reported, true) && !self.shared.is_closed() {
                 report(&error);
             }
-            pause = pause.min(match error.is_transient() {
-                true => LONGEST_PAUSE,
-                false => LONGEST_PAUSE_AFTER_REFUSAL,
-            });
-            let runtime = &self.shared.runtime;
-            runtime.timer(jittered(pause, runtime.random_u64())).await;
-            pause *= 2;
+            let now = runtime.now();
+            let pauses = [&self.pace, &self.shared.pace].map(|pace| pace.pause_left(now));
+            pause = match error.is_transient() {
+                true => pauses[0].max(pauses[1]),
+                false => {
+                    let refused = jittered(after_refusal, runtime.random_u64());
+                    after_refusal = (after_refusal * 2).min(LONGEST_PAUSE_AFTER_REFUSAL);
+                    refused
+                }
+            };
         }
     }
 

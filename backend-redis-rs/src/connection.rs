@@ -1,5 +1,6 @@
 //! Connections through the `redis` crate.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -55,6 +56,13 @@ impl Connector for RedisConnector {
         }
     }
 
+    fn host(&self) -> Option<(String, u16)> {
+        match self {
+            Self::Own(source, _) => source.host(),
+            Self::User(_) => None,
+        }
+    }
+
     fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         match self {
             Self::Own(source, resp) => Ok(Arc::new(Self::Own(source.at(url, *resp)?, *resp))),
@@ -64,6 +72,7 @@ impl Connector for RedisConnector {
 
     async fn open(
         &self,
+        to: Option<SocketAddr>,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Arc<dyn Connection>, Failure> {
         let (source, resp) = match self {
@@ -82,12 +91,12 @@ impl Connector for RedisConnector {
             let ended = Arc::clone(&closed);
             config = config.set_push_sender(move |push| report_push(push, &ended, events.as_ref()));
         } else if let Some(events) = events {
-            let (sink, messages) = source.subscriber().await?.split();
+            let (sink, messages) = source.subscriber(to).await?.split();
             let reader = tokio::spawn(forward_messages(messages, events));
             let reader = AbortOnDrop(reader.abort_handle());
             subscriber = Some((sink, reader));
         }
-        let (connection, driver) = source.connection(config).await?;
+        let (connection, driver) = source.connection(to, config).await?;
         Ok(Arc::new(RedisConnection::Own {
             connection,
             _driver: driver,

@@ -1,14 +1,14 @@
 //! Where connections come from: our own streams, or a client of the library.
 
 use std::io;
+use std::net::SocketAddr;
 
-use futures_util::future::select_ok;
 use leasehold_api::{ConnectError, InvalidInput};
 use leasehold_redis_common::connection::{AbortOnDrop, Address, Failure, ServerUrl};
 use leasehold_redis_common::{Options, RespVersion};
 use redis::aio::{MultiplexedConnection, PubSub};
 use redis::{AsyncConnectionConfig, Client, ProtocolVersion, RedisConnectionInfo, RedisError};
-use tokio::net::TcpStream;
+use tokio::net::{TcpStream, ToSocketAddrs};
 
 #[cfg(feature = "tls-rustls")]
 use self::tls::Tls;
@@ -89,12 +89,23 @@ impl Source {
         }
     }
 
+    /// The host and port, unless the user's client looks for the server in its own way.
+    pub(crate) fn host(&self) -> Option<(String, u16)> {
+        match self {
+            Self::Own(source) => match &source.address {
+                Address::Tcp { host, port, .. } => Some((host.clone(), *port)),
+                Address::Unix(_) => None,
+            },
+            Self::Client(_) => None,
+        }
+    }
+
     /// Opens a connection for messages (RESP2).
-    pub(crate) async fn subscriber(&self) -> Result<PubSub, Failure> {
+    pub(crate) async fn subscriber(&self, to: Option<SocketAddr>) -> Result<PubSub, Failure> {
         match self {
             Self::Client(client) => client.get_async_pubsub().await.map_err(failure),
             Self::Own(source) => {
-                let (stream, first) = source.stream().await?;
+                let (stream, first) = source.stream(to).await?;
                 let opened = PubSub::new(&source.settings, stream).await;
                 opened.map_err(|error| first.reason(error))
             }
@@ -104,6 +115,7 @@ impl Source {
     /// Opens a connection for commands. If the library doesn't end the task that drives it, that comes along.
     pub(crate) async fn connection(
         &self,
+        to: Option<SocketAddr>,
         config: AsyncConnectionConfig,
     ) -> Result<(MultiplexedConnection, Option<AbortOnDrop>), Failure> {
         match self {
@@ -112,7 +124,7 @@ impl Source {
                 Ok((opened.await.map_err(failure)?, None))
             }
             Self::Own(source) => {
-                let (stream, first) = source.stream().await?;
+                let (stream, first) = source.stream(to).await?;
                 let opened =
                     MultiplexedConnection::new_with_config(&source.settings, stream, config).await;
                 let (connection, driver) = opened.map_err(|error| first.reason(error))?;
@@ -124,12 +136,12 @@ impl Source {
 }
 
 impl OwnSource {
-    async fn stream(&self) -> Result<(Stream, FirstLine), Failure> {
-        let connected = self.connect().await;
+    async fn stream(&self, to: Option<SocketAddr>) -> Result<(Stream, FirstLine), Failure> {
+        let connected = self.connect(to).await;
         connected.map_err(|error| failure(RedisError::from(error)))
     }
 
-    async fn connect(&self) -> io::Result<(Stream, FirstLine)> {
+    async fn connect(&self, to: Option<SocketAddr>) -> io::Result<(Stream, FirstLine)> {
         let (host, port) = match &self.address {
             Address::Tcp { host, port, .. } => (&**host, *port),
             #[cfg(unix)]
@@ -140,7 +152,10 @@ impl OwnSource {
             #[cfg(not(unix))]
             Address::Unix(_) => return Err(io::ErrorKind::Unsupported.into()),
         };
-        let stream = connect_tcp(host, port).await?;
+        let stream = match to {
+            Some(to) => connect_tcp(to).await?,
+            None => connect_tcp((host, port)).await?,
+        };
         match &self.tls {
             #[cfg(feature = "tls-rustls")]
             Some(tls) => Ok(Stream::new(tls.connect(stream).await?)),
@@ -149,16 +164,8 @@ impl OwnSource {
     }
 }
 
-/// Connects to all addresses of a host at once, and keeps the first connection.
-async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
-    let addresses = tokio::net::lookup_host((host, port)).await?;
-    let connecting: Vec<_> = addresses
-        .map(|it| Box::pin(TcpStream::connect(it)))
-        .collect();
-    if connecting.is_empty() {
-        return Err(io::Error::other("failed to resolve the host name"));
-    }
-    let (stream, _) = select_ok(connecting).await?;
+async fn connect_tcp(to: impl ToSocketAddrs) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(to).await?;
     // Without it, a small call may wait for the acknowledgement of the one before.
     stream.set_nodelay(true)?;
     Ok(stream)
@@ -223,7 +230,7 @@ mod tests {
     async fn small_calls_are_sent_at_once() {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).expect("a free port");
         let port = listener.local_addr().expect("bound").port();
-        let stream = connect_tcp("127.0.0.1", port).await.expect("it listens");
+        let stream = connect_tcp(("127.0.0.1", port)).await.expect("it listens");
         assert!(stream.nodelay().expect("a socket"));
     }
 }

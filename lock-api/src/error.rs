@@ -357,6 +357,39 @@ impl BackendError {
         self
     }
 
+    /// Turns an unknown outcome into "unavailable": a call that changes nothing leaves no doubt.
+    pub(crate) fn not_executed(self) -> Self {
+        match self {
+            Self::OutcomeUnknown { reason, source } => Self::Unavailable { reason, source },
+            other => other,
+        }
+    }
+
+    /// One error for several attempts to connect. It is permanent if all of these errors are: an address that
+    /// doesn't answer now may lead to a server that accepts this client.
+    pub fn of_all(mut errors: Vec<Self>) -> Self {
+        match errors.len() {
+            0 => return Self::unavailable("there is no address"),
+            1 => return errors.swap_remove(0),
+            _ if errors.iter().all(|error| !error.is_transient()) => return errors.swap_remove(0),
+            _ => {}
+        }
+        let reason = |error: &Self| {
+            let reason = match error {
+                Self::Unavailable { reason, .. }
+                | Self::OutcomeUnknown { reason, .. }
+                | Self::Rejected { reason, .. } => reason.clone(),
+                other => other.to_string(),
+            };
+            match error.source() {
+                Some(source) => format!("{reason}: {source}"),
+                None => reason,
+            }
+        };
+        let reasons: Vec<String> = errors.iter().map(reason).collect();
+        Self::unavailable(reasons.join("; "))
+    }
+
     /// Whether a retry of the same operation may succeed.
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. } | Self::OutcomeUnknown { .. })

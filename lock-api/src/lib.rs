@@ -16,8 +16,10 @@ pub mod bounds;
 pub mod machine;
 
 mod backend;
+mod backoff;
 mod certificates;
 mod client;
+mod connect;
 mod error;
 mod id;
 mod reply;
@@ -37,6 +39,7 @@ pub use client::{
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
     Outcome, PermitGuard, Ping, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
+pub use connect::{ConnectPace, first_of};
 pub use error::{BackendError, Cause, ConnectError, InvalidInput};
 pub use id::{FencingToken, Key, Label, Operation, OwnerId, SessionId};
 pub use reply::{

@@ -9,6 +9,8 @@ use std::time::Duration;
 use futures_channel::oneshot;
 use futures_util::future::{AbortHandle, Either, abortable, select};
 
+use crate::time::micros;
+
 /// A boxed future that can be sent between threads.
 pub type BoxFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
@@ -128,6 +130,20 @@ impl dyn Runtime + '_ {
         future: F,
     ) -> impl Future<Output = Option<F::Output>> + use<F> {
         before(self.sleep(limit), future)
+    }
+
+    /// Returns a random duration in `from..to`, or `from` if that range is empty.
+    pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
+        let spread = micros(to.saturating_sub(from));
+        if spread == 0 {
+            return from;
+        }
+        from + Duration::from_micros(self.random_u64() % spread)
+    }
+
+    /// Returns a random duration between half of `max` and `max`.
+    pub(crate) fn jittered(&self, max: Duration) -> Duration {
+        self.random_between(max / 2, max)
     }
 
     /// Spawns a task, and returns a handle to await or abort it.

@@ -8,11 +8,12 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::future::{join_all, select};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, Capabilities, ClockId, ConnectError, Convert,
+    Acquire, AcquireReply, BackendError, Capabilities, ClockId, ConnectError, ConnectPace, Convert,
     ConvertReply, ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note,
     NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, Runtime,
     ServerTime, SessionId, Stamp, Stamped, TokioRuntime,
@@ -21,8 +22,8 @@ use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::connection::{
-    self, Address, Checks, Cluster, Connector, FIRST_PAUSE, LONGEST_PAUSE, Lane, Node, OnlyServer,
-    SentinelSource, ServerMode, ServerUrl, Shared, WATCHED, no_answer,
+    self, Address, Checks, Cluster, Connector, Lane, Node, OnlyServer, SentinelSource, ServerMode,
+    ServerUrl, Shared, WATCHED, no_answer,
 };
 use crate::options::{Options, RespVersion};
 use crate::remembered::Memory;
@@ -158,12 +159,15 @@ impl Backend {
         url: &ServerUrl,
         last: &mut Option<BackendError>,
     ) -> Result<(), BackendError> {
-        let mut pause = FIRST_PAUSE;
+        let (runtime, pace) = (&self.shared.runtime, ConnectPace::default());
         loop {
-            let connected = match &self.servers {
-                Servers::One(node) => node.commands.warm_up().await,
-                Servers::Cluster(cluster) => cluster.connect().await,
+            let connecting = async {
+                match &self.servers {
+                    Servers::One(node) => node.commands.warm_up().await,
+                    Servers::Cluster(cluster) => cluster.connect().await,
+                }
             };
+            let connected = pace.connect(runtime, Duration::MAX, connecting).await;
             let error = match connected {
                 Err(error) if error.is_transient() => error,
                 result => return result,
@@ -173,8 +177,12 @@ impl Backend {
             if is_first && let Some(error) = self.mismatch(url).await {
                 return Err(error);
             }
-            self.shared.runtime.sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            let of_server = match &self.servers {
+                Servers::One(_) => self.shared.pace.pause_left(runtime.now()),
+                Servers::Cluster(cluster) => cluster.pause_left(),
+            };
+            let pause = pace.pause_left(runtime.now());
+            runtime.timer(pause.max(of_server)).await;
         }
     }
 
@@ -319,6 +327,7 @@ pub(crate) fn new_shared(
         runtime: TokioRuntime::current(),
         handle: Handle::current(),
         sentinels: sentinels.map(Arc::new),
+        pace: Arc::default(),
         moved: Arc::default(),
         clock: Arc::default(),
         unnamed_clock: WATCHED,

@@ -8,6 +8,7 @@
 mod batches;
 mod bounds;
 mod cleanup;
+mod connecting;
 mod election;
 mod expiring;
 mod holding;

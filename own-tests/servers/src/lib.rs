@@ -10,6 +10,7 @@
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`at_a_distance`] makes the line to a server longer.
+//! - [`ServerAway`] takes the place of a server that doesn't run, and counts the connections of its clients.
 //! - [`ThreadProxy`] accepts connections on a thread of its own, and lets a function of the test serve each.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
@@ -19,6 +20,7 @@
 //! that don't start, answer or agree within a minute, a server that answers with an error. The message about a
 //! missing program says how to install it. A missing server never skips a test.
 
+mod away;
 mod clock;
 mod cluster;
 mod latency;
@@ -35,6 +37,7 @@ mod tls;
 mod tls_proxy;
 mod waiting;
 
+pub use away::ServerAway;
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
 pub use latency::at_a_distance;

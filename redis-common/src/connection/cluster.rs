@@ -128,6 +128,13 @@ impl Cluster {
         Err(last)
     }
 
+    /// How long it takes until [`connect`](Self::connect) may ask a node again.
+    pub(crate) fn pause_left(&self) -> Duration {
+        let seeds = self.seeds.iter().map(|seed| seed.node.commands.shared());
+        let pauses = seeds.map(|shared| shared.pace.pause_left(shared.now()));
+        pauses.min().unwrap_or_default()
+    }
+
     /// Runs a script with one key on the node of the key, for at most the call timeout.
     pub(crate) async fn script(
         self: &Arc<Self>,

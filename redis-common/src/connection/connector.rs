@@ -1,6 +1,7 @@
 //! The traits that a client library's adapter implements.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 use async_trait::async_trait;
@@ -80,6 +81,10 @@ pub trait Connector: Send + Sync + 'static {
     /// The address of the server, without user and password. `None` for the user's connection.
     fn address(&self) -> Option<String>;
 
+    /// The name and the port of the server, if [`open`](Self::open) can connect to one of their addresses. `None` if
+    /// the library looks for the server itself.
+    fn host(&self) -> Option<(String, u16)>;
+
     /// A connector for the server at `url`, with the options and certificates of this one.
     ///
     /// # Errors
@@ -87,10 +92,11 @@ pub trait Connector: Send + Sync + 'static {
     /// opens no connections.
     fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError>;
 
-    /// Opens a connection, or returns a handle of the user's. The future has no time limit. It runs
-    /// on the runtime that drives the connection. The connection sends its events to `events`.
+    /// Opens a connection to an address of [`host`](Self::host), or returns a handle of the user's. The future has
+    /// no time limit. It runs on the runtime that drives the connection. The connection sends its events to `events`.
     async fn open(
         &self,
+        to: Option<SocketAddr>,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Arc<dyn Connection>, Failure>;
 }

@@ -1,6 +1,7 @@
 //! A cluster whose nodes a test drives. One of them has all slots.
 
 use std::future::pending;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, AtomicU16, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -137,6 +138,10 @@ impl Connector for ToNode {
         None
     }
 
+    fn host(&self) -> Option<(String, u16)> {
+        None
+    }
+
     fn at(&self, url: &ServerUrl) -> Result<Arc<dyn Connector>, ConnectError> {
         let Address::Tcp { port, .. } = url.address else {
             panic!("the nodes have ports");
@@ -146,6 +151,7 @@ impl Connector for ToNode {
 
     async fn open(
         &self,
+        _: Option<SocketAddr>,
         events: Option<UnboundedSender<ConnectionEvent>>,
     ) -> Result<Arc<dyn Connection>, Failure> {
         if let Some(events) = events {

@@ -1,6 +1,6 @@
 //! A connection that opens on demand and is replaced when it breaks.
 //!
-//! - Connecting is single-flight. Each new connection reads the server's `run_id`, so every reply
+//! - Connecting is single-flight, and its pace is that of all connections to the server. Each new connection reads the server's `run_id`, so every reply
 //!   is stamped with the right clock. Connecting continues if the caller that started it gives up.
 //!   Otherwise the renewals of a short lease might all give up before a connection to a distant server
 //!   is open.
@@ -34,10 +34,10 @@ use tokio::sync::watch;
 use super::clock::ClockWatch;
 use super::connector::{self, CompareAndSet, Compared, Connection};
 use super::failure::{Failure, FailureKind};
-use super::lock;
 use super::server::{ServerInfo, UNKNOWN};
 use super::shared::{Connected, Shared, no_connection, not_run};
 use super::slots::SlotRange;
+use super::{cause, lock};
 use crate::script::{Call, ErrorClass, reply};
 
 /// How long the silent connection may still answer after the second one works. A server that was
@@ -74,10 +74,8 @@ pub(crate) struct ManagedConnection {
     shared: Arc<Shared>,
     closed: AtomicBool,
     current: Mutex<Option<Arc<Live>>>,
-    /// Locked while connecting. Contains the last failure, for the callers that waited.
-    gate: tokio::sync::Mutex<Option<BackendError>>,
-    /// The number of finished attempts to connect.
-    attempts: AtomicU64,
+    /// Locked while connecting.
+    gate: tokio::sync::Mutex<()>,
 }
 
 struct Live {
@@ -111,7 +109,6 @@ impl ManagedConnection {
             closed: AtomicBool::new(false),
             current: Mutex::default(),
             gate: tokio::sync::Mutex::default(),
-            attempts: AtomicU64::new(0),
         })
     }
 
@@ -280,7 +277,12 @@ impl ManagedConnection {
 
     fn note_answer<T>(&self, live: &Arc<Live>, result: Result<T, Failure>) -> Result<T, Failure> {
         let kind = result.as_ref().err().map(Failure::kind);
-        if let Some(FailureKind::Lost | FailureKind::Refused) = kind {
+        if let Err(failure) = &result
+            && matches!(failure.kind(), FailureKind::Lost | FailureKind::Refused)
+        {
+            let error = BackendError::unavailable(cause::name(&failure.to_string()));
+            let (shared, error) = (&self.shared, self.shared.with_address(error));
+            shared.pace.ended(&shared.runtime, live.opened, &error);
             self.retire(live);
         } else {
             live.answers.fetch_add(1, Ordering::Relaxed);
@@ -361,40 +363,29 @@ impl ManagedConnection {
         if let Some(live) = self.current()? {
             return Ok(live);
         }
-        let attempts = self.attempts.load(Ordering::Acquire);
+        if let Some(error) = self.shared.pace.pausing(self.shared.now()) {
+            return Err(error);
+        }
         let this = Arc::clone(self);
         // In a task: the attempt must survive a caller that gives up, and a caller on a blocked
         // runtime must not keep the gate locked.
-        let opening = async move { this.open(attempts).await };
+        let opening = async move { this.open().await };
         let opened = self.shared.handle.spawn(opening).await;
         opened.unwrap_or_else(|ended| Err(not_run(&ended)))
     }
 
-    /// Opens the connection, unless another attempt has failed since `attempts` was read.
-    async fn open(&self, attempts: u64) -> Result<Arc<Live>, BackendError> {
-        let mut last = self.gate.lock().await;
+    /// Opens the connection. If that fails, all callers that wait hear it: the pause has just begun.
+    async fn open(&self) -> Result<Arc<Live>, BackendError> {
+        let _gate = self.gate.lock().await;
         if let Some(live) = self.current()? {
             return Ok(live);
         }
-        if self.attempts.load(Ordering::Acquire) != attempts
-            && let Some(failure) = &*last
-        {
-            // An attempt failed while this caller waited. Another one would take too long.
-            return Err(failure.clone());
-        }
-        let connected = self.shared.connect(false).await;
-        self.attempts.fetch_add(1, Ordering::Release);
-        match connected {
-            Ok(connected) => {
-                let live = self.use_connection(connected);
-                *lock(&self.current) = Some(Arc::clone(&live));
-                *last = None;
-                // The connection may have ended already. Then the caller's command fails.
-                self.current()?;
-                Ok(live)
-            }
-            Err(failure) => Err(last.insert(failure).clone()),
-        }
+        let connected = self.shared.connect(false).await?;
+        let live = self.use_connection(connected);
+        *lock(&self.current) = Some(Arc::clone(&live));
+        // The connection may have ended already. Then the caller's command fails.
+        self.current()?;
+        Ok(live)
     }
 
     /// Returns the connection, unless it is known to have ended or to lead to a former primary.

@@ -40,7 +40,7 @@ pub(crate) use sentinel::SentinelSource;
 pub(crate) use server::{ServerMode, WATCHED};
 pub(crate) use shared::{Shared, no_answer};
 pub use slots::SlotRange;
-pub(crate) use subscription::{FIRST_PAUSE, LONGEST_PAUSE, OnlyServer, listen};
+pub(crate) use subscription::{OnlyServer, listen};
 pub(crate) use tls::mismatch;
 /// The sender of [`ConnectionEvent`]s.
 pub use tokio::sync::mpsc::UnboundedSender;

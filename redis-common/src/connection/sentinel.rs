@@ -5,25 +5,26 @@
 //! doesn't wait for the sentinels whose answers can't change that. A replica is never used.
 //!
 //! All questions of a backend go over one connection to each sentinel. It is opened again after
-//! an error or a silence.
+//! an error or a silence, at a pace of its own.
 //!
 //! All connections move to another server if more sentinels name that one than name the server so
 //! far. A task keeps asking them.
 
-use std::error::Error;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use futures_util::stream::{FuturesUnordered, StreamExt};
-use leasehold_api::{BackendError, BoxFuture, ConnectError, Runtime, TokioRuntime};
+use leasehold_api::{
+    BackendError, BoxFuture, ConnectError, ConnectPace, Runtime, TokioRuntime, first_of,
+};
 use tokio::runtime::Handle;
 
 use super::connector::{Connection, Connector};
 use super::failure::Failure;
 use super::lock;
-use super::shared::{Connected, Shared, no_answer, not_run};
+use super::shared::{Connected, Shared, addresses, no_answer, not_run};
 use super::url::{Address, Sentinels, ServerUrl};
 
 /// Asking the sentinels may take this part of the time for connecting. The rest is for the server.
@@ -47,6 +48,7 @@ struct Sentinel {
     connector: Arc<dyn Connector>,
     /// The connection. Locked while it opens.
     kept: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
+    pace: ConnectPace,
 }
 
 enum Step {
@@ -78,6 +80,7 @@ impl SentinelSource {
                 address: address.clone(),
                 connector: connector.at(&url)?,
                 kept: tokio::sync::Mutex::default(),
+                pace: ConnectPace::default(),
             }))
         };
         let all: Result<_, ConnectError> = sentinels.addresses.iter().map(sentinel).collect();
@@ -140,7 +143,11 @@ impl SentinelSource {
             )));
         }
         let found_none = no_primary.is_empty();
-        Err(summary(if found_none { no_name } else { no_primary }))
+        Err(BackendError::of_all(if found_none {
+            no_name
+        } else {
+            no_primary
+        }))
     }
 
     /// Asks the sentinels from time to time, and makes all connections move if they name another
@@ -153,17 +160,21 @@ impl SentinelSource {
             let Some(known) = self.primary() else {
                 continue;
             };
+            if shared.pace.pausing(shared.now()).is_some() {
+                continue; // Each attempt to connect asks them.
+            }
             let asking = self.sentinels.iter().map(|it| self.ask(shared, it));
             let votes = Votes(join_all(asking).await.into_iter().flatten().collect());
             if let Some(address) = votes.most()
                 && *address != known
                 && votes.choose(address, Some(&known), 0)
             {
-                let opening = self.open_at(shared, address, false);
-                let opened = shared
-                    .timeout(shared.options.connect_timeout, opening)
-                    .await;
-                if let Some(Ok(new)) = opened {
+                let limit = shared.options.connect_timeout;
+                let opening = async {
+                    let opened = shared.timeout(limit, self.open_at(shared, address, false));
+                    opened.await.unwrap_or_else(|| Err(no_answer(limit)))
+                };
+                if let Ok(new) = shared.pace.connect(&shared.runtime, limit, opening).await {
                     // If another connection has moved meanwhile, the next question decides.
                     let _ = self.reached(shared, Some(&known), address, new);
                 }
@@ -187,12 +198,12 @@ impl SentinelSource {
         let service = Arc::clone(&self.service);
         // In a task, so that it finishes if another sentinel is faster: its connection is kept.
         let asking = self.handle.spawn(async move {
-            let asking = asked.primary_of(&service);
+            let asking = asked.primary_of(&service, &shared);
             let answer = shared.timeout(limit, asking).await;
             if answer.is_none() {
                 asked.kept.lock().await.take();
             }
-            answer.map(|it| it.map_err(|failure| refused(failure, shared.prefix())))
+            answer
         });
         let error = match asking.await {
             Ok(Some(Ok(Some((host, port))))) => {
@@ -284,15 +295,19 @@ impl SentinelSource {
 
 impl Sentinel {
     /// Asks over the connection that was kept, or over a new one.
-    async fn primary_of(&self, service: &str) -> Result<Option<(String, u16)>, Failure> {
+    async fn primary_of(
+        &self,
+        service: &str,
+        shared: &Shared,
+    ) -> Result<Option<(String, u16)>, BackendError> {
         loop {
-            let (connection, is_new) = self.connection().await?;
+            let (connection, is_new) = self.connection(shared).await?;
             match connection.primary_of(service).await {
                 Ok(address) => return Ok(address),
                 Err(failure) => {
                     self.forget(&connection).await;
                     if is_new {
-                        return Err(failure);
+                        return Err(refused(failure, shared.prefix()));
                     }
                 }
             }
@@ -300,14 +315,28 @@ impl Sentinel {
     }
 
     /// Returns the connection that was kept, or opens one. Also returns whether it is new.
-    async fn connection(&self) -> Result<(Arc<dyn Connection>, bool), Failure> {
+    async fn connection(
+        &self,
+        shared: &Shared,
+    ) -> Result<(Arc<dyn Connection>, bool), BackendError> {
         let mut kept = self.kept.lock().await;
         if let Some(connection) = &*kept
             && !connection.is_closed()
         {
             return Ok((Arc::clone(connection), false));
         }
-        let connection = self.connector.open(None).await?;
+        let (runtime, limit) = (&shared.runtime, shared.options.connect_timeout / ASK_PARTS);
+        runtime.sleep(self.pace.pause_left(shared.now())).await;
+        let opening = async {
+            let refused = |failure| refused(failure, shared.prefix());
+            let addresses = addresses(&*self.connector).await.map_err(refused)?;
+            let opening = |to| async move {
+                let opened = self.connector.open(to, None).await;
+                opened.map_err(refused)
+            };
+            first_of(runtime, limit, addresses.into_iter().map(opening)).await
+        };
+        let connection = self.pace.connect(runtime, limit, opening).await?;
         *kept = Some(Arc::clone(&connection));
         Ok((connection, true))
     }
@@ -369,29 +398,6 @@ fn refused(failure: Failure, prefix: &str) -> BackendError {
         return error.with_context("check sentinelUsername and sentinelPassword");
     }
     error
-}
-
-/// One error for several. It is permanent if all of them are: a sentinel that was just set up knows
-/// no service yet, while the others are only out of reach.
-fn summary(mut errors: Vec<BackendError>) -> BackendError {
-    if errors.len() == 1 || errors.iter().all(|error| !error.is_transient()) {
-        return errors.swap_remove(0);
-    }
-    let reasons: Vec<String> = errors.iter().map(reason).collect();
-    BackendError::unavailable(reasons.join("; "))
-}
-
-fn reason(error: &BackendError) -> String {
-    let reason = match error {
-        BackendError::Unavailable { reason, .. }
-        | BackendError::OutcomeUnknown { reason, .. }
-        | BackendError::Rejected { reason, .. } => reason.clone(),
-        other => other.to_string(),
-    };
-    match error.source() {
-        Some(source) => format!("{reason}: {source}"),
-        None => reason,
-    }
 }
 
 #[cfg(test)]
@@ -488,20 +494,5 @@ mod tests {
         };
         select(pin!(source.watch(&shared)), pin!(moving)).await;
         assert_eq!(shared.moves(), 1);
-    }
-
-    #[test]
-    fn error_is_permanent_if_all_are() {
-        let permanent = || BackendError::rejected("sentinel a: no service");
-        let transient = || BackendError::unavailable("sentinel b: no answer");
-        assert!(!summary(vec![permanent(), permanent()]).is_transient());
-        let mixed = summary(vec![permanent(), transient()]);
-        assert_eq!(
-            mixed.to_string(),
-            "unavailable: sentinel a: no service; sentinel b: no answer"
-        );
-        let caused = transient().with_source(std::io::Error::other("cut"));
-        let shown = summary(vec![caused, permanent()]).to_string();
-        assert!(shown.contains("no answer: cut;"), "{shown}");
     }
 }

@@ -23,12 +23,13 @@
 
 use std::collections::{BTreeSet, HashMap};
 use std::pin::pin;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use futures_util::future::{Either, select};
-use leasehold_api::{BackendError, Moment, Notification, Notifications, Runtime, SessionId};
+use leasehold_api::{
+    BackendError, ConnectPace, Moment, Notification, Notifications, Runtime, SessionId,
+};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
@@ -107,10 +108,8 @@ pub(crate) struct Subscriber {
     /// The connection. Locked while it opens, and while a subscription is sent, because a refused
     /// one may close it.
     connection: tokio::sync::Mutex<Option<Arc<dyn Connection>>>,
-    /// Why the last attempt to connect or to subscribe got no answer.
-    failure: Mutex<Option<BackendError>>,
-    /// The number of such attempts.
-    failures: AtomicU64,
+    /// When to try again after a subscription without an answer.
+    pace: ConnectPace,
     channels: Mutex<HashMap<String, Channel>>,
 }
 
@@ -132,8 +131,7 @@ impl Subscriber {
             shared,
             streams,
             connection: tokio::sync::Mutex::default(),
-            failure: Mutex::default(),
-            failures: AtomicU64::new(0),
+            pace: ConnectPace::default(),
             channels: Mutex::default(),
         })
     }
@@ -171,7 +169,6 @@ impl Subscriber {
         session: SessionId,
         channel: String,
     ) -> Result<bool, BackendError> {
-        let failures = self.failures.load(Ordering::Acquire);
         let mut current = self.connection.lock().await;
         if self.is_subscribed(&channel) {
             return Ok(true);
@@ -180,20 +177,25 @@ impl Subscriber {
         if !cluster.upgrade().is_some_and(serves) || self.channels().len() >= MAX_CHANNELS {
             return Ok(false);
         }
-        if self.failures.load(Ordering::Acquire) != failures
-            && let Some(failure) = &*lock(&self.failure)
-        {
-            // An attempt failed while this caller waited. Another one would take too long.
-            return Err(failure.clone());
-        }
-        let connection = match &*current {
+        let limit = self.shared.options.connect_timeout * 2;
+        let subscribing = self.subscribe_over(&mut current, cluster, session, channel);
+        let subscribed = self.pace.connect(&self.shared.runtime, limit, subscribing);
+        subscribed.await?
+    }
+
+    /// Fails if nobody answers. Otherwise returns what the server says.
+    async fn subscribe_over(
+        self: &Arc<Self>,
+        current: &mut Option<Arc<dyn Connection>>,
+        cluster: Weak<Cluster>,
+        session: SessionId,
+        channel: String,
+    ) -> Result<Result<bool, BackendError>, BackendError> {
+        let connection = match current {
             Some(connection) if !connection.is_closed() => Arc::clone(connection),
             _ => {
-                self.give_up(&mut current);
-                let opened = self.open(cluster).await;
-                let connection = opened.map_err(|error| self.failed(error))?;
-                *current = Some(Arc::clone(&connection));
-                connection
+                self.give_up(current);
+                Arc::clone(current.insert(self.open(cluster).await?))
             }
         };
         // A message may arrive before the confirmation.
@@ -210,7 +212,7 @@ impl Subscriber {
                 let mut channels = self.channels();
                 // If it has gone meanwhile, its slot has moved.
                 let added = channels.get_mut(&channel);
-                return Ok(added.map(|it| it.is_confirmed = true).is_some());
+                return Ok(Ok(added.map(|it| it.is_confirmed = true).is_some()));
             }
             Some(Err(failure)) => failure,
             None => Failure::lost("SSUBSCRIBE was not answered"),
@@ -219,17 +221,10 @@ impl Subscriber {
         let was_answered = matches!(failure.kind(), FailureKind::Answered(_));
         let error = failure.at_connect(self.shared.prefix());
         if was_answered {
-            return Err(error);
+            return Ok(Err(error));
         }
-        self.give_up(&mut current);
-        Err(self.failed(error))
-    }
-
-    /// Keeps a failure for the callers that wait.
-    fn failed(&self, error: BackendError) -> BackendError {
-        *lock(&self.failure) = Some(error.clone());
-        self.failures.fetch_add(1, Ordering::Release);
-        error
+        self.give_up(current);
+        Err(error)
     }
 
     /// Gives up the connection. All its channels are gone.

@@ -1,11 +1,15 @@
 //! What the connections of a backend share, and how each of them is opened.
 
+use std::net::SocketAddr;
 use std::sync::atomic::AtomicBool;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use futures_util::future::join3;
-use leasehold_api::{BackendError, ClockId, Moment, Rounded, Runtime, TokioRuntime};
+use leasehold_api::{
+    BackendError, ClockId, ConnectPace, Moment, Rounded, Runtime, TokioRuntime, first_of,
+};
+use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, UnboundedReceiver};
 use tokio::sync::watch;
@@ -14,7 +18,7 @@ use tokio::task::JoinError;
 use super::checks::{self, Checks};
 use super::clock::ClockWatch;
 use super::connector::{Connection, ConnectionEvent, Connector};
-use super::failure::Failure;
+use super::failure::{Failure, FailureKind};
 use super::sentinel::SentinelSource;
 use super::server::{ServerInfo, ServerMode};
 use crate::options::Options;
@@ -29,6 +33,8 @@ pub(crate) struct Shared {
     pub(crate) runtime: TokioRuntime,
     pub(crate) handle: Handle,
     pub(crate) sentinels: Option<Arc<SentinelSource>>,
+    /// When this client may connect to the server: for commands, renewals and subscriptions.
+    pub(crate) pace: Arc<ConnectPace>,
     /// Counts the moves to another server. A connection that was opened before the last move leads
     /// to a server that has become a replica, or is no longer named by the sentinels.
     pub(crate) moved: Arc<watch::Sender<u64>>,
@@ -47,6 +53,7 @@ impl Shared {
         Self {
             connector,
             sentinels: None,
+            pace: Arc::default(),
             moved: Arc::default(),
             has_rights: Arc::default(),
             clock: Arc::default(),
@@ -71,8 +78,8 @@ impl Shared {
         &self.options.key_prefix
     }
 
-    /// Opens a connection and checks the server, within the connect timeout. If it `listens`, it
-    /// reports its events.
+    /// Opens a connection and checks the server, within the connect timeout, or says at once why that has
+    /// just failed. If the connection `listens`, it reports its events.
     ///
     /// Runs in a task, so that the backend's runtime drives the connection, not the caller's.
     pub(crate) async fn connect(
@@ -83,30 +90,49 @@ impl Shared {
         let shared = Arc::clone(self);
         let task = self.handle.spawn(async move {
             let opening = async {
-                match &shared.sentinels {
-                    Some(sentinels) => sentinels.open(&shared, listens).await,
-                    None => shared.open_with(&*shared.connector, listens).await,
-                }
+                let opening = async {
+                    match &shared.sentinels {
+                        Some(sentinels) => sentinels.open(&shared, listens).await,
+                        None => shared.open_with(&*shared.connector, listens).await,
+                    }
+                };
+                let opened = shared.timeout(limit, opening).await;
+                let opened = opened.unwrap_or_else(|| Err(no_answer(limit)));
+                opened.map_err(|error| shared.with_address(error))
             };
-            shared.timeout(limit, opening).await
+            shared.pace.connect(&shared.runtime, limit, opening).await
         });
-        let connected = match task.await {
-            Ok(Some(connected)) => connected,
-            Ok(None) => Err(no_answer(limit)),
-            Err(ended) => Err(not_run(&ended)),
-        };
-        connected.map_err(|error| self.with_address(error))
+        let connected = task.await;
+        connected.unwrap_or_else(|ended| Err(not_run(&ended)))
     }
 
+    /// Opens a connection to the first address of the server that answers, and checks the server.
     pub(crate) async fn open_with(
         &self,
         connector: &dyn Connector,
         listens: bool,
     ) -> Result<Connected, BackendError> {
+        let addresses = addresses(connector).await;
+        let addresses = addresses.map_err(|it| it.at_connect(self.prefix()))?;
+        let opening = |to| self.open_at(connector, to, listens);
+        first_of(
+            &self.runtime,
+            self.options.connect_timeout,
+            addresses.into_iter().map(opening),
+        )
+        .await
+    }
+
+    async fn open_at(
+        &self,
+        connector: &dyn Connector,
+        to: Option<SocketAddr>,
+        listens: bool,
+    ) -> Result<Connected, BackendError> {
         let moves = self.moves();
         let (sender, events) = mpsc::unbounded_channel();
         let opening = async {
-            let connection = connector.open(listens.then_some(sender)).await?;
+            let connection = connector.open(to, listens.then_some(sender)).await?;
             // All at once, to save round trips.
             let rights = self.checks.missing_rights(&*connection, &self.has_rights);
             let evalsha = self.checks.require_evalsha(&*connection);
@@ -191,6 +217,18 @@ impl Shared {
             None => error,
         }
     }
+}
+
+/// The addresses of the server, or `None` once if its library finds the server.
+pub(super) async fn addresses(
+    connector: &dyn Connector,
+) -> Result<Vec<Option<SocketAddr>>, Failure> {
+    let Some((host, port)) = connector.host() else {
+        return Ok(vec![None]);
+    };
+    let found = lookup_host((host.as_str(), port)).await;
+    let found = found.map_err(|error| Failure::new(FailureKind::Refused, error.to_string()))?;
+    Ok(found.map(Some).collect())
 }
 
 /// A new connection to a server that was checked.

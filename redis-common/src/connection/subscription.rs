@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use futures_util::stream::poll_fn;
-use leasehold_api::{BackendError, Notification, Notifications, Runtime};
+use leasehold_api::{BackendError, ConnectPace, Moment, Notification, Notifications, Runtime};
 use tokio::sync::mpsc::{self, UnboundedReceiver, UnboundedSender};
 use tokio::sync::watch;
 
@@ -27,15 +27,13 @@ use crate::script::decode_notification;
 /// How often a subscription is checked. Only an answer shows that the network is not dead, and that
 /// the server is not a replica now.
 pub(super) const CHECK_EVERY: Duration = Duration::from_secs(2);
-/// The pause between attempts to connect or subscribe doubles from the first to the longest.
-pub(crate) const FIRST_PAUSE: Duration = Duration::from_millis(10);
-pub(crate) const LONGEST_PAUSE: Duration = Duration::from_millis(250);
 /// Messages may be missing, although the connection is alive. Each waiter of the session polls.
 pub(super) const MISSED: Notification = Notification::Missed { listening: true };
 
 struct Subscription {
     server: Arc<Shared>,
     connection: Arc<dyn Connection>,
+    opened: Moment,
     events: UnboundedReceiver<ConnectionEvent>,
     /// The number of the backend's moves to another server, and that number when the connection
     /// was opened.
@@ -78,6 +76,7 @@ pub(crate) async fn listen(
         shared,
         publishers,
         channel,
+        pace: ConnectPace::default(),
         notifications,
     };
     handle.spawn(async move {
@@ -107,6 +106,7 @@ impl Subscription {
             Some(Ok(())) => Ok(Self {
                 server: Arc::clone(shared),
                 connection,
+                opened: shared.now(),
                 events: connected.events,
                 moved: shared.moved.subscribe(),
                 moves: connected.moves,
@@ -121,6 +121,8 @@ struct SubscriptionTask {
     shared: Arc<Shared>,
     publishers: Arc<dyn Publishers>,
     channel: String,
+    /// When to subscribe again.
+    pace: ConnectPace,
     notifications: UnboundedSender<Notification>,
 }
 
@@ -128,6 +130,9 @@ impl SubscriptionTask {
     /// Returns when the stream ends or is dropped.
     async fn keep_open(&self, mut subscription: Subscription) {
         while self.forward_until_lost(&mut subscription).await {
+            let error = BackendError::unavailable("the subscription has ended");
+            let runtime = &self.shared.runtime;
+            self.pace.ended(runtime, subscription.opened, &error);
             self.notify(Notification::Missed { listening: false });
             let Some(new) = self.open_again().await else {
                 return;
@@ -209,17 +214,21 @@ impl SubscriptionTask {
     /// this client. The stream ends then. The client asks for another one now and then, and tells why
     /// it gets none.
     async fn open_again(&self) -> Option<Subscription> {
-        let mut pause = FIRST_PAUSE;
+        let (runtime, pace) = (&self.shared.runtime, &self.pace);
         loop {
             let server = self.publishers.pick();
-            let attempt = pin!(Subscription::open(&server, &self.channel));
-            match select(attempt, pin!(self.notifications.closed())).await {
+            let pauses = [&server.pace, pace].map(|it| it.pause_left(runtime.now()));
+            let attempt = async {
+                runtime.timer(pauses[0].max(pauses[1])).await;
+                let attempt = Subscription::open(&server, &self.channel);
+                pace.connect(runtime, Duration::MAX, attempt).await
+            };
+            match select(pin!(attempt), pin!(self.notifications.closed())).await {
                 Either::Left((Ok(subscription), _)) => return Some(subscription),
                 Either::Left((Err(error), _)) if !error.is_transient() => return None,
-                Either::Left((Err(_), _)) => self.shared.runtime.sleep(pause).await,
+                Either::Left((Err(_), _)) => {}
                 Either::Right(_) => return None,
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
         }
     }
 

@@ -8,6 +8,7 @@ mod failover;
 pub(crate) mod faults;
 mod loading;
 pub(crate) mod lossy;
+mod pace;
 mod recovery;
 mod refusals;
 mod renewal_thread;

@@ -23,6 +23,7 @@ use futures_util::FutureExt;
 use futures_util::future::select;
 use tracing::Instrument;
 
+use crate::backoff::Backoff;
 use crate::bounds::FIRST_WAITERS;
 use crate::client::acquire::acquisition::Acquisition;
 use crate::client::acquire::attempt::Attempt;
@@ -31,7 +32,6 @@ use crate::client::error::Error;
 use crate::client::hold::Hold;
 use crate::client::outcome::{Contention, Outcome};
 use crate::client::state::answer::{Answer, GrantReply};
-use crate::client::state::backoff::Backoff;
 use crate::client::state::polls::{Due, PollHandle};
 use crate::client::state::router::InboxEvent;
 use crate::client::task::probe;

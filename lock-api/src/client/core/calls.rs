@@ -114,14 +114,14 @@ impl Core {
         self.ensure_open()?;
         let call = self.backend.inspect(key);
         let answer = self.exchange(self.settings.call_timeout, call).await;
-        answer.map_err(|error| not_executed(error).on(key))
+        answer.map_err(|error| error.not_executed().on(key))
     }
 
     pub(crate) async fn list(&self, request: &List) -> Result<Listed, Error> {
         self.ensure_open()?;
         let limit = self.settings.call_timeout;
         let page = self.bounded(limit, self.backend.list(request)).await;
-        page.map_err(|error| not_executed(error).about_no_key())
+        page.map_err(|error| error.not_executed().about_no_key())
     }
 
     /// Asks the service for an answer, with the time of a whole call.
@@ -218,7 +218,7 @@ impl Core {
                 let stamp = self
                     .bounded(limit, self.backend.read_clock(key))
                     .await
-                    .map_err(not_executed)?;
+                    .map_err(BackendError::not_executed)?;
                 self.observe(sent, stamp);
                 let elapsed = self.now().saturating_since(sent);
                 let until = stamp.at.saturating_add(timeout * 2);
@@ -239,14 +239,4 @@ fn is_transient<T>(result: &Result<T, BackendError>) -> bool {
 /// The answer for an element that the backend left out of its reply to a batch.
 fn unanswered<T>() -> Result<T, BackendError> {
     Err(BackendError::outcome_unknown("no answer in the batch"))
-}
-
-/// Turns an unknown outcome into "unavailable": a call that changes nothing leaves no doubt.
-fn not_executed(error: BackendError) -> BackendError {
-    match error {
-        BackendError::OutcomeUnknown { reason, source } => {
-            BackendError::Unavailable { reason, source }
-        }
-        other => other,
-    }
 }

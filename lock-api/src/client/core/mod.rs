@@ -42,7 +42,6 @@ use crate::client::telemetry::events::Events;
 use crate::id::{Key, Operation};
 use crate::runtime::{BoxFuture, Moment, Runtime};
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};
-use crate::time::micros;
 
 /// The longest single sleep. After a suspend, a sleeper reads the clock at the latest after this.
 const MAX_SLEEP: Duration = Duration::from_secs(1);
@@ -168,18 +167,12 @@ impl Core {
         }
     }
 
-    /// Returns a random duration in `from..to`, or `from` if that range is empty.
     pub(crate) fn random_between(&self, from: Duration, to: Duration) -> Duration {
-        let spread = micros(to.saturating_sub(from));
-        if spread == 0 {
-            return from;
-        }
-        from + Duration::from_micros(self.runtime.random_u64() % spread)
+        self.runtime.random_between(from, to)
     }
 
-    /// Returns a random duration between half of `max` and `max`.
     pub(crate) fn jittered(&self, max: Duration) -> Duration {
-        self.random_between(max / 2, max)
+        self.runtime.jittered(max)
     }
 
     /// The session of this process. It is created at the first use, and again after a fork.

@@ -5,12 +5,12 @@ mod observe;
 use std::future::Future;
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
 use crate::client::hold::{OnRefusal, ReleaseOnDrop};
-use crate::client::state::backoff::Backoff;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 use crate::reply::NoteReply;

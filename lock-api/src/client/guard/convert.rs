@@ -13,10 +13,10 @@
 //! The mode in a `WrongEpoch` reply doesn't prove that the conversion is done: it may be the mode
 //! of another hold of the same holder, even of one that is being released.
 
+use crate::backoff::Backoff;
 use crate::client::error::Error;
 use crate::client::guard::{Guard, ReadGuard, WriteGuard};
 use crate::client::hold::Hold;
-use crate::client::state::backoff::Backoff;
 use crate::error::BackendError;
 use crate::id::FencingToken;
 use crate::reply::{ConvertReply, EndReason};

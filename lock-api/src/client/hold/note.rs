@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::client::error::Error;
 use crate::client::hold::one::Hold;
 use crate::client::state::answer::Answer;
-use crate::client::state::backoff::Backoff;
 use crate::reply::NoteReply;
 use crate::request::Note;
 use crate::runtime::Moment;

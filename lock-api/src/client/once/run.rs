@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 
+use crate::backoff::Backoff;
 use crate::bounds::MAX_NOTE_KEEP;
 use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
@@ -15,7 +16,6 @@ use crate::client::once::record::{Last, Record};
 use crate::client::once::report::{Reported, report};
 use crate::client::once::{Job, JobFailure, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
-use crate::client::state::backoff::Backoff;
 use crate::id::{Key, Label};
 use crate::reply::{NoteReply, NoteView};
 use crate::runtime::Moment;

@@ -6,7 +6,6 @@
 //! mutex.
 
 pub(crate) mod answer;
-pub(crate) mod backoff;
 pub(crate) mod batches;
 pub(crate) mod clock;
 pub(crate) mod floors;

@@ -13,8 +13,8 @@ use std::collections::btree_map::OccupiedEntry;
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
+use crate::backoff::Backoff;
 use crate::bounds::{DEFAULT_WAITER_LEASE, DELIVERY_WINDOW, MAX_BATCH};
-use crate::client::state::backoff::Backoff;
 use crate::client::state::holder::HolderCell;
 use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::session::Session;

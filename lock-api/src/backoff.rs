@@ -4,7 +4,7 @@ use std::time::Duration;
 
 const FIRST: Duration = Duration::from_millis(20);
 
-/// The pauses between the attempts of one call. They have no jitter: `Core::jittered` adds it.
+/// The pauses between repeated attempts. They have no jitter: `Runtime::jittered` adds it.
 #[derive(Debug)]
 pub(crate) struct Backoff {
     next: Duration,
@@ -20,6 +20,11 @@ impl Backoff {
     /// For a call of a background task: 20 ms to 500 ms.
     pub(crate) const fn background() -> Self {
         Self::up_to(Duration::from_millis(500))
+    }
+
+    /// For connecting: 20 ms to 750 ms. So a client that may connect again does within a second.
+    pub(crate) const fn connecting() -> Self {
+        Self::up_to(Duration::from_millis(750))
     }
 
     const fn up_to(max: Duration) -> Self {

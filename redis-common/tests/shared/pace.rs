@@ -1,0 +1,81 @@
+//! A server goes away while many calls wait. The number of attempts to connect doesn't depend on them.
+
+use std::time::{Duration, Instant};
+
+use leasehold_api::LockClient;
+use leasehold_redis_common::Options;
+use leasehold_test_servers::{RedisServer, ServerAway};
+use tokio::task::JoinSet;
+
+use super::requests::LEASE;
+use super::support::{Constructor, hello_in_time, hold};
+use crate::constructors::CONSTRUCTORS;
+
+const AWAY: Duration = Duration::from_secs(5);
+/// The time limit after the server is back, on a busy machine.
+const SOON: Duration = Duration::from_secs(30);
+
+/// A client makes two attempts a second, after some in the first second. A few connections are two: for commands and
+/// messages over RESP2.
+pub(crate) fn assert_few(attempts: u64, time: Duration, what: &str) {
+    let most = 10.0 + 3.0 * time.as_secs_f64();
+    let most = most as u64;
+    assert!(
+        (2..=most).contains(&attempts),
+        "{what}: {attempts} attempts in {time:?}"
+    );
+}
+
+/// The server is away, then it is back and serves all calls.
+async fn away_while_calls_wait(constructor: &Constructor, calls: usize) {
+    let mut server = RedisServer::start();
+    let backend = constructor.open_with(&server.url(), Options::new()).await;
+    let locks = LockClient::new(backend.clone());
+    let guard = hold(&locks, "held", LEASE).await;
+    server.kill();
+    let away = ServerAway::listen(server.address());
+    let begun = Instant::now();
+    let mut waiting = JoinSet::new();
+    for number in 0..calls {
+        let mutex = locks.mutex(format!("{number}")).expect("a good key");
+        waiting.spawn(async move { mutex.lock().await.map(drop) });
+    }
+    tokio::time::sleep(AWAY).await;
+    let what = format!("{}, {calls} calls", constructor.name);
+    assert_few(away.connections(), begun.elapsed(), &what);
+    let told = Instant::now();
+    hello_in_time(&backend)
+        .await
+        .expect_err("the server is away");
+    println!(
+        "{what}: {} connections; told after {:?}",
+        away.connections(),
+        told.elapsed()
+    );
+    drop(away);
+    server.start_again();
+    let back = Instant::now();
+    while let Some(done) = waiting.join_next().await {
+        done.expect("no panic").expect("a lock");
+        assert!(back.elapsed() < SOON, "{what}");
+    }
+    println!(
+        "{what}: served {:?} after the server is back",
+        back.elapsed()
+    );
+    drop(guard);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_to_connect_do_not_grow_with_waiting_calls() {
+    for calls in [1, 500] {
+        away_while_calls_wait(&CONSTRUCTORS[0], calls).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_to_connect_are_few_however_the_client_is_made() {
+    for constructor in CONSTRUCTORS.iter().filter(|it| it.reconnects) {
+        away_while_calls_wait(constructor, 50).await;
+    }
+}
