@@ -561,6 +561,18 @@ mod tests {
         }
     }
 
+    /// Of all the addresses of a name, the connection leads to the one that is asked for.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_leads_to_one_address() {
+        let server = block_in_place(RedisServer::start);
+        let url = ServerUrl::parse("redis://locks.invalid:1", false).expect("a URL");
+        let connector = FredConnector::from_url(&url, &Options::new()).expect("good settings");
+        assert_eq!(connector.host(), Some(("locks.invalid".into(), 1)));
+        let connection = connector.open(Some(server.address()), None).await;
+        let connection = connection.expect("a server that runs");
+        connection.time().await.expect("an answer");
+    }
+
     #[tokio::test]
     async fn clustered_configurations_are_refused() {
         for (scheme, refused) in [("redis", false), ("redis-cluster", true)] {

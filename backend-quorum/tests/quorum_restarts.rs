@@ -1,4 +1,4 @@
-//! A quorum of real Redis servers that restart one after the other and keep their data.
+//! A quorum of real Redis servers that restart one after the other and keep their data, or go away.
 
 #![expect(
     clippy::disallowed_methods,
@@ -14,7 +14,9 @@ use leasehold_api::{Error, LockBackend, LockClient};
 use leasehold_fred::FredBackend;
 use leasehold_quorum::Quorum;
 use leasehold_redis_rs::{Options, RedisBackend};
-use leasehold_test_servers::{Data, RedisServer, ServerOptions, Stopwatch, eventually};
+use leasehold_test_servers::{
+    Data, RedisServer, ServerAway, ServerOptions, Stopwatch, eventually, throughout,
+};
 
 /// The time between two restarts. It is much shorter than the time for which a client doesn't count a
 /// server that may have lost its data.
@@ -141,4 +143,43 @@ async fn same_server_twice_is_refused() {
     let error = error.expect("waited for it");
     assert!(matches!(error, Error::Rejected { .. }), "{error:?}");
     assert!(format!("{error:?}").contains("servers 1 and 3 of the quorum are the same one"));
+}
+
+/// Two of three servers go away while many calls wait.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn attempts_to_connect_do_not_grow_with_waiting_calls() {
+    let away_for = Duration::from_secs(5);
+    let mut servers = [0, 1, 2].map(|_| RedisServer::start());
+    let [a, b, c] = &servers;
+    let locks = client([redis(a).await, redis(b).await, fred(c).await]);
+    let mutex = |number: u32| locks.mutex(format!("{number}")).expect("a valid key");
+    mutex(0).lock().await.expect("granted");
+    let away = [1, 2].map(|number: usize| {
+        servers[number].kill();
+        ServerAway::listen(servers[number].address())
+    });
+    let mut waiting = tokio::task::JoinSet::new();
+    for number in 1..=50 {
+        let mutex = mutex(number);
+        waiting.spawn(async move { mutex.lock().await.map(drop) });
+    }
+    tokio::time::sleep(away_for).await;
+    for server in &away {
+        let attempts = server.connections();
+        let most = 10 + 3 * away_for.as_secs();
+        assert!((2..=most).contains(&attempts), "{attempts}");
+    }
+    drop(away);
+    for number in [1, 2] {
+        tokio::task::block_in_place(|| servers[number].start_again());
+    }
+    let back = Instant::now();
+    while let Some(done) = waiting.join_next().await {
+        done.expect("no panic").expect("a lock");
+        assert!(
+            back.elapsed() < Duration::from_secs(60),
+            "{:?}",
+            back.elapsed()
+        );
+    }
 }

@@ -451,9 +451,24 @@ impl RedisConnection {
 
 #[cfg(test)]
 mod tests {
+    use leasehold_redis_common::Options;
+    use leasehold_test_servers::RedisServer;
     use proptest::prelude::*;
 
     use super::*;
+
+    /// Of all the addresses of a name, the connection leads to the one that is asked for.
+    #[tokio::test(flavor = "multi_thread")]
+    async fn connection_leads_to_one_address() {
+        let server = tokio::task::block_in_place(RedisServer::start);
+        let url = ServerUrl::parse("redis://locks.invalid:1", false).expect("a URL");
+        let source = Source::from_url(&url, &Options::new()).expect("good settings");
+        let connector = RedisConnector::Own(source, RespVersion::Resp3);
+        assert_eq!(connector.host(), Some(("locks.invalid".into(), 1)));
+        let connection = connector.open(Some(server.address()), None).await;
+        let connection = connection.expect("a server that runs");
+        connection.time().await.expect("an answer");
+    }
 
     /// What a server may answer to `CLUSTER SLOTS`, if it isn't one that we know.
     fn answers() -> impl Strategy<Value = Value> {

@@ -23,6 +23,7 @@ mod events;
 mod faults;
 mod fencing;
 mod lossy;
+mod pace;
 mod poolers;
 mod refusals;
 #[path = "../../../redis-common/tests/shared/requests.rs"]

@@ -1,9 +1,9 @@
 //! A connection that opens on demand and is replaced when it breaks.
 //!
-//! - Connecting is single-flight, and its pace is that of all connections to the server. Each new connection reads the server's `run_id`, so every reply
-//!   is stamped with the right clock. Connecting continues if the caller that started it gives up.
-//!   Otherwise the renewals of a short lease might all give up before a connection to a distant server
-//!   is open.
+//! - Connecting is single-flight, and all connections to the server share a pace. Each new connection reads
+//!   the server's `run_id`, so every reply is stamped with the right clock. Connecting continues if the caller
+//!   that started it gives up. Otherwise the renewals of a short lease might all give up before a connection
+//!   to a distant server is open.
 //! - A connection that is known to have ended is replaced before the next call. Nothing is sent
 //!   over it.
 //! - A dead network looks like silence. If nothing arrives for a quarter of the call timeout while

@@ -8,23 +8,12 @@ use leasehold_test_servers::{RedisServer, ServerAway};
 use tokio::task::JoinSet;
 
 use super::requests::LEASE;
-use super::support::{Constructor, hello_in_time, hold};
+use super::support::{Constructor, assert_few, hello_in_time, hold, wait_in_line};
 use crate::constructors::CONSTRUCTORS;
 
 const AWAY: Duration = Duration::from_secs(5);
 /// The time limit after the server is back, on a busy machine.
 const SOON: Duration = Duration::from_secs(30);
-
-/// A client makes two attempts a second, after some in the first second. A few connections are two: for commands and
-/// messages over RESP2.
-pub(crate) fn assert_few(attempts: u64, time: Duration, what: &str) {
-    let most = 10.0 + 3.0 * time.as_secs_f64();
-    let most = most as u64;
-    assert!(
-        (2..=most).contains(&attempts),
-        "{what}: {attempts} attempts in {time:?}"
-    );
-}
 
 /// The server is away, then it is back and serves all calls.
 async fn away_while_calls_wait(constructor: &Constructor, calls: usize) {
@@ -32,6 +21,7 @@ async fn away_while_calls_wait(constructor: &Constructor, calls: usize) {
     let backend = constructor.open_with(&server.url(), Options::new()).await;
     let locks = LockClient::new(backend.clone());
     let guard = hold(&locks, "held", LEASE).await;
+    let queued = wait_in_line(&locks, "held", LEASE).await;
     server.kill();
     let away = ServerAway::listen(server.address());
     let begun = Instant::now();

@@ -218,3 +218,14 @@ pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError>
     assert!(took <= CALL_TIMEOUT + LATE, "{took:?}: {answer:?}");
     answer.map(drop)
 }
+
+/// Checks the number of attempts to connect to a server that was away for this time. A client makes two attempts a second,
+/// after some in the first second. Some connections are two: for commands, and for messages over RESP2.
+#[track_caller]
+pub(crate) fn assert_few(attempts: u64, away: Duration, what: &str) {
+    let most = 10 + 3 * away.as_secs();
+    assert!(
+        (2..=most).contains(&attempts),
+        "{what}: {attempts} attempts in {away:?}"
+    );
+}
