@@ -176,6 +176,10 @@ impl Connector for FredConnector {
         true
     }
 
+    fn library(&self) -> &'static str {
+        "fred"
+    }
+
     fn address(&self) -> Option<String> {
         let server = &self.0.get_config()?.server;
         if let ServerConfig::Unix { path } = server {

@@ -19,7 +19,6 @@ use tokio_postgres::{Config, NoTls, Socket};
 
 use crate::connection::{Connection, ManagedConnection, Newest, Shared};
 use crate::connector::{Connector, config_of, connector_of};
-use crate::error::During;
 use crate::options::Options;
 use crate::pooler;
 use crate::store::PostgresStore;
@@ -187,6 +186,7 @@ impl PostgresBackend {
         options.check()?;
         let config = config_of(url)?;
         let connector = connector(&config, &options)?;
+        TokioRuntime::check_clock()?;
         Self::on(Self::shared(config, connector, options), None)
     }
 
@@ -199,6 +199,7 @@ impl PostgresBackend {
         options: Options,
     ) -> BoxFuture<'static, Result<Self, ConnectError>> {
         Box::pin(async move {
+            TokioRuntime::check_clock()?;
             let shared = Self::shared(config, connector, options);
             let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
             let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
@@ -273,22 +274,15 @@ async fn open_two(
     commands: &Handle,
     renewals: &Handle,
 ) -> Result<(Connection, Connection), BackendError> {
-    let address = shared.address();
     let connecting = shared.connect(commands, None);
     let (first, attempt) = shared.in_time("connection", connecting).await?;
     let (runtime, limit) = (&shared.runtime, shared.options.connect_timeout);
-    // A pool may be too small. Some accept a connection then, and don't answer.
-    let too_few = || {
-        let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
-             in the CONNECTION LIMIT of the role and the database, and in the pool";
-        BackendError::unavailable(format!("{address}: {problem}"))
-    };
     let connecting = runtime.timeout(limit, shared.connect(renewals, None));
-    let (second, attempt_of_second) = connecting.await.ok_or_else(too_few)??;
-    // Many round trips. From far away, they take longer than a connection.
-    let checking = pooler::check(&first, &second, During::Connect(&address));
-    let checked = runtime.timeout(limit, checking).await;
-    checked.ok_or_else(too_few)??;
+    let second = connecting
+        .await
+        .ok_or_else(|| pooler::too_few(&shared.address()));
+    let (second, attempt_of_second) = second??;
+    pooler::check(&first, &second, shared).await?;
     let both = try_join(
         Connection::prepare(first, attempt, shared),
         Connection::prepare(second, attempt_of_second, shared),

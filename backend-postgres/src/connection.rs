@@ -34,7 +34,7 @@ const SETTINGS: &str = "SET default_transaction_isolation = 'read committed';
         WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false)";
 
 const IDENTITY: &str = "SELECT pg_is_in_recovery(),
-    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint";
+    (extract(epoch FROM pg_postmaster_start_time()) * 1000000)::bigint, current_setting('server_version')";
 
 /// Reads the clock after the snapshot of the statement was taken, and so not before the row.
 const READ: &str =
@@ -100,6 +100,8 @@ pub(crate) struct Newest {
     attempts: AtomicU64,
     /// The latest attempt to connect that has reached a server, and its clock.
     reached: Mutex<(u64, Option<ClockId>)>,
+    /// The clock of the server that an event has named last.
+    told: AtomicU64,
 }
 
 impl Newest {
@@ -226,20 +228,45 @@ impl Shared {
         let settings = client.batch_execute(SETTINGS);
         let identity = async {
             let identity = client.query_one(IDENTITY, &[]).await?;
-            Ok((identity.try_get(0)?, identity.try_get(1)?))
+            Ok((
+                identity.try_get(0)?,
+                identity.try_get(1)?,
+                identity.try_get(2)?,
+            ))
         };
-        let ((), (standby, started)): ((), (bool, i64)) = try_join(settings, identity)
-            .await
-            .map_err(|error| classify(error, During::Connect(&self.address())))?;
+        let ((), (standby, started, version)): ((), (bool, i64, String)) =
+            try_join(settings, identity)
+                .await
+                .map_err(|error| classify(error, During::Connect(&self.address())))?;
         if standby {
             return Err(BackendError::unavailable("the server is a standby"));
         }
         let clock = ClockId::new(started.cast_unsigned());
         match self.newest.reach(attempt, clock) {
-            true => Ok(clock),
+            true => {
+                self.report_connected(clock, &version);
+                Ok(clock)
+            }
             false => Err(BackendError::unavailable(
                 "a connection that began later has reached another server",
             )),
+        }
+    }
+}
+
+impl Shared {
+    /// Reports a server once, not each connection to it.
+    fn report_connected(&self, clock: ClockId, version: &str) {
+        if self.newest.told.swap(clock.get(), Ordering::Relaxed) != clock.get() {
+            tracing::event!(
+                name: "connected",
+                target: "leasehold",
+                tracing::Level::INFO,
+                backend = "postgres",
+                server = %format_args!("PostgreSQL {version}"),
+                address = self.address(),
+                "connected"
+            );
         }
     }
 }

@@ -6,6 +6,7 @@
 use leasehold_api::BackendError;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
+use crate::connection::Shared;
 use crate::error::{During, classify};
 
 /// The process of the server, and its address without the pooler.
@@ -20,20 +21,24 @@ const ROUNDS: usize = 2;
 ///
 /// A pool hands out the connection that was returned last, or takes turns. In the first case, both
 /// clients see the same process. In the second case, a client that asks twice sees two.
+///
+/// # Errors
+/// Each question has the connect timeout. From far away, all of them take longer than a connection.
 pub(crate) async fn check(
     one: &Client,
     two: &Client,
-    during: During<'_>,
+    settings: &Shared,
 ) -> Result<(), BackendError> {
-    let (first, address) = process(one, during).await?;
-    let (second, _) = process(two, during).await?;
+    let process = |client| process(client, settings);
+    let (first, address) = process(one).await?;
+    let (second, _) = process(two).await?;
     let is_shared = || Err(shared(Some(&address)));
     if first == second {
         return is_shared();
     }
     for _ in 0..ROUNDS {
         for (client, expected) in [(one, &first), (one, &first), (two, &second)] {
-            if process(client, during).await?.0 != *expected {
+            if process(client).await?.0 != *expected {
                 return is_shared();
             }
         }
@@ -41,14 +46,24 @@ pub(crate) async fn check(
     Ok(())
 }
 
-async fn process(client: &Client, during: During<'_>) -> Result<(String, String), BackendError> {
-    let answer = client.simple_query(QUESTION).await;
-    let answer = answer.map_err(|error| classify(error, during))?;
+async fn process(client: &Client, shared: &Shared) -> Result<(String, String), BackendError> {
+    let (limit, address) = (shared.options.connect_timeout, shared.address());
+    let answer = client.simple_query(QUESTION);
+    let answer = shared.runtime.timeout(limit, answer).await;
+    let answer = answer.ok_or_else(|| too_few(&address))?;
+    let answer = answer.map_err(|error| classify(error, During::Connect(&address)))?;
     let found = answer.iter().find_map(|message| match message {
         SimpleQueryMessage::Row(row) => Some((row.get(0)?.to_owned(), row.get(1)?.to_owned())),
         _ => None,
     });
     found.ok_or_else(|| BackendError::unavailable("the server doesn't tell its process"))
+}
+
+/// The error if a second connection is not made or not answered in time. A pool that is too small may accept it.
+pub(crate) fn too_few(address: &str) -> BackendError {
+    let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
+         in the CONNECTION LIMIT of the role and the database, and in the pool";
+    BackendError::unavailable(format!("{address}: {problem}"))
 }
 
 /// The error for a pooler that shares connections. `server` is the address of the server behind it.

@@ -49,6 +49,10 @@ impl Connector for RedisConnector {
         matches!(self, Self::Own(..))
     }
 
+    fn library(&self) -> &'static str {
+        "redis-rs"
+    }
+
     fn address(&self) -> Option<String> {
         match self {
             Self::Own(source, _) => Some(source.address()),

@@ -98,6 +98,11 @@ impl Call {
 }
 
 impl Caller {
+    #[cfg(test)]
+    pub(crate) fn answer(mut self) -> Option<Answer> {
+        self.answer.try_recv().ok().flatten()
+    }
+
     /// Waits for the answer, at most for `limit`.
     ///
     /// # Cancel safety

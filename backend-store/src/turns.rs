@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 
 use futures_channel::oneshot;
 use futures_util::FutureExt;
-use leasehold_api::{Key, bounds};
+use leasehold_api::{BackendError, Key, bounds};
 
 use crate::call::Call;
 use crate::lock;
@@ -25,7 +25,8 @@ struct Waiting {
     until_release: Option<oneshot::Sender<()>>,
 }
 
-/// The task of a key. When it ends, calls that still wait are dropped, and the next call starts another task.
+/// The task of a key. If it is dropped before its end, the calls that wait hear it, and the next call starts another
+/// task.
 #[derive(Debug)]
 pub(crate) struct Task {
     turns: Arc<Turns>,
@@ -93,9 +94,16 @@ impl Task {
 
 impl Drop for Task {
     fn drop(&mut self) {
-        if !self.ended {
-            // The runtime has ended, or the task has panicked. The callers learn it at once.
-            lock(&self.turns.0).remove(&self.key);
+        if self.ended {
+            return;
+        }
+        let waiting = lock(&self.turns.0).remove(&self.key);
+        let error = match std::thread::panicking() {
+            true => BackendError::unavailable("the store has panicked; nothing was written"),
+            false => BackendError::Closed, // Its runtime has ended.
+        };
+        for call in waiting.into_iter().flat_map(|waiting| waiting.calls) {
+            call.answer(Err(error.clone()));
         }
     }
 }
@@ -150,11 +158,13 @@ mod tests {
         let (turns, key) = (Arc::new(Turns::default()), Key::new("a").expect("valid"));
         let mut old = turns.add(&key, call(1).0).expect("a task");
         assert!(!old.next_turn(&mut Vec::new()), "nobody awaits the call");
-        let (next, _caller) = call(1);
+        let (next, caller) = call(1);
         let new = turns.add(&key, next).expect("another task");
         drop(old);
         assert!(turns.add(&key, call(1).0).is_none(), "the new task goes on");
         drop(new);
+        let answer = caller.answer().expect("it hears of the end");
+        assert!(matches!(answer, Err(BackendError::Closed)), "{answer:?}");
         assert!(turns.add(&key, call(1).0).is_some());
     }
 }

@@ -2,6 +2,7 @@
 
 #![expect(
     clippy::disallowed_methods,
+    clippy::disallowed_types,
     reason = "this file connects `Runtime` to real time, tasks and randomness"
 )]
 
@@ -10,6 +11,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use crate::bounds::MAX_LABEL_BYTES;
+use crate::error::InvalidInput;
 use crate::runtime::{BoxFuture, Moment, Runtime, before};
 
 /// The [`Runtime`] of backends that do real I/O.
@@ -48,6 +50,30 @@ impl TokioRuntime {
     /// Uses the given tokio runtime. Its timer must be enabled.
     pub const fn new(handle: tokio::runtime::Handle) -> Self {
         Self { handle }
+    }
+
+    /// Fails if tokio's clock is paused, as by `#[tokio::test(start_paused = true)]`. It jumps to the next timer
+    /// whenever a program waits for a server, so no server answers in time.
+    ///
+    /// # Errors
+    /// [`InvalidInput::Setting`].
+    ///
+    /// # Examples
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() {
+    /// assert!(leasehold_api::TokioRuntime::check_clock().is_ok());
+    /// # }
+    /// ```
+    pub fn check_clock() -> Result<(), InvalidInput> {
+        let (shown, began) = (tokio::time::Instant::now(), std::time::Instant::now());
+        while began.elapsed() < Duration::from_micros(1) {}
+        if tokio::time::Instant::now() > shown {
+            return Ok(());
+        }
+        let problem = "it is paused (start_paused, time::pause), so no real server answers in time; \
+             use the simulator, or a clock that runs";
+        Err(InvalidInput::setting("the clock of tokio", problem))
     }
 
     /// The tokio runtime of the renewal thread, for connections that its tasks depend on.

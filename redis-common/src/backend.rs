@@ -314,6 +314,7 @@ pub(crate) fn new_shared(
     mode: ServerMode,
 ) -> Result<(Protocol, Arc<Shared>), ConnectError> {
     options.check()?;
+    TokioRuntime::check_clock()?;
     // Scripts always publish: other clients may listen even if this one can't.
     let is_cluster = mode == ServerMode::Cluster;
     let settings = ScriptSettings::default().with_shard_channels(is_cluster);

@@ -29,6 +29,7 @@ mod refusals;
 #[path = "../../../redis-common/tests/shared/requests.rs"]
 mod requests;
 mod rows;
+mod runtimes;
 mod setup;
 mod tls;
 

@@ -1,17 +1,14 @@
 //! A server goes away while many calls wait, and one of several hosts is of no use.
 
 use std::net::{Ipv4Addr, TcpListener};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use leasehold_api::LockClient;
 use leasehold_postgres::Options;
-use leasehold_test_servers::{PostgresOptions, ServerAway};
+use leasehold_test_servers::{PostgresOptions, ServerAway, throughout};
 use tokio::task::JoinSet;
 
-use crate::connections::LONG;
 use crate::support::{Server, connect_with, hold};
-
-const AWAY_FOR: Duration = Duration::from_secs(5);
 
 fn start() -> Server {
     Server::start_with(PostgresOptions::default().with_access("trust"))
@@ -34,24 +31,14 @@ async fn attempts_to_connect_do_not_grow_with_waiting_calls() {
     server.postgres.stop();
     let away = ServerAway::listen((Ipv4Addr::LOCALHOST, server.postgres.port()).into());
     (0..50).for_each(|number| wait_for(format!("{number}")));
-    tokio::time::sleep(AWAY_FOR).await;
-    let attempts = away.connections();
-    let most = 10 + 3 * AWAY_FOR.as_secs();
-    assert!((2..=most).contains(&attempts), "{attempts}");
-    let told = Instant::now();
-    locks
-        .backend()
-        .hello()
-        .await
-        .expect_err("the server is away");
-    println!("{attempts} attempts; told after {:?}", told.elapsed());
+    let are_few = async || away.connections() <= 35;
+    throughout(Duration::from_secs(5), "attempts are few", are_few).await;
+    assert!(away.connections() >= 2, "{}", away.connections());
     drop(away);
     server.postgres.restart();
     drop(guard);
-    let back = Instant::now();
     while let Some(done) = waiting.join_next().await {
         done.expect("no panic").expect("a lock");
-        assert!(back.elapsed() < LONG, "{:?}", back.elapsed());
     }
 }
 
@@ -65,7 +52,8 @@ async fn silent_host_hides_no_other() {
     for settings in ["", "?target_session_attrs=read-write"] {
         let url = server.tcp_url().replace(&own, &format!("{silent},{own}"));
         let backend = connect_with(&format!("{url}{settings}"), Options::new()).await;
-        hold(&LockClient::new(backend), "a").await;
+        let guard = hold(&LockClient::new(backend), "a").await;
+        guard.release().await.expect("released");
     }
     drop(listener);
 }
@@ -78,6 +66,7 @@ async fn standby_hides_no_primary() {
     for hosts in [hosts.join(","), format!("{},{}", hosts[1], hosts[0])] {
         let url = format!("postgres://locks@{hosts}/shop");
         let backend = connect_with(&url, Options::new()).await;
-        hold(&LockClient::new(backend), "a").await;
+        let guard = hold(&LockClient::new(backend), "a").await;
+        guard.release().await.expect("released");
     }
 }

@@ -4,10 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use leasehold_api::{BackendError, Error, LockClient};
+use leasehold_api::{BackendError, Error, LockBackend, LockClient};
 use leasehold_postgres::{ConnectError, Options, PostgresBackend, tokio_postgres};
-use leasehold_test_servers::{PostgresOptions, PostgresServer, throughout};
+use leasehold_test_servers::{PostgresOptions, PostgresServer, eventually, throughout};
 
+use crate::events;
 use crate::support::{PRIVILEGES, Server, connect_to, patient, rejected, sql_client};
 
 #[tokio::test]
@@ -25,6 +26,47 @@ async fn missing_schema_rights_and_databases_are_rejected() {
     assert!(error.contains("permission denied"), "{error}");
     refused("locks", "nothing").await;
     refused("nobody", "postgres").await;
+}
+
+/// Its calls would fail after some milliseconds, and say that the server hasn't answered.
+#[tokio::test(start_paused = true)]
+async fn paused_clock_is_refused_before_any_io() {
+    let url = "postgres://locks@127.0.0.1:1/shop";
+    let connected = PostgresBackend::connect(url).await.map(drop);
+    let lazy = PostgresBackend::connect_lazy(url, Options::new()).map(drop);
+    for made in [connected, lazy] {
+        let error = made.expect_err("the clock is paused");
+        assert_matches!(error, ConnectError::Invalid(_));
+        let text = error.to_string();
+        assert!(
+            text.starts_with("the clock of tokio: it is paused"),
+            "{text}"
+        );
+    }
+}
+
+/// Not for each connection, but again after a restart.
+#[tokio::test]
+async fn server_is_reported_once() {
+    events::record();
+    let mut server = Server::start();
+    let backend = connect_to(&server.url()).await;
+    let folder = server.postgres.folder().display().to_string();
+    let told = || events::lines("INFO connected", &folder);
+    let is_told =
+        |line: &String| line.starts_with("INFO connected backend=\"postgres\" server=PostgreSQL 1");
+    assert!(
+        matches!(&told()[..], [line] if is_told(line)),
+        "{:?}",
+        told()
+    );
+    backend.hello().await.expect("an answer");
+    server.postgres.restart();
+    eventually("it is connected again", async || {
+        backend.hello().await.is_ok()
+    })
+    .await;
+    assert_eq!(told().len(), 2, "{:?}", told());
 }
 
 /// The programs of a deployment, each of which applies the schema when it starts.

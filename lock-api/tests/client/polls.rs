@@ -258,3 +258,19 @@ async fn refused_subscription_falls_back_to_polls() {
     drop(waiting.await.expect("no panic").expect("granted"));
     assert!(server.elapsed() - begun <= ms(2), "granted by a push");
 }
+
+/// The pause after a refusal begins short, because its cause may be over soon.
+#[tokio::test(start_paused = true)]
+async fn subscription_follows_soon_after_a_few_refusals() {
+    let (server, [a]) = clients();
+    let backend = Wrapped::new(server.client("b"));
+    backend.refusals.store(3, Ordering::SeqCst);
+    let b = LockClient::new(backend);
+    let guards = hold_all(&a, 1).await;
+    let waiting = wait(&b, 0);
+    server.advance(ms(300)).await;
+    let begun = server.elapsed();
+    drop(guards);
+    drop(waiting.await.expect("no panic").expect("granted"));
+    assert!(server.elapsed() - begun <= ms(2), "granted by a push");
+}

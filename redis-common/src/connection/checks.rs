@@ -82,7 +82,7 @@ pub(crate) struct Checks {
     rights: Call,
     reported: Mutex<Vec<Finding>>,
     /// The servers that were reached, by their clocks, the oldest first.
-    servers: Mutex<VecDeque<(ClockId, String)>>,
+    servers: Mutex<VecDeque<(ClockId, Option<String>)>>,
 }
 
 impl Checks {
@@ -138,21 +138,23 @@ impl Checks {
         }
     }
 
-    pub(crate) fn reached(&self, clock: ClockId, address: String) {
+    /// Notes a server that a connection has reached. Returns whether it is the first connection to it.
+    pub(crate) fn reached(&self, clock: ClockId, address: Option<String>) -> bool {
         let mut servers = lock(&self.servers);
         if servers.iter().any(|(known, _)| *known == clock) {
-            return;
+            return false;
         }
         if servers.len() == MAX_SERVERS {
             servers.pop_front();
         }
         servers.push_back((clock, address));
+        true
     }
 
     pub(crate) fn address_of(&self, clock: ClockId) -> Option<String> {
         let servers = lock(&self.servers);
         let known = servers.iter().find(|(known, _)| *known == clock)?;
-        Some(known.1.clone())
+        known.1.clone()
     }
 
     /// Acts on the findings about the server at `address`. Warns of each finding once.

@@ -78,6 +78,9 @@ pub trait Connector: Send + Sync + 'static {
     /// user's connection, which can't be replaced.
     fn is_own(&self) -> bool;
 
+    /// The client library, for events.
+    fn library(&self) -> &'static str;
+
     /// The address of the server, without user and password. `None` for the user's connection.
     fn address(&self) -> Option<String>;
 

@@ -134,6 +134,10 @@ impl Connector for ToNode {
         true
     }
 
+    fn library(&self) -> &'static str {
+        "fake"
+    }
+
     fn address(&self) -> Option<String> {
         None
     }

@@ -19,6 +19,8 @@ pub(crate) enum ServerMode {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ServerInfo {
+    /// Such as `Valkey 9.1.0`.
+    pub(crate) version: String,
     /// The id of the server's clock, derived from its `run_id`. Some services don't tell it.
     pub(crate) clock: Option<ClockId>,
     /// `master` or `slave`.
@@ -57,6 +59,10 @@ impl ServerInfo {
         let mut numbers = version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
+                version: match valkey {
+                    Some(version) => format!("Valkey {version}"),
+                    None => format!("Redis {version}"),
+                },
                 clock: field(info, "run_id").map(clock_named),
                 role: field(info, "role").map(Into::into),
                 is_loading: ["loading", "async_loading"]

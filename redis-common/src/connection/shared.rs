@@ -20,7 +20,7 @@ use super::clock::ClockWatch;
 use super::connector::{Connection, ConnectionEvent, Connector};
 use super::failure::{Failure, FailureKind};
 use super::sentinel::SentinelSource;
-use super::server::{ServerInfo, ServerMode};
+use super::server::{ServerInfo, ServerMode, UNKNOWN};
 use crate::options::Options;
 
 /// A connection is suspect after silence for the call timeout divided by this number.
@@ -174,10 +174,30 @@ impl Shared {
         let address = connector.address();
         self.checks
             .report(address.as_deref(), checks::judge(info, missing))?;
-        if let (Some(clock), Some(address)) = (server.clock, address) {
-            self.checks.reached(clock, address);
+        // No reply has the clock of a server that doesn't name its own.
+        let clock = server.clock.unwrap_or(UNKNOWN);
+        if self.checks.reached(clock, address.clone()) {
+            self.report_connected(connector.library(), &server.version, address.as_deref());
         }
         Ok(server)
+    }
+
+    fn report_connected(&self, library: &str, version: &str, address: Option<&str>) {
+        let topology = match self.mode {
+            ServerMode::Cluster => "cluster",
+            ServerMode::Standalone if self.sentinels.is_some() => "sentinel",
+            ServerMode::Standalone => "standalone",
+        };
+        tracing::event!(
+            name: "connected",
+            target: "leasehold",
+            tracing::Level::INFO,
+            backend = library,
+            topology,
+            server = version,
+            address,
+            "connected"
+        );
     }
 
     /// What is left of the time limit of a call that began then.

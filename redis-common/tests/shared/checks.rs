@@ -9,8 +9,8 @@ use super::connecting::LONG;
 use super::events;
 use super::replicas::replicate;
 use super::support::{
-    connected, connected_with, eventually, expect_rejected, expect_unavailable, refused,
-    url_with_rights,
+    acquire, connected, connected_with, eventually, expect_rejected, expect_unavailable, key,
+    mutex, operation, refused, session, soon, url_with_rights,
 };
 use crate::constructors::CONSTRUCTORS;
 
@@ -104,6 +104,36 @@ async fn each_constructor_checks_the_server() {
             expect_rejected(&error, "appendonly is no");
         }
     }
+}
+
+/// Not for each connection, but again after a restart.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn server_is_reported_once() {
+    events::record();
+    let mut server = ServerOptions::default()
+        .with_config("requirepass", ["swordfish"])
+        .start();
+    let url = format!("redis://:swordfish@{}/", server.address());
+    let backend = connected(&url).await;
+    let request = mutex(&key("k"), operation(session(1), 1), soon(&backend).await);
+    acquire(&backend, &request).await.expect("an answer");
+    let address = server.address().to_string();
+    let told = || events::lines("INFO connected", &address);
+    let start = "INFO connected backend=\"";
+    let end = format!("\" address={address:?}");
+    let about = |line: &String| {
+        let topology = " topology=\"standalone\" server=\"";
+        line.starts_with(start) && line.contains(topology) && line.ends_with(&end)
+    };
+    assert!(matches!(&told()[..], [line] if about(line)), "{:?}", told());
+    assert!(!told()[0].contains("swordfish"));
+    server.kill();
+    server.start_again();
+    eventually("it is connected again", async || {
+        backend.hello().await.is_ok()
+    })
+    .await;
+    assert_eq!(told().len(), 2, "{:?}", told());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

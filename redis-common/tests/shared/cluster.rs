@@ -11,8 +11,8 @@ use leasehold_test_servers::{
 };
 
 use super::support::{
-    self, LATE, Waiting, acquire, assert_few, connected, connected_with, eventually, expect_rejected, hold,
-    key, mutex, operation, refused, session, soon, url_with_rights, wait_in_line,
+    self, LATE, Waiting, acquire, connected, connected_with, eventually, expect_rejected, hold,
+    key, mutex, operation, refused, session, soon, stays_away, url_with_rights, wait_in_line,
 };
 
 /// Several renewals fit into the tests, and a renewal that a busy machine delays into the lease.
@@ -404,16 +404,12 @@ async fn silent_nodes_of_the_url_cost_little_time() {
 /// A node without a replica goes away while many calls wait for its keys.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn attempts_to_connect_to_a_node_do_not_grow_with_waiting_calls() {
-    let away_for = Duration::from_secs(5);
     let mut cluster = RedisCluster::start_without_replicas();
     let [name, ..] = one_on_each(&cluster);
     let node = cluster.primary_of(&stored(&name));
     let locks = client(&cluster).await;
-    hold(&locks, &name, LEASE)
-        .await
-        .release()
-        .await
-        .expect("released");
+    let guard = hold(&locks, &name, LEASE).await;
+    guard.release().await.expect("released");
     cluster.kill(node);
     let away = ServerAway::listen(cluster.nodes()[node].address());
     let mut waiting = tokio::task::JoinSet::new();
@@ -421,14 +417,10 @@ async fn attempts_to_connect_to_a_node_do_not_grow_with_waiting_calls() {
         let mutex = lock(&locks, &name, LEASE);
         waiting.spawn(async move { mutex.lock().await?.release().await });
     }
-    let begun = Instant::now();
-    tokio::time::sleep(away_for).await;
-    assert_few(away.connections(), begun.elapsed(), "50 calls");
+    stays_away(&away).await;
     drop(away);
     cluster.start_again(node);
-    let back = Instant::now();
     while let Some(done) = waiting.join_next().await {
         done.expect("no panic").expect("a lock");
-        assert!(back.elapsed() < FAILOVER, "{:?}", back.elapsed());
     }
 }

@@ -46,6 +46,19 @@ async fn unsupported_url_is_refused_before_any_io() {
     assert!(listener.accept().is_err(), "a client connected");
 }
 
+/// Its calls would fail after some milliseconds, and say that the server hasn't answered.
+#[tokio::test(start_paused = true)]
+async fn paused_clock_is_refused_before_any_io() {
+    let server = RedisServer::start();
+    let (error, _) = failure(&server.url(), LATE).await;
+    assert!(matches!(error, ConnectError::Invalid(_)), "{error}");
+    let text = error.to_string();
+    assert!(
+        text.starts_with("the clock of tokio: it is paused"),
+        "{text}"
+    );
+}
+
 /// The parts of the URL mean the same with each client library.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn url_selects_socket_user_and_database() {

@@ -8,7 +8,7 @@ use leasehold_test_servers::{RedisServer, eventually, throughout};
 use tokio::runtime::{Builder, Runtime};
 
 use super::requests::LEASE;
-use super::support::{client, hold};
+use super::support::{client, hold, wait_in_line};
 
 /// The lease of locks that expire because nothing releases them.
 const SHORT_LEASE: Duration = Duration::from_millis(1_500);
@@ -186,4 +186,50 @@ fn calls_after_the_runtime_is_gone_fail() {
         assert!(matches!(locked, Ok(Err(Error::Closed))), "{locked:?}");
     });
     observer.becomes_free("job");
+}
+
+/// The tasks that would poll and listen for it are gone.
+#[test]
+fn call_that_waits_ends_with_the_runtime_of_its_client() {
+    let observer = Observer::new();
+    let guard = observer
+        .runtime
+        .block_on(hold(&observer.locks, "job", LEASE));
+    let user = runtime();
+    let locks = user.block_on(client(&observer.server.url()));
+    let waiting = observer
+        .runtime
+        .block_on(wait_in_line(&locks, "job", LEASE));
+    drop(user);
+    let ended = observer.runtime.block_on(async {
+        let ended = tokio::time::timeout(LEASE, waiting).await;
+        ended.expect("it ends").expect("no panic")
+    });
+    assert!(matches!(ended, Err(Error::Closed)), "{ended:?}");
+    drop(guard);
+}
+
+/// As docs/testing.md does it for tests, each of which has a runtime.
+#[test]
+fn client_on_a_runtime_that_lasts_serves_others() {
+    let server = RedisServer::start();
+    let lasting = runtime();
+    let locks = lasting.block_on(client(&server.url()));
+    for _ in 0..3 {
+        let user = Builder::new_current_thread().enable_all().build();
+        user.expect("a runtime").block_on(async {
+            let guard = hold(&locks, "job", LEASE).await;
+            let waiting = wait_in_line(&locks, "job", LEASE).await;
+            guard.release().await.expect("released");
+            drop(waiting.await.expect("no panic").expect("its turn"));
+        });
+    }
+    lasting.block_on(eventually("all are released", async || {
+        locks
+            .inspect("job")
+            .await
+            .expect("an answer")
+            .holders()
+            .is_empty()
+    }));
 }

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use leasehold_api::{BackendError, ClockId, LockClient, Notification, Notifications, bounds};
+use leasehold_redis_common::Options;
 use leasehold_redis_common::script::{Protocol, ScriptSettings};
 use leasehold_test_servers::{Data, FaultProxy, RedisServer, Stopwatch, at_a_distance};
 
@@ -220,13 +221,29 @@ async fn silent_subscription_is_reported_and_restored() {
 /// Connecting takes fred five round trips, and subscribing two more. (The first of them, to the proxy, takes no time.)
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn distant_server_is_connected_and_heard_by_default() {
-    const THERE: Duration = Duration::from_millis(100);
+    connected_and_heard(Duration::from_millis(150), Options::new()).await;
+}
+
+/// The other side of the world. A call takes two round trips if the server doesn't know its script yet.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn very_distant_server_needs_longer_limits() {
+    let limit = bounds::MAX_CALL_TIMEOUT;
+    let options = Options::new().call_timeout(limit).connect_timeout(limit);
+    let options = options.initial_connect_timeout(limit * 2);
+    connected_and_heard(Duration::from_millis(280), options).await;
+}
+
+async fn connected_and_heard(there: Duration, options: Options) {
     let server = RedisServer::start();
-    let proxy = at_a_distance(server.address(), THERE);
+    let proxy = at_a_distance(server.address(), there);
     let url = format!("redis://{}", proxy.address());
     for (number, constructor) in listeners() {
-        let locks = LockClient::new(constructor.open(&url).await);
-        let others = LockClient::new(constructor.open(&url).await);
+        let open = async || {
+            let backend = constructor.open_with(&url, options.clone()).await;
+            let locks = LockClient::builder(backend).call_timeout(options.call_timeout);
+            locks.build().expect("good settings")
+        };
+        let (locks, others) = (open().await, open().await);
         let name = format!("far {number}");
         // Connecting takes some clients longer than a call. They wait here.
         let other = hold(&others, "connected", bounds::DEFAULT_LEASE).await;

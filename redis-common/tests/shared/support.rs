@@ -10,7 +10,7 @@ use leasehold_api::{
     BackendError, BoxFuture, ConnectError, Error, FencingToken, LockClient, MutexGuard,
 };
 use leasehold_redis_common::{Options, RespVersion};
-use leasehold_test_servers::{RedisServer, Stopwatch};
+use leasehold_test_servers::{RedisServer, ServerAway, Stopwatch, throughout};
 use tokio::task::JoinHandle;
 
 use crate::client;
@@ -219,13 +219,11 @@ pub(crate) async fn hello_in_time(backend: &Backend) -> Result<(), BackendError>
     answer.map(drop)
 }
 
-/// Checks the number of attempts to connect to a server that was away for this time. A client makes two attempts a second,
-/// after some in the first second. Some connections are two: for commands, and for messages over RESP2.
-#[track_caller]
-pub(crate) fn assert_few(attempts: u64, away: Duration, what: &str) {
-    let most = 10 + 3 * away.as_secs();
-    assert!(
-        (2..=most).contains(&attempts),
-        "{what}: {attempts} attempts in {away:?}"
-    );
+/// Waits while a server is away for 5 s. A client makes about two attempts to connect a second, after some in the first
+/// second. Each may be two connections: for commands, and for messages over RESP2.
+pub(crate) async fn stays_away(server: &ServerAway) {
+    const AWAY: Duration = Duration::from_secs(5);
+    let attempts = || server.connections();
+    throughout(AWAY, "attempts are few", async || attempts() <= 35).await;
+    assert!(attempts() >= 2, "{} attempts", attempts());
 }

@@ -128,7 +128,7 @@ impl Core {
     pub(crate) async fn ping(&self) -> Result<Answer<()>, BackendError> {
         let sent = self.now();
         let hello = self.bounded(self.settings.call_timeout, self.backend.hello());
-        let stamp = hello.await.map_err(not_executed)?;
+        let stamp = hello.await.map_err(BackendError::not_executed)?;
         let reply = ();
         Ok(self.answer(sent, Stamped { stamp, reply }))
     }

@@ -9,11 +9,14 @@
 //! release task empties its queue first. `close` fails calls that acquire a lock, new and waiting
 //! ones; the tasks go on until the core is orphaned. A shutdown waits until the release queue is
 //! empty and no [`Busy`] is left, because such work may still queue a release.
+//!
+//! A task that is dropped before its end closes the core: the client's runtime has ended, and nobody is left
+//! to serve the calls that wait on another one.
 
 mod calls;
 
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::ops::Deref;
 use std::pin::pin;
 use std::task::Poll;
@@ -226,6 +229,18 @@ impl Core {
         self.closing.notify();
     }
 
+    /// Makes a background task of a future. Spawn it at once.
+    pub(crate) fn background(
+        self: &Arc<Self>,
+        task: impl Future<Output = ()> + Send + 'static,
+    ) -> BoxFuture<'static, ()> {
+        let running = Running(Some(Arc::clone(self)));
+        Box::pin(async move {
+            task.await;
+            running.end();
+        })
+    }
+
     /// Applies a renewed or reported lease to a holder. Returns whether the holder is still valid.
     pub(crate) fn extend(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
         // Later acquires send this token as their floor.
@@ -329,6 +344,23 @@ impl Core {
 
     pub(crate) fn is_orphaned(&self) -> bool {
         self.orphaned.load(Ordering::Acquire)
+    }
+}
+
+/// A background task, until it has ended.
+struct Running(Option<Arc<Core>>);
+
+impl Running {
+    fn end(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if let Some(core) = self.0.take() {
+            core.close();
+        }
     }
 }
 

@@ -8,7 +8,7 @@
 //! Each request keeps its operation, deliver-before, time limit and answer. If a caller is dropped
 //! before the flush, its request is not sent. If it is dropped later, its answer is discarded. The
 //! other requests are not affected. If the runtime drops the flush task, pending requests fail as
-//! unavailable, and requests in flight have an unknown outcome.
+//! unavailable, requests in flight have an unknown outcome, and the client is closed.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -44,7 +44,7 @@ pub(crate) async fn send_batched<Q: Batchable>(
         (queue.len() == 1).then(|| FlushTask::<Q>::begin(core))
     };
     if let Some(flush_task) = flush_task {
-        core.runtime.spawn(Box::pin(flush_task.run()));
+        core.runtime.spawn(core.background(flush_task.run()));
     }
     core.bounded(limit, poll_fn(|cx| slot.poll(cx))).await
 }

@@ -30,8 +30,8 @@ const LONGEST_PAUSE_AFTER_REFUSAL: Duration = Duration::from_secs(5);
 /// still notify the waiters of its own client, or refuse the subscription.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     if core.capabilities.queue && session.listen_started.is_first() {
-        core.runtime
-            .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
+        let task = run(Arc::clone(core), Arc::clone(session));
+        core.runtime.spawn(core.background(task));
     }
 }
 

@@ -18,8 +18,8 @@ use crate::sync::Arc;
 /// Spawns the task of the session, the first time.
 pub(crate) fn start(core: &Arc<Core>, session: &Arc<Session>) {
     if session.polls.started.is_first() {
-        core.runtime
-            .spawn(Box::pin(run(Arc::clone(core), Arc::clone(session))));
+        let task = run(Arc::clone(core), Arc::clone(session));
+        core.runtime.spawn(core.background(task));
     }
 }
 

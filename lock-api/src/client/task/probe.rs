@@ -3,14 +3,14 @@
 //! A handle whose limit for outages has passed sends nothing. If no other call was under way, nobody would learn that
 //! the service is back.
 
+use crate::backoff::Backoff;
 use crate::client::core::Core;
-use crate::client::state::backoff::Backoff;
 use crate::sync::{Arc, Ordering};
 
 /// Spawns the task, unless it runs.
 pub(crate) fn start(core: &Arc<Core>) {
     if !core.outage.probing.swap(true, Ordering::AcqRel) {
-        core.runtime.spawn(Box::pin(run(Arc::clone(core))));
+        core.runtime.spawn(core.background(run(Arc::clone(core))));
     }
 }
 

@@ -28,7 +28,7 @@ use crate::sync::Arc;
 /// Spawns the task, once.
 pub(crate) fn start(core: &Arc<Core>) {
     if core.releases.started.is_first() {
-        core.runtime.spawn(Box::pin(run(Arc::clone(core))));
+        core.runtime.spawn(core.background(run(Arc::clone(core))));
     }
 }
 

@@ -38,7 +38,7 @@ fn try_time(lease: Duration) -> Duration {
 pub(crate) fn start(core: &Arc<Core>) {
     if core.renewals.started.is_first() {
         core.runtime
-            .spawn_on_renewal_thread(Box::pin(run(Arc::clone(core))));
+            .spawn_on_renewal_thread(core.background(run(Arc::clone(core))));
     }
 }
 
