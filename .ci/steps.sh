@@ -541,6 +541,10 @@ held_locks() {
     cargo run -q --release -p leasehold-benches --bin report -- --only leases --rounds "$1" --out "$TMPDIR/held-locks"
 }
 
+example_of_a_web_service() {
+    cargo test -q --locked --manifest-path examples/web/Cargo.toml
+}
+
 # Compares the instruction counts of the hot paths with the baseline.
 instructions() {
     cargo run -q --release -p leasehold-benches --bin instructions

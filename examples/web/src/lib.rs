@@ -1,0 +1,102 @@
+//! A web service in which each account has one writer at a time, on any number of instances.
+//!
+//! The lock keeps requests apart, so that they wait in place of failing. The fencing token in the row refuses a
+//! request that wakes up after its lease. The request's id makes it safe to send again. docs/web-services.md explains
+//! each line.
+
+pub mod accounts;
+mod failure;
+
+use std::time::Duration;
+
+use axum::extract::{Json, Path, State};
+use axum::http::StatusCode;
+use axum::routing::{get, post};
+use axum::{Router, middleware};
+use leasehold::{LockClient, Outcome};
+use serde::{Deserialize, Serialize};
+use tower_http::timeout::TimeoutLayer;
+use tower_http::trace::TraceLayer;
+
+use crate::accounts::Accounts;
+use crate::failure::Failure;
+
+/// A request that takes longer is dropped, and its lock with it.
+const REQUEST_LIMIT: Duration = Duration::from_secs(8);
+/// How long a request waits for its turn. Browsers and proxies give up later than this.
+const TURN_LIMIT: Duration = Duration::from_secs(2);
+/// How long a request waits for a lock service that doesn't answer.
+const OUTAGE_LIMIT: Duration = Duration::from_secs(1);
+
+#[derive(Clone, Debug)]
+pub struct App<A> {
+    pub locks: LockClient,
+    pub accounts: A,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Deposit {
+    /// Chosen by the caller, who sends it again until it has an answer.
+    pub request: i64,
+    pub amount: i64,
+}
+
+#[derive(Debug, Deserialize, Serialize)]
+pub struct Balance {
+    pub balance: i64,
+}
+
+pub fn router<A: Accounts>(app: App<A>) -> Router {
+    let api = Router::new()
+        .route("/accounts/{id}/deposits", post(deposit))
+        .layer(TimeoutLayer::with_status_code(
+            StatusCode::GATEWAY_TIMEOUT,
+            REQUEST_LIMIT,
+        ))
+        .layer(middleware::from_fn(failure::say_when_to_retry))
+        .layer(TraceLayer::new_for_http());
+    // Probes are outside of the limit and of the traces.
+    api.route("/livez", get(|| async { "alive" }))
+        .route("/readyz", get(ready))
+        .with_state(app)
+}
+
+async fn deposit<A: Accounts>(
+    State(app): State<App<A>>,
+    Path(id): Path<i64>,
+    Json(deposit): Json<Deposit>,
+) -> Result<Json<Balance>, Failure> {
+    let lock = app.locks.mutex(format!("account:{id}"))?.class("account");
+    let lock = lock
+        .lease(Duration::from_secs(10))
+        .outage_limit(OUTAGE_LIMIT);
+    let guard = match lock.try_lock_for(TURN_LIMIT).await? {
+        Outcome::Acquired(guard) => guard,
+        Outcome::Contended(contention) => return Err(Failure::Busy(contention)),
+    };
+    let token = guard.fencing_token().get().cast_signed();
+    let booking = async {
+        // The claim comes first, so that what is read after it is the latest.
+        let Some(account) = app.accounts.claim(id, token, deposit.request).await? else {
+            return Err(Failure::Stale);
+        };
+        if account.has_request {
+            return Ok(account.balance); // an earlier copy of this request was booked
+        }
+        let balance = account.balance + deposit.amount; // your work, however long it takes
+        match app.accounts.book(id, token, &deposit, balance).await? {
+            true => Ok(balance),
+            false => Err(Failure::Stale),
+        }
+    };
+    // Dropped if the lock is lost, or if this request runs out of time. Both release the lock.
+    let balance = guard.protect(booking).await??;
+    Ok(Json(Balance { balance }))
+}
+
+/// Whether this instance should get requests: both servers answer.
+async fn ready<A: Accounts>(State(app): State<App<A>>) -> Result<String, Failure> {
+    let ping = app.locks.ping().await?;
+    app.accounts.ping().await?;
+    Ok(ping.to_string())
+}
