@@ -1,7 +1,7 @@
 //! The fixture of the models: a client, a server that answers at once, and a clock that stands
 //! still.
 //!
-//! No timer ever fires, and the runtime either drops or keeps the tasks that the client spawns. So
+//! No timer ever fires, and the runtime either keeps the tasks that the client spawns, or never runs them. So
 //! a model has only the threads that it starts, and loom has few interleavings to explore.
 
 use std::fmt;
@@ -36,7 +36,7 @@ struct StillRuntime(Arc<Tasks>);
 /// The tasks that a client spawns, for a model that runs them itself.
 #[derive(Default)]
 pub(super) struct Tasks {
-    /// Whether tasks are kept. Otherwise they are dropped.
+    /// Whether tasks are kept. Otherwise they never run.
     kept: AtomicBool,
     spawned: Mutex<Vec<BoxFuture<'static, ()>>>,
     /// How many threads may still spawn a task.
@@ -83,6 +83,9 @@ impl Runtime for StillRuntime {
         if self.0.kept.load(Ordering::Acquire) {
             self.0.spawned.lock().push(task);
             self.0.changed.notify();
+        } else {
+            // A task that is dropped before its end closes its client.
+            std::mem::forget(task);
         }
     }
     fn fill_random(&self, bytes: &mut [u8]) {
