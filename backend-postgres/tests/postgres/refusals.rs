@@ -62,8 +62,15 @@ async fn locks_are_free_soon_after_a_refusal() {
             assert!(outcome.is_acquired(), "{refuse}: {key}");
         }
         println!("{refuse}: free after {:?}", admitted.elapsed());
+        let mut last = String::new();
         eventually("the release is known", async || {
-            released.release().await.is_ok()
+            let told = released.release().await;
+            let text = format!("{refuse}: then {told:?}");
+            if text != last {
+                println!("{text}");
+                last = text;
+            }
+            told.is_ok()
         })
         .await;
     }
