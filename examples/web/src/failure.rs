@@ -60,7 +60,7 @@ impl IntoResponse for Failure {
 }
 
 /// Adds `Retry-After` to each answer that asks for a second attempt, that of the timeout included.
-pub async fn say_when_to_retry(request: Request, next: Next) -> Response {
+pub(crate) async fn say_when_to_retry(request: Request, next: Next) -> Response {
     let mut response = next.run(request).await;
     let again = [
         StatusCode::LOCKED,
