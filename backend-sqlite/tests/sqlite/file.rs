@@ -6,8 +6,9 @@ use leasehold_api::{
     Acquire, BackendError, Error, Key, LockBackend, LockSpec, Mode, Operation, OwnerId, SessionId,
 };
 use leasehold_sqlite::{ConnectError, Options, SqliteBackend};
+use leasehold_test_servers::eventually;
 
-use crate::{Folder, SLACK};
+use crate::Folder;
 
 #[tokio::test]
 async fn what_is_no_file_is_refused() {
@@ -100,12 +101,7 @@ async fn expired_rows_are_removed() {
         let count = "SELECT count(*) FROM leasehold_locks";
         sql.query_row(count, [], |row| row.get(0)).expect("counted")
     };
-    let removed = async {
-        while rows() > 1 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(SLACK, removed).await.expect("removed");
+    eventually("they are removed", async || rows() <= 1).await;
     assert_eq!(rows(), 1, "the lock that is held");
     guard.release().await.expect("released");
 }

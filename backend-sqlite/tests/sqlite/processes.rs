@@ -5,6 +5,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::time::Duration;
 
 use leasehold_api::FencingToken;
+use leasehold_test_servers::eventually;
 
 use crate::{Folder, SLACK};
 
@@ -120,14 +121,10 @@ async fn processes_take_turns() {
     let guard = locks.mutex("k").expect("a key").lock().await.expect("free");
     let starting = (0..4).map(|_| Process::start(&folder, &format!("pairs k {ROUNDS}")));
     let processes: Vec<_> = starting.collect();
-    let all_wait = async {
-        while locks.inspect("k").await.expect("an answer").waiter_count() < 4 {
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
-    };
-    tokio::time::timeout(SLACK, all_wait)
-        .await
-        .expect("all wait");
+    eventually("all wait", async || {
+        locks.inspect("k").await.expect("an answer").waiter_count() == 4
+    })
+    .await;
     guard.release().await.expect("released");
     let counts = counts_together(processes);
     println!("while all of them wanted it: {counts:?}");

@@ -178,26 +178,19 @@ impl<'a> WaitLoop<'a> {
 
     /// Waits until no time is left.
     async fn time_passes(&self) {
-        let outage = &self.ask.client.outage;
-        if self.ask.options.outage_limit.is_none() {
-            return match self.deadline {
-                Some(_) => self.ask.client.runtime.sleep(self.left()).await,
-                None => pending().await,
-            };
-        }
+        let core = self.ask.client;
         loop {
-            let version = outage.changed.version();
-            let left = self.left();
-            if left.is_zero() {
-                return;
-            }
+            let version = core.outage.changed.version();
             let timer = async {
-                match left {
+                match self.left() {
                     Duration::MAX => pending().await,
-                    left => self.ask.client.runtime.sleep(left).await,
+                    left => core.runtime.sleep(left).await,
                 }
             };
-            select(pin!(timer), outage.changed.changed(version)).await;
+            select(pin!(timer), core.outage.changed.changed(version)).await;
+            if self.left().is_zero() {
+                return;
+            }
         }
     }
 

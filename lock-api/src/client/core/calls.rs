@@ -152,7 +152,7 @@ impl Core {
                 let was_cut_short = matches!(error, BackendError::OutcomeUnknown { .. })
                     && limit < self.settings.call_timeout;
                 if !was_cut_short {
-                    self.outage.failed(sent, error);
+                    self.outage.failed(sent, self.now(), error);
                 }
             }
             _ => self.outage.answered(),

@@ -9,8 +9,6 @@ use crate::time::{FireTime, ServerTime};
 const JOB: u8 = b'J';
 /// The version of the format, the second byte.
 const VERSION: u8 = 2;
-/// A record of this version ends before `failed`.
-const WITHOUT_LAST: u8 = 1;
 
 /// The state of a job. All times are the server's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -25,7 +23,7 @@ pub(super) struct Record {
     pub(super) tried_at: ServerTime,
     /// How often it was tried.
     pub(super) attempts: u32,
-    /// Who made the last attempt, and how. Only shown: nothing is decided by it.
+    /// The last attempt, if there was one. It is only shown: no decision depends on it.
     pub(super) last: Option<Last>,
 }
 
@@ -57,15 +55,14 @@ impl Record {
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[JOB, version], rest) = bytes.split_first_chunk()? else {
+        let (&[JOB, VERSION], rest) = bytes.split_first_chunk()? else {
             return None;
         };
         let (numbers, rest) = rest.split_first_chunk::<32>()?;
         let (attempts, rest) = rest.split_first_chunk::<4>()?;
-        let last = match (version, rest) {
-            (VERSION | WITHOUT_LAST, []) => None,
-            (VERSION, last) => Some(Last::from_bytes(last)?),
-            _ => return None,
+        let last = match rest {
+            [] => None,
+            last => Some(Last::from_bytes(last)?),
         };
         let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks::<8>() else {
             return None;
@@ -150,17 +147,5 @@ mod tests {
             }
         }
         assert_eq!(Record::from_bytes(b"10.0.0.7:80"), None);
-    }
-
-    #[test]
-    fn record_of_the_first_version_is_read() {
-        let record = Record {
-            tried: Some(FireTime::from_millis(9)),
-            attempts: 3,
-            ..Record::default()
-        };
-        let mut bytes = record.to_bytes();
-        bytes[1] = WITHOUT_LAST;
-        assert_eq!(Record::from_bytes(&bytes), Some(record));
     }
 }

@@ -114,7 +114,6 @@ fn state_of(record: &Record, now: ServerTime) -> (JobState, Option<ServerTime>) 
             next.map(|(at, apart)| at.saturating_add(apart)),
         );
     }
-    // A record of an older version doesn't say when it ends.
     let end = record.last.as_ref().map(|last| tried.after(last.window));
     // Then `not_within` begins another occurrence.
     let anew = end.filter(|_| apart.is_some());

@@ -26,14 +26,14 @@ pub(crate) struct Outage {
 #[derive(Debug, Default)]
 struct State {
     since: Option<Moment>,
-    /// When the last call that failed was sent.
-    last_sent: Moment,
+    /// When the last call has failed.
+    last_failed: Moment,
     last_error: Option<BackendError>,
 }
 
 impl State {
     fn since(&self, now: Moment, memory: Duration) -> Option<Moment> {
-        let is_recent = now.saturating_since(self.last_sent) <= memory;
+        let is_recent = now.saturating_since(self.last_failed) <= memory;
         self.since.filter(|_| is_recent)
     }
 }
@@ -49,12 +49,12 @@ impl Outage {
         }
     }
 
-    /// Notes a call that failed although it had its whole time.
-    pub(crate) fn failed(&self, sent: Moment, error: &BackendError) {
+    /// Notes that a call has failed now, although it had its whole time.
+    pub(crate) fn failed(&self, sent: Moment, now: Moment, error: &BackendError) {
         let mut state = self.state.lock();
-        let before = state.since(sent, self.memory);
+        let before = state.since(now, self.memory);
         state.since = before.or(Some(sent));
-        state.last_sent = state.last_sent.max(sent);
+        state.last_failed = now;
         state.last_error = Some(error.clone());
         self.is_known.store(true, Ordering::Release);
         drop(state);
@@ -101,7 +101,7 @@ mod tests {
         outage.answered();
         assert_eq!(outage.since(at(1)), None);
         for (sent, reason) in [(3, "first"), (4, "second")] {
-            outage.failed(at(sent), &BackendError::unavailable(reason));
+            outage.failed(at(sent), at(sent + 1), &BackendError::unavailable(reason));
             assert_eq!(outage.since(at(sent + 5)), Some(at(3)));
         }
         assert!(outage.error().to_string().contains("second"));
@@ -112,10 +112,10 @@ mod tests {
     #[test]
     fn failure_is_forgotten_if_no_other_call_confirms_it() {
         let outage = Outage::new(Duration::from_secs(5));
-        outage.failed(at(3), &BackendError::unavailable("first"));
-        assert_eq!(outage.since(at(13)), Some(at(3)));
-        assert_eq!(outage.since(at(14)), None);
-        outage.failed(at(60), &BackendError::unavailable("second"));
-        assert_eq!(outage.since(at(61)), Some(at(60)));
+        outage.failed(at(3), at(8), &BackendError::unavailable("first"));
+        assert_eq!(outage.since(at(18)), Some(at(3)));
+        assert_eq!(outage.since(at(19)), None);
+        outage.failed(at(60), at(61), &BackendError::unavailable("second"));
+        assert_eq!(outage.since(at(62)), Some(at(60)));
     }
 }
