@@ -81,7 +81,11 @@ impl Connector for RedisConnector {
     ) -> Result<Arc<dyn Connection>, Failure> {
         let (source, resp) = match self {
             Self::User(connection) => {
-                return Ok(Arc::new(RedisConnection::User(Arc::clone(connection))));
+                let connection = RedisConnection::User(Arc::clone(connection));
+                // A `ConnectionManager` connects again only when a command has failed. If that was the first one of the
+                // attempt, each outage would end one pause later.
+                drop(connection.time().await);
+                return Ok(Arc::new(connection));
             }
             Self::Own(source, resp) => (source, *resp),
         };
