@@ -40,7 +40,7 @@ impl Lock for Mutex {
     }
 
     async fn release(&self, held: MutexGuard) -> Result<()> {
-        Ok(held.release().await.map(drop)?)
+        Ok(held.release().await?)
     }
 }
 

@@ -170,6 +170,7 @@ pub enum ConvertReply {
 
 /// Answer to [`ForceRelease`](crate::ForceRelease).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use = "it says whether a holder was released"]
 pub enum ForceReply {
     /// Holders were revoked or removed.
     Forced {

@@ -43,8 +43,8 @@ pub(crate) async fn hold(locks: &LockClient) -> MutexGuard {
     job(locks).lock().await.expect("no failure")
 }
 
-pub(crate) fn released(release: &Result<u32, Error>) -> bool {
-    matches!(release, Ok(0))
+pub(crate) fn released(release: &Result<(), Error>) -> bool {
+    matches!(release, Ok(()))
 }
 
 #[tokio::test(start_paused = true)]

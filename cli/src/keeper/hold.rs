@@ -64,7 +64,7 @@ impl Hold {
         if let Self::Job(attempt) = self {
             return attempt.end(done).await;
         }
-        let released = with_guard!(&self, guard => guard.release().await.map(drop));
+        let released = with_guard!(&self, guard => guard.release().await);
         Some(match released.err()? {
             lost @ Error::Lost { .. } => format!("CMD was not protected to its end: {lost}"),
             // The client goes on trying.

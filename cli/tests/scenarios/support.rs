@@ -10,7 +10,8 @@ use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
 use leasehold::{
-    ConnectOptions, ForceMode, Inspection, LockClient, MutexGuard, Outcome, RedisLibrary,
+    ConnectOptions, ForceMode, ForceReply, Inspection, LockClient, MutexGuard, Outcome,
+    RedisLibrary,
 };
 use leasehold_test_servers::{Stopwatch, block_until};
 use rustix::process::{Pid, Signal, kill_process};
@@ -152,7 +153,8 @@ impl Client {
     pub(crate) fn force_release(&self, mode: ForceMode) {
         let tokens = self.inspect().held_tokens();
         let forced = self.locks.force_release(&self.key, tokens, mode);
-        self.runtime.block_on(forced).expect("a reply");
+        let forced = self.runtime.block_on(forced).expect("a reply");
+        assert!(matches!(forced, ForceReply::Forced { .. }), "{forced:?}");
     }
 
     fn inspect(&self) -> Inspection {

@@ -47,7 +47,7 @@ async fn dropped_release_continues() {
     assert!(!guard.is_valid());
     server.advance(secs(3)).await;
     server.assert_idle();
-    assert_is!(guard.release().await => Ok(0));
+    assert_is!(guard.release().await => Ok(()));
 }
 
 #[tokio::test(start_paused = true)]
@@ -61,7 +61,7 @@ async fn release_with_a_lost_reply_reports_an_expired_guard() {
     // The first attempt to release this guard succeeded.
     let guard = mutex.lock().await.expect("free");
     network.inject_into(Call::Release, Fault::LoseReply);
-    assert_is!(guard.release().await => Ok(0));
+    assert_is!(guard.release().await => Ok(()));
 }
 
 /// When another task of the client asks for the key, the server forgets how the first attempt to release ended.
@@ -75,7 +75,7 @@ async fn release_with_a_lost_reply_is_no_loss_beside_other_tasks() {
         held(mutex_of(&a).try_lock().await)
     };
     let (released, _sibling) = tokio::join!(guard.release(), sibling);
-    assert_is!(released => Ok(0));
+    assert_is!(released => Ok(()));
 }
 
 /// The shutdown ended the guard while it was in use, and others may have had the key since.

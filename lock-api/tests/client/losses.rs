@@ -4,12 +4,12 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use leasehold_api::{
-    FencingToken, ForceMode, Key, Label, LockBackend, LockClient, LockClientBuilder, Loss,
-    LossEvent, Mode,
+    FencingToken, ForceMode, ForceReply, Key, Label, LockBackend, LockClient, LockClientBuilder,
+    Loss, LossEvent, Mode,
 };
 use leasehold_sim::{Call, Data, Fault, SimBackend, SimServer};
 
-use crate::support::{held, lock, ms, mutex_of, reentrant_rw, secs, server};
+use crate::support::{assert_is, held, lock, ms, mutex_of, reentrant_rw, secs, server};
 use crate::wrapped::Wrapped;
 
 /// The time and the event of each call of the hook.
@@ -88,7 +88,7 @@ async fn hook_is_called_once_for_each_reason() {
     let forced = lock("forced").lock().await.expect("free");
     let tokens = vec![forced.fencing_token()];
     let release = operator.force_release("forced", tokens, ForceMode::Revoke);
-    release.await.expect("answered");
+    assert_is!(release.await => Ok(ForceReply::Forced { .. }));
     server.advance(ms(100)).await;
     assert_eq!(only_call(&calls).1.reason, Loss::Forced);
 
@@ -132,7 +132,7 @@ async fn forced_release_before_the_subscription_is_noticed_with_it() {
     let guard = lock(&a).await;
     let force = async |token: FencingToken| {
         let forced = operator.force_release("k", vec![token], ForceMode::Revoke);
-        forced.await.expect("answered");
+        assert_is!(forced.await => Ok(ForceReply::Forced { .. }));
     };
     force(guard.fencing_token()).await;
     server.advance(ms(100)).await;

@@ -30,7 +30,7 @@ async fn refused_release_is_told_at_once_and_goes_on() {
     assert_error!(guard.release().await, Rejected);
     assert!(server.elapsed() - begun < ms(10), "told at once");
     until_admitted(&server, &network).await;
-    assert_is!(guard.release().await => Ok(0));
+    assert_is!(guard.release().await => Ok(()));
 }
 
 /// The first attempt has released it, whose reply was lost.
@@ -48,7 +48,7 @@ async fn release_that_is_refused_after_a_lost_reply_is_no_loss() {
     server.advance(secs(5)).await;
     network.admit();
     server.advance(SOON).await;
-    assert_is!(guard.release().await => Ok(0));
+    assert_is!(guard.release().await => Ok(()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -129,11 +129,11 @@ pub(crate) fn held<K>(outcome: Result<Outcome<Guard<K>>, Error>) -> Guard<K> {
     }
 }
 
-/// Releases all holds of a key by force.
-pub(crate) async fn force(locks: &LockClient, key: &str, how: ForceMode) -> ForceReply {
+/// Releases all holds of a key by force. Expects that there are some.
+pub(crate) async fn force(locks: &LockClient, key: &str, how: ForceMode) {
     let tokens = locks.inspect(key).await.expect("answered").held_tokens();
     let forced = locks.force_release(key, tokens, how).await;
-    forced.expect("answered")
+    assert_is!(forced => Ok(ForceReply::Forced { .. }));
 }
 
 #[track_caller]

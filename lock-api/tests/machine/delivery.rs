@@ -163,7 +163,7 @@ fn watermark_keeps_the_reason_of_its_own_sequence() {
     let (mut key, [first, second]) = Key::semaphore(2).attempts(['a', 'a']);
     key.enter(Ask::permits(first, 1));
     let token = key.enter(Ask::permits(second, 1)).token;
-    key.force(&[token], ForceMode::Now);
+    assert_eq!(key.forced(token, ForceMode::Now), 1);
     key.release(first);
     assert_eq!(key.lost(second), EndReason::Forced);
 }

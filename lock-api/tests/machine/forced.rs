@@ -25,7 +25,7 @@ fn revoked_holder_can_release() {
     let (mut key, [a, b]) = Key::mutex().attempts(['a', 'b']);
     let token = key.enter(Ask::write(a)).token;
     key.queue(Ask::write(b));
-    key.force(&[token], ForceMode::Revoke);
+    assert_eq!(key.forced(token, ForceMode::Revoke), 1);
     assert_is!(key.release(a) => ReleaseReply::Released { .. });
     assert_eq!(key.granted(), [id(b)]);
 }
@@ -41,7 +41,7 @@ fn nothing_extends_a_revoked_holder() {
     key.queue(Ask::read(two));
     key.release(writer);
     let token = key.inspect().token.expect("granted");
-    key.force(&[token], ForceMode::Revoke);
+    assert_eq!(key.forced(token, ForceMode::Revoke), 1);
     let nested = key.next_of('a', 1);
     let remaining = key.enter(Ask::read(nested)).remaining;
     assert_eq!(remaining, secs(2), "a nested hold doesn't extend it");

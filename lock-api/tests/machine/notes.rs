@@ -159,9 +159,9 @@ fn permits_note_under_their_own_tokens() {
 fn revoked_holder_leaves_notes_until_it_expires() {
     let (mut key, [a]) = Key::mutex().attempts(['a']);
     let token = key.enter(Ask::write(a)).token;
-    key.force(&[token], ForceMode::Revoke);
+    assert_eq!(key.forced(token, ForceMode::Revoke), 1);
     noted(&mut key, a, 1, "a", secs(5));
-    key.force(&[token], ForceMode::Now);
+    assert_eq!(key.forced(token, ForceMode::Now), 1);
     let (reason, note) = lost(&mut key, a);
     assert_eq!(reason, EndReason::Forced);
     assert_eq!(note.expect("kept").bytes, b"a");

@@ -53,8 +53,7 @@ impl Before {
     fn release(&mut self) -> Vec<JoinHandle<Result<(), Error>>> {
         self.released.truncate(RELEASED / 2);
         let releasing = self.released.drain(..);
-        let releasing =
-            releasing.map(|it| tokio::spawn(async move { it.release().await.map(drop) }));
+        let releasing = releasing.map(|it| tokio::spawn(async move { it.release().await }));
         releasing.collect()
     }
 

@@ -35,8 +35,11 @@ async fn lock_all(locks: &LockClient, count: usize) -> Result<Vec<MutexGuard>, F
 
 /// Releases all guards concurrently. Expects that each was held.
 async fn release_all(guards: &[MutexGuard]) -> Verdict {
-    for release in join_all(guards.iter().map(MutexGuard::release)).await {
-        want!(release?, 0).promised("S3: each release reports its own result")?;
+    let releases = join_all(guards.iter().map(MutexGuard::release)).await;
+    for (guard, release) in guards.iter().zip(releases) {
+        want!(release, Ok(())).promised("S3: each release reports its own result")?;
+        want_eq!(guard.holds_left(), Some(0))
+            .promised("S3: each release reports its own result")?;
     }
     Ok(())
 }

@@ -179,7 +179,7 @@ async fn inspection_answers_is_it_held(world: &World) -> Verdict {
     let view = b.inspect("k").await?;
     want_eq!(states(&view), (true, true, false))
         .promised("rule 4: an inspection shows the reader")?;
-    want!(reading.release().await, Ok(_)).promised("S3: the reader released the key")?;
+    want!(reading.release().await, Ok(())).promised("S3: the reader released the key")?;
     let writing = lock.write().await?;
     let view = b.inspect("k").await?;
     want_eq!(states(&view), (true, false, true))

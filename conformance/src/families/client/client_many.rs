@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::{join, join_all};
 use leasehold_api::{
-    Error, FencingToken, ForceMode, InvalidInput, LockClient, Loss, MultiGuard, MultiLock, Outcome,
-    bounds,
+    Error, FencingToken, ForceMode, ForceReply, InvalidInput, LockClient, Loss, MultiGuard,
+    MultiLock, Outcome, bounds,
 };
 
 use crate::case::{Case, cases};
@@ -214,8 +214,11 @@ async fn opposite_order_does_not_deadlock(world: &World) -> Verdict {
 
 async fn force(locks: &LockClient, key: &str) -> Verdict {
     let tokens = locks.inspect(key).await?.held_tokens();
-    locks.force_release(key, tokens, ForceMode::Now).await?;
-    Ok(())
+    want!(
+        locks.force_release(key, tokens, ForceMode::Now).await?,
+        ForceReply::Forced { .. }
+    )
+    .promised("S3: a forced release ends the holders that it names")
 }
 
 async fn loss_of_one_is_the_loss_of_all(world: &World) -> Verdict {

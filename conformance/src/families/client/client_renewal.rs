@@ -171,7 +171,11 @@ async fn forced(
     let [a, b] = world.clients().await?;
     let guard = a.mutex("k")?.lease(world.units(15)).lock().await?;
     let seen = vec![guard.fencing_token()];
-    b.force_release("k", seen, how).await?;
+    want!(
+        b.force_release("k", seen, how).await?,
+        ForceReply::Forced { .. }
+    )
+    .promised("S3: a forced release ends the holders that it names")?;
     // The next renewal notices it at the latest.
     let lost = world.within(14, guard.lost()).await;
     Ok((guard, lost, b))
@@ -201,7 +205,11 @@ async fn revoked_before_the_subscription_is_noticed(world: &World) -> Verdict {
     // The first renewal that is due by itself comes after 30 units.
     let guard = a.mutex("k")?.lease(world.units(90)).lock().await?;
     let seen = b.inspect("k").await?.held_tokens();
-    b.force_release("k", seen, ForceMode::Revoke).await?;
+    want!(
+        b.force_release("k", seen, ForceMode::Revoke).await?,
+        ForceReply::Forced { .. }
+    )
+    .promised("S3: a forced release ends the holders that it names")?;
     let lost = world.within(20, guard.lost()).await;
     want_eq!(lost, Some(Loss::Forced))
         .promised("rule 11: a client asks once, after it has subscribed, what it missed")

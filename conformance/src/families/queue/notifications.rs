@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use futures_util::StreamExt;
-use leasehold_api::{FencingToken, ForceMode, Notification, Notifications, PollReply, Stamp, Wait};
+use leasehold_api::{
+    FencingToken, ForceMode, ForceReply, Notification, Notifications, PollReply, Stamp, Wait,
+};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, ensure, want, want_eq};
@@ -287,7 +289,8 @@ async fn revocation_is_pushed(world: &World) -> Verdict {
         let (a, mut notifications) = listener(world).await?;
         let held = a.ask(&lock).acquired("S1").await?;
         let b = world.session().await?;
-        b.force(&held, how).await?;
+        want!(b.force(&held, how).await?, ForceReply::Forced { .. })
+            .promised("rule 11: a forced release names the holder")?;
         let expected = held.operation().sequence;
         want!(
             next_notification(world, &mut notifications).await,

@@ -338,7 +338,7 @@ impl Term {
 
     async fn end(&self) -> Result<(), Error> {
         self.report_resigning();
-        self.guard.release().await.map(drop)
+        self.guard.release().await
     }
 
     /// Reports that the term ends, unless it was lost, or has ended before.

@@ -327,8 +327,7 @@ impl<K> Guard<K> {
         self.hold.renew().await
     }
 
-    /// Releases the lock and waits for the server to acknowledge it. Returns how many holds of the same
-    /// owner are left on the key: 0, unless the handle is reentrant.
+    /// Releases the lock and waits for the server to acknowledge it.
     ///
     /// The call takes at most three call timeouts. You can repeat it, and you get the latest result.
     ///
@@ -355,14 +354,32 @@ impl<K> Guard<K> {
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
     /// match guard.release().await {
     ///     Err(Error::Lost { reason, .. }) => println!("the work was not protected: {reason}"),
-    ///     released => println!("{} holds are left", released?),
+    ///     released => released?,
     /// }
     /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "unlock")]
-    pub async fn release(&self) -> Result<u32, Error> {
+    pub async fn release(&self) -> Result<(), Error> {
         self.hold.release().await
+    }
+
+    /// Returns how many holds of the owner are left after the release of this guard: 0, unless its handle is
+    /// reentrant. `None` before the release is acknowledged, and if its answer was lost.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let tree = locks.mutex("tree")?.reentrant()?;
+    /// let (outer, inner) = (tree.lock().await?, tree.lock().await?);
+    /// inner.release().await?;
+    /// assert_eq!(inner.holds_left(), Some(1));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn holds_left(&self) -> Option<u32> {
+        self.hold.holds_left()
     }
 
     /// Runs `body` while the guard is valid. If the guard is lost first, `body` is dropped at its

@@ -283,7 +283,7 @@ impl MultiGuard {
         let (mut released, mut failed) = (Vec::new(), Vec::new());
         for (key, result) in release_all(&self.holds).await {
             match result {
-                Ok(_) => released.push(key),
+                Ok(()) => released.push(key),
                 Err(error) => failed.push((key, error)),
             }
         }

@@ -228,7 +228,8 @@ impl Inspection {
     /// # use leasehold_api::{Error, ForceMode, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let stuck = locks.inspect("invoice:42").await?.held_tokens();
-    /// locks.force_release("invoice:42", stuck, ForceMode::Revoke).await?;
+    /// let forced = locks.force_release("invoice:42", stuck, ForceMode::Revoke).await?;
+    /// println!("{forced:?}");
     /// # Ok(())
     /// # }
     /// ```

@@ -254,8 +254,8 @@ impl Hold {
         Some(self.client.release_of(&self.holder, state))
     }
 
-    /// Releases the hold and waits for the result. Returns how many holds of the owner are left.
-    pub(crate) async fn release(&self) -> Result<u32, Error> {
+    /// Releases the hold and waits for the result.
+    pub(crate) async fn release(&self) -> Result<(), Error> {
         {
             let _busy = Busy::begin(&self.client);
             if let Some(job) = self.begin_release() {
@@ -265,7 +265,7 @@ impl Hold {
         self.wait_released().await
     }
 
-    pub(super) async fn wait_released(&self) -> Result<u32, Error> {
+    pub(super) async fn wait_released(&self) -> Result<(), Error> {
         if !self.release_begun.load(Ordering::Relaxed) {
             return Err(self.released_error());
         }
@@ -274,12 +274,16 @@ impl Hold {
         if let Some(loss) = acknowledged.loss() {
             return Err(self.loss_error(loss));
         }
-        let holds_left = match acknowledged.reply {
-            ReleaseReply::Released { holds_left, .. } => holds_left,
-            ReleaseReply::NotHeld(_) | ReleaseReply::Left => 0,
-        };
         // A shutdown may have released it while the guard was in use.
-        self.check_lost().map_or(Ok(holds_left), Err)
+        self.check_lost().map_or(Ok(()), Err)
+    }
+
+    /// How many holds of the owner are left, if the answer to the release said so.
+    pub(crate) fn holds_left(&self) -> Option<u32> {
+        match self.release_result.get()?.ok()?.reply {
+            ReleaseReply::Released { holds_left, .. } => Some(holds_left),
+            ReleaseReply::NotHeld(_) | ReleaseReply::Left => None,
+        }
     }
 
     /// Runs `body`, and drops it when the hold is lost.

@@ -71,7 +71,7 @@ fn first_error<'a>(
 }
 
 /// Releases all holds in one call. Returns the result for each.
-pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<u32, Error>)> {
+pub(crate) async fn release_all(holds: &[Hold]) -> Vec<(Key, Result<(), Error>)> {
     if let Some(first) = holds.first() {
         let core = &first.client;
         let _busy = Busy::begin(core);

@@ -29,7 +29,7 @@ fn loom_release_stops_a_concurrent_renewal() {
             }
         });
         let released = block_on(guard.release());
-        assert!(matches!(released, Ok(0)));
+        assert!(matches!(released, Ok(())));
         renewal.join().expect("the thread returns");
         assert!(guard.hold.holder.plan(core.now()).is_none());
         drop(guard);

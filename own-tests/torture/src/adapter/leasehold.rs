@@ -69,7 +69,7 @@ trait AnyGuard {
     fn release(&self) -> Releasing<'_>;
 }
 
-type Releasing<'a> = Pin<Box<dyn Future<Output = Result<u32, Error>> + 'a>>;
+type Releasing<'a> = Pin<Box<dyn Future<Output = Result<(), Error>> + 'a>>;
 
 impl<K> AnyGuard for Guard<K> {
     fn is_valid(&self) -> bool {

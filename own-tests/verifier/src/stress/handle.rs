@@ -139,7 +139,7 @@ impl AnyGuard {
         each!(self, guard => guard.renew().await)
     }
 
-    pub(crate) async fn release(&self) -> Result<u32, Error> {
+    pub(crate) async fn release(&self) -> Result<(), Error> {
         each!(self, guard => guard.release().await)
     }
 
