@@ -1,6 +1,9 @@
 //! The scripts against their specification: for the same random commands, a server and the state
 //! machine give the same replies and send the same messages.
 //!
+//! The scripts read a clock that the test sets, so a busy machine changes no result. It is far ahead
+//! of the server's, which therefore deletes no key during a test.
+//!
 //! Every message counts, whether anybody listens or not: a replica relays it to subscribers that the
 //! server does not count. So the messages are read by a pattern, which `PUBSUB NUMSUB` does not count
 //! either.
@@ -35,6 +38,10 @@ use actions::{Action, CONTENDED, actions, contention};
 /// Short, so that watermarks and tokens expire within a case.
 const DELIVERY_WINDOW: Duration = Duration::from_millis(30);
 const RETENTION: Duration = Duration::from_millis(80);
+/// The time at the start of a test, since the Unix epoch. It is in 2096.
+const START: Duration = Duration::from_secs(4_000_000_000);
+/// The time from one call to the next.
+const CALL: Duration = Duration::from_micros(100);
 /// Within the delivery window of a server that has the usual one.
 const WINDOW: Duration = Duration::from_secs(9);
 
@@ -60,6 +67,8 @@ struct Server {
     protocol: Protocol,
     settings: machine::Settings,
     worlds: u64,
+    /// The time that the scripts read, since the Unix epoch.
+    clock: Duration,
 }
 
 impl Server {
@@ -75,6 +84,7 @@ impl Server {
         let mut pushes = Connection::open(&server);
         pushes.command(&["PSUBSCRIBE", "*"]);
         Self {
+            clock: START,
             commands: Connection::open(&server),
             pushes,
             _server: server,
@@ -116,6 +126,7 @@ impl Server {
             tokens: Vec::new(),
             now: ServerTime::default(),
             predicted: 0,
+            clock: &mut self.clock,
             commands: &mut self.commands,
             pushes: &mut self.pushes,
             protocol: &self.protocol,
@@ -125,6 +136,7 @@ impl Server {
 
 /// The server, the state machine, and the earlier commands.
 struct World<'a> {
+    clock: &'a mut Duration,
     commands: &'a mut Connection,
     pushes: &'a mut Connection,
     protocol: &'a Protocol,
@@ -166,7 +178,7 @@ impl World<'_> {
                 self.release(&request)?;
                 self.both(&request.key.clone(), &Command::Acquire(request))?;
             }
-            Action::Sleep(ms) => std::thread::sleep(Duration::from_millis(u64::from(*ms))),
+            Action::Sleep(ms) => *self.clock += Duration::from_millis(u64::from(*ms)),
             Action::Listen(number, on) => self.listen(session(*number), *on),
             Action::Inspect(key) => {
                 let key = self.keys[usize::from(*key)].clone();
@@ -295,7 +307,7 @@ impl World<'_> {
     /// Waits until the server's time is later than this.
     fn wait_until(&mut self, until: ServerTime) -> Result<(), TestCaseError> {
         while self.now <= until {
-            std::thread::sleep(Duration::from_millis(20));
+            *self.clock += Duration::from_millis(20);
             self.inspect()?;
         }
         Ok(())
@@ -432,6 +444,7 @@ impl World<'_> {
         let shared = format!("shared_waiters = {}", self.shared_waiters);
         let most = format!("(enters or waiters > 0) and {queue}");
         let mut changes = vec![
+            ("'TIME'", "'MGET', 'seconds', 'microseconds'"),
             ("packed_records = 160, queue_records = 32", limits.as_str()),
             ("shared_waiters = 1", shared.as_str()),
         ];
@@ -447,6 +460,11 @@ impl World<'_> {
                 "error('not served by the fast path')\nlocal S = {",
             ));
         }
+        *self.clock += CALL;
+        let (seconds, micros) = (self.clock.as_secs(), self.clock.subsec_micros());
+        let (seconds, micros) = (seconds.to_string(), micros.to_string());
+        self.commands
+            .command(&["MSET", "seconds", &seconds, "microseconds", &micros]);
         match self.commands.run_changed(call, &changes) {
             Value::BulkString(bytes) => Ok(bytes),
             answer => Err(TestCaseError::fail(format!("{answer:?}"))),

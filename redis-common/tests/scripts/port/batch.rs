@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
-use leasehold_api::{Acquire, LockSpec, Poll};
+use leasehold_api::{Acquire, LockSpec, Poll, ServerTime};
 use leasehold_redis_common::script::reply;
 use proptest::prelude::*;
 use redis::Value;
@@ -66,15 +66,12 @@ impl World<'_> {
             .now
             .saturating_add(WAITER_LEASE + RETENTION + Duration::from_secs(1));
         let name = self.protocol.key(&self.keys[0]);
-        let left = self.commands.command(&[b"PTTL".to_vec(), name]);
-        self.inspect()?;
-        let Value::Int(left) = left else {
-            return Err(TestCaseError::fail(format!("{left:?}")));
+        let deleted_at = self.commands.command(&[b"PEXPIRETIME".to_vec(), name]);
+        let Value::Int(ms) = deleted_at else {
+            return Err(TestCaseError::fail(format!("{deleted_at:?}")));
         };
-        let kept = self
-            .now
-            .saturating_add(Duration::from_millis(left.unsigned_abs()));
-        prop_assert!(kept >= needed, "Redis deletes the key {left} ms later");
+        let kept = ServerTime::from_micros(1_000 * ms.unsigned_abs());
+        prop_assert!(kept >= needed, "Redis deletes the key at {ms} ms");
         self.wait_until(begun.saturating_add(LEASE + 3 * RETENTION))?;
         self.poll_all(&waiters, false)
     }

@@ -7,8 +7,9 @@ use leasehold_api::mutants;
 use super::{CONTENDED, actions, contention, difference, long_queue, several_holders};
 
 /// What random commands do rarely: long queues.
-const LONG: [fn(); 2] = [
+const LONG: [fn(); 3] = [
     several_holders::an_expired_offer_of_a_permit_goes_to_the_next_waiter,
+    long_queue::expired_waiters_of_a_long_queue_are_dropped,
     long_queue::queue_survives_changes_between_string_and_hash,
 ];
 
