@@ -9,9 +9,9 @@ use leasehold_api::bounds::{
     MACHINE_MIN_LEASE, MAX_LEASE, MAX_PERMITS, MAX_WAITER_LEASE, MIN_LEASE,
 };
 use leasehold_api::{
-    Error, InvalidInput, JobOutcome, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock,
-    Mutex, MutexGuard, Operation, OwnerId, ReadGuard, Renew, RwLock, Semaphore, SessionId,
-    WriteGuard,
+    Error, InvalidInput, Job, JobOutcome, Key, Limits, LockClient, LockSpec, MultiGuard, MultiLock,
+    Mutex, MutexGuard, Operation, OwnerId, PermitGuard, ReadGuard, Renew, RwLock, Semaphore,
+    SessionId, Term, WriteGuard,
 };
 
 use crate::support::{assert_is, clients, invalid, lock, mutex_of, secs, server};
@@ -167,7 +167,8 @@ fn public_types_are_sync_and_futures_are_send() {
     fn shared<T: Send + Sync + 'static>() {}
     fn sent<T: Send>(_: T) {}
     shared::<(LockClient, Mutex, RwLock, Semaphore, MultiLock)>();
-    shared::<(MutexGuard, MultiGuard, Error)>();
+    shared::<(MutexGuard, ReadGuard, WriteGuard, PermitGuard)>();
+    shared::<(MultiGuard, Term, Job, Error)>();
 
     #[expect(dead_code, reason = "it is enough that it compiles")]
     fn of_handles(mutex: &Mutex, rw: &RwLock, semaphore: &Semaphore, many: &MultiLock) {
@@ -175,6 +176,7 @@ fn public_types_are_sync_and_futures_are_send() {
         sent(mutex.try_lock());
         sent(mutex.try_lock_for(secs(1)));
         sent(mutex.with(async |guard: &MutexGuard| guard.is_valid()));
+        sent(mutex.try_with_for(secs(1), async |guard: &MutexGuard| guard.is_valid()));
         sent(rw.read());
         sent(rw.try_write_for(secs(1)));
         sent(semaphore.acquire());

@@ -7,6 +7,7 @@
 
 mod batches;
 mod bounds;
+mod cancellation;
 mod cleanup;
 mod connecting;
 mod election;
@@ -24,4 +25,5 @@ mod refusals;
 mod renewing;
 mod support;
 mod waiting;
+mod with;
 mod wrapped;

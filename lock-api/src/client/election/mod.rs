@@ -290,6 +290,16 @@ impl Term {
         self.guard.expiring(margin)
     }
 
+    /// Returns a token that is cancelled when no more than `margin` of the term is left, and at the latest when the term
+    /// is lost or ends. See [`Guard::cancellation_before`](crate::Guard::cancellation_before).
+    ///
+    /// # Examples
+    /// `serve(term.cancellation_before(Duration::from_secs(3))).await`
+    #[cfg(feature = "tokio-util")]
+    pub fn cancellation_before(&self, margin: Duration) -> tokio_util::sync::CancellationToken {
+        self.guard.cancellation_before(margin)
+    }
+
     /// Returns the guard of the lock.
     ///
     /// # Examples

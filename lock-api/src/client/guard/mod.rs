@@ -1,5 +1,7 @@
 //! The guards of held locks.
 
+#[cfg(feature = "tokio-util")]
+mod cancellation;
 pub(crate) mod convert;
 pub(crate) mod multi;
 
@@ -10,6 +12,7 @@ use std::time::Duration;
 
 use crate::client::error::{Error, Loss};
 use crate::client::hold::Hold;
+use crate::client::outcome::Outcome;
 use crate::client::state::holder::Validity;
 use crate::id::{FencingToken, Key};
 
@@ -419,6 +422,19 @@ impl<K> Guard<K> {
         match self.release().await {
             Err(lost @ Error::Lost { .. }) => Err(lost),
             _ => Ok(output),
+        }
+    }
+}
+
+impl<K> Outcome<Guard<K>> {
+    /// Runs `body` with the guard, if there is one, then releases it.
+    pub(crate) async fn run<T>(
+        self,
+        body: impl AsyncFnOnce(&Guard<K>) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        match self {
+            Self::Acquired(guard) => guard.run(body).await.map(Outcome::Acquired),
+            Self::Contended(contention) => Ok(Outcome::Contended(contention)),
         }
     }
 }

@@ -9,6 +9,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::hold::{
     Hold, first_expiring, first_lost, release_all, renew_all, run_until_lost,
 };
+use crate::client::outcome::Outcome;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 
@@ -39,7 +40,7 @@ use crate::id::{FencingToken, Key};
 #[must_use = "a dropped guard releases its locks; bind it to a name such as `_guard`, not to `_`"]
 pub struct MultiGuard {
     /// Sorted by key. Never empty.
-    holds: Vec<Hold>,
+    pub(super) holds: Vec<Hold>,
 }
 
 impl fmt::Debug for MultiGuard {
@@ -335,6 +336,19 @@ impl MultiGuard {
         match self.release().await.map_err(Error::from) {
             Err(lost @ Error::Lost { .. }) => Err(lost),
             _ => Ok(output),
+        }
+    }
+}
+
+impl Outcome<MultiGuard> {
+    /// Runs `body` with the guard, if there is one, then releases it.
+    pub(crate) async fn run<T>(
+        self,
+        body: impl AsyncFnOnce(&MultiGuard) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        match self {
+            Self::Acquired(guard) => guard.run(body).await.map(Outcome::Acquired),
+            Self::Contended(contention) => Ok(Outcome::Contended(contention)),
         }
     }
 }

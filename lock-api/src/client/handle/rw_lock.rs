@@ -259,6 +259,55 @@ impl RwLock {
         self.read().await?.run(body).await
     }
 
+    /// Runs `body` with the lock if [`try_read`](Self::try_read) acquires it, like [`read_with`](Self::read_with). Otherwise
+    /// returns the contention, and `body` is not run.
+    ///
+    /// # Errors
+    /// Those of [`try_read`](Self::try_read), and [`Error::Lost`] as with [`read_with`](Self::read_with).
+    ///
+    /// # Cancel safety
+    /// As [`read_with`](Self::read_with).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Outcome};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handle = locks.rw_lock("catalog")?;
+    /// match handle.try_read_with(async |_guard| println!("working")).await? {
+    ///     Outcome::Acquired(()) => println!("done"),
+    ///     Outcome::Contended(contention) => println!("{contention}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_read_with<T>(
+        &self,
+        body: impl AsyncFnOnce(&ReadGuard) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        self.try_read_with_for(Duration::ZERO, body).await
+    }
+
+    /// Runs `body` with the lock if [`try_read_for`](Self::try_read_for) acquires it within `time`, like
+    /// [`read_with`](Self::read_with). Otherwise returns the contention, and `body` is not run.
+    ///
+    /// `time` limits the wait, not `body`.
+    ///
+    /// # Errors
+    /// Those of [`try_read_for`](Self::try_read_for), and [`Error::Lost`] as with [`read_with`](Self::read_with).
+    ///
+    /// # Cancel safety
+    /// As [`read_with`](Self::read_with).
+    ///
+    /// # Examples
+    /// `handle.try_read_with_for(Duration::from_secs(5), async |guard| guard.is_valid()).await?`
+    pub async fn try_read_with_for<T>(
+        &self,
+        time: Duration,
+        body: impl AsyncFnOnce(&ReadGuard) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        self.try_read_for(time).await?.run(body).await
+    }
+
     /// Takes the lock for writing, runs `body`, and releases the lock.
     ///
     /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
@@ -286,5 +335,54 @@ impl RwLock {
         body: impl AsyncFnOnce(&WriteGuard) -> T,
     ) -> Result<T, Error> {
         self.write().await?.run(body).await
+    }
+
+    /// Runs `body` with the lock if [`try_write`](Self::try_write) acquires it, like [`write_with`](Self::write_with). Otherwise
+    /// returns the contention, and `body` is not run.
+    ///
+    /// # Errors
+    /// Those of [`try_write`](Self::try_write), and [`Error::Lost`] as with [`write_with`](Self::write_with).
+    ///
+    /// # Cancel safety
+    /// As [`write_with`](Self::write_with).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Outcome};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let handle = locks.rw_lock("catalog")?;
+    /// match handle.try_write_with(async |_guard| println!("working")).await? {
+    ///     Outcome::Acquired(()) => println!("done"),
+    ///     Outcome::Contended(contention) => println!("{contention}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn try_write_with<T>(
+        &self,
+        body: impl AsyncFnOnce(&WriteGuard) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        self.try_write_with_for(Duration::ZERO, body).await
+    }
+
+    /// Runs `body` with the lock if [`try_write_for`](Self::try_write_for) acquires it within `time`, like
+    /// [`write_with`](Self::write_with). Otherwise returns the contention, and `body` is not run.
+    ///
+    /// `time` limits the wait, not `body`.
+    ///
+    /// # Errors
+    /// Those of [`try_write_for`](Self::try_write_for), and [`Error::Lost`] as with [`write_with`](Self::write_with).
+    ///
+    /// # Cancel safety
+    /// As [`write_with`](Self::write_with).
+    ///
+    /// # Examples
+    /// `handle.try_write_with_for(Duration::from_secs(5), async |guard| guard.is_valid()).await?`
+    pub async fn try_write_with_for<T>(
+        &self,
+        time: Duration,
+        body: impl AsyncFnOnce(&WriteGuard) -> T,
+    ) -> Result<Outcome<T>, Error> {
+        self.try_write_for(time).await?.run(body).await
     }
 }

@@ -76,9 +76,10 @@ impl Hold {
 
     /// Completes when the hold is lost. Never completes if a release begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
-        self.watch(|_now, until| match until {
-            Ok(until) => ControlFlow::Continue(until),
-            Err(loss) => ControlFlow::Break(loss),
+        self.watch(|_now, validity| match validity {
+            Validity::ValidUntil(until) => ControlFlow::Continue(Some(until)),
+            Validity::Lost(loss) => ControlFlow::Break(loss),
+            Validity::Released => ControlFlow::Continue(None),
         })
     }
 
@@ -88,24 +89,38 @@ impl Hold {
         &self,
         margin: Duration,
     ) -> impl Future<Output = Duration> + Send + 'static + use<> {
-        self.watch(move |now, until| match until {
-            Ok(until) if until.saturating_since(now) > margin => {
-                ControlFlow::Continue(until.saturating_sub(margin))
-            }
-            Ok(until) => ControlFlow::Break(until.saturating_since(now)),
-            Err(_loss) => ControlFlow::Break(Duration::ZERO),
+        self.watch(move |now, validity| match time_left(now, validity) {
+            Some(left) => within(now, left, margin),
+            None => ControlFlow::Continue(None),
         })
     }
 
-    /// Calls `answer` with the time and the deadline (or the loss): at once, at each change of the holder, and at
-    /// the moment that `answer` has returned in `Continue`. Completes with the value of its `Break`. Never completes if
-    /// a release begins first.
+    /// Whether the hold is lost, is being released, or ends within `margin`.
+    #[cfg(feature = "tokio-util")]
+    pub(crate) fn is_ending(&self, margin: Duration) -> bool {
+        time_left(self.client.now(), self.validity()).is_none_or(|left| left <= margin)
+    }
+
+    /// Completes when the hold [is ending](Self::is_ending).
+    #[cfg(feature = "tokio-util")]
+    pub(crate) fn ending(
+        &self,
+        margin: Duration,
+    ) -> impl Future<Output = ()> + Send + 'static + use<> {
+        self.watch(move |now, validity| match time_left(now, validity) {
+            Some(left) => within(now, left, margin).map_break(drop),
+            None => ControlFlow::Break(()),
+        })
+    }
+
+    /// Calls `answer` with the time and the validity: at once, at each change of the holder, and at the moment that
+    /// `answer` has returned in `Continue`, if any. Completes with the value of its `Break`.
     fn watch<T: 'static, F>(
         &self,
         answer: F,
     ) -> impl Future<Output = T> + Send + 'static + use<T, F>
     where
-        F: Fn(Moment, Result<Moment, Loss>) -> ControlFlow<T, Moment> + Send + 'static,
+        F: Fn(Moment, Validity) -> ControlFlow<T, Option<Moment>> + Send + 'static,
     {
         // The future keeps the core but not the client handle: waiting for a loss doesn't keep the
         // client alive.
@@ -116,17 +131,12 @@ impl Hold {
             loop {
                 let version = holder.changed.version();
                 let now = core.now();
-                let until = match core.validity(&holder, sequence) {
-                    Validity::ValidUntil(until) => Ok(until),
-                    Validity::Lost(loss) => Err(loss),
-                    Validity::Released => return std::future::pending().await,
-                };
-                let ask_again = match answer(now, until) {
+                let ask_again = match answer(now, core.validity(&holder, sequence)) {
                     ControlFlow::Break(value) => return value,
                     ControlFlow::Continue(at) => at,
                 };
                 let changed = holder.changed.changed(version);
-                select(changed, pin!(core.sleep_until(Some(ask_again)))).await;
+                select(changed, pin!(core.sleep_until(ask_again))).await;
             }
         }
     }
@@ -291,6 +301,23 @@ impl Hold {
         self.check()?;
         let lost = async { self.loss_error(self.lost().await) };
         run_until_lost(lost, || self.check_lost(), body).await
+    }
+}
+
+/// The time left: zero after a loss, `None` once a release has begun.
+fn time_left(now: Moment, validity: Validity) -> Option<Duration> {
+    match validity {
+        Validity::ValidUntil(until) => Some(until.saturating_since(now)),
+        Validity::Lost(_) => Some(Duration::ZERO),
+        Validity::Released => None,
+    }
+}
+
+/// Breaks with the time that is `left` when it is at most `margin`, or says when that will be.
+fn within(now: Moment, left: Duration, margin: Duration) -> ControlFlow<Duration, Option<Moment>> {
+    match left.checked_sub(margin) {
+        Some(spare) if !spare.is_zero() => ControlFlow::Continue(Some(now.saturating_add(spare))),
+        _ => ControlFlow::Break(left),
     }
 }
 
