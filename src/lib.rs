@@ -81,12 +81,17 @@
 //! No feature is on by default. You can combine all of them. To write a backend, depend on
 //! `leasehold-api`, which has the requests and replies of a [`LockBackend`] and the state machine of a lock.
 //!
+//! The feature `blocking` adds the module `blocking`, for programs without an async runtime, and `tokio-util` adds
+//! `Guard::cancellation`, a `CancellationToken` that ends with a guard.
+//!
 //! # Cancel safety
 //! You can drop every future at any time. If the dropped call may have left a lock or a waiter on
 //! the server, the client releases it in the background.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod connect;
 
 pub use connect::{ConnectOptions, RedisLibrary, connect};
@@ -148,6 +153,8 @@ mod pages {
     mod postgres {}
     #[doc = include_str!("../docs/sqlite.md")]
     mod sqlite {}
+    #[doc = include_str!("../docs/blocking.md")]
+    mod blocking {}
     #[doc = include_str!("../docs/jobs.md")]
     mod jobs {}
     #[doc = include_str!("../docs/migration.md")]

@@ -105,6 +105,10 @@ pub enum InvalidInput {
         /// The key.
         key: Key,
     },
+    /// A call of the [blocking](crate::blocking) API in an async task, whose thread it would block.
+    #[cfg(feature = "blocking")]
+    #[error("a blocking call in an async task: make it in `spawn_blocking`, or use the async API")]
+    AsyncContext,
     /// Another setting is invalid.
     #[error("{what}: {problem}")]
     Setting {

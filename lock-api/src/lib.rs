@@ -32,6 +32,8 @@ mod tokio_runtime;
 
 pub use backend::{Capabilities, LockBackend, Notification, Notifications};
 pub use certificates::Certificates;
+#[cfg(feature = "blocking")]
+pub use client::blocking;
 pub use client::guard_kind;
 pub use client::{
     Contention, Election, Error, Every, Guard, Inspection, Job, JobFailure, JobOutcome, JobReset,

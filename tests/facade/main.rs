@@ -1,5 +1,6 @@
 //! Tests of the pages, the error messages, the metrics and the exports.
 
+mod blocking;
 mod connect;
 mod deployment;
 mod exports;

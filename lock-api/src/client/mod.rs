@@ -2,6 +2,7 @@
 //!
 //! Each folder may import only the folders below it in this list. `.ci/layers` has the exact table.
 //!
+//! - `blocking`: the same API for threads, on the renewal thread
 //! - `once`: jobs that run once
 //! - `election`: leaders
 //! - `handle`: the client and its handles (mutex, reader/writer lock, semaphore, several keys)
@@ -16,6 +17,8 @@
 //! - `error`: errors and losses
 
 mod acquire;
+#[cfg(feature = "blocking")]
+pub mod blocking;
 mod core;
 mod election;
 mod error;
