@@ -33,6 +33,7 @@ use std::time::Duration;
 
 use clap::{Parser, Subcommand};
 
+use checker::Promise;
 use history::History;
 use run::Plan;
 use topology::Topology;
@@ -50,9 +51,27 @@ struct Args {
     #[command(subcommand)]
     command: Option<Side>,
 
-    /// The lock
-    #[arg(required_unless_present_any = ["check", "list"])]
-    subject: Option<String>,
+    /// The lock, one of `--list`
+    #[arg(required_unless_present_any = ["subject", "check", "list"])]
+    lock: Option<String>,
+
+    /// A program that takes your lock, as docs/torture.md tells, in place of one of `--list`
+    #[arg(
+        long,
+        value_name = "PROGRAM",
+        conflicts_with = "lock",
+        requires = "promises"
+    )]
+    subject: Option<PathBuf>,
+
+    /// What its documentation promises, and is therefore judged
+    #[arg(
+        long,
+        value_delimiter = ',',
+        requires = "subject",
+        value_name = "PROMISE,…"
+    )]
+    promises: Vec<Promise>,
 
     /// The servers
     #[arg(long, value_enum, default_value = "standalone")]
@@ -82,11 +101,11 @@ struct Args {
     out: PathBuf,
 
     /// Checks a saved history instead
-    #[arg(long, value_name = "FILE", conflicts_with = "subject")]
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["lock", "subject"])]
     check: Option<PathBuf>,
 
     /// Lists the subjects instead
-    #[arg(long, conflicts_with_all = ["subject", "check"])]
+    #[arg(long, conflicts_with_all = ["lock", "subject", "check"])]
     list: bool,
 }
 
@@ -151,7 +170,10 @@ fn check(path: &Path) -> Result<Ending, Failure> {
 
 /// Runs, checks and saves.
 fn torment(args: &Args) -> Result<Ending, Failure> {
-    let subject = subject::find(args.subject.as_deref().unwrap_or_default())?;
+    let subject = match &args.subject {
+        Some(program) => subject::named(program, &args.promises)?,
+        None => subject::find(args.lock.as_deref().unwrap_or_default())?,
+    };
     if !subject.topologies.contains(&args.on) {
         return Err(format!("{} doesn't run on {}", subject.name, args.on.name()).into());
     }

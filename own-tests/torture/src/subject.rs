@@ -1,5 +1,6 @@
 //! The locks that can be tormented.
 
+use std::path::Path;
 use std::process::Command as Program;
 use std::sync::LazyLock;
 use std::time::Duration;
@@ -53,6 +54,8 @@ enum Launch {
     ByHand,
     /// This program, with a lock as tutorials write it.
     Specimen(&'static Specimen),
+    /// A program that was named on the command line.
+    Named(&'static Path),
 }
 
 const REDIS: &[Topology] = &[
@@ -63,6 +66,15 @@ const REDIS: &[Topology] = &[
     Topology::DistantCluster,
 ];
 const ONE: &[Topology] = &[Topology::Standalone];
+const ALL_TOPOLOGIES: &[Topology] = &[
+    Topology::Standalone,
+    Topology::Balancer,
+    Topology::Sentinel,
+    Topology::Cluster,
+    Topology::DistantCluster,
+    Topology::Postgres,
+    Topology::Quorum,
+];
 const REDLOCK: &[Topology] = &[Topology::Standalone, Topology::Quorum];
 
 const fn leasehold(name: &'static str, backend: Backend) -> Subject {
@@ -314,6 +326,24 @@ pub(crate) fn find(name: &str) -> Result<&'static Subject, Failure> {
     found.ok_or_else(|| format!("no subject `{name}`; there are {}", names()).into())
 }
 
+/// The lock of somebody else, behind a program that speaks the protocol.
+pub(crate) fn named(program: &Path, promises: &[Promise]) -> Result<&'static Subject, Failure> {
+    let absolute = program.canonicalize();
+    let absolute = absolute.map_err(|error| format!("{}: {error}", program.display()))?;
+    // A run has one subject.
+    let absolute: &Path = Box::leak(absolute.into_boxed_path());
+    let name = absolute.file_stem().and_then(|name| name.to_str());
+    let name = name.ok_or("the program has no name in UTF-8")?;
+    Ok(Box::leak(Box::new(peer(
+        name,
+        "not pinned",
+        ALL_TOPOLOGIES,
+        Launch::Named(absolute),
+        promises.to_vec().leak(),
+        "As named on the command line. Asked: what the program asks.",
+    ))))
+}
+
 impl Subject {
     /// Whether its clients run jobs or stand for elections. Their clocks are hours apart.
     pub(crate) const fn coordinates(&self) -> bool {
@@ -377,6 +407,7 @@ impl Subject {
                 program.env("NODE_PATH", install::node()?);
                 program
             }
+            Launch::Named(path) => Program::new(path),
             Launch::Leasehold(..)
             | Launch::Coordination(..)
             | Launch::Rust
@@ -406,7 +437,7 @@ impl Subject {
             Launch::Specimen(specimen) => serve(Tutorial::connect(specimen, &urls[0]).await?).await,
             #[cfg(not(feature = "peers"))]
             Launch::Rust => Err(format!("{}: not in this program", self.name).into()),
-            Launch::Python(_) | Launch::Node(_) => {
+            Launch::Python(_) | Launch::Node(_) | Launch::Named(_) => {
                 Err(format!("{}: not in this program", self.name).into())
             }
         }

@@ -30,6 +30,41 @@ fn short_run_acquits_nobody_and_can_be_checked_again() {
     assert_eq!(again.status.code(), Some(3));
 }
 
+/// A program that isn't of this package is asked, and only what it promises is judged.
+#[test]
+fn a_program_of_somebody_else_is_tormented() {
+    use std::os::unix::fs::PermissionsExt as _;
+    let folder = tempfile::tempdir().expect("a folder");
+    let program = folder.path().join("my-lock");
+    let torture_itself = env!("CARGO_BIN_EXE_torture");
+    let text = format!("#!/bin/sh\nexec '{torture_itself}' client leasehold-redis-rs \"$@\"\n");
+    std::fs::write(&program, text).expect("written");
+    std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).expect("its own");
+    let program = program.to_string_lossy();
+    let run = [
+        "--subject",
+        &*program,
+        "--promises",
+        "exclusion,tokens",
+        "--minutes",
+        "0.05",
+    ];
+    let ran = torture(&run, folder.path());
+    let shown = String::from_utf8_lossy(&ran.stdout).into_owned();
+    let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+    assert_eq!(ran.status.code(), Some(3), "{shown}\n{errors}");
+    assert!(!shown.contains(" 0 locks taken"), "{shown}");
+    let history = folder.path().join("my-lock-standalone-1.jsonl");
+    let history = std::fs::read_to_string(history).expect("a history");
+    let promises = r#""promises":["exclusion","tokens"]"#;
+    assert!(history.contains(promises), "{:?}", history.lines().next());
+
+    let without_promises = torture(&["--subject", &*program], folder.path());
+    assert_eq!(without_promises.status.code(), Some(2));
+    let absent = ["--subject", "./absent", "--promises", "loss"];
+    assert_eq!(torture(&absent, folder.path()).status.code(), Some(2));
+}
+
 #[test]
 fn unknown_fault_is_refused_with_the_names_of_all() {
     let folder = tempfile::tempdir().expect("a folder");

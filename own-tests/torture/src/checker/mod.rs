@@ -20,6 +20,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::LazyLock;
 
+use clap::ValueEnum;
 use regex::Regex;
 use serde::{Deserialize, Serialize};
 
@@ -35,13 +36,14 @@ pub(crate) const SUSPENDED: &str = "suspend client";
 pub(crate) const STALL: &str = "stall of the machine";
 
 /// What a lock may promise.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Promise {
     /// Holders never overlap (S1).
     Exclusion,
     /// An occurrence of a job that is done doesn't run again, and none is tried more than three times. If an
     /// attempt dies, another one follows.
+    #[value(skip)]
     Once,
     /// A later holder has a higher token (S4).
     Tokens,
