@@ -102,8 +102,8 @@ pub use leasehold_api::{
     Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Key, Kind, Label, Leader, Limits,
     Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence,
-    Once, Outcome, PermitGuard, Ping, ReadGuard, Refused, Runtime, RwLock, Semaphore, ServerTime,
-    Task, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
+    Once, Outcome, PermitGuard, Ping, ReadGuard, Refused, Role, Runtime, RwLock, Semaphore,
+    ServerTime, Task, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
 };
 
 /// The Redis backend that uses the `fred` crate.

@@ -7,7 +7,9 @@ use std::time::Duration;
 use clap::{Args, Parser};
 use leasehold::{InvalidInput, Key};
 use leasehold_api::LockSpec;
-use leasehold_api::bounds::{MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW};
+use leasehold_api::bounds::{
+    MAX_INFO_BYTES, MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW,
+};
 
 use crate::connection::Connection;
 use crate::ending::{self, CONTENDED, Ending, USAGE};
@@ -21,6 +23,9 @@ pub(crate) const MARGIN: Duration = Duration::from_millis(500);
 /// The longest time on the command line.
 const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
+/// The heading of the options of an election.
+const ELECT: &str = "Elect a leader";
+
 /// Distributed locks on Redis, Valkey, Postgres or SQLite
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version)]
@@ -28,6 +33,7 @@ pub(crate) enum Subcommand {
     Run(Run),
     Ls(Ls),
     Show(Show),
+    Leader(Leader),
     Revoke(Revoke),
     #[command(subcommand)]
     Once(Once),
@@ -53,7 +59,7 @@ pub(crate) struct Ls {
     pub(crate) service: Service,
 }
 
-/// Shows who holds a key, and who waits for it.
+/// Shows who holds a key, and who waits for it. Exit status 1: nobody holds it.
 #[derive(Debug, Args)]
 pub(crate) struct Show {
     /// The name of the lock
@@ -61,6 +67,21 @@ pub(crate) struct Show {
     /// Write a JSON object
     #[arg(long)]
     pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
+/// Shows who leads an election: `leasehold run --info`, or a program. Exit status 1: nobody.
+#[derive(Debug, Args)]
+pub(crate) struct Leader {
+    /// The name of the election
+    pub(crate) key: String,
+    /// Write a JSON object, with the candidates that wait
+    #[arg(long)]
+    pub(crate) json: bool,
+    /// Write each leader that follows too, until this command is ended. A leader of less than a second may be missed
+    #[arg(short, long)]
+    pub(crate) watch: bool,
     #[command(flatten)]
     pub(crate) service: Service,
 }
@@ -84,9 +105,21 @@ pub(crate) struct Revoke {
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Once {
     /// Shows what a job is doing, its last success, its last attempt and the machine that made it, and when it may run next
-    Show(Show),
+    Show(ShowJob),
     /// Forgets when a job was done and how often it was tried, so that it can run again
     Reset(Reset),
+}
+
+/// Shows what is known of a job.
+#[derive(Debug, Args)]
+pub(crate) struct ShowJob {
+    /// The name of the lock
+    pub(crate) key: String,
+    /// Write a JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) service: Service,
 }
 
 /// Forgets what is known of a job.
@@ -141,6 +174,18 @@ pub(crate) struct Run {
         requires = "not_within"
     )]
     attempts: u32,
+    /// Stand for election: CMD runs while this machine leads, and `leasehold leader` shows this text, such as its
+    /// address
+    #[arg(
+        long,
+        value_name = "TEXT",
+        help_heading = ELECT,
+        conflicts_with_all = ["permits", "shared", "exclusive", "not_within", "no_wait"]
+    )]
+    info: Option<String>,
+    /// If the lock is lost and CMD was ended, stand again, instead of exit status 70
+    #[arg(long, help_heading = ELECT, requires = "info")]
+    pub(crate) again: bool,
     /// Wait at most this long for the lock [default: without limit]
     #[arg(short, long, value_name = "TIME", value_parser = time)]
     wait: Option<Duration>,
@@ -245,6 +290,13 @@ impl Run {
                 MAX_START_WINDOW.as_secs() / 3_600
             ));
         }
+        if self
+            .info
+            .as_ref()
+            .is_some_and(|it| it.len() > MAX_INFO_BYTES)
+        {
+            return Err(format!("--info has at most {MAX_INFO_BYTES} bytes"));
+        }
         if let Some(permits) = self.permits {
             LockSpec::semaphore(permits).map_err(|error| error.to_string())?;
         }
@@ -265,6 +317,10 @@ impl Run {
 
     /// The command line has at most one of these options.
     fn kind(&self) -> Kind {
+        if let Some(info) = &self.info {
+            let info = info.clone();
+            return Kind::Election { info };
+        }
         match (self.not_within, self.permits, self.shared, self.exclusive) {
             (Some(window), ..) => Kind::Job {
                 window,

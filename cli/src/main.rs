@@ -25,6 +25,7 @@ mod doctor;
 mod ending;
 mod group;
 mod keeper;
+mod leader;
 mod operate;
 mod output;
 mod protocol;
@@ -49,6 +50,7 @@ fn main_of_user() -> Ending {
         Ok(Subcommand::Run(options)) => run::run(&options),
         Ok(Subcommand::Ls(options)) => operate::ls(&options),
         Ok(Subcommand::Show(options)) => operate::show(&options),
+        Ok(Subcommand::Leader(options)) => leader::leader(&options),
         Ok(Subcommand::Revoke(options)) => operate::revoke(&options),
         Ok(Subcommand::Once(Once::Show(options))) => operate::show_job(&options),
         Ok(Subcommand::Once(Once::Reset(options))) => operate::reset_job(&options),

@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime};
 
 use leasehold::{
     ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection, JobReset,
-    JobState, JobStatus, Key, Label, LockClient, Mode, ServerTime,
+    JobState, JobStatus, Key, Label, LockClient, Mode, Role, ServerTime,
 };
 use serde_json::{Value, json};
 
-use crate::arguments::{Ls, Reset, Revoke, Service, Show};
+use crate::arguments::{Ls, Reset, Revoke, Service, Show, ShowJob};
 use crate::connection::Connection;
 use crate::ending::{self, CANNOT_START, CONTENDED, Ending, UNREACHABLE, USAGE};
 use crate::output::say;
 
-/// Nobody holds the key with this token.
+/// Nobody holds the key, or nobody with this token.
 const NOT_HELD: u8 = 1;
 
 /// Why a command has failed: how it ends, and what to print.
@@ -82,7 +82,7 @@ pub(crate) fn connection(to: &Service) -> Result<Connection, Failed> {
     to.connection().map_err(|text| Failed::new(USAGE, text))
 }
 
-async fn connect(to: &Service) -> Result<LockClient, Failed> {
+pub(crate) async fn connect(to: &Service) -> Result<LockClient, Failed> {
     let connection = connection(to)?;
     Ok(connection.client(connection.options()).await?)
 }
@@ -104,8 +104,7 @@ pub(crate) fn ls(options: &Ls) -> Ending {
                     state => state?,
                 };
                 if state.spec().is_some() || !options.long {
-                    let role = role_of(&locks, &state).await?;
-                    write_state(&mut out, &state, role, options.json)?;
+                    write_state(&mut out, &state, options.json)?;
                 }
             }
             // A page may be long in coming.
@@ -119,9 +118,8 @@ pub(crate) fn show(options: &Show) -> Ending {
     block_on(async {
         let locks = connect(&options.service).await?;
         let state = locks.inspect(&options.key).await?;
-        let role = role_of(&locks, &state).await?;
-        write_state(&mut std::io::stdout(), &state, role, options.json)?;
-        Ok(0)
+        write_state(&mut std::io::stdout(), &state, options.json)?;
+        Ok(if state.is_held() { 0 } else { NOT_HELD })
     })
 }
 
@@ -160,7 +158,7 @@ fn millis(time: ServerTime) -> u64 {
     time.as_micros() / 1_000
 }
 
-pub(crate) fn show_job(options: &Show) -> Ending {
+pub(crate) fn show_job(options: &ShowJob) -> Ending {
     block_on(async {
         let locks = connect(&options.service).await?;
         let status = locks.once(&options.key)?.status().await?;
@@ -191,9 +189,21 @@ fn json_of_job(key: &str, status: &JobStatus) -> Value {
         "tried_ms": status.tried.map(FireTime::as_millis),
         "tried_at_ms": status.tried_at.map(millis),
         "attempts": status.attempts,
+        "last_status": last_status(status),
         "tried_by": status.tried_by.as_ref().map(Label::as_str),
         "running": status.running.as_ref().map(Label::as_str),
         "next_ms": status.next.map(millis),
+    })
+}
+
+/// How the last attempt has ended, if there was one.
+fn last_status(status: &JobStatus) -> Option<&'static str> {
+    status.tried?;
+    Some(match status.state {
+        JobState::Running => "running",
+        JobState::Done => "succeeded",
+        _ if status.failed => "failed",
+        _ => "interrupted",
     })
 }
 
@@ -215,9 +225,16 @@ fn write_job(out: &mut impl Write, status: &JobStatus) -> std::io::Result<()> {
         let (began, ended) = (date(fire), at(ended));
         writeln!(out, "last success: began at {began}, ended at {ended}")?;
     }
-    if let Some(tried_at) = status.tried_at {
-        let (number, by, tried_at) = (status.attempts, by(status.tried_by.as_ref()), at(tried_at));
-        writeln!(out, "last attempt: number {number}, by {by}, at {tried_at}")?;
+    if let Some((last, time)) = last_status(status).zip(status.tried_at) {
+        let (number, by, time) = (status.attempts, by(status.tried_by.as_ref()), at(time));
+        let what = match last {
+            "running" => format!("began at {time}"),
+            "interrupted" => format!("began at {time}, and didn't end"),
+            // The time of a success is that of its record.
+            "succeeded" => last.into(),
+            _ => format!("{last} at {time}"),
+        };
+        writeln!(out, "last attempt: number {number}, by {by}, {what}")?;
     }
     if let Some(next) = status.next {
         writeln!(out, "next: not before {}", at(next))?;
@@ -244,7 +261,7 @@ fn write_key(out: &mut impl Write, key: &Key) -> std::io::Result<()> {
     writeln!(out, "{}", printable(key.as_str()))
 }
 
-fn printable(text: &str) -> String {
+pub(crate) fn printable(text: &str) -> String {
     let mut printable = String::with_capacity(text.len());
     for character in text.chars() {
         match character.is_control() {
@@ -255,46 +272,22 @@ fn printable(text: &str) -> String {
     printable
 }
 
-/// What a note is for.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Role {
-    Job,
-    Election,
-}
-
-/// Whether a job or an election has left the note of a key, if there is one.
-async fn role_of(locks: &LockClient, state: &Inspection) -> Result<Option<Role>, Error> {
-    if state.note().is_none() {
-        return Ok(None);
-    }
-    match locks.once(state.key().as_str())?.status().await {
-        Ok(_) => Ok(Some(Role::Job)),
-        Err(Error::ForeignValue { .. }) => Ok(Some(Role::Election)),
-        Err(error) => Err(error),
-    }
-}
-
-fn write_state(
-    out: &mut impl Write,
-    state: &Inspection,
-    role: Option<Role>,
-    as_json: bool,
-) -> std::io::Result<()> {
+fn write_state(out: &mut impl Write, state: &Inspection, as_json: bool) -> std::io::Result<()> {
     if as_json {
-        return writeln!(out, "{}", json_of(state, role));
+        return writeln!(out, "{}", json_of(state));
     }
     writeln!(out, "{state}")?;
-    match (role, state.note()) {
-        (Some(Role::Job), _) => writeln!(out, "  a job: see `leasehold once show`"),
-        (Some(Role::Election), Some(note)) => {
-            let info = String::from_utf8_lossy(&note.bytes);
-            writeln!(out, "  info of the leader: {}", printable(&info))
-        }
-        _ => Ok(()),
+    if state.role() == Some(Role::Job) {
+        writeln!(out, "  a job: see `leasehold once show`")?;
     }
+    if let Some(leader) = state.leader() {
+        let info = String::from_utf8_lossy(&leader.info);
+        writeln!(out, "  info of the leader: {}", printable(&info))?;
+    }
+    Ok(())
 }
 
-fn json_of(state: &Inspection, role: Option<Role>) -> Value {
+fn json_of(state: &Inspection) -> Value {
     let holders = state.holders().iter().map(|holder| {
         json!({
             "label": holder.label.as_str(),
@@ -314,7 +307,6 @@ fn json_of(state: &Inspection, role: Option<Role>) -> Value {
     });
     let note = state.note().map(|note| {
         json!({
-            "text": std::str::from_utf8(&note.bytes).ok(),
             "bytes": note.bytes,
             "token": note.token.get(),
             "version": note.version,
@@ -323,10 +315,8 @@ fn json_of(state: &Inspection, role: Option<Role>) -> Value {
     });
     json!({
         "key": state.key().as_str(),
-        "role": role.map(|role| match role {
-            Role::Job => "job",
-            Role::Election => "election",
-        }),
+        "role": state.role().and_then(name_of),
+        "info": state.leader().and_then(|it| String::from_utf8(it.info).ok()),
         "note": note,
         "kind": state.spec().map(|spec| format!("{:?}", spec.kind())),
         "capacity": state.spec().map(|spec| spec.capacity()),
@@ -336,6 +326,14 @@ fn json_of(state: &Inspection, role: Option<Role>) -> Value {
         "waiter_count": state.waiter_count(),
         "waiters": waiters.collect::<Vec<_>>(),
     })
+}
+
+pub(crate) fn name_of(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Job => Some("job"),
+        Role::Election => Some("election"),
+        _ => None,
+    }
 }
 
 fn mode(mode: Mode) -> String {

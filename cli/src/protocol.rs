@@ -79,7 +79,7 @@ pub(crate) struct Request {
 }
 
 /// The kind of lock.
-#[derive(Clone, Copy, Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) enum Kind {
     Mutex,
     Read,
@@ -90,6 +90,10 @@ pub(crate) enum Kind {
     Job {
         window: Duration,
         attempts: u32,
+    },
+    /// A mutex whose holder leads, and tells this to the others.
+    Election {
+        info: String,
     },
 }
 

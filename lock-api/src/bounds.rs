@@ -107,6 +107,8 @@ pub const MAX_BATCH: usize = 128;
 /// Largest number of acquires, or of releases, of different callers in one call. They take less
 /// than a millisecond of a server's time.
 pub const MAX_BATCHED_CALLERS: usize = 64;
+/// What a leader tells about itself, in bytes at most. A byte of the note says that it is an election's.
+pub const MAX_INFO_BYTES: usize = MAX_NOTE_BYTES - 1;
 /// Largest number of keys that can be locked at once. Their release fits into one batch.
 pub const MAX_KEYS_AT_ONCE: usize = 64;
 /// Longest note of a key, in bytes.

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::bounds::{
-    MACHINE_MIN_LEASE, MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_KEY_BYTES, MAX_KEYS_AT_ONCE,
-    MAX_LABEL_BYTES, MAX_NOTE_BYTES, MAX_NOTE_KEEP, MAX_PERMITS, MAX_WAITER_LEASE,
-    MIN_CALL_TIMEOUT,
+    MACHINE_MIN_LEASE, MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_INFO_BYTES, MAX_KEY_BYTES,
+    MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_NOTE_BYTES, MAX_NOTE_KEEP, MAX_PERMITS,
+    MAX_WAITER_LEASE, MIN_CALL_TIMEOUT,
 };
 use crate::id::Key;
 use crate::request::{Kind, Mode};
@@ -78,6 +78,12 @@ pub enum InvalidInput {
     /// The note is too long.
     #[error("a note has at most {max} bytes, this one has {bytes}", max = MAX_NOTE_BYTES)]
     NoteLength {
+        /// Its length in bytes.
+        bytes: usize,
+    },
+    /// The info of a leader is too long.
+    #[error("the info of a leader has at most {max} bytes, this one has {bytes}", max = MAX_INFO_BYTES)]
+    InfoLength {
         /// Its length in bytes.
         bytes: usize,
     },

@@ -39,7 +39,7 @@ pub use client::{
     Contention, Election, Error, Every, Guard, Inspection, Job, JobFailure, JobOutcome, JobReset,
     JobState, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
-    Outcome, PermitGuard, Ping, ReadGuard, RwLock, Semaphore, Term, Upgrade, WriteGuard,
+    Outcome, PermitGuard, Ping, ReadGuard, Role, RwLock, Semaphore, Term, Upgrade, WriteGuard,
 };
 pub use connect::{ConnectPace, first_of};
 pub use error::{BackendError, Cause, ConnectError, InvalidInput};

@@ -28,21 +28,28 @@ pub(crate) struct Torment {
 pub(crate) struct Fate {
     /// The last thing that was done to it, and how it ended.
     pub(crate) ended: String,
-    /// The process id of the keeper, which is in its label.
-    pub(crate) keeper: Option<i32>,
+    /// The process ids of the keepers, which are in their labels: one for each time that the command stood for election.
+    pub(crate) keepers: Vec<i32>,
     /// When the command and the keeper were dead.
     pub(crate) dead: Duration,
 }
 
 /// The processes of a command: itself, its keeper, and CMD, or what becomes CMD.
-struct Victim([Option<Pid>; 3]);
+struct Victim {
+    processes: [Option<Pid>; 3],
+    /// All keepers so far.
+    keepers: Vec<i32>,
+}
 
 const NAMES: [&str; 4] = ["the command", "its keeper", "CMD", "all of them"];
 
 impl Torment {
     pub(crate) fn run(&self, number: usize, random: &mut Rng) -> Fate {
         let mut child = self.command(number, random).spawn().expect("it starts");
-        let mut victim = Victim([Some(Pid::from_child(&child)), None, None]);
+        let mut victim = Victim {
+            processes: [Some(Pid::from_child(&child)), None, None],
+            keepers: Vec::new(),
+        };
         let (began, mut fault, mut is_killed) = (now(), String::new(), false);
         loop {
             // Most of what can go wrong is at the beginning.
@@ -64,7 +71,7 @@ impl Torment {
         }
         Fate {
             ended: format!("{fault}{}", child.wait().expect("a child")),
-            keeper: victim.0[1].map(Pid::as_raw_pid),
+            keepers: victim.keepers,
             dead: now(),
         }
     }
@@ -75,9 +82,11 @@ impl Torment {
         let mut command = Command::new(&self.program);
         command.args(["run", "--kill-after", "1s", "--lease", &lease]);
         // A kind of lock for each key.
-        command.args([&[][..], &["-x"], &["-n", "1"], &[]][key]);
-        let waits = [&["--no-wait"][..], &["--wait", "5s"], &[], &[]];
-        command.args(waits[random.usize(..4)]);
+        let election = ["--info", "me", "--again"];
+        command.args([&[][..], &["-x"], &["-n", "1"], &election][key]);
+        let waits = [&["--wait", "5s"][..], &[], &[], &["--no-wait"]];
+        // A candidate waits.
+        command.args(waits[random.usize(..if key == 3 { 3 } else { 4 })]);
         command.args([KEYS[key], "--"]).arg(&self.own);
         command.arg("--alive").arg(&self.file);
         command.env("LEASEHOLD_URL", &self.url);
@@ -92,7 +101,7 @@ impl Torment {
 impl Victim {
     /// Looks for the processes that the command has started.
     fn look(&mut self) {
-        let id = self.0[0].map_or(0, Pid::as_raw_pid);
+        let id = self.processes[0].map_or(0, Pid::as_raw_pid);
         let children = std::fs::read_to_string(format!("/proc/{id}/task/{id}/children"));
         for child in children.unwrap_or_default().split_whitespace() {
             let line = std::fs::read(format!("/proc/{child}/cmdline")).unwrap_or_default();
@@ -102,9 +111,13 @@ impl Victim {
             };
             let pid = child.parse().ok().and_then(Pid::from_raw);
             if has("__keep") {
-                self.0[1] = pid;
+                self.processes[1] = pid;
+                let id = pid.map_or(0, Pid::as_raw_pid);
+                if !self.keepers.contains(&id) {
+                    self.keepers.push(id);
+                }
             } else if has("__start") || (has("--alive") && !has("run")) {
-                self.0[2] = pid;
+                self.processes[2] = pid;
             }
         }
     }
@@ -115,7 +128,7 @@ impl Victim {
         loop {
             self.look();
             let ended = child.try_wait().expect("a child").is_some();
-            if ended && !self.0[1].is_some_and(is_alive) {
+            if ended && !self.processes[1].is_some_and(is_alive) {
                 return true;
             }
             if now() >= until {
@@ -129,9 +142,9 @@ impl Victim {
     fn kill(&mut self, target: usize) -> bool {
         self.look();
         // Nobody would know the keeper of a command that is dead.
-        let known = self.0[1].is_some();
+        let known = self.processes[1].is_some();
         let all = self
-            .0
+            .processes
             .iter()
             .enumerate()
             .filter(|(n, _)| target == 3 || *n == target);
@@ -142,7 +155,7 @@ impl Victim {
 
     fn stop(&mut self, target: usize, random: &mut Rng) -> bool {
         self.look();
-        let Some(process) = self.0[target] else {
+        let Some(process) = self.processes[target] else {
             return false;
         };
         let stopped = kill_process(process, Signal::STOP).is_ok();

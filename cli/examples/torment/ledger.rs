@@ -30,7 +30,7 @@ struct Life {
 
 /// The lives of each key, in the order of their beginnings.
 fn lives(text: &str) -> BTreeMap<&str, Vec<Life>> {
-    let mut lives: HashMap<(&str, &str), Life> = HashMap::new();
+    let mut lives: HashMap<(&str, &str, u64), Life> = HashMap::new();
     for line in text.lines() {
         let fields: Vec<&str> = line.split(' ').collect();
         let [key, number, token, nanos] = fields[..] else {
@@ -39,11 +39,12 @@ fn lives(text: &str) -> BTreeMap<&str, Vec<Life>> {
         let parsed = |text: &str| text.parse().expect("a number");
         let at = Duration::from_nanos(parsed(nanos));
         let (token, first, last) = (parsed(token), at, at);
-        let life = lives.entry((key, number));
+        // A command that stands for election again runs CMD again.
+        let life = lives.entry((key, number, token));
         life.or_insert(Life { token, first, last }).last = at;
     }
     let mut by_key = BTreeMap::<&str, Vec<Life>>::new();
-    for ((key, _), life) in lives {
+    for ((key, _, _), life) in lives {
         by_key.entry(key).or_default().push(life);
     }
     for lives in by_key.values_mut() {
@@ -85,10 +86,8 @@ pub(crate) fn check(text: &str, fates: &[Fate], seen: &Seen, stalls: &[Stall]) -
     for (label, (first, last)) in seen {
         // The host, and the process of the keeper.
         let process = label.rsplit_once(':').and_then(|it| it.1.parse().ok());
-        let Some(fate) = fates
-            .iter()
-            .find(|it| process.is_some() && it.keeper == process)
-        else {
+        let is_of = |fate: &&Fate| process.is_some_and(|it| fate.keepers.contains(&it));
+        let Some(fate) = fates.iter().find(is_of) else {
             broken.push(format!("nobody's keeper is {label}"));
             continue;
         };

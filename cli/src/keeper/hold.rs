@@ -1,9 +1,9 @@
-//! What the keeper holds while CMD runs: a lock, or a job with its lock.
+//! What the keeper holds while CMD runs: a lock, a job with its lock, or a term as the leader.
 
 use std::pin::Pin;
 use std::time::Duration;
 
-use leasehold::{Error, LockClient, Loss, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
+use leasehold::{Error, LockClient, Loss, MutexGuard, PermitGuard, ReadGuard, Term, WriteGuard};
 
 use crate::keeper::job::Attempt;
 
@@ -13,6 +13,7 @@ pub(super) enum Hold {
     Write(WriteGuard),
     Permit(PermitGuard),
     Job(Attempt),
+    Term(Term),
 }
 
 /// Evaluates an expression with the guard of a hold, of whatever type that is.
@@ -25,6 +26,10 @@ macro_rules! with_guard {
             Hold::Permit($guard) => $value,
             Hold::Job(attempt) => {
                 let $guard = attempt.job.guard();
+                $value
+            }
+            Hold::Term(term) => {
+                let $guard = term.guard();
                 $value
             }
         }

@@ -16,7 +16,7 @@ use leasehold_api::bounds::MIN_CALL_TIMEOUT;
 use rustix::process::{Pid, Signal};
 use signal_hook::consts::{SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2};
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::clock::now;
 use crate::ending;
@@ -182,24 +182,51 @@ async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
 
 /// Returns what is held, or what the command gets to know instead.
 async fn acquire(locks: &LockClient, request: &Request) -> Result<Hold, FromKeeper> {
-    if let Kind::Job { window, attempts } = request.kind {
-        return job::acquire(locks, request, window, attempts).await;
-    }
-    match lock(locks, request).await? {
-        Outcome::Acquired(hold) => {
-            confirm(request, &hold).await?;
-            Ok(hold)
+    let hold = match &request.kind {
+        Kind::Job { window, attempts } => {
+            return job::acquire(locks, request, *window, *attempts).await;
         }
-        Outcome::Contended(contention) => Err(FromKeeper::Contended(contention.to_string())),
+        Kind::Election { info } => campaign(locks, request, info).await?,
+        _ => match lock(locks, request).await? {
+            Outcome::Acquired(hold) => hold,
+            Outcome::Contended(contention) => {
+                return Err(FromKeeper::Contended(contention.to_string()));
+            }
+        },
+    };
+    confirm(request, &hold).await?;
+    Ok(hold)
+}
+
+/// Stands for election, for as long as the user waits.
+async fn campaign(locks: &LockClient, request: &Request, info: &str) -> Result<Hold, FromKeeper> {
+    let election = locks.election(&request.key)?;
+    let election = election.lease(request.lease).info(info)?;
+    let campaign = async { election.campaign().await.map(Hold::Term) };
+    let limit = match request.wait {
+        Wait::Forever => return Ok(campaign.await?),
+        Wait::Within(time) => time,
+        // The command line has no such election.
+        Wait::No => Duration::ZERO,
+    };
+    if let Ok(elected) = timeout(limit, campaign).await {
+        return Ok(elected?);
     }
+    // An error says that the service didn't answer.
+    let leader = election.leader().await?;
+    let by = leader
+        .as_ref()
+        .map_or("somebody else", |it| it.label.as_str());
+    let text = format!("{:?} is led by {by}", request.key);
+    Err(FromKeeper::Contended(text))
 }
 
 /// Locks the key as the user wants.
 async fn lock(locks: &LockClient, request: &Request) -> Result<Outcome<Hold>, Error> {
     let (key, lease, wait) = (&request.key, request.lease, request.wait);
     Ok(match request.kind {
-        // A job is a mutex with a record.
-        Kind::Mutex | Kind::Job { .. } => {
+        // A job is a mutex with a record, and an election one with a note.
+        Kind::Mutex | Kind::Job { .. } | Kind::Election { .. } => {
             let lock = locks.mutex(key)?.lease(lease);
             let within = async |time| lock.try_lock_for(time).await;
             let guard = waited(wait, within, async || lock.lock().await).await?;

@@ -46,13 +46,33 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let mut events = Events::new()?;
-    let mut keeper = Keeper::start(request)?;
-    let held = match acquire(options, request, &mut events, &mut keeper)? {
-        Ok(held) => held,
-        Err(ending) => return Ok(ending),
-    };
-    let running = Running::start(options, request, keeper, events, held)?;
-    Ok(running.until_empty())
+    loop {
+        let mut keeper = Keeper::start(request)?;
+        let ended = match acquire(options, request, &mut events, &mut keeper)? {
+            Ok(held) => Running::start(options, request, keeper, &mut events, held)?.until_empty(),
+            Err(ended) => ended,
+        };
+        if !(options.again && ended.lost) {
+            return Ok(ended.ending);
+        }
+        say("standing for election again");
+    }
+}
+
+/// How a term as the holder of the lock has ended.
+struct Ended {
+    ending: Ending,
+    /// Whether it was lost, nothing of CMD is left, and nobody has asked the command to end.
+    lost: bool,
+}
+
+impl From<Ending> for Ended {
+    fn from(ending: Ending) -> Self {
+        Self {
+            ending,
+            lost: false,
+        }
+    }
 }
 
 /// Waits for the lock. Returns what is held, or how the command ends instead. A signal ends the wait, and then the
@@ -62,7 +82,7 @@ fn acquire(
     request: &Request,
     events: &mut Events,
     keeper: &mut Keeper,
-) -> std::io::Result<Result<Held, Ending>> {
+) -> std::io::Result<Result<Held, Ended>> {
     // The keeper has its own limits; it confirms a grant within the lease. This one counts if it was stopped.
     let until = time_limit(request).map(|limit| now() + limit + request.lease + PATIENCE);
     let mut held: Option<Held> = None;
@@ -76,8 +96,17 @@ fn acquire(
                 }
                 FromKeeper::Unreachable(why) => say(&format!("{why}; trying again")),
                 message => {
+                    let lost = matches!(
+                        message,
+                        FromKeeper::Lost(_) | FromKeeper::Failed { status: LOST, .. }
+                    );
                     if let Some(status) = not_acquired(options, message) {
-                        return Ok(Err(Ending::Status(status)));
+                        if lost {
+                            // It releases what the server may still have.
+                            keeper.end_within(RELEASE);
+                        }
+                        let ending = Ending::Status(status);
+                        return Ok(Err(Ended { ending, lost }));
                     }
                 }
             }
@@ -85,7 +114,7 @@ fn acquire(
         if let Some(signal) = signals.into_iter().find(|it| events::is_passed_on(*it)) {
             // It leaves the queue, or releases the lock.
             keeper.end_within(RELEASE);
-            return Ok(Err(Ending::Signal(signal)));
+            return Ok(Err(Ending::Signal(signal).into()));
         }
         if let Some(held) = held {
             return Ok(Ok(held));
@@ -99,7 +128,7 @@ fn acquire(
         };
         say(message);
         keeper.kill();
-        return Ok(Err(Ending::Status(UNREACHABLE)));
+        return Ok(Err(Ending::Status(UNREACHABLE).into()));
     }
 }
 

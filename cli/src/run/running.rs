@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus, wait};
-use signal_hook::consts::{SIGCHLD, SIGTTIN, SIGTTOU};
+use signal_hook::consts::{SIGCHLD, SIGINT, SIGQUIT, SIGTERM, SIGTTIN, SIGTTOU};
 
 use crate::arguments::{MARGIN, Run, URL};
 use crate::clock::now;
@@ -19,7 +19,7 @@ use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper};
 use crate::run::events::Events;
 use crate::run::keeper::Keeper;
 use crate::run::terminal::Terminal;
-use crate::run::{RELEASE, this_program};
+use crate::run::{Ended, RELEASE, this_program};
 use crate::starter;
 
 /// How long a killed group may take to disappear.
@@ -29,7 +29,7 @@ const AFTER_KILL: Duration = Duration::from_secs(10);
 pub(super) struct Running<'a> {
     request: &'a Request,
     keeper: Keeper,
-    events: Events,
+    events: &'a mut Events,
     terminal: Terminal,
     group: Group,
     /// Where the permission to start CMD goes, until it is given.
@@ -41,6 +41,8 @@ pub(super) struct Running<'a> {
     overdue: Option<String>,
     /// When CMD must end, because of `--max-hold`.
     max_hold: Option<Duration>,
+    /// Whether a signal has asked CMD to end, or asks the command not to stand for election again.
+    asked_to_end: bool,
     /// How CMD itself ended.
     status: Option<WaitStatus>,
     /// Set once CMD must end.
@@ -70,7 +72,7 @@ impl<'a> Running<'a> {
         options: &Run,
         request: &'a Request,
         mut keeper: Keeper,
-        events: Events,
+        events: &'a mut Events,
         held: Held,
     ) -> std::io::Result<Self> {
         let spawned = spawn(options, request, &held);
@@ -90,6 +92,7 @@ impl<'a> Running<'a> {
             deadline: held.deadline,
             overdue: None,
             max_hold: None,
+            asked_to_end: false,
             status: None,
             stop: None,
         })
@@ -97,14 +100,14 @@ impl<'a> Running<'a> {
 
     /// Runs until no process of the group is left. Passes signals on, and ends the group before the lock
     /// is lost. Returns how the command ends.
-    pub(super) fn until_empty(mut self) -> Ending {
+    pub(super) fn until_empty(mut self) -> Ended {
         loop {
             let signals = match self.events.wait(&self.keeper, Some(self.next_step())) {
                 Ok(signals) => signals,
                 Err(error) => {
                     // The keeper sees that the command has ended.
                     say(&error.to_string());
-                    return Ending::Status(LOST);
+                    return Ending::Status(LOST).into();
                 }
             };
             // First, because CMD may have ended since the lock was lost.
@@ -114,6 +117,7 @@ impl<'a> Running<'a> {
                     SIGCHLD => {}
                     SIGTTIN | SIGTTOU => self.terminal.take_for_own_group(),
                     signal => {
+                        self.asked_to_end |= [SIGINT, SIGQUIT, SIGTERM].contains(&signal);
                         if let Some(signal) = Signal::from_named_raw(signal) {
                             self.group.signal(signal);
                         }
@@ -242,9 +246,10 @@ impl<'a> Running<'a> {
     }
 
     /// Has the lock released. Returns how the command ends.
-    fn end(mut self) -> Ending {
+    fn end(mut self) -> Ended {
         self.terminal.take_back();
-        if self.group.is_empty() {
+        let empty = self.group.is_empty();
+        if empty {
             let succeeded = self.status.and_then(WaitStatus::exit_status) == Some(0);
             let done = succeeded && self.stop.is_none();
             self.keeper.send(&ToKeeper::Empty { done });
@@ -265,12 +270,15 @@ impl<'a> Running<'a> {
             }
         }
         if let Some((status, _)) = stopped {
-            return Ending::Status(status);
+            return Ended {
+                ending: Ending::Status(status),
+                lost: status == LOST && empty && !self.asked_to_end,
+            };
         }
-        if !answered && self.group.is_empty() {
+        if !answered && empty {
             say("the lock may stay taken until its lease ends: its keeper gave no answer");
         }
-        self.status.map_or(Ending::Status(LOST), Ending::of)
+        self.status.map_or(Ending::Status(LOST), Ending::of).into()
     }
 
     /// The exit status and the text for the user.

@@ -1,5 +1,6 @@
 //! The server is out of reach while CMD runs.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use leasehold_test_servers::{
@@ -7,8 +8,8 @@ use leasehold_test_servers::{
 };
 use rustix::process::Signal;
 
-use crate::scenarios::pauses;
 use crate::scenarios::support::{LEASE, Place, STUBBORN, Started, alive_in};
+use crate::scenarios::{elections, pauses};
 
 const JOB: [&str; 2] = ["--not-within", "1h"];
 const UNTIL_TOLD: &str = "while [ ! -e end ]; do sleep 0.1; done";
@@ -82,6 +83,27 @@ fn clock_set_back() {
         .with_program(clock.program())
         .start();
     pauses::clock_set_back(&Place::new(&server.url(), "clock"), &clock);
+    clock.set(0);
+    pauses::clock_set_back_under_a_leader(&Place::new(&server.url(), "leader"), &clock);
+}
+
+/// A leader stands for election again when the server is back, with its data, or after a while without an answer.
+#[test]
+fn killed_and_back() {
+    let server = RefCell::new(ServerOptions::default().with_append_only().start());
+    let place = Place::new(&server.borrow().url(), "away");
+    elections::service_away(
+        &place,
+        || server.borrow_mut().kill(),
+        || server.borrow_mut().start_again(),
+    );
+}
+
+#[test]
+fn frozen_and_back() {
+    let server = RedisServer::start();
+    let place = Place::new(&server.url(), "frozen");
+    elections::service_away(&place, || server.pause(), || server.resume());
 }
 
 /// The server has forgotten the lock, and the next holder may get it at once. That is the one case in which

@@ -6,7 +6,7 @@ mod scenarios;
 
 use leasehold_test_servers::{PostgresOptions, PostgresServer, SteppedClock};
 use scenarios::support::{Place, STUBBORN};
-use scenarios::{ALL, operators, pauses, run_all};
+use scenarios::{ALL, elections, operators, pauses, run_all};
 
 /// A server with the schema, and its URL for a user who may use it.
 fn server() -> (PostgresServer, String) {
@@ -33,6 +33,19 @@ fn clock_set_back() {
     let clock = SteppedClock::new();
     let (_server, url) = with_schema(PostgresOptions::default().with_clock(&clock));
     pauses::clock_set_back(&Place::new(&url, "clock"), &clock);
+    clock.set(0);
+    pauses::clock_set_back_under_a_leader(&Place::new(&url, "leader"), &clock);
+}
+
+#[test]
+fn killed_and_back() {
+    let (server, url) = server();
+    let server = std::cell::RefCell::new(server);
+    elections::service_away(
+        &Place::new(&url, "away"),
+        || server.borrow_mut().stop(),
+        || server.borrow_mut().restart(),
+    );
 }
 
 #[test]

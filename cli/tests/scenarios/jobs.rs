@@ -36,6 +36,7 @@ pub(crate) fn runs_once(place: &Place) {
     assert_eq!(runs(place), 1);
     let state = shown(place);
     assert_eq!(state["state"], "done", "{state}");
+    assert_eq!(state["last_status"], "succeeded", "{state}");
     let ended = state["done_at_ms"].as_u64().expect("a time");
     let next = ended + 20 * 60 * 60 * 1_000;
     assert_eq!(state["next_ms"], next, "{state}");
@@ -78,13 +79,14 @@ pub(crate) fn failures_are_counted(place: &Place) {
     assert!(state["done_ms"].is_null(), "{state}");
     assert_eq!(state["attempts"], 1, "{state}");
     assert_eq!(state["state"], "failed", "{state}");
+    assert_eq!(state["last_status"], "failed", "{state}");
     let time = |name: &str| state[name].as_u64().expect("a time");
     assert_eq!(time("next_ms"), time("tried_at_ms") + 30_000, "{state}");
     let machine = state["tried_by"].as_str().expect("a label");
     let (_, text) = ask(place, &["once", "show", &place.key]);
     assert!(text.contains("waits for the next attempt"), "{text}");
     assert!(
-        text.contains(&format!("number 1, by {machine}, at ")),
+        text.contains(&format!("number 1, by {machine}, failed at ")),
         "{text}"
     );
     let attempts = ["--attempts", "1", "-E", "0"];
@@ -102,6 +104,7 @@ pub(crate) fn a_job_that_is_given_up_says_so(place: &Place) {
     assert_eq!(status(place, &["--attempts", "1"], "exit 3"), 3);
     let state = shown(place);
     assert_eq!(state["state"], "gave_up", "{state}");
+    assert_eq!(state["last_status"], "failed", "{state}");
     assert!(state["done_at_ms"].is_null(), "{state}");
     // Another run may begin when the time of --not-within is over.
     let began = state["tried_ms"].as_u64().expect("a time");
@@ -116,6 +119,10 @@ pub(crate) fn next_machine_tries_after_a_failure(place: &Place) {
     let mut second = Started::new(place.run(&DAILY, "echo $LEASEHOLD_ATTEMPT > second; exit 4"));
     let (status, _) = ask(place, &["once", "reset", &place.key]);
     assert_eq!(status, Some(75), "it is running");
+    let state = shown(place);
+    assert_eq!(state["last_status"], "running", "{state}");
+    let (_, text) = ask(place, &["once", "show", &place.key]);
+    assert!(text.contains(", began at "), "{text}");
     first.signal(Signal::KILL);
     first.expect_signal(Signal::KILL);
     let failed = Instant::now();

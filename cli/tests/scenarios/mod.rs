@@ -1,5 +1,6 @@
 //! What must hold on every lock service. Each scenario has a key of its own.
 
+pub(crate) mod elections;
 pub(crate) mod jobs;
 pub(crate) mod operators;
 pub(crate) mod pauses;
@@ -61,6 +62,14 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     jobs::a_job_that_is_given_up_says_so,
     jobs::next_machine_tries_after_a_failure,
     jobs::a_job_that_is_stopped_is_not_done,
+    elections::leads_and_follows,
+    elections::followers_watch,
+    elections::candidates_wait_for_a_while,
+    elections::stands_again_after_losses,
+    elections::without_again,
+    elections::asked_to_end_during_a_loss,
+    elections::command_killed,
+    elections::command_stopped,
     operators::finds_and_revokes,
     operators::roles,
     operators::a_healthy_service,

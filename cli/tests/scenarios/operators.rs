@@ -60,12 +60,19 @@ pub(crate) fn roles(place: &Place) {
     assert_eq!(of(&job)["role"], "job", "{text}");
     assert_eq!(of(&election)["role"], "election", "{text}");
     assert!(of(&plain)["role"].is_null(), "{text}");
-    assert_eq!(of(&election)["note"]["text"], "10.0.0.7:80", "{text}");
-    let (_, text) = run(place, &["show", &election]);
-    assert!(text.contains("10.0.0.7:80"), "{text}");
+    assert_eq!(of(&election)["info"], "10.0.0.7:80", "{text}");
+    let (status, text) = run(place, &["show", &election]);
+    assert_eq!(status, Some(0), "{text}");
+    assert!(text.contains("info of the leader: 10.0.0.7:80"), "{text}");
+    let (_, text) = run(place, &["ls", "--long", &key("")]);
+    assert!(text.contains("info of the leader: 10.0.0.7:80"), "{text}");
 
     client.runtime.block_on(term.resign()).expect("resigned");
     client.runtime.block_on(guard.release()).expect("released");
+    for free in [&job, &election, &plain] {
+        let (status, text) = run(place, &["show", free]);
+        assert_eq!(status, Some(1), "nobody holds it: {text}");
+    }
 }
 
 pub(crate) fn a_healthy_service(place: &Place) {

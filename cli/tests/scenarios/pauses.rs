@@ -98,6 +98,15 @@ pub(crate) fn clock_set_back(place: &Place, clock: &SteppedClock) {
     client.expect_free(started.group());
 }
 
+/// The command stands for election again, behind nobody: the keeper has released what the server would have kept.
+pub(crate) fn clock_set_back_under_a_leader(place: &Place, clock: &SteppedClock) {
+    let mut started = place.start(&["--info", "me", "--again"], STUBBORN);
+    let first = started.group();
+    clock.set(-3_600_000_000);
+    place.until_cmd_runs(&mut started);
+    assert_eq!(alive_in(first), [0; 0], "the CMD of the earlier term");
+}
+
 /// `--max-hold` ends CMD also if the command is stopped.
 pub(crate) fn command_stopped_beyond_max_hold(place: &Place) {
     let mut started = place.start(&["--max-hold", "2s"], STUBBORN);

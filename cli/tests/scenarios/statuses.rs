@@ -101,9 +101,14 @@ pub(crate) fn odd_keys(place: &Place) {
     let script = "test \"$LEASEHOLD_KEY\" = \"$0\"";
     let arguments = [&option, "--", "sh", "-c", script, &key];
     assert_eq!(status(place, &arguments), 0);
-    for command in [&["show"][..], &["ls"], &["once", "show"]] {
+    for (command, expected) in [
+        (&["show"][..], 1),
+        (&["leader"], 1),
+        (&["ls"], 0),
+        (&["once", "show"], 0),
+    ] {
         let (status, text) = ask(place, &[command, &["--", &key]].concat());
-        assert_eq!(status, Some(0), "{command:?} {text}");
+        assert_eq!(status, Some(expected), "{command:?} {text}");
     }
 }
 
@@ -128,6 +133,8 @@ pub(crate) fn nobody_reads(place: &Place) {
         &["ls", "--json"],
         &["show", key],
         &["show", "--json", key],
+        &["leader", key],
+        &["leader", "--watch", "--json", key],
         &["once", "show", "a job"],
         &["doctor"],
         &["revoke", key, "--token", &token],
@@ -221,6 +228,7 @@ pub(crate) fn name_of_the_keeper(place: &Place) {
 
 pub(crate) fn usage(place: &Place) {
     let key = place.key.as_str();
+    let long = "x".repeat(128);
     for arguments in [
         &["--lease", "3s", key, "--", "true"][..],
         &["--max-hold", "0s", key, "--", "true"],
@@ -240,6 +248,11 @@ pub(crate) fn usage(place: &Place) {
         &["--not-within", "1h", "--shared", key, "--", "true"],
         &["--not-within", "1h", "--attempts", "0", key, "--", "true"],
         &["--attempts", "2", key, "--", "true"],
+        &["--again", key, "--", "true"],
+        &["--info", "me", "--no-wait", key, "--", "true"],
+        &["--info", "me", "--shared", key, "--", "true"],
+        &["--info", "me", "--not-within", "1h", key, "--", "true"],
+        &["--info", &long, key, "--", "true"],
         &["--url", "redis://user:secret@localhost", key, "--", "true"],
         &["--url", "mysql://localhost", key, "--", "true"],
         &["--url-file", "/no/such/file", key, "--", "true"],

@@ -87,13 +87,19 @@ impl Place {
     pub(crate) fn start_with(&self, options: &[&str], script: &str) -> Started {
         let command = self.run(options, &format!("{HELLO} {script}"));
         let mut started = Started::new(command);
+        self.until_cmd_runs(&mut started);
+        started
+    }
+
+    /// Waits until CMD runs, another one than before.
+    pub(crate) fn until_cmd_runs(&self, started: &mut Started) {
+        let before = started.group;
         block_until("CMD runs", || {
             let ended = started.has_ended();
             assert!(!ended, "{:?}", started.end());
             started.group = self.group_in_file();
-            started.group.is_some()
+            started.group.is_some() && started.group != before
         });
-        started
     }
 
     /// The process group that the script wrote down.

@@ -39,7 +39,7 @@ pub use guard::convert::Upgrade;
 pub use guard::multi::{MultiGuard, MultiReleaseError};
 pub use guard::{Guard, MutexGuard, PermitGuard, ReadGuard, WriteGuard};
 pub use handle::client::{LockClient, LockClientBuilder};
-pub use handle::inspection::Inspection;
+pub use handle::inspection::{Inspection, Role};
 pub use handle::listing::Listing;
 pub use handle::multi::MultiLock;
 pub use handle::mutex::Mutex;

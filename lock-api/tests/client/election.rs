@@ -6,7 +6,7 @@ use std::pin::pin;
 use futures_util::future::join_all;
 use futures_util::{FutureExt as _, StreamExt};
 use leasehold_api::machine::Command;
-use leasehold_api::{Election, LockClient, Loss};
+use leasehold_api::{Election, LockClient, Loss, Role};
 use leasehold_sim::{Data, Latency};
 
 use crate::support::{assert_error, clients, connected, ms, secs};
@@ -30,6 +30,9 @@ async fn followers_find_the_leader_and_its_latest_info() {
         assert_eq!(leader.label.as_str(), "a", "{info}");
         assert_eq!(leader.info, info.as_bytes());
         assert_eq!(leader.term, term.number(), "{info}");
+        let inspection = b.inspect("leader").await.expect("answered");
+        assert_eq!(inspection.role(), Some(Role::Election));
+        assert_eq!(inspection.leader(), Some(leader));
     }
 }
 
@@ -227,12 +230,12 @@ async fn observers_see_the_leader_also_if_each_answer_takes_longer_than_a_second
 async fn bad_info_is_refused_before_any_io() {
     let (server, [a]) = clients();
     let begun = server.elapsed();
-    let refused = a.election("leader").expect("valid").info(vec![0; 129]);
+    let refused = a.election("leader").expect("valid").info(vec![0; 128]);
     assert_error!(refused, InvalidInput);
     assert!(a.election("").is_err());
     assert_eq!(server.elapsed(), begun);
-    let term = election(&a, &"x".repeat(128)).campaign().await;
+    let term = election(&a, &"x".repeat(127)).campaign().await;
     let term = term.expect("free");
-    let refused = term.set_info(vec![0; 129]).await;
+    let refused = term.set_info(vec![0; 128]).await;
     assert_error!(refused, InvalidInput);
 }

@@ -10,7 +10,7 @@ use crate::client::error::{Error, Loss};
 use crate::client::guard::MutexGuard;
 use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex as MutexHandle;
-use crate::client::hold::{OnRefusal, ReleaseOnDrop};
+use crate::client::hold::{OnRefusal, ReleaseOnDrop, Tag};
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key};
 use crate::reply::NoteReply;
@@ -107,7 +107,7 @@ impl Election {
         self
     }
 
-    /// Sets what the others learn about this process when it leads, such as its address. At most 128 bytes,
+    /// Sets what the others learn about this process when it leads, such as its address. At most 127 bytes,
     /// none by default.
     ///
     /// # Errors
@@ -203,11 +203,11 @@ impl Election {
 }
 
 fn check_length(info: &[u8], key: &Key) -> Result<(), Error> {
-    let limit = crate::bounds::MAX_NOTE_BYTES;
+    let limit = crate::bounds::MAX_INFO_BYTES;
     if info.len() <= limit {
         return Ok(());
     }
-    let problem = InvalidInput::NoteLength { bytes: info.len() };
+    let problem = InvalidInput::InfoLength { bytes: info.len() };
     Err(problem.on(key))
 }
 
@@ -308,7 +308,7 @@ impl Term {
         &self.guard
     }
 
-    /// Changes what the others learn about this leader. At most 128 bytes.
+    /// Changes what the others learn about this leader. At most 127 bytes.
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] if it is longer.
@@ -371,7 +371,8 @@ impl Drop for Term {
 async fn note(guard: &MutexGuard, version: u32, info: &[u8]) -> Result<(), Error> {
     let hold = &guard.hold;
     let until = hold.valid_until();
-    let answer = hold.note(version, info, Duration::ZERO, until, OnRefusal::Fail);
+    let bytes = [&[Tag::Election as u8], info].concat();
+    let answer = hold.note(version, &bytes, Duration::ZERO, until, OnRefusal::Fail);
     match answer.await?.reply {
         NoteReply::Noted(_) => Ok(()),
         NoteReply::Lost { reason, .. } => Err(hold.loss_error(reason.into())),

@@ -9,9 +9,11 @@ use futures_util::stream;
 use crate::client::core::Core;
 use crate::client::election::Election;
 use crate::client::error::Error;
+use crate::client::handle::inspection::Inspection;
+use crate::client::hold::Tag;
 use crate::client::state::observers::Observers;
 use crate::id::{FencingToken, Key, Label};
-use crate::reply::{InspectReply, NoteView};
+use crate::reply::{HolderView, InspectReply, NoteView};
 use crate::sync::Arc;
 
 /// The leader, as an inspection has shown it.
@@ -44,17 +46,40 @@ pub struct Observation {
 
 fn leader_of(reply: &InspectReply) -> Option<Leader> {
     let holder = reply.holders.first()?;
-    Some(Leader {
-        label: holder.label.clone(),
-        info: note_of_leader(reply).map_or_else(Vec::new, |note| note.bytes.clone()),
-        term: holder.token,
-    })
+    let info = info_of(holder, reply.note.as_ref()).unwrap_or_default();
+    Some(leader(holder, info))
 }
 
-/// The note of an earlier term says nothing about this leader.
-fn note_of_leader(reply: &InspectReply) -> Option<&NoteView> {
-    let holder = reply.holders.first()?;
-    reply.note.as_ref().filter(|it| it.token == holder.token)
+fn leader(holder: &HolderView, info: &[u8]) -> Leader {
+    Leader {
+        label: holder.label.clone(),
+        info: info.to_vec(),
+        term: holder.token,
+    }
+}
+
+/// Returns what a leader tells about itself. The note of an earlier term says nothing about this one.
+fn info_of<'a>(holder: &HolderView, note: Option<&'a NoteView>) -> Option<&'a [u8]> {
+    let note = note.filter(|it| it.token == holder.token)?;
+    note.bytes.strip_prefix(&[Tag::Election as u8])
+}
+
+impl Inspection {
+    /// Returns the leader, if the key is an election whose leader tells about itself. Its term is a moment older than that.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("scheduler").await?;
+    /// println!("led by {:?}", inspection.leader());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn leader(&self) -> Option<Leader> {
+        let holder = self.holders().first()?;
+        Some(leader(holder, info_of(holder, self.note())?))
+    }
 }
 
 /// What a stream has yielded, and what it waits for.
@@ -70,7 +95,8 @@ impl Followed {
     /// shows none either: a failover may have lost it.
     fn news(&mut self, seen: &Arc<InspectReply>) -> Option<Option<Leader>> {
         let leader = leader_of(seen);
-        if leader.is_some() && note_of_leader(seen).is_none() {
+        let holder = seen.holders.first();
+        if holder.is_some_and(|it| info_of(it, seen.note.as_ref()).is_none()) {
             let is_earlier =
                 |it: &Arc<InspectReply>| !Arc::ptr_eq(it, seen) && leader_of(it) == leader;
             if !self.without_note.as_ref().is_some_and(is_earlier) {

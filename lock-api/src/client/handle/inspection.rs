@@ -5,9 +5,20 @@ use std::fmt;
 use std::time::Duration;
 
 use crate::client::error::describe_kind;
+use crate::client::hold::Tag;
 use crate::id::{FencingToken, Key};
 use crate::reply::{HolderView, InspectReply, NoteView, WaiterView};
 use crate::request::{Kind, LockSpec, Mode};
+
+/// What leaves notes on a key: [`Inspection::role`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Role {
+    /// A job: [`LockClient::once`](crate::LockClient::once).
+    Job,
+    /// An election: [`LockClient::election`](crate::LockClient::election).
+    Election,
+}
 
 /// The state of a key at the time of an [`inspect`](crate::LockClient::inspect) call.
 ///
@@ -218,6 +229,26 @@ impl Inspection {
     /// ```
     pub const fn note(&self) -> Option<&NoteView> {
         self.reply.note.as_ref()
+    }
+
+    /// Returns what the key is used for, if the note that stands says it: `None` for a plain lock.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient, Role};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("report").await?;
+    /// println!("a job: {}", inspection.role() == Some(Role::Job));
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn role(&self) -> Option<Role> {
+        let tag = *self.reply.note.as_ref()?.bytes.first()?;
+        let is = |of: Tag| tag == of as u8;
+        if is(Tag::Job) {
+            return Some(Role::Job);
+        }
+        is(Tag::Election).then_some(Role::Election)
     }
 
     /// Returns the distinct tokens of the [listed holders](Self::holders), to pass to

@@ -8,6 +8,6 @@ mod several;
 
 #[cfg(feature = "tokio-util")]
 pub(crate) use cancellation::cancellation;
-pub(crate) use note::OnRefusal;
+pub(crate) use note::{OnRefusal, Tag};
 pub(crate) use one::{Hold, ReleaseOnDrop, run_until_lost};
 pub(crate) use several::{check_all, first_expiring, first_lost, release_all, renew_all};

@@ -18,6 +18,14 @@ pub(crate) enum OnRefusal {
     Retry,
 }
 
+/// The first byte of a note says what it is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(crate) enum Tag {
+    Job = b'J',
+    Election = b'E',
+}
+
 impl Hold {
     /// Leaves a note, and tries again until the server answers or `until` has passed. A copy of a note
     /// changes nothing, so it is safe to repeat it. If the hold is gone, the guard is lost.

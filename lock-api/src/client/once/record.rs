@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
+use crate::client::hold::Tag;
 use crate::id::Label;
 use crate::time::{FireTime, ServerTime};
 
 /// The first byte of the note of a job.
-const JOB: u8 = b'J';
+const JOB: u8 = Tag::Job as u8;
 /// The version of the format, the second byte.
 const VERSION: u8 = 2;
 

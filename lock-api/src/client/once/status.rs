@@ -26,6 +26,8 @@ pub struct JobStatus {
     pub tried_at: Option<ServerTime>,
     /// How often that one was tried.
     pub attempts: u32,
+    /// Whether the last attempt has returned an error. If not, it has succeeded, has not ended, or was interrupted.
+    pub failed: bool,
     /// The label of the client that made the last attempt.
     pub tried_by: Option<Label>,
     /// The label of the client that runs the job now.
@@ -94,6 +96,7 @@ impl Once {
             tried: record.tried,
             tried_at: record.tried.map(|_| record.tried_at),
             attempts: record.attempts,
+            failed: record.last.as_ref().is_some_and(|last| last.failed),
             tried_by: record.last.map(|last| last.by),
             running: holder,
             next,
