@@ -93,6 +93,10 @@ need_strace() {
     need strace LEASEHOLD_STRACE
 }
 
+need_groff() {
+    need groff LEASEHOLD_GROFF
+}
+
 need_patch() {
     need patch LEASEHOLD_PATCH
 }

@@ -34,10 +34,42 @@ pub(crate) enum Subcommand {
     Ls(Ls),
     Show(Show),
     Leader(Leader),
+    Top(Top),
     Revoke(Revoke),
     #[command(subcommand)]
     Once(Once),
     Doctor(Doctor),
+    Completions(Completions),
+    #[command(name = "man")]
+    ManPage(ManPage),
+}
+
+/// Shows the keys in use, those with the most waiters first, every two seconds, until `q` is typed.
+///
+/// It asks for at most 500 keys, and says `partial` if there are more, or if a round takes longer than 5 s. As `ls`, it
+/// needs the right `+scan` on Redis.
+#[derive(Debug, Args)]
+pub(crate) struct Top {
+    /// What the keys begin with
+    #[arg(default_value = "")]
+    pub(crate) prefix: String,
+    #[command(flatten)]
+    pub(crate) service: Service,
+}
+
+/// Prints what a shell needs to complete this command: source <(leasehold completions bash)
+#[derive(Debug, Args)]
+pub(crate) struct Completions {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}
+
+/// Prints the manual page of this command or of a sub-command, for `man -l -` or a folder of pages
+#[derive(Debug, Args)]
+pub(crate) struct ManPage {
+    /// The sub-command, such as `run`, or `once show`
+    #[arg(value_name = "COMMAND")]
+    pub(crate) command: Vec<String>,
 }
 
 /// Lists the keys that are in use, or were some minutes ago.

@@ -31,6 +31,8 @@ mod output;
 mod protocol;
 mod run;
 mod starter;
+mod texts;
+mod top;
 
 use crate::arguments::{Once, Subcommand};
 use crate::ending::Ending;
@@ -55,6 +57,9 @@ fn main_of_user() -> Ending {
         Ok(Subcommand::Once(Once::Show(options))) => operate::show_job(&options),
         Ok(Subcommand::Once(Once::Reset(options))) => operate::reset_job(&options),
         Ok(Subcommand::Doctor(options)) => doctor::doctor(&options),
+        Ok(Subcommand::Top(options)) => top::top(&options),
+        Ok(Subcommand::Completions(options)) => texts::completions(&options),
+        Ok(Subcommand::ManPage(options)) => texts::man_page(&options),
         Err(ending) => ending,
     }
 }

@@ -1,10 +1,12 @@
 //! The command `leasehold` on Redis.
 
+mod replicas;
 #[path = "../scenarios/mod.rs"]
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 mod servers;
 mod steps;
+mod texts;
 
 use leasehold_test_servers::{RedisServer, ServerOptions};
 use scenarios::support::{Place, Started};

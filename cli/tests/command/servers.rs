@@ -3,12 +3,14 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
+use futures_util::future::join_all;
 use leasehold_test_servers::{
     Data, RedisServer, ServerOptions, SteppedClock, at_a_distance, within,
 };
 use rustix::process::Signal;
 
 use crate::scenarios::support::{LEASE, Place, STUBBORN, Started, alive_in};
+use crate::scenarios::table::Drawn;
 use crate::scenarios::{elections, pauses};
 
 const JOB: [&str; 2] = ["--not-within", "1h"];
@@ -104,6 +106,44 @@ fn frozen_and_back() {
     let server = RedisServer::start();
     let place = Place::new(&server.url(), "frozen");
     elections::service_away(&place, || server.pause(), || server.resume());
+}
+
+/// The rows stay, and the table says how old they are.
+#[test]
+fn table_while_the_server_is_away() {
+    let mut server = ServerOptions::default().with_append_only().start();
+    let place = Place::new(&server.url(), "away");
+    let options = ["--lease", "30m", "--kill-after", "1s"];
+    let _started = place.start_with(&options, "sleep 300");
+    let drawn = Drawn::run(&place, "$L top");
+    drawn.expect("1 held");
+    server.kill();
+    drawn.expect_head("an outage", |it| {
+        it.contains("1 held") && it.contains("s old: ")
+    });
+    server.start_again();
+    drawn.expect_head("no outage", |it| {
+        it.contains("1 held") && it.contains("q quits")
+    });
+}
+
+/// A round has a limit.
+#[test]
+fn table_of_many_keys() {
+    let server = RedisServer::start();
+    let place = Place::new(&server.url(), "many");
+    let client = place.client();
+    let lease = Duration::from_secs(600);
+    let lock = |n| client.locks.mutex(format!("many/{n}")).expect("a key");
+    let locks: Vec<_> = (0..501).map(|n| lock(n).lease(lease)).collect();
+    let guards = join_all(locks.iter().map(|it| it.lock()));
+    let guards = client.runtime.block_on(guards);
+    assert!(guards.iter().all(Result::is_ok));
+    let drawn = Drawn::run(&place, "$L top many/");
+    drawn.expect("500 keys \"many/\": 500 held, 0 waiters, partial: the first 500 keys");
+    let fewer = Drawn::run(&place, "$L top many/10");
+    fewer.expect("11 keys \"many/10\": 11 held, 0 waiters");
+    fewer.expect_head("all of them", |it| !it.contains("partial"));
 }
 
 /// The server has forgotten the lock, and the next holder may get it at once. That is the one case in which

@@ -8,6 +8,7 @@ pub(crate) mod processes;
 pub(crate) mod signals;
 pub(crate) mod statuses;
 pub(crate) mod support;
+pub(crate) mod table;
 pub(crate) mod terminal;
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -73,6 +74,8 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     operators::finds_and_revokes,
     operators::roles,
     operators::a_healthy_service,
+    table::shows_what_is_in_use,
+    table::gives_the_terminal_back,
     terminal::reads_from_the_terminal,
     terminal::interrupted_from_the_terminal,
     terminal::stopped_from_the_terminal,

@@ -8,18 +8,19 @@ use std::time::Duration;
 
 use leasehold_test_servers::{block_until, within};
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
+use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::scenarios::support::{LONG, Place, Started};
 
 /// A terminal with a shell, which controls jobs.
-struct Screen {
+pub(crate) struct Screen {
     keyboard: File,
     text: Arc<Mutex<String>>,
     _shell: Started,
 }
 
 impl Screen {
-    fn open(place: &Place) -> Self {
+    pub(crate) fn open(place: &Place) -> Self {
         let terminal = openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).expect("a terminal");
         grantpt(&terminal).expect("granted");
         unlockpt(&terminal).expect("unlocked");
@@ -60,23 +61,34 @@ impl Screen {
         screen
     }
 
-    fn type_in(&mut self, text: &str) {
+    /// Like most terminals, it has a size.
+    pub(crate) fn resize(&self, rows: u16, columns: u16) {
+        let size = Winsize {
+            ws_row: rows,
+            ws_col: columns,
+            ws_xpixel: 0,
+            ws_ypixel: 0,
+        };
+        tcsetwinsize(&self.keyboard, size).expect("a terminal");
+    }
+
+    pub(crate) fn type_in(&mut self, text: &str) {
         let typed = self.keyboard.write_all(text.as_bytes());
         typed.expect("the terminal is open");
     }
 
-    fn text(&self) -> String {
+    pub(crate) fn text(&self) -> String {
         self.text.lock().expect("no panic").clone()
     }
 
     /// Waits until this text appears.
-    fn expect(&self, text: &str) {
+    pub(crate) fn expect(&self, text: &str) {
         self.wait(text, |screen| screen.contains(text));
     }
 
     /// Waits until the shell wants the next line. What is typed while it takes the terminal back may get
     /// lost.
-    fn expect_prompt(&self) {
+    pub(crate) fn expect_prompt(&self) {
         self.wait("a prompt", |screen| screen.ends_with("$ "));
     }
 
