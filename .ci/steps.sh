@@ -545,6 +545,10 @@ held_locks() {
     cargo run -q --release -p leasehold-benches --bin report -- --only leases --rounds "$1" --out "$TMPDIR/held-locks"
 }
 
+example_of_opentelemetry() {
+    cargo test -q --locked --manifest-path examples/opentelemetry/Cargo.toml
+}
+
 example_of_a_web_service() {
     cargo test -q --locked --manifest-path examples/web/Cargo.toml
 }

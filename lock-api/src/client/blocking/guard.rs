@@ -109,6 +109,6 @@ impl<K> Guard<K> {
     /// # Examples
     /// `guard.release()?;`
     pub fn release(&self) -> Result<(), Error> {
-        wait(self.0.release()).map(drop)
+        wait(self.0.release())
     }
 }
