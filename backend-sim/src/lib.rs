@@ -125,7 +125,7 @@ mod simulation;
 pub use engine::choices::{Divergence, Scheduling};
 pub use engine::tape::{Draw, Site, Tape, TapeError};
 pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
-pub use explore::{Exploration, FailedRun, FaultMix, Verdict};
+pub use explore::{Exploration, Explored, FailedRun, FaultMix, Verdict};
 pub use handle::{JoinHandle, SimBackend, SimServer};
 pub use history::History;
 pub use network::observer::{Execution, Observer};

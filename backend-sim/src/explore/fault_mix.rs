@@ -35,8 +35,8 @@ pub struct FaultMix {
     pub messages: bool,
     /// Connections break, or lose all messages for up to 3 s.
     pub connections: bool,
-    /// Clients are paused for up to 40 s, or until a lease that runs has ended, with everything inside their
-    /// [`SimBackend::run`].
+    /// Clients are paused, with everything inside their [`SimBackend::run`]: for up to 40 s, or, every second time, while
+    /// they hold a lock, until shortly after another client has got it.
     pub pauses: bool,
     /// The server restarts at once, with its data.
     pub restarts: bool,
@@ -157,9 +157,13 @@ impl FaultMix {
             for _ in 0..sim.draw(MAX_FAULTS + 1) {
                 sim.sleep(duration(&sim)).await;
                 let clients = sim.clients();
-                if !clients.is_empty() {
-                    let victim = &clients[draw(&sim, clients.len())];
-                    inject(&sim, victim, enabled[draw(&sim, enabled.len())]);
+                if clients.is_empty() {
+                    continue;
+                }
+                let victim = &clients[draw(&sim, clients.len())];
+                match enabled[draw(&sim, enabled.len())] {
+                    FaultKind::Pause if sim.draw(2) == 1 => oversleep(&sim).await,
+                    kind => inject(&sim, victim, kind),
                 }
             }
         }));
@@ -201,12 +205,11 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
         }
         FaultKind::Pause => {
             victim.pause();
-            let (time, victim) = (pause(sim), victim.clone());
-            later(sim, time, move || {
-                if !victim.is_killed() {
-                    victim.resume();
-                }
-            });
+            let (time, victim) = (
+                millis(sim, [60, 5_000, 40_000][draw(sim, 3)]),
+                victim.clone(),
+            );
+            later(sim, time, move || resume(&victim));
         }
         FaultKind::Restart => sim.restart(Data::Kept),
         FaultKind::Failover if sim.is_up() => {
@@ -236,16 +239,45 @@ fn inject(sim: &SimServer, victim: &SimBackend, kind: FaultKind) {
     }
 }
 
-/// Draws how long a client is paused. If somebody holds a lock, every second pause ends up to 2 s after the
-/// end of a lease: a holder that wakes up then doesn't know yet that it lost its lock.
-fn pause(sim: &SimServer) -> Duration {
-    let leases = sim.leases_left();
-    let (start, below) = match draw(sim, 4) {
-        0 | 1 if !leases.is_empty() => (leases[draw(sim, leases.len())], 2_000),
-        2 => (Duration::ZERO, [60, 5_000][draw(sim, 2)]),
-        _ => (Duration::ZERO, 40_000),
-    };
-    start + millis(sim, below)
+/// How long [`oversleep`] waits for a holder, or for the next one after the end of the lease.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Pauses a client that holds a lock, until its lease has ended and another client has got the lock, and a moment
+/// longer. A holder that wakes up then doesn't know yet that it lost its lock.
+async fn oversleep(sim: &SimServer) {
+    until(sim, || !sim.holders().is_empty()).await;
+    // At some point of its work.
+    sim.sleep(moment(sim)).await;
+    let holders = sim.holders();
+    if holders.is_empty() {
+        return;
+    }
+    let (holder, left) = holders[draw(sim, holders.len())].clone();
+    let before = sim.second_holders();
+    holder.pause();
+    sim.sleep(left).await;
+    until(sim, || sim.second_holders() > before).await;
+    sim.sleep(moment(sim)).await;
+    resume(&holder);
+}
+
+/// Draws a short time, from that of a message to that of some work.
+fn moment(sim: &SimServer) -> Duration {
+    millis(sim, [5, 60, 1_200][draw(sim, 3)])
+}
+
+/// Waits until `ready`, at most [`PATIENCE`].
+async fn until(sim: &SimServer, ready: impl Fn() -> bool) {
+    let end = sim.elapsed() + PATIENCE;
+    while !ready() && sim.elapsed() < end {
+        sim.sleep(Duration::from_millis(5)).await;
+    }
+}
+
+fn resume(client: &SimBackend) {
+    if !client.is_killed() {
+        client.resume();
+    }
 }
 
 fn later(sim: &SimServer, time: Duration, action: impl FnOnce() + Send + 'static) {

@@ -1,5 +1,7 @@
 //! Many runs of a scenario, each with other choices, until one fails.
 
+mod cores;
+mod explored;
 mod failed_run;
 mod fault_mix;
 mod quiet;
@@ -23,6 +25,7 @@ use crate::handle::environment::{self, RequestedRun};
 use crate::network::options::{Latency, SimOptions};
 use crate::simulation::{Ending, RunReport, Simulation, first_difference};
 
+pub use explored::Explored;
 pub use failed_run::FailedRun;
 pub use fault_mix::FaultMix;
 
@@ -77,6 +80,7 @@ pub use fault_mix::FaultMix;
 /// # Environment
 /// - `LEASEHOLD_SIM_REPLAY`: a [`Tape`]. Only its run is made.
 /// - `LEASEHOLD_SIM_SEED`: a number. Only this seed is run.
+/// - `LEASEHOLD_SEEDS`: the number of seeds, instead of that of [`seeds`](Self::seeds).
 /// - `LEASEHOLD_SIM_PAGES`: the folder for pages of failed runs. The default is `leasehold-sim` in
 ///   the folder for temporary files.
 #[derive(Clone, Debug)]
@@ -90,6 +94,7 @@ pub struct Exploration {
     step_limit: u64,
     run_limit: u64,
     shrink_runs: u32,
+    time_budget: Option<Duration>,
 }
 
 /// The sites that [`Exploration::check_all`] varies. The order of tasks isn't among them, because
@@ -121,6 +126,7 @@ impl Exploration {
             step_limit: 1_000_000,
             run_limit: 100_000,
             shrink_runs: SHRINK_RUNS,
+            time_budget: None,
         }
     }
 
@@ -193,6 +199,15 @@ impl Exploration {
         self
     }
 
+    /// Sets how long the exploration may take, in real time. Then no further seed is begun. There is no limit by default.
+    ///
+    /// It doesn't limit [`check_all`](Self::check_all), nor simplifying a failure.
+    #[must_use]
+    pub const fn time_budget(mut self, time: Duration) -> Self {
+        self.time_budget = Some(time);
+        self
+    }
+
     /// Sets the maximum number of runs that simplify a failing run. The default is [`SHRINK_RUNS`];
     /// 0 leaves the run as it was found.
     #[must_use]
@@ -201,25 +216,29 @@ impl Exploration {
         self
     }
 
-    /// Runs the scenario with each seed. It runs the first seed twice, to check that the scenario
-    /// is deterministic.
+    /// Runs the scenario with each seed, on all cores. It runs the first seed twice, to check that the scenario
+    /// is deterministic. Prints and returns what the runs have tried.
     ///
     /// # Panics
     /// Panics at the first run that fails, with the report of a [`FailedRun`]. Panics if two runs of
     /// the first seed differ, or if an environment variable is invalid.
     #[track_caller]
-    pub fn check<F, S>(&self, scenario: S)
+    pub fn check<F, S>(&self, scenario: S) -> Explored
     where
-        S: Fn(SimServer) -> F,
+        S: Fn(SimServer) -> F + Sync,
         F: Future<Output: Verdict>,
     {
-        if let Some(failure) = self.find(scenario) {
-            failure.panic();
+        match self.explore(&scenario) {
+            Ok(explored) => {
+                eprintln!("{explored}");
+                explored
+            }
+            Err(failure) => failure.panic(),
         }
     }
 
-    /// Runs the scenario with each seed until a run fails. Returns the simplified failure, or
-    /// `None` if all runs pass.
+    /// Runs the scenario with each seed until a run fails, on all cores. Returns the simplified failure of the first seed
+    /// that fails, or `None` if all runs pass.
     ///
     /// Like [`check`](Self::check), it runs the first seed twice. It returns a difference as a
     /// failure.
@@ -241,28 +260,45 @@ impl Exploration {
     #[track_caller]
     pub fn find<F, S>(&self, scenario: S) -> Option<FailedRun>
     where
-        S: Fn(SimServer) -> F,
+        S: Fn(SimServer) -> F + Sync,
         F: Future<Output: Verdict>,
     {
-        let seeds = match environment::requested() {
-            RequestedRun::Nothing => self.seeds.start..=self.seeds.end - 1,
-            RequestedRun::Seed(seed) => seed..=seed,
-            RequestedRun::Replay(tape) => return self.replay(tape, &scenario),
+        self.explore(&scenario).err().map(|failure| *failure)
+    }
+
+    #[track_caller]
+    fn explore<F, S>(&self, scenario: &S) -> Result<Explored, Box<FailedRun>>
+    where
+        S: Fn(SimServer) -> F + Sync,
+        F: Future<Output: Verdict>,
+    {
+        let (first, count) = match environment::requested() {
+            RequestedRun::Nothing => {
+                let asked = self.seeds.end - self.seeds.start;
+                (self.seeds.start, environment::seeds().unwrap_or(asked))
+            }
+            RequestedRun::Seed(seed) => (seed, 1),
+            RequestedRun::Replay(tape) => return self.replay(tape, scenario),
         };
-        if let Some(failure) = self.determinism_check(*seeds.start(), &scenario) {
-            return Some(failure);
+        if let Some(failure) = self.determinism_check(first, scenario) {
+            return Err(Box::new(failure));
         }
-        (1..).zip(seeds).find_map(|(runs, seed)| {
-            let unlogged = self.options(seed).log_limit(0);
-            let quick = unlogged.recording(false);
-            let failed = self.run(quick, self.scheduling.clone(), &scenario).1?;
-            // Repeat the run to record its tape.
-            let (report, reason) = self.run(unlogged, self.scheduling.clone(), &scenario);
-            Some(match reason {
-                Some(reason) => self.simplest(runs, report, &reason, &scenario),
-                None => self.unrepeated(runs, seed, &failed, &scenario),
-            })
-        })
+        let unlogged = |number| self.options(first.wrapping_add(number)).log_limit(0);
+        let runs = cores::run_all(count, self.time_budget, |number| {
+            let quick = unlogged(number).recording(false);
+            let (report, reason) = self.run(quick, self.scheduling.clone(), scenario);
+            (report.counts, reason)
+        });
+        let Some((number, failed)) = runs.failed else {
+            return Ok(Explored::new(runs.count, &runs.counts));
+        };
+        // Repeat the run to record its tape.
+        let (report, reason) = self.run(unlogged(number), self.scheduling.clone(), scenario);
+        let (runs, seed) = (number + 1, first.wrapping_add(number));
+        Err(Box::new(match reason {
+            Some(reason) => self.simplest(runs, report, &reason, scenario),
+            None => self.unrepeated(runs, seed, &failed, scenario),
+        }))
     }
 
     /// Runs the scenario in every order in which messages can arrive and timers can fire, with
@@ -306,7 +342,7 @@ impl Exploration {
     {
         let scope = self.clone().latency(Latency::ZERO);
         if let RequestedRun::Replay(tape) = environment::requested() {
-            if let Some(failure) = scope.replay(tape, &scenario) {
+            if let Err(failure) = scope.replay(tape, &scenario) {
                 failure.panic();
             }
             return 1;
@@ -464,16 +500,19 @@ impl Exploration {
         &self,
         tape: Tape,
         scenario: &impl Fn(SimServer) -> F,
-    ) -> Option<FailedRun> {
+    ) -> Result<Explored, Box<FailedRun>> {
         let (seed, wanted) = (tape.seed, tape.clone());
         let (report, reason) = self.run(self.options(seed), Scheduling::Replay(tape), scenario);
-        let mut reason = reason?;
+        let Some(mut reason) = reason else {
+            return Ok(Explored::new(1, &report.counts));
+        };
         if let Ending::Diverged(_) = report.ending {
             reason.push_str(
                 "\n(the code or leasehold has changed since the tape was recorded: explore again)",
             );
         }
-        Some(FailedRun::new(1, seed, reason, &report, None).of_tape(wanted))
+        let failure = FailedRun::new(1, seed, reason, &report, None);
+        Err(Box::new(failure.of_tape(wanted)))
     }
 
     /// Simplifies a failing run. The result fails in the same way.

@@ -7,6 +7,7 @@ use crate::engine::tape::Tape;
 
 const REPLAY: &str = "LEASEHOLD_SIM_REPLAY";
 const SEED: &str = "LEASEHOLD_SIM_SEED";
+const SEEDS: &str = "LEASEHOLD_SEEDS";
 const PAGES: &str = "LEASEHOLD_SIM_PAGES";
 
 /// The run that the environment asks for.
@@ -43,6 +44,19 @@ fn parse(replay: Option<&str>, seed: Option<&str>) -> Result<RequestedRun, Strin
     let seed = text.trim().parse();
     seed.map(RequestedRun::Seed)
         .map_err(|_| format!("{SEED}: {text:?} is no seed: a seed is a number below 2^64"))
+}
+
+/// Returns the number of seeds that the environment asks for.
+///
+/// # Panics
+/// Panics if it is no number, or 0.
+#[track_caller]
+pub(crate) fn seeds() -> Option<u64> {
+    let text = env::var(SEEDS).ok().filter(|text| !text.is_empty())?;
+    match text.trim().parse() {
+        Ok(seeds @ 1..) => Some(seeds),
+        _ => panic!("{SEEDS}: {text:?} is no number of seeds"),
+    }
 }
 
 pub(crate) fn pages() -> PathBuf {

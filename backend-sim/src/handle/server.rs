@@ -463,10 +463,19 @@ impl SimServer {
     }
 
     /// How long the lease of each holder lasts from now on.
-    pub(crate) fn leases_left(&self) -> Vec<Duration> {
-        let busy = self.busy();
-        let holders = busy.iter().flat_map(|(_, state)| &state.holders);
-        holders.map(|holder| holder.remaining).collect()
+    /// Returns the clients that hold a lock, and how long their leases last.
+    pub(crate) fn holders(&self) -> Vec<(SimBackend, Duration)> {
+        let holders = self.world.act(|network| network.tally.holders(network.now));
+        let holders = holders.into_iter();
+        holders
+            .map(|(client, left)| (SimBackend::new(&self.world, client), left))
+            .collect()
+    }
+
+    /// Returns how often a client got a key whose holder had overslept its lease.
+    pub(crate) fn second_holders(&self) -> u64 {
+        self.world
+            .act(|network| network.tally.counts.second_holders)
     }
 
     fn busy(&self) -> Vec<(Key, InspectReply)> {

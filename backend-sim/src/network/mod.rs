@@ -12,6 +12,7 @@ pub(crate) mod observer;
 pub(crate) mod options;
 mod replica;
 mod steps;
+pub(crate) mod tally;
 mod transport;
 
 use std::collections::BTreeSet;
@@ -28,6 +29,7 @@ use crate::network::client::Client;
 use crate::network::event::{ClientIndex, SimEvent};
 use crate::network::observer::Observer;
 use crate::network::options::{Latency, SimOptions};
+use crate::network::tally::Tally;
 use crate::record::{Content, Entry, Event, Fate, Log};
 use crate::server::primaries::Servers;
 
@@ -40,6 +42,7 @@ pub(crate) struct Network {
     pub(crate) servers: Servers,
     pub(crate) log: Log,
     pub(crate) observer: Option<Box<dyn Observer>>,
+    pub(crate) tally: Tally,
     pub(crate) clients: Vec<Client>,
     /// How much later a replica has the messages of the primary.
     pub(crate) replication_lag: Latency,
@@ -60,6 +63,7 @@ impl Network {
             servers: Servers::new(options.settings, options.journal),
             log: Log::new(options.log_limit),
             observer: None,
+            tally: Tally::default(),
             clients: Vec::new(),
             replication_lag: Latency::ZERO,
             calls: Calls::default(),
@@ -94,6 +98,7 @@ impl Network {
         client: Option<ClientIndex>,
         event: Event,
     ) {
+        self.tally.event(self.now, client, &event);
         if let Some(observer) = &mut self.observer {
             observer.event(self.now, client, &event);
         }

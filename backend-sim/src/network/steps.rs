@@ -75,6 +75,9 @@ impl Network {
         let executed = store.execute_at(self.now, key, command, at);
         let stamp = store.stamp(self.now);
         self.choices.trace.fold(summary(&executed.answer));
+        let (answer, messages) = (&executed.answer, &executed.messages);
+        self.tally
+            .executed(self.now, arrival.client, (key, command), answer, messages);
         if let Some(observer) = &mut self.observer {
             observer.executed(&Execution {
                 sent: arrival.sent,

@@ -7,6 +7,7 @@ use crate::driver::executor::Ending;
 use crate::driver::world::World;
 use crate::engine::tape::Tape;
 use crate::history::History;
+use crate::network::tally::Counts;
 use crate::record::{Entry, Log, Message};
 
 /// The report of a run on the simulation's own executor.
@@ -36,6 +37,7 @@ pub struct RunReport<T> {
     /// The number of [steps](crate::Simulation::step_limit) that the run took.
     pub steps: u64,
     history: History,
+    pub(crate) counts: Counts,
 }
 
 impl<T> RunReport<T> {
@@ -85,6 +87,7 @@ pub(crate) fn report<T>(world: &World, ending: Ending<T>, steps: u64) -> RunRepo
             elapsed: network.now,
             steps,
             history: History::of(log, network.client_names()),
+            counts: network.tally.counts,
         }
     })
 }

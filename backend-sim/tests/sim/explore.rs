@@ -1,5 +1,6 @@
 //! Explorations, written as in users' tests.
 
+use std::cell::Cell;
 use std::future::Future;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -101,6 +102,14 @@ fn fails(test: &str, variable: &str, value: &str, says: &str) -> String {
     let (passed, text) = rerun(test, variable, value);
     assert!(!passed && text.contains(says), "{text}");
     text
+}
+
+#[test]
+fn environment_sets_the_number_of_seeds() {
+    let (passed, text) = rerun("right_code_passes", "LEASEHOLD_SEEDS", "7");
+    assert!(passed && text.contains("7 runs: "), "{text}");
+    let says = "LEASEHOLD_SEEDS: \"0\" is no number of seeds";
+    fails("right_code_passes", "LEASEHOLD_SEEDS", "0", says);
 }
 
 #[test]
@@ -224,24 +233,26 @@ fn deadlocks_and_endless_runs_are_failures() {
     assert!(endless.contains("not done after 100 steps"), "{endless}");
 }
 
-/// A passing run of this scenario is long. Shrinking cuts such runs off.
+/// A passing run of this scenario is long. Shrinking, which happens on this thread, cuts such runs off.
 #[test]
 fn shrinking_cuts_off_long_runs() {
-    static FOUND: AtomicU32 = AtomicU32::new(0);
-    static MORE: AtomicU32 = AtomicU32::new(0);
+    thread_local! {
+        static FOUND: Cell<u32> = const { Cell::new(0) };
+        static MORE: Cell<u32> = const { Cell::new(0) };
+    }
     let failure = Exploration::new().find(|sim| async move {
         if sim.draw(1_000) >= 990 {
-            FOUND.store(1, Ordering::Relaxed);
+            FOUND.set(1);
             panic!("a large number");
         }
         for _ in 0..2_000 {
-            MORE.fetch_add(FOUND.load(Ordering::Relaxed), Ordering::Relaxed);
+            MORE.set(MORE.get() + FOUND.get());
             sim.yield_now().await;
         }
     });
     let tape = failure.expect("it is found").tape;
     assert_eq!(tape.draws.iter().map(|draw| draw.value).sum::<u32>(), 990);
-    let more = MORE.load(Ordering::Relaxed);
+    let more = MORE.get();
     assert!((1..1_000).contains(&more), "{more} steps");
 }
 

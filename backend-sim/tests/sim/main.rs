@@ -12,6 +12,7 @@ mod counted;
 mod determinism;
 mod drivers;
 mod explore;
+mod explored;
 mod failovers;
 mod faults;
 mod histories;

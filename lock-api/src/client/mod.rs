@@ -48,6 +48,7 @@ pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use once::{
     Every, Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Occurrence, Once,
+    attempt_of_job,
 };
 pub use outcome::{Contention, Outcome};
 pub use state::loss::LossEvent;

@@ -24,6 +24,7 @@ use crate::time::FireTime;
 
 use decide::{When, Wish};
 pub use every::Every;
+pub use record::attempt_of_job;
 pub use run::JobReset;
 pub use status::{JobState, JobStatus};
 

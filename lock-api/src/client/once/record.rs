@@ -80,6 +80,18 @@ impl Record {
     }
 }
 
+/// Returns the occurrence and the number of the attempt that the note of a job tells, for tools that watch a lock
+/// service. `None` if it is the note of something else, or if the job was never tried.
+///
+/// # Examples
+/// ```
+/// assert_eq!(leasehold_api::attempt_of_job(b"10.0.0.7:80"), None);
+/// ```
+pub fn attempt_of_job(note: &[u8]) -> Option<(FireTime, u32)> {
+    let record = Record::from_bytes(note)?;
+    Some((record.tried?, record.attempts))
+}
+
 impl Last {
     /// The same attempt, after its body has returned an error.
     pub(super) fn failed(self) -> Self {
