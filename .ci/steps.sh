@@ -23,7 +23,7 @@ planted() {
 # Otherwise, `./test deep` would build most libraries again.
 later=(benches fred processes specimens torture verifier)
 # The test targets of both that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*|sqlite.*|quorum_.*'
+own_step='conformance|differential|sentinel|cluster|postgres.*|mysql.*|sqlite.*|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
 longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
@@ -35,7 +35,7 @@ select_most() {
     names=$(cargo metadata -q --no-deps --format-version 1 |
         grep -o '"kind":\["test"\],"crate_types":\["bin"\],"name":"[^"]*","src_path":"[^"]*"' |
         grep -vE "($(tr ' ' '|' <<<"${later[*]}"))/tests/" | cut -d '"' -f 12 | sort -u |
-        grep -vxE 'sentinel|cluster|postgres.*|sqlite.*|quorum_.*')
+        grep -vxE 'sentinel|cluster|postgres.*|mysql.*|sqlite.*|quorum_.*')
     for name in $names; do selected+=(--test "$name"); done
 }
 
@@ -419,6 +419,29 @@ on_sqlite() {
     suite sqlite_conformance sqlite
 }
 
+# Runs what needs a MariaDB server. Its package is not in the workspace.
+on_mysql() {
+    local manifest=backend-mysql/Cargo.toml
+    cargo fmt --manifest-path "$manifest" --check
+    with_lints cargo test -q --locked --manifest-path "$manifest" --lib --test mysql -- --test-threads 2
+    with_lints cargo test -q --locked --manifest-path "$manifest" --doc
+    cargo test -q --locked --manifest-path "$manifest" --test mysql_conformance 2>&1 | tee "$TMPDIR/mysql.log"
+    all_passed "$TMPDIR/mysql.log" mysql
+}
+
+differential_on_mysql() {
+    LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 passed 1 cargo test -q --locked --manifest-path backend-mysql/Cargo.toml \
+        --test mysql_differential -- --nocapture
+}
+
+# torture_on_mysql MINUTES: with the features that nothing else in the workspace needs. The command on MySQL needs them too.
+torture_on_mysql() {
+    local features=leasehold-cli/mysql,leasehold-torture/mysql
+    passed 3 with_lints cargo test -q --workspace --features "$features" --test mysql
+    with_lints cargo build -q --workspace --features "$features" --bin torture
+    torments "$1" leasehold-mysql mysql
+}
+
 # Without push, some outcomes are rare: it takes minutes until each has occurred often enough.
 differential_on_sqlite() {
     LEASEHOLD_DIFFERENTIAL_COMMANDS=$1 on_all_backends sqlite_differential --nocapture
@@ -561,7 +584,7 @@ instructions() {
 # Checks the pairs of features that users combine. `features` checks each alone, and `build` all together.
 feature_pairs() {
     local set
-    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} sqlite,{sim,metrics} store,sim; do
+    for set in {redis-rs,fred,postgres},{sim,metrics,tls-rustls,quorum} redis-rs,{fred,postgres} {mysql,sqlite},{sim,metrics} store,sim; do
         echo "leasehold with features [$set]"
         cargo check -q -p leasehold --no-default-features --features "$set"
     done
@@ -588,7 +611,7 @@ advisories() {
 
 # The packages that are published. Each comes after those that it depends on.
 published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fred leasehold-sim
-    leasehold-store leasehold-postgres leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
+    leasehold-store leasehold-postgres leasehold-mysql leasehold-sqlite leasehold-quorum leasehold-conformance leasehold leasehold-cli)
 
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.

@@ -84,6 +84,14 @@ installed_initdb() {
     compgen -G '/usr/lib/postgresql/*/bin/initdb' || command -v initdb
 }
 
+need_mariadb() {
+    local mariadbd=${LEASEHOLD_MARIADB_BIN:+$LEASEHOLD_MARIADB_BIN/mariadbd}
+    if [ -z "$mariadbd" ] && ! PATH=$PATH:/usr/sbin command -v mariadbd >/dev/null; then
+        apt_install mariadb-server LEASEHOLD_MARIADB_BIN=/folder/of/mariadbd
+    fi
+    PATH=$PATH:/usr/sbin "${mariadbd:-mariadbd}" --version
+}
+
 # Debian has it in /usr/sbin, which is not on everybody's PATH.
 need_pgbouncer() {
     PATH=$PATH:/usr/sbin need pgbouncer LEASEHOLD_PGBOUNCER

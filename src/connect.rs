@@ -12,10 +12,11 @@ use leasehold_api::{Certificates, ConnectError, InvalidInput, LockBackend, LockC
 /// |---|---|---|
 /// | `redis`, `valkey`, and their forms with TLS, sentinels, a cluster or a Unix socket | Redis or Valkey | `redis-rs` or `fred` |
 /// | `postgres`, `postgresql` | PostgreSQL | `postgres` |
+/// | `mysql`, `mariadb` | MariaDB or MySQL | `mysql` |
 /// | `sqlite:locks.db`, `sqlite:///var/lib/locks.db` | a file, for the processes of one machine | `sqlite` |
 ///
-/// The documentation of `RedisBackend::connect_with` and `PostgresBackend::connect_with` lists all
-/// forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
+/// The documentation of `RedisBackend::connect_with`, `PostgresBackend::connect_with` and
+/// `MysqlBackend::connect_with` lists all forms of these URLs. What follows `sqlite:` is the path as it is. For other settings, see [`ConnectOptions`]. For what it doesn't have, such as
 /// a client of your own, use the backend's own constructors.
 ///
 /// If both `redis-rs` and `fred` are on, say which one to use with
@@ -44,18 +45,34 @@ pub async fn connect(url: &str) -> Result<LockClient, ConnectError> {
     ConnectOptions::new().connect(url).await
 }
 
+/// The options of a backend with the settings that every backend has.
+#[cfg(any(
+    feature = "redis-rs",
+    feature = "fred",
+    feature = "postgres",
+    feature = "mysql",
+    feature = "sqlite"
+))]
+macro_rules! with_prefix_and_limit {
+    ($settings:expr, $options:expr) => {{
+        let mut options = $options;
+        if let Some(prefix) = $settings.key_prefix {
+            options = options.key_prefix(prefix);
+        }
+        if let Some(limit) = $settings.call_timeout {
+            options = options.call_timeout(limit);
+        }
+        options
+    }};
+}
+
 /// The options of a backend with the settings that were made. The types differ, and their setters
 /// have the same names.
 #[cfg(any(feature = "redis-rs", feature = "fred", feature = "postgres"))]
 macro_rules! with_settings {
     ($settings:expr, $options:expr) => {{
-        let (settings, mut options) = ($settings, $options);
-        if let Some(prefix) = settings.key_prefix {
-            options = options.key_prefix(prefix);
-        }
-        if let Some(limit) = settings.call_timeout {
-            options = options.call_timeout(limit);
-        }
+        let settings = $settings;
+        let mut options = with_prefix_and_limit!(settings, $options);
         if let Some(limit) = settings.connect_timeout {
             options = options.connect_timeout(limit);
         }
@@ -282,8 +299,12 @@ impl ConnectOptions {
         if starts_with(&["postgres"]) {
             return self.postgres(url).await;
         }
+        if starts_with(&["mysql", "mariadb"]) {
+            return self.mysql(url).await;
+        }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let problem = "it begins with neither redis, valkey, postgres nor sqlite:";
+            let problem =
+                "it begins with neither redis, valkey, postgres, mysql, mariadb nor sqlite:";
             return Err(unusable(problem));
         }
         match self.chosen_library(url)? {
@@ -345,18 +366,26 @@ impl ConnectOptions {
         Err(missing(url, "`postgres`"))
     }
 
+    /// Its limits for an attempt to connect are fixed.
+    #[cfg(feature = "mysql")]
+    async fn mysql(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        self.certificates
+            .check_unused("there is no TLS to MySQL yet")?;
+        let options = with_prefix_and_limit!(self, leasehold_mysql::Options::new());
+        let backend = leasehold_mysql::MysqlBackend::connect_with(url, options);
+        Ok(Arc::new(backend.await?))
+    }
+
+    #[cfg(not(feature = "mysql"))]
+    async fn mysql(self, url: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
+        Err(missing(url, "`mysql`"))
+    }
+
     /// There is no connection whose time could be limited.
     #[cfg(feature = "sqlite")]
     async fn sqlite(self, path: &str) -> Result<Arc<dyn LockBackend>, ConnectError> {
-        let certificates = &self.certificates;
-        certificates.check_unused("a file has no connection")?;
-        let mut options = leasehold_sqlite::Options::new();
-        if let Some(prefix) = self.key_prefix {
-            options = options.key_prefix(prefix);
-        }
-        if let Some(limit) = self.call_timeout {
-            options = options.call_timeout(limit);
-        }
+        self.certificates.check_unused("a file has no connection")?;
+        let options = with_prefix_and_limit!(self, leasehold_sqlite::Options::new());
         let backend = leasehold_sqlite::SqliteBackend::open_with(path, options);
         Ok(Arc::new(backend.await?))
     }

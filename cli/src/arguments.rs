@@ -26,7 +26,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// The heading of the options of an election.
 const ELECT: &str = "Elect a leader";
 
-/// Distributed locks on Redis, Valkey, Postgres or SQLite
+/// Distributed locks on Redis, Valkey, Postgres, MySQL or SQLite
 #[derive(Debug, Parser)]
 #[command(name = "leasehold", version)]
 pub(crate) enum Subcommand {
@@ -39,6 +39,7 @@ pub(crate) enum Subcommand {
     #[command(subcommand)]
     Once(Once),
     Doctor(Doctor),
+    Schema(Schema),
     Completions(Completions),
     #[command(name = "man")]
     ManPage(ManPage),
@@ -70,6 +71,22 @@ pub(crate) struct ManPage {
     /// The sub-command, such as `run`, or `once show`
     #[arg(value_name = "COMMAND")]
     pub(crate) command: Vec<String>,
+}
+
+/// Prints the statements that create the tables of a database. Their owner executes them once.
+#[derive(Debug, Args)]
+pub(crate) struct Schema {
+    /// The database
+    pub(crate) of: Database,
+}
+
+/// A database that needs tables.
+#[derive(Clone, Copy, Debug, clap::ValueEnum)]
+pub(crate) enum Database {
+    Postgres,
+    /// MariaDB or MySQL
+    #[cfg(feature = "mysql")]
+    Mysql,
 }
 
 /// Lists the keys that are in use, or were some minutes ago.

@@ -73,8 +73,12 @@ async fn check(options: &Doctor) -> Result<u8, Failed> {
 async fn settings(report: &mut Report, connection: &Connection) -> Result<(), Failed> {
     let url = &connection.url;
     if url.starts_with("sqlite:") {
-        // It was refused when it was opened, otherwise.
+        // It was refused before, otherwise.
         let checked = "a local file system; each commit is on the disk";
+        return Ok(report.good("settings", checked)?);
+    }
+    if url.starts_with("mysql:") || url.starts_with("mariadb:") {
+        let checked = "schema, rights, clock and commits";
         return Ok(report.good("settings", checked)?);
     }
     if url.starts_with("postgres") {

@@ -57,6 +57,7 @@ fn main_of_user() -> Ending {
         Ok(Subcommand::Once(Once::Show(options))) => operate::show_job(&options),
         Ok(Subcommand::Once(Once::Reset(options))) => operate::reset_job(&options),
         Ok(Subcommand::Doctor(options)) => doctor::doctor(&options),
+        Ok(Subcommand::Schema(options)) => operate::schema(&options),
         Ok(Subcommand::Top(options)) => top::top(&options),
         Ok(Subcommand::Completions(options)) => texts::completions(&options),
         Ok(Subcommand::ManPage(options)) => texts::man_page(&options),

@@ -10,7 +10,7 @@ use leasehold::{
 };
 use serde_json::{Value, json};
 
-use crate::arguments::{Ls, Reset, Revoke, Service, Show, ShowJob};
+use crate::arguments::{Database, Ls, Reset, Revoke, Schema, Service, Show, ShowJob};
 use crate::connection::Connection;
 use crate::ending::{self, CANNOT_START, CONTENDED, Ending, UNREACHABLE, USAGE};
 use crate::output::say;
@@ -240,6 +240,18 @@ fn write_job(out: &mut impl Write, status: &JobStatus) -> std::io::Result<()> {
         writeln!(out, "next: not before {}", at(next))?;
     }
     Ok(())
+}
+
+pub(crate) fn schema(options: &Schema) -> Ending {
+    block_on(async {
+        let statements = match options.of {
+            Database::Postgres => leasehold::postgres::SCHEMA,
+            #[cfg(feature = "mysql")]
+            Database::Mysql => leasehold::mysql::SCHEMA,
+        };
+        std::io::stdout().write_all(statements.as_bytes())?;
+        Ok(0)
+    })
 }
 
 pub(crate) fn reset_job(options: &Reset) -> Ending {

@@ -135,6 +135,8 @@ async fn redis_rs_refuses() {
 async fn connect_names_the_feature() {
     for (scheme, expected) in [
         ("postgres", "`postgres`"),
+        ("mysql", "`mysql`"),
+        ("mariadb", "`mysql`"),
         ("sqlite", "`sqlite`"),
         ("redis", "ConnectOptions::redis_library"),
     ] {

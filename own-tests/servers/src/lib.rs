@@ -1,4 +1,4 @@
-//! Real Redis and Postgres servers for tests, and a proxy that injects network faults.
+//! Real Redis, Postgres and MariaDB servers for tests, and a proxy that injects network faults.
 //!
 //! - [`RedisServer`] starts a server in a temporary folder, and can kill, restart, pause and
 //!   resume it. The server is killed when the value is dropped, even by a panic, and when the test
@@ -7,6 +7,7 @@
 //!   fail over. Its nodes may be at a distance.
 //! - [`SentinelServers`] starts a primary, two replicas, and three sentinels that watch them.
 //! - [`PostgresServer`] starts a Postgres server in the same way, and [`PgBouncer`] a pooler in front of it.
+//! - [`MariaDb`] starts a MariaDB server.
 //! - [`FaultProxy`] forwards between a client and a server of either kind. It can drop requests or replies, delay
 //!   them, stop forwarding, or close connections.
 //! - [`at_a_distance`] makes the line to a server longer.
@@ -24,6 +25,7 @@ mod away;
 mod clock;
 mod cluster;
 mod latency;
+mod mariadb;
 mod pgbouncer;
 mod postgres;
 mod postgres_wire;
@@ -41,6 +43,7 @@ pub use away::ServerAway;
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
 pub use latency::at_a_distance;
+pub use mariadb::MariaDb;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::FaultProxy;

@@ -9,7 +9,7 @@ use leasehold_specimens::{SPECIMENS, Specimen};
 
 use crate::adapter::by_hand::ByHand;
 use crate::adapter::coordination::{self, Work};
-use crate::adapter::leasehold::Backend::{self, Fred, Postgres, Quorum, RedisRs};
+use crate::adapter::leasehold::Backend::{self, Fred, Mysql, Postgres, Quorum, RedisRs};
 use crate::adapter::leasehold::Broken::{
     self, BelievesTooLong, CountsItsOwnTokens, DecidesTwice, ForgetsSuspend, HasASlowClock,
     IgnoresItsDeadline, NeverGrants, ReadsPassAWriter, ReleasesAnyone,
@@ -84,6 +84,7 @@ const fn leasehold(name: &'static str, backend: Backend) -> Subject {
         topologies: match backend {
             RedisRs | Fred => REDIS,
             Postgres => &[Topology::Postgres],
+            Mysql => &[Topology::Mysql],
             Quorum => &[Topology::Quorum],
         },
         launch: Launch::Leasehold(backend, None),
@@ -194,6 +195,7 @@ const WITH_NAMES: &[Subject] = &[
     leasehold("leasehold-redis-rs", RedisRs),
     leasehold("leasehold-fred", Fred),
     leasehold("leasehold-postgres", Postgres),
+    leasehold("leasehold-mysql", Mysql),
     leasehold("leasehold-quorum", Quorum),
     coordination("job-redis-rs", RedisRs, Work::Job),
     coordination("job-fred", Fred, Work::Job),

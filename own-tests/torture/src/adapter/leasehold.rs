@@ -9,7 +9,7 @@ use leasehold::fred_rs::FredBackend;
 use leasehold::postgres::PostgresBackend;
 use leasehold::quorum::Quorum;
 use leasehold::redis_rs::{Options, RedisBackend};
-use leasehold::{Error, Guard, LockBackend, LockClient, Outcome};
+use leasehold::{ConnectOptions, Error, Guard, LockBackend, LockClient, Outcome};
 
 use crate::Failure;
 use crate::adapter::{Adapter, planted};
@@ -23,6 +23,7 @@ pub(crate) enum Backend {
     RedisRs,
     Fred,
     Postgres,
+    Mysql,
     Quorum,
 }
 
@@ -108,6 +109,8 @@ pub(crate) async fn connect(
         }
         Backend::Fred => Arc::new(FredBackend::connect(first).await?),
         Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
+        // Without the feature `mysql`, the error names it.
+        Backend::Mysql => ConnectOptions::new().backend(first).await?,
         Backend::Quorum => {
             // One of the servers may be down.
             let server = |url: &String| -> Result<RedisBackend, Failure> {

@@ -2,6 +2,7 @@
 
 pub(crate) mod balancer;
 pub(crate) mod cluster;
+pub(crate) mod mysql;
 pub(crate) mod postgres;
 pub(crate) mod quorum;
 pub(crate) mod sentinel;
@@ -26,6 +27,7 @@ pub(crate) enum Topology {
     /// A cluster whose messages take long.
     DistantCluster,
     Postgres,
+    Mysql,
     Quorum,
 }
 
@@ -124,6 +126,7 @@ impl Topology {
                 kinds
             }
             Self::Postgres => of::<postgres::Postgres>(),
+            Self::Mysql => of::<mysql::Mysql>(),
             Self::Quorum => of::<quorum::Quorum>(),
         }
     }
@@ -132,7 +135,7 @@ impl Topology {
     pub(crate) const fn has_links(self) -> bool {
         matches!(
             self,
-            Self::Standalone | Self::Balancer | Self::Postgres | Self::Quorum
+            Self::Standalone | Self::Balancer | Self::Postgres | Self::Mysql | Self::Quorum
         )
     }
 

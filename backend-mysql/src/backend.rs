@@ -1,0 +1,193 @@
+//! The backend: a store, and a second one for renewals.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{
+    BackendError, ConnectError, InvalidInput, LockBackend, Runtime, TokioRuntime, bounds,
+    forward_lock_backend,
+};
+use leasehold_store::StoreBackend;
+
+use tokio::runtime::Handle;
+
+use crate::connection::{Connections, opts_of};
+use crate::store::MysqlStore;
+
+/// How long connecting tries again, and the pause between attempts.
+const CONNECT_WITHIN: Duration = Duration::from_secs(5);
+const PAUSE: Duration = Duration::from_millis(250);
+/// The longest prefix that its column has room for.
+const LONGEST_PREFIX: usize = 256;
+
+/// A [`LockBackend`] on a MariaDB or MySQL server. It has all capabilities but `push`, `reachability` and `batches`: waiters
+/// of the same backend are woken at once, and those of other processes poll every 100 ms.
+///
+/// Renewals have connections and a thread of their own, so a program that blocks its runtime keeps its locks.
+///
+/// # Cancel safety
+/// Dropping the future of a command abandons the call. The server may still execute it.
+#[derive(Debug)]
+pub struct MysqlBackend(StoreBackend<MysqlStore>);
+
+impl MysqlBackend {
+    /// Connects to the server of a URL, such as `mysql://user:password@host/database`, with the default options.
+    ///
+    /// # Errors
+    /// The errors of [`connect_with`](Self::connect_with).
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the connections are closed.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// See the [crate](crate).
+    pub async fn connect(url: &str) -> Result<Self, ConnectError> {
+        Self::connect_with(url, Options::new()).await
+    }
+
+    /// Connects to the server of a URL. `mariadb:` means the same as `mysql:`. A server that can't be reached is tried again
+    /// for 5 s.
+    ///
+    /// # Errors
+    /// - [`ConnectError::Invalid`] if the URL can't be read or requires TLS, an option is out of range, or
+    ///   tokio's clock is paused.
+    /// - [`ConnectError::Backend`] if the server can't be reached, refuses the user, lacks the [`SCHEMA`](crate::SCHEMA), or
+    ///   has [settings](crate#server) that endanger locks.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, the connections are closed.
+    ///
+    /// # Panics
+    /// Outside a tokio runtime.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// use leasehold_mysql::{MysqlBackend, Options};
+    ///
+    /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
+    /// let options = Options::new().key_prefix("billing:");
+    /// let url = "mariadb://locks@localhost/shop?socket=/run/mysqld/mysqld.sock";
+    /// let backend = MysqlBackend::connect_with(url, options).await?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
+        InvalidInput::check_time_limit("call_timeout", options.call_timeout)?;
+        if options.key_prefix.len() > LONGEST_PREFIX {
+            return Err(InvalidInput::setting("key_prefix", "more than 256 bytes").into());
+        }
+        let opts = opts_of(url)?;
+        TokioRuntime::check_clock()?;
+        let runtime = TokioRuntime::current();
+        let here = Handle::current();
+        let renewals = TokioRuntime::renewal_thread().unwrap_or_else(|| here.clone());
+        let [commands, renewals] = [here, renewals].map(|home| MysqlStore {
+            connections: Connections::new(opts.clone(), home),
+            runtime: runtime.clone(),
+            prefix: options.key_prefix.as_str().into(),
+        });
+        check_in_time(&commands.connections, &runtime).await?;
+        let backend = StoreBackend::new(commands).call_timeout(options.call_timeout)?;
+        Ok(Self(backend.renewals(renewals)))
+    }
+}
+
+/// Checks the server, and tries again after transient errors.
+async fn check_in_time(
+    connections: &Connections,
+    runtime: &TokioRuntime,
+) -> Result<(), BackendError> {
+    let until = runtime.now().saturating_add(CONNECT_WITHIN);
+    loop {
+        let checked = runtime.timeout(bounds::CONNECT_TIMEOUT, connections.check());
+        let late = || Err(BackendError::unavailable("no connection in time"));
+        match checked.await.unwrap_or_else(late) {
+            Err(error) if error.is_transient() && runtime.now() < until => {
+                runtime.sleep(PAUSE).await;
+            }
+            checked => return checked,
+        }
+    }
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl LockBackend for MysqlBackend {
+    forward_lock_backend!(|mysql| mysql.0; all);
+}
+
+/// Options of a [`MysqlBackend`].
+///
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_mysql::Options;
+///
+/// let options = Options::new().key_prefix("billing:").call_timeout(Duration::from_secs(2));
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Options {
+    /// The prefix of every key; see [`key_prefix`](Self::key_prefix()).
+    pub key_prefix: String,
+    /// The time limit of a call; see [`call_timeout`](Self::call_timeout()).
+    pub call_timeout: Duration,
+}
+
+impl Options {
+    /// The default options.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = leasehold_mysql::Options::new();
+    /// ```
+    #[must_use]
+    pub const fn new() -> Self {
+        Self {
+            key_prefix: String::new(),
+            call_timeout: bounds::CALL_TIMEOUT,
+        }
+    }
+
+    /// Sets the prefix of every key. Programs with different prefixes don't share locks. The default is empty.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_mysql::Options;
+    ///
+    /// // Not the same lock as "eu:42" of a program with the prefix "billing:".
+    /// let options = Options::new().key_prefix("billing:eu:"); // and the mutex "42"
+    /// ```
+    #[must_use]
+    pub fn key_prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.key_prefix = prefix.into();
+        self
+    }
+
+    /// Sets the maximum time of one call, 10 ms to 5 s, including its retries. The default is 1 s. A time out of range is
+    /// refused when you connect.
+    ///
+    /// # Examples
+    /// ```
+    /// use std::time::Duration;
+    ///
+    /// use leasehold_mysql::Options;
+    ///
+    /// // A distant server.
+    /// let options = Options::new().call_timeout(Duration::from_secs(3));
+    /// ```
+    #[must_use]
+    pub const fn call_timeout(mut self, timeout: Duration) -> Self {
+        self.call_timeout = timeout;
+        self
+    }
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self::new()
+    }
+}

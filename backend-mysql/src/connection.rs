@@ -1,0 +1,190 @@
+//! Connections, and what their errors mean.
+
+use std::fmt;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use leasehold_api::{BackendError, InvalidInput, TokioRuntime, bounds};
+use mysql_async::prelude::Queryable;
+use mysql_async::{Conn, Error, Opts, OptsBuilder};
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The maximum number of connections for commands, and for renewals.
+const CONNECTIONS: usize = 4;
+
+/// What each connection begins with. The clock is read as a local time, and with summer time an hour comes twice. MySQL
+/// counts the wait for another transaction's lock in seconds, so only MariaDB can end it before a call's default limit.
+const SETUP: [&str; 2] = [
+    "SET time_zone = '+00:00', autocommit = 1, innodb_lock_wait_timeout = 1 /*M! , max_statement_time = 0.5 */",
+    "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED",
+];
+
+/// What makes a server useless for locks. The clock is compared with the start of the statement, which is longer ago.
+const PROBLEM: &str = "SELECT CASE
+    WHEN NOW(6) = SYSDATE(6) THEN 'the clock stands still within a statement: start the server without --sysdate-is-now'
+    WHEN @@innodb_flush_log_at_trx_commit <> 1 THEN 'a crash would lose locks: set innodb_flush_log_at_trx_commit = 1'
+    WHEN @@log_bin AND @@sync_binlog <> 1 THEN 'a crash would lose locks: set sync_binlog = 1'
+    WHEN @@log_bin AND @@binlog_format = 'STATEMENT' THEN 'statements can not be replicated: set binlog_format = ROW'
+    END FROM (SELECT SLEEP(0.01) AS slept) AS waits WHERE slept = 0";
+
+/// Errors of the server for a statement that it has rolled back, or has not begun. The connection goes on.
+mod refusal {
+    /// Another client has written the row first.
+    pub(crate) const DUPLICATE: u16 = 1062;
+    /// So has a node of Galera, if the row was certified there.
+    pub(crate) const DEADLOCK: u16 = 1213;
+    /// Access denied, to the server, the database, a table or a column; no such database, column or table.
+    pub(super) const REJECTED: [u16; 9] = [1044, 1045, 1049, 1054, 1142, 1143, 1146, 1227, 1698];
+    /// The disk or the table is full, waits for locks, interrupted, read-only, no quorum of Galera, out of time.
+    pub(super) const TRANSIENT: [u16; 8] = [1021, 1114, 1205, 1290, 1317, 1047, 1836, 1969];
+}
+pub(crate) use refusal::{DEADLOCK, DUPLICATE};
+
+/// Connections of one kind. A connection whose call was given up is closed.
+pub(crate) struct Connections {
+    opts: Opts,
+    /// The tokio runtime that they work on.
+    home: Handle,
+    /// The one that was used last is at the end.
+    idle: Mutex<Vec<Conn>>,
+    room: Semaphore,
+}
+
+impl fmt::Debug for Connections {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        // The options contain a password.
+        f.debug_struct("Connections").finish_non_exhaustive()
+    }
+}
+
+/// A connection that is in use.
+pub(crate) struct Lent<'a> {
+    pub(crate) conn: Conn,
+    /// Whether the server may have closed it since its last answer.
+    pub(crate) is_used: bool,
+    of: &'a Connections,
+    _room: SemaphorePermit<'a>,
+}
+
+impl Connections {
+    pub(crate) fn new(opts: Opts, home: Handle) -> Self {
+        Self {
+            opts,
+            home,
+            idle: Mutex::default(),
+            room: Semaphore::new(CONNECTIONS),
+        }
+    }
+
+    /// Takes a connection, or opens one. Nothing has been sent if it fails.
+    pub(crate) async fn lend(&self) -> Result<Lent<'_>, BackendError> {
+        let room = self.room.acquire().await;
+        let room = room.map_err(|_| BackendError::Closed)?;
+        let idle = self.idle().pop();
+        let is_used = idle.is_some();
+        let conn = match idle {
+            Some(conn) => conn,
+            None => self.open().await?,
+        };
+        Ok(Lent {
+            conn,
+            is_used,
+            of: self,
+            _room: room,
+        })
+    }
+
+    async fn open(&self) -> Result<Conn, BackendError> {
+        let (opening, runtime) = (
+            Conn::new(self.opts.clone()),
+            TokioRuntime::new(self.home.clone()),
+        );
+        let opening = async move { runtime.timeout(bounds::CONNECT_TIMEOUT, opening).await };
+        let opened = self.home.spawn(opening).await;
+        let opened = opened.map_err(|_| BackendError::Closed)?;
+        let late = || BackendError::unavailable("no connection in time");
+        opened.ok_or_else(late)?.map_err(not_written)
+    }
+
+    /// Checks the server and the table.
+    pub(crate) async fn check(&self) -> Result<(), BackendError> {
+        let mut lent = self.lend().await?;
+        let problem = lent.conn.query_first(PROBLEM).await.map_err(not_written)?;
+        if let Some(problem) = problem.unwrap_or_else(|| Some("it is silent".to_owned())) {
+            return Err(BackendError::rejected(problem));
+        }
+        let table = "SELECT prefix, name, version, state, keep_until FROM leasehold_locks LIMIT 0";
+        let checked = lent.conn.query_drop(table).await;
+        lent.answered(checked).map_err(not_written)
+    }
+
+    pub(crate) fn close(&self) {
+        self.room.close();
+        self.idle().clear();
+    }
+
+    fn idle(&self) -> MutexGuard<'_, Vec<Conn>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Lent<'_> {
+    /// Keeps the connection after a complete answer. After its loss, the others are probably lost too.
+    pub(crate) fn answered<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
+        let goes_on = answer.as_ref().map_or_else(is_refusal, |_| true);
+        let mut idle = self.of.idle();
+        if !goes_on {
+            idle.clear();
+        } else if !self.of.room.is_closed() {
+            idle.push(self.conn);
+        }
+        drop(idle);
+        answer
+    }
+}
+
+/// The options of a URL. `mariadb:` means the same as `mysql:`.
+pub(crate) fn opts_of(url: &str) -> Result<Opts, InvalidInput> {
+    // The library's error may quote the password.
+    let invalid =
+        |()| InvalidInput::setting("URL", "it is not mysql://user:password@host:port/database");
+    let rest = url.strip_prefix("mariadb:").or(url.strip_prefix("mysql:"));
+    let url = format!("mysql:{}", rest.ok_or(()).map_err(invalid)?);
+    let opts = Opts::from_url(&url).map_err(|_| ()).map_err(invalid)?;
+    if opts.ssl_opts().is_some() {
+        return Err(InvalidInput::setting("URL", "there is no TLS to MySQL yet"));
+    }
+    if opts.db_name().is_none_or(str::is_empty) {
+        return Err(InvalidInput::setting("URL", "it names no database"));
+    }
+    let builder = OptsBuilder::from_opts(opts).setup(SETUP.to_vec());
+    Ok(builder.prefer_socket(false).into())
+}
+
+/// Whether the server has refused a statement, and the connection goes on.
+pub(crate) fn is_refusal(error: &Error) -> bool {
+    matches!(error, Error::Server(refused) if [DUPLICATE, DEADLOCK].contains(&refused.code)
+        || refusal::REJECTED.contains(&refused.code)
+        || refusal::TRANSIENT.contains(&refused.code))
+}
+
+/// An error of a call that wrote nothing.
+pub(crate) fn not_written(error: Error) -> BackendError {
+    let problem = match &error {
+        Error::Server(refused) if refusal::REJECTED.contains(&refused.code) => {
+            let problem = "the server refuses this client, or lacks the schema";
+            return BackendError::rejected(problem).with_source(error);
+        }
+        Error::Server(_) => "the server could not execute it",
+        _ => "the server can't be reached",
+    };
+    BackendError::unavailable(problem).with_source(error)
+}
+
+/// An error of a write. After a loss of the connection, and an error that isn't known, perhaps it was applied.
+pub(crate) fn perhaps_written(error: Error) -> BackendError {
+    match is_refusal(&error) {
+        true => not_written(error),
+        false => BackendError::outcome_unknown("the connection failed").with_source(error),
+    }
+}

@@ -1,0 +1,113 @@
+//! The conformance suite on a MariaDB server.
+
+mod support;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use leasehold_api::{Capabilities, Key, LockBackend, bounds};
+use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing};
+use leasehold_mysql::{MysqlBackend, Options};
+use leasehold_test_servers::MariaDb;
+use mysql_async::prelude::Queryable;
+
+const FOREIGN: &[u8] = b"another program's value";
+
+/// The store can't notify, time is real, and no network can be cut.
+const CANNOT_RUN: &[&str] = &[
+    "client_push::*",
+    "client_renewal::revoked_before_the_subscription_is_noticed",
+    "long_spans::*",
+    "notifications::*",
+    "outages::*",
+    "unreachable::*",
+];
+
+/// One server for all cases. Each case has a separate key prefix.
+#[derive(Debug)]
+struct Mysql {
+    server: MariaDb,
+}
+
+#[async_trait]
+impl Harness for Mysql {
+    fn name(&self) -> &'static str {
+        "mysql"
+    }
+
+    fn capabilities(&self) -> Capabilities {
+        let mut capabilities = Capabilities::full();
+        capabilities.push = false;
+        capabilities.reachability = false;
+        capabilities.batches = false;
+        capabilities
+    }
+
+    fn abilities(&self) -> Abilities {
+        Abilities::default().plant_foreign(true)
+    }
+
+    fn timing(&self) -> Timing {
+        // A busy machine may stall a process for more than 100 ms.
+        Timing::real().unit(Duration::from_millis(300))
+    }
+
+    async fn environment(&self, namespace: &str) -> Result<Arc<dyn Environment>, SetupError> {
+        let prefix = format!("{namespace}:");
+        let url = self.server.url(support::USER);
+        Ok(Arc::new(Namespace { url, prefix }))
+    }
+}
+
+#[derive(Debug)]
+struct Namespace {
+    url: String,
+    prefix: String,
+}
+
+impl Namespace {
+    async fn sql(&self) -> Result<mysql_async::Conn, mysql_async::Error> {
+        mysql_async::Conn::from_url(&self.url).await
+    }
+}
+
+#[async_trait]
+impl Environment for Namespace {
+    async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
+        // A busy machine may need longer than the default.
+        let options = Options::new()
+            .key_prefix(&self.prefix)
+            .call_timeout(bounds::MAX_CALL_TIMEOUT);
+        Ok(Arc::new(
+            MysqlBackend::connect_with(&self.url, options).await?,
+        ))
+    }
+
+    async fn let_time_pass(&self, duration: Duration) {
+        tokio::time::sleep(duration).await;
+    }
+
+    async fn plant_foreign(&self, key: &Key) -> Result<(), SetupError> {
+        let statement = "INSERT INTO leasehold_locks VALUES (?, ?, 0, ?, ?)";
+        let row = (&self.prefix, key.as_str(), FOREIGN, u64::MAX);
+        self.sql().await?.exec_drop(statement, row).await?;
+        Ok(())
+    }
+
+    async fn foreign_is_untouched(&self, key: &Key) -> Result<bool, SetupError> {
+        let query = "SELECT state FROM leasehold_locks WHERE prefix = ? AND name = ?";
+        let state: Option<Vec<u8>> = self
+            .sql()
+            .await?
+            .exec_first(query, (&self.prefix, key.as_str()))
+            .await?;
+        Ok(state.as_deref() == Some(FOREIGN))
+    }
+}
+
+fn main() -> ExitCode {
+    let server = support::server(&[]);
+    leasehold_conformance::run(Mysql { server }, CANNOT_RUN)
+}
