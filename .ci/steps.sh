@@ -616,12 +616,17 @@ published=(leasehold-api leasehold-redis-common leasehold-redis-rs leasehold-fre
 # Builds the archives of the published packages, and builds the packages from them. Each archive has
 # a readme and both licences.
 packages() {
-    local name files selection=() folder=$CARGO_TARGET_DIR/packages
+    local name files selection=() folder=$CARGO_TARGET_DIR/packages copy=$TMPDIR/packed
+    # The facade's package is built from all that it may depend on, so in a copy whose workspace has leasehold-mysql too.
+    mkdir "$copy"
+    git ls-files -z --cached --others --exclude-standard | xargs -0 tar -c | tar -x -C "$copy"
+    sed -i '/^exclude/s/"backend-mysql", //; s/^    "backend-sqlite",/&\n    "backend-mysql",/' "$copy/Cargo.toml"
+    sed -i '/^\[profile/,/^$/d; /^\[workspace\]$/d' "$copy/backend-mysql/Cargo.toml"
     for name in "${published[@]}"; do selection+=(--package "$name"); done
     # cargo extracts these archives into its home, and builds them once. It doesn't notice when one of
     # the same version has changed.
     rm -rf "$folder" "${CARGO_HOME:-$HOME/.cargo}"/registry/src/-*/leasehold-*
-    cargo package --allow-dirty --target-dir "$folder" "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
+    cargo package --manifest-path "$copy/Cargo.toml" --allow-dirty --target-dir "$folder" "${selection[@]}" 2>&1 | tee "$TMPDIR/packages.log"
     # The facade's archive keeps the workspace's profiles, which name packages that it lacks.
     ! grep '^warning' "$TMPDIR/packages.log" | grep -v 'profile package spec' || return 1
     for name in "${published[@]}"; do
