@@ -15,7 +15,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 ///
 /// # Cancel safety
 /// If you drop the future, the connection is closed.
-pub async fn connect(url: &str) -> Result<Conn, Failure> {
+pub(crate) async fn connect(url: &str) -> Result<Conn, Failure> {
     let opts = OptsBuilder::from_opts(mysql_async::Opts::from_url(url)?);
     // Otherwise, a second claim with the same token finds no row, because it changes none.
     Ok(Conn::new(opts.client_found_rows(true)).await?)
@@ -25,7 +25,11 @@ pub async fn connect(url: &str) -> Result<Conn, Failure> {
 ///
 /// # Cancel safety
 /// If you drop the future, the account may be claimed or not. Claim it again, over another connection.
-pub async fn claim(conn: &mut Conn, id: u64, token: FencingToken) -> Result<Option<i64>, Failure> {
+pub(crate) async fn claim(
+    conn: &mut Conn,
+    id: u64,
+    token: FencingToken,
+) -> Result<Option<i64>, Failure> {
     let mut transaction = conn.start_transaction(TxOpts::default()).await?;
     // The first statement: what the `SELECT` sees is from after it.
     let claim = "UPDATE account SET fence = ? WHERE id = ? AND fence <= ?";
@@ -47,7 +51,7 @@ pub async fn claim(conn: &mut Conn, id: u64, token: FencingToken) -> Result<Opti
 ///
 /// # Cancel safety
 /// If you drop the future, the balance may be written or not.
-pub async fn write(
+pub(crate) async fn write(
     conn: &mut Conn,
     id: u64,
     balance: i64,

@@ -6,9 +6,13 @@ mod fenced;
 #[path = "../support/mod.rs"]
 mod support;
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold_api::{BackendError, ForceMode, LockBackend, LockClient};
+use leasehold_api::{
+    Acquire, BackendError, ForceMode, ForceReply, Key, LockBackend, LockClient, LockSpec, Mode,
+    Operation, OwnerId, SessionId,
+};
 use leasehold_mysql::{ConnectError, MysqlBackend, Options};
 use leasehold_test_servers::{MariaDb, eventually};
 use mysql_async::prelude::Queryable;
@@ -188,15 +192,32 @@ async fn write_that_waited_beyond_its_deadline_is_refused() {
     let server = server(&[]);
     let options = Options::new().call_timeout(Duration::from_millis(150));
     let backend = MysqlBackend::connect_with(&server.url(USER), options).await;
-    let locks = LockClient::new(backend.expect("connected"));
-    use_once(&locks, "k").await;
+    let backend: Arc<dyn LockBackend> = Arc::new(backend.expect("connected"));
+    use_once(&LockClient::new(Arc::clone(&backend)), "k").await;
     let version = || server.execute("shop", "SELECT version FROM leasehold_locks");
     let before = version();
     let mut other = lock_rows(&server).await;
+    let soon = backend
+        .hello()
+        .await
+        .expect("a clock")
+        .at
+        .saturating_add(Duration::from_secs(2));
+    let operation = Operation {
+        session: SessionId::from_bytes([1; 16]),
+        sequence: 1,
+        owner: OwnerId::from_u64(1),
+    };
+    let (key, spec, mode) = (
+        Key::new("k").expect("a key"),
+        LockSpec::mutex(),
+        Mode::Exclusive,
+    );
+    let request = Acquire::new(key, spec, mode, operation, SLACK, soon).expect("valid");
     // The server waits for the row until the deadline is over, and not until it gives the statement up.
     let unlock = tokio::spawn(async move { other.query_drop("DO SLEEP(0.3); COMMIT").await });
-    let outcome = locks.mutex("k").expect("a key").try_lock().await;
-    outcome.expect_err("the row is locked");
+    let answer = backend.acquire(&[request]).await.remove(0);
+    answer.expect_err("the row is locked");
     unlock.await.expect("no panic").expect("committed");
     let waiting =
         "SELECT count(*) FROM information_schema.processlist WHERE info LIKE 'UPDATE leasehold%'";
@@ -211,8 +232,8 @@ async fn connections_are_few_and_end_with_the_client() {
     let backend = MysqlBackend::connect(&server.url(USER))
         .await
         .expect("connected");
-    let backend = std::sync::Arc::new(backend);
-    let locks = LockClient::new(std::sync::Arc::clone(&backend) as std::sync::Arc<dyn LockBackend>);
+    let backend: Arc<dyn LockBackend> = Arc::new(backend);
+    let locks = LockClient::new(Arc::clone(&backend));
     let tasks: Vec<_> = (0..50)
         .map(|n| {
             let locks = locks.clone();
@@ -254,10 +275,14 @@ async fn late_holder_is_refused() {
         let claimed = fenced::claim(&mut database, 7, first.fencing_token()).await;
         assert_eq!(claimed.expect("claimed"), Some(100));
     }
-    locks
-        .force_release("account:7", vec![first.fencing_token()], ForceMode::Now)
-        .await
-        .expect("removed");
+    let tokens = vec![first.fencing_token()];
+    let removed = locks
+        .force_release("account:7", tokens, ForceMode::Now)
+        .await;
+    assert_eq!(
+        removed.expect("an answer"),
+        ForceReply::Forced { holders: 1 }
+    );
     let next = mutex.lock().await.expect("free");
     let not_claimed = fenced::write(&mut database, 7, 1, next.fencing_token()).await;
     assert!(!not_claimed.expect("an answer"));
