@@ -1,17 +1,18 @@
 //! The server is out of reach while CMD runs.
 
 use std::cell::RefCell;
+use std::process::Command;
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use leasehold_test_servers::{
-    Data, RedisServer, ServerOptions, SteppedClock, at_a_distance, within,
+    Data, RedisServer, ServerOptions, SteppedClock, at_a_distance, block_until, within,
 };
 use rustix::process::Signal;
 
 use crate::scenarios::support::{LEASE, Place, STUBBORN, Started, alive_in};
 use crate::scenarios::table::Drawn;
-use crate::scenarios::{elections, pauses};
+use crate::scenarios::{elections, operators, pauses};
 
 const JOB: [&str; 2] = ["--not-within", "1h"];
 const UNTIL_TOLD: &str = "while [ ! -e end ]; do sleep 0.1; done";
@@ -106,6 +107,44 @@ fn frozen_and_back() {
     let server = RedisServer::start();
     let place = Place::new(&server.url(), "frozen");
     elections::service_away(&place, || server.pause(), || server.resume());
+}
+
+/// A follower says once that the server is away, and goes on when it is back.
+#[test]
+fn watching_while_the_server_is_away() {
+    let mut server = ServerOptions::default().with_append_only().start();
+    let place = Place::new(&server.url(), "watched");
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "exec \"$@\" > lines 2> problems", "sh"]);
+    let mut watch = place.leasehold();
+    watch.args(["leader", "--watch", &place.key]);
+    let mut watching = place.through(shell, &watch);
+    let read = |name: &str| std::fs::read_to_string(place.file(name)).unwrap_or_default();
+    let says = |text: &str| {
+        block_until(text, || read("lines").ends_with(text));
+    };
+    says("nobody leads\n");
+    let options = [
+        "--info",
+        "10.0.0.7:80",
+        "--lease",
+        "30m",
+        "--kill-after",
+        "1s",
+    ];
+    let mut leader = place.start_with(&options, "sleep 300");
+    says(": 10.0.0.7:80\n");
+    server.kill();
+    block_until("it says so", || read("problems").contains("trying again"));
+    server.start_again();
+    leader.signal(Signal::TERM);
+    leader.expect_signal(Signal::TERM);
+    says("nobody leads\n");
+    assert_eq!(read("problems").lines().count(), 1, "{}", read("problems"));
+    assert!(!watching.has_ended());
+    server.kill();
+    let (status, _) = operators::run(&place, &["leader", &place.key]);
+    assert_eq!(status, Some(69));
 }
 
 /// The rows stay, and the table says how old they are.
