@@ -40,6 +40,29 @@ async fn slow_network_loses_no_lock() {
     }
 }
 
+/// It takes 4 s to renew all locks. A call has 1 s.
+#[tokio::test(start_paused = true)]
+async fn busy_server_loses_no_lock() {
+    let server = server();
+    let mut backend = Wrapped::new(server.client("a"));
+    backend.renewals_take = ms(2);
+    let a = LockClient::new(backend);
+    let mut guards = Vec::new();
+    for number in 0..2_000 {
+        let mutex = a.mutex(format!("k{number}")).expect("valid");
+        guards.push(held(mutex.try_lock().await));
+    }
+    for second in 0..90 {
+        server.advance(secs(1)).await;
+        let oldest = guards
+            .iter()
+            .map(|guard| secs(30) - guard.valid_for())
+            .max();
+        // Its renewal is due after 10 s.
+        assert!(oldest < Some(secs(20)), "{oldest:?} after {second} s");
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn late_reply_counts_from_its_own_request() {
     let (server, [(a, network)]) = connected();

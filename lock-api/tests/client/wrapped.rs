@@ -42,6 +42,10 @@ pub(crate) struct Wrapped {
     pub(crate) silent: Option<Key>,
     /// The number of renewals that panic; it counts down.
     pub(crate) panics: Arc<AtomicUsize>,
+    /// How long the server takes for each renewal, one after the other, also for those that nobody waits for any more.
+    pub(crate) renewals_take: Duration,
+    /// When it has executed all renewals that were sent.
+    pub(crate) busy_until: Mutex<Moment>,
     /// For how long the answer to an inspection is under way.
     pub(crate) inspections_take: Duration,
 }
@@ -64,6 +68,8 @@ impl Wrapped {
             stuck: None,
             silent: None,
             panics: Arc::default(),
+            renewals_take: Duration::ZERO,
+            busy_until: Mutex::default(),
             inspections_take: Duration::ZERO,
         }
     }
@@ -71,6 +77,20 @@ impl Wrapped {
     fn may_hide(&self, token: &mut FencingToken) {
         if !self.has_tokens {
             *token = FencingToken::default();
+        }
+    }
+
+    /// Waits until the server has executed this many renewals more.
+    async fn execute_renewals(&self, count: usize) {
+        let now = self.inner.runtime().now();
+        let time = self.renewals_take * u32::try_from(count).expect("a batch");
+        let done = {
+            let mut busy_until = self.busy_until.lock().expect("no panic");
+            *busy_until = now.max(*busy_until).saturating_add(time);
+            *busy_until
+        };
+        if done > now {
+            self.inner.runtime().sleep(done.saturating_since(now)).await;
         }
     }
 
@@ -166,6 +186,7 @@ impl LockBackend for Wrapped {
     async fn renew(&self, batch: &[Renew]) -> Replies<RenewReply> {
         self.hear(batch.iter().map(|renew| &renew.key)).await;
         assert!(!counted_down(&self.panics), "a backend with a fault");
+        self.execute_renewals(batch.len()).await;
         self.inner.renew(batch).await
     }
     async fn release(&self, batch: &[Release]) -> Replies<ReleaseReply> {

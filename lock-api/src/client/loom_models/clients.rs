@@ -22,8 +22,8 @@ fn loom_release_stops_a_concurrent_renewal() {
         let (renewed, server) = (Arc::clone(&core), Arc::clone(&fixture.server));
         let renewal = spawn(move || {
             let released = server.releases(number) > 0;
-            let batch = renewal::due_batch(&renewed);
-            if !batch.is_empty() {
+            renewal::check_due(&renewed);
+            if let Some((_, batch)) = renewal::ready_batch(&renewed) {
                 assert!(!released, "renewed after its release was acknowledged");
                 block_on(renewal::renew(renewed, batch));
             }

@@ -264,8 +264,8 @@ impl Fixture {
 
 /// One round of the renewal task.
 pub(super) fn renew(core: &Arc<Core>) {
-    let batch = renewal::due_batch(core);
-    if !batch.is_empty() {
+    renewal::check_due(core);
+    if let Some((_, batch)) = renewal::ready_batch(core) {
         block_on(renewal::renew(Arc::clone(core), batch));
     }
 }

@@ -391,6 +391,11 @@ impl HolderCell {
         self.state.lock().holds.is_empty()
     }
 
+    /// The server that was asked last, as in [`ClockId::server`].
+    pub(crate) fn server(&self) -> u64 {
+        self.state.lock().status.clock.server()
+    }
+
     /// How long the server keeps the holder at least.
     pub(crate) fn time_left(&self, now: Moment) -> Duration {
         self.state.lock().status.deadline.saturating_since(now)

@@ -9,6 +9,7 @@ pub(crate) mod answer;
 pub(crate) mod batches;
 pub(crate) mod clock;
 pub(crate) mod floors;
+pub(crate) mod flow;
 pub(crate) mod hold_state;
 pub(crate) mod holder;
 pub(crate) mod loss;

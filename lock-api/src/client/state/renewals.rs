@@ -5,8 +5,8 @@
 //! random grid phase, so the batches of different clients do not coincide.
 //!
 //! A holder has one entry in the queue, at the earlier of its next renewal and its next loss. The
-//! check at that moment reports losses and sends a renewal if one is due. While a renewal is in
-//! flight, the next try is already scheduled. Tries are numbered, because several may be in
+//! check at that moment reports losses. A renewal that is due joins the [`Lane`] of its server, where it may wait
+//! for others. While a renewal is in flight, the next try is already scheduled. Tries are numbered, because several may be in
 //! flight. Once a later try was sent, the failure of an earlier one is ignored, and its success
 //! can only postpone the next renewal. A renewal that was asked for meanwhile is not postponed: no answer
 //! so far is an answer to it.
@@ -15,6 +15,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
 use crate::bounds::RENEWALS_PER_LEASE;
+use crate::client::state::flow::{Flow, Sent};
 use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::{Signal, StartFlag};
 use crate::runtime::Moment;
@@ -47,8 +48,24 @@ pub(crate) struct Renewals {
 struct Schedule {
     holders: BTreeMap<u64, Entry>,
     queue: BTreeSet<(Moment, u64)>,
+    /// By [server](HolderCell::server).
+    lanes: BTreeMap<u64, Lane>,
     /// When the task wakes next.
     armed: Option<Moment>,
+}
+
+/// The renewals to one server: a silent one holds up none to others.
+#[derive(Debug, Default)]
+struct Lane {
+    /// The holders whose renewal is due, the first lease to end in front.
+    ready: BTreeSet<(Moment, u64)>,
+    flow: Flow,
+}
+
+impl Lane {
+    fn may_send(&self) -> bool {
+        !self.ready.is_empty() && self.flow.has_room()
+    }
 }
 
 #[derive(Debug)]
@@ -62,6 +79,8 @@ struct Entry {
     asked: bool,
     /// When it is checked next, to renew it or to report a loss.
     due: Option<Moment>,
+    /// Its lane and its place there, if it is ready.
+    ready: Option<(u64, Moment)>,
 }
 
 impl Schedule {
@@ -80,6 +99,11 @@ impl Schedule {
         let removed = self.holders.remove(&id);
         if let Some(due) = removed.as_ref().and_then(|entry| entry.due) {
             self.queue.remove(&(due, id));
+        }
+        if let Some((server, end)) = removed.as_ref().and_then(|entry| entry.ready)
+            && let Some(lane) = self.lanes.get_mut(&server)
+        {
+            lane.ready.remove(&(end, id));
         }
         removed
     }
@@ -136,6 +160,7 @@ impl Renewals {
                 tries: 0,
                 asked: false,
                 due: None,
+                ready: None,
             });
             // What was asked for stays.
             let asked = entry.renew.filter(|_| entry.asked);
@@ -155,7 +180,9 @@ impl Renewals {
     pub(crate) fn schedule_next_check(&self, holder: &HolderCell) {
         let loss = holder.next_loss();
         let mut state = self.state.lock();
-        let renew = state.holders.get(&holder.id).and_then(|entry| entry.renew);
+        let entry = state.holders.get(&holder.id);
+        let waiting = entry.filter(|entry| entry.ready.is_none());
+        let renew = waiting.and_then(|entry| entry.renew);
         if let Some(by) = renew.into_iter().chain(loss).min() {
             state.check_by(holder.id, by);
         }
@@ -240,27 +267,74 @@ impl Renewals {
             .collect()
     }
 
-    /// Takes out holders whose check is due, at most this many, each with whether its renewal is due.
-    pub(crate) fn take_due(&self, now: Moment, most: usize) -> Vec<(Arc<HolderCell>, bool)> {
+    /// Takes out holders whose check is due, at most this many. Those whose renewal is due are ready from now on.
+    pub(crate) fn take_due(&self, now: Moment, most: usize) -> Vec<Arc<HolderCell>> {
         let mut state = self.state.lock();
         let mut due = Vec::new();
         while due.len() < most
             && let Some((at, id)) = state.queue.first().copied().filter(|(at, _)| *at <= now)
         {
             state.queue.remove(&(at, id));
-            if let Some(entry) = state.holders.get_mut(&id) {
+            let Schedule { holders, lanes, .. } = &mut *state;
+            if let Some(entry) = holders.get_mut(&id) {
                 entry.due = None;
-                let renew = entry.renew.take_if(|at| *at <= now).is_some();
-                due.push((Arc::clone(&entry.holder), renew));
+                let renewal_is_due = entry.renew.is_some_and(|at| at <= now);
+                if renewal_is_due && entry.ready.is_none() {
+                    let server = entry.holder.server();
+                    let end = entry.holder.next_loss().unwrap_or(now);
+                    entry.ready = Some((server, end));
+                    lanes.entry(server).or_default().ready.insert((end, id));
+                }
+                due.push(Arc::clone(&entry.holder));
             }
         }
         due
     }
 
+    /// Takes out holders to renew now, at most this many, and their server.
+    pub(crate) fn take_ready(
+        &self,
+        now: Moment,
+        most: usize,
+    ) -> Option<(u64, Vec<Arc<HolderCell>>)> {
+        let mut state = self.state.lock();
+        let Schedule { holders, lanes, .. } = &mut *state;
+        let (server, lane) = lanes.iter_mut().find(|(_, lane)| lane.may_send())?;
+        let mut taken = Vec::new();
+        while taken.len() < most
+            && let Some((_, id)) = lane.ready.pop_first()
+        {
+            if let Some(entry) = holders.get_mut(&id) {
+                entry.ready = None;
+                // Unless an earlier try was answered meanwhile.
+                if entry.renew.take_if(|at| *at <= now).is_some() {
+                    taken.push(Arc::clone(&entry.holder));
+                }
+            }
+        }
+        Some((*server, taken))
+    }
+
+    /// Notes that a call with this many renewals is sent to a server.
+    pub(crate) fn begin_call(&self, server: u64, renewals: usize) -> Sent {
+        let mut state = self.state.lock();
+        state.lanes.entry(server).or_default().flow.begin(renewals)
+    }
+
+    /// Notes the end of that call.
+    pub(crate) fn end_call(&self, server: u64, call: &Sent, answered: bool) {
+        let mut state = self.state.lock();
+        let lane = state.lanes.entry(server).or_default();
+        lane.flow.end(call, answered);
+    }
+
     /// Notes and returns the moment when the task wakes next.
     pub(crate) fn arm(&self) -> Option<Moment> {
         let mut state = self.state.lock();
-        state.armed = state.queue.first().map(|(at, _)| *at);
+        state.armed = match state.lanes.values().any(Lane::may_send) {
+            true => Some(Moment::default()),
+            false => state.queue.first().map(|(at, _)| *at),
+        };
         state.armed
     }
 }
@@ -283,8 +357,9 @@ mod tests {
 
     /// Whether a renewal is due, which is taken.
     fn takes_renewal(renewals: &Renewals, ms: u64) -> bool {
-        let due = renewals.take_due(at(ms), usize::MAX);
-        due.iter().any(|(_, renew)| *renew)
+        renewals.take_due(at(ms), usize::MAX);
+        let ready = renewals.take_ready(at(ms), usize::MAX);
+        ready.is_some_and(|(_, taken)| !taken.is_empty())
     }
 
     #[test]
@@ -299,6 +374,50 @@ mod tests {
         }
         let taken = || renewals.take_due(at(100), 128).len();
         assert_eq!([taken(), taken(), taken(), taken()], [128, 128, 44, 0]);
+        let sent = || renewals.take_ready(at(100), 128).map_or(0, |it| it.1.len());
+        assert_eq!([sent(), sent(), sent(), sent()], [128, 128, 44, 0]);
+    }
+
+    #[test]
+    fn first_lease_to_end_is_renewed_first() {
+        let renewals = Arc::new(Renewals::new(0));
+        let session = Arc::clone(&holder(hold(1, 1_000)).session);
+        for (lease, due) in [(30_000, 10), (1_000, 30), (10_000, 20)] {
+            let key = Key::new(format!("{lease}")).expect("valid");
+            let (session, status) = (Arc::clone(&session), status(7, lease));
+            let cell = HolderCell::new(key, &renewals, session, status, hold(1, lease));
+            renewals.schedule(&cell, at(0), Some(at(due)));
+        }
+        renewals.take_due(at(40), usize::MAX);
+        let sent = |_| {
+            let (_, taken) = renewals.take_ready(at(40), 1).expect("one is ready");
+            taken[0].key.to_string()
+        };
+        assert_eq!([0; 3].map(sent), ["1000", "10000", "30000"]);
+    }
+
+    #[test]
+    fn renewal_that_waits_is_not_sent_after_an_earlier_one_was_answered() {
+        let (renewals, holder, number) = renewing();
+        renewals.take_due(at(150), usize::MAX);
+        renewals.end_try(&holder, number, Next::Renewed(at(430)));
+        let taken = renewals.take_ready(at(150), 1);
+        assert!(taken.is_some_and(|(_, taken)| taken.is_empty()));
+        assert!(takes_renewal(&renewals, 430));
+    }
+
+    #[test]
+    fn renewals_wait_while_too_many_are_in_flight() {
+        let (renewals, holder, _) = renewing();
+        let server = holder.server();
+        let call = renewals.begin_call(server, 100_000);
+        renewals.take_due(at(150), usize::MAX);
+        renewals.schedule_next_check(&holder);
+        assert!(renewals.take_ready(at(150), 1).is_none());
+        assert_eq!(renewals.arm(), holder.next_loss(), "its end is noticed");
+        renewals.end_call(server, &call, true);
+        assert!(renewals.arm() <= Some(at(150)), "it is sent now");
+        assert!(renewals.take_ready(at(150), 1).is_some());
     }
 
     #[test]

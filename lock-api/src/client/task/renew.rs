@@ -7,6 +7,8 @@
 //! the moment when that request was sent. So no lock is lost because the network is slower than a
 //! try.
 //!
+//! Of many renewals that are due, some wait until others are answered ([`flow`](crate::client::state::flow)).
+//!
 //! A holder is lost when its deadline passes or the server says so. The task also reports losses
 //! and calls the hook, even if no code awaits the loss.
 
@@ -47,10 +49,10 @@ async fn run(core: Arc<Core>) {
     loop {
         let version = core.renewals.changed.version();
         let orphaned = core.is_orphaned();
-        let batch = due_batch(&core);
-        if !batch.is_empty() {
+        check_due(&core);
+        if let Some((server, batch)) = ready_batch(&core) {
             for call in core.split_into_calls(batch, |member| &member.holder.key) {
-                calls.push(Box::pin(renew(Arc::clone(&core), call)));
+                calls.push(send(Arc::clone(&core), server, call));
             }
         }
         core.events.call_hook();
@@ -68,32 +70,47 @@ async fn run(core: Arc<Core>) {
     }
 }
 
+fn send(core: Arc<Core>, server: u64, call: Vec<Member>) -> BoxFuture<'static, ()> {
+    let sent = core.renewals.begin_call(server, call.len());
+    Box::pin(async move {
+        let answered = renew(Arc::clone(&core), call).await;
+        core.renewals.end_call(server, &sent, answered);
+    })
+}
+
 pub(crate) struct Member {
     holder: Arc<HolderCell>,
     plan: Plan,
     number: u64,
 }
 
-/// Reports losses that are due, and takes out renewals to send now: at most [`MAX_BATCH`] of both. More may be due.
-pub(crate) fn due_batch(core: &Core) -> Vec<Member> {
+/// Reports losses that are due, and finds renewals that are: at most [`MAX_BATCH`] of both. More may be due.
+pub(crate) fn check_due(core: &Core) {
     let now = core.now();
-    let mut members = Vec::new();
-    for (holder, renew) in core.renewals.take_due(now, MAX_BATCH) {
+    for holder in core.renewals.take_due(now, MAX_BATCH) {
         for (hold, loss) in holder.take_losses(now) {
             core.events.lost(&holder, &hold, loss, now);
         }
         core.renewals.schedule_next_check(&holder);
-        if renew && let Some(plan) = holder.plan(now) {
-            let retry = now.saturating_add(try_time(plan.lease) + pause(core, plan.lease));
-            let number = core.renewals.begin_try(&holder, retry);
-            members.push(Member {
-                holder,
-                plan,
-                number,
-            });
-        }
     }
-    members
+}
+
+/// Takes out renewals to send now to one server, and names it.
+pub(crate) fn ready_batch(core: &Core) -> Option<(u64, Vec<Member>)> {
+    let now = core.now();
+    let (server, holders) = core.renewals.take_ready(now, MAX_BATCH)?;
+    let members = holders.into_iter().filter_map(|holder| {
+        let plan = holder.plan(now)?;
+        let retry = now.saturating_add(try_time(plan.lease) + pause(core, plan.lease));
+        let number = core.renewals.begin_try(&holder, retry);
+        Some(Member {
+            holder,
+            plan,
+            number,
+        })
+    });
+    let members: Vec<Member> = members.collect();
+    (!members.is_empty()).then_some((server, members))
 }
 
 /// A random pause before a renewal is retried.
@@ -102,7 +119,8 @@ fn pause(core: &Core, lease: Duration) -> Duration {
     core.random_between(limit / 4, limit / 2)
 }
 
-pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
+/// Sends a batch and applies the answers. Returns whether there were any.
+pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) -> bool {
     let requests: Vec<Renew> = batch
         .iter()
         .map(|Member { holder, plan, .. }| Renew::checked(&holder.key, plan.operation, plan.lease))
@@ -111,11 +129,17 @@ pub(crate) async fn renew(core: Arc<Core>, batch: Vec<Member>) {
     let answers = core.exchange_in_background(requests.len(), call).await;
     let holders = batch.iter().map(|member| &member.holder);
     core.events.renewals(holders, &answers, core.now());
+    let is_answered = |answer: &Result<_, BackendError>| {
+        let error = answer.as_ref().err();
+        !error.is_some_and(BackendError::is_transient)
+    };
+    let answered = answers.iter().any(is_answered);
     for (member, answer) in batch.iter().zip(answers) {
         core.events.renewal(&member.holder.key, &answer);
         let next = apply(&core, &member.holder, member.plan, &answer);
         core.renewals.end_try(&member.holder, member.number, next);
     }
+    answered
 }
 
 fn apply(
