@@ -23,7 +23,8 @@ use crate::network::tally::Counts;
 ///         let locks = LockClient::new(machine.clone());
 ///         sim.clone().spawn(async move {
 ///             for _ in 0..5 {
-///                 let work = locks.mutex("job").unwrap().with(async |_| sim.sleep(Duration::from_secs(1)).await);
+///                 let mutex = locks.mutex("job").unwrap();
+///                 let work = mutex.with(async |_| sim.sleep(Duration::from_secs(1)).await);
 ///                 let _may_be_lost = machine.run(work).await;
 ///             }
 ///         })
