@@ -10,8 +10,8 @@ use futures_channel::mpsc::{UnboundedReceiver, unbounded};
 use futures_util::StreamExt;
 use futures_util::future::{Either, select};
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, BoxFuture, FencingToken, Key, Kind, Moment, Refused,
-    Release, ReleaseReply, ServerTime, bounds,
+    Acquire, AcquireReply, BackendError, BoxFuture, FencingToken, Key, Kind, Moment, Release,
+    ReleaseReply, ServerTime, bounds,
 };
 
 use crate::backend::{Quorum, time_of};
@@ -96,11 +96,11 @@ impl Quorum {
         self.check_lease(request.lease).map_err(Err)?;
         let ahead = request.deliver_before.saturating_since(time_of(now));
         if ahead.is_zero() || ahead > bounds::DELIVERY_WINDOW {
-            return Err(Ok(AcquireReply::Refused(Refused::TooLate)));
+            return Err(Ok(AcquireReply::TooLate));
         }
         let ballot = self.fates.begin(request.operation, now);
         ballot.map_err(|reason| match reason {
-            NoBallot::Ended => Ok(AcquireReply::Refused(Refused::Stale)),
+            NoBallot::Ended => Ok(AcquireReply::Stale),
             NoBallot::UnderWay => Err(BackendError::outcome_unknown(
                 "an earlier call of this attempt is under way",
             )),
@@ -215,7 +215,7 @@ impl Quorum {
             };
             let verdict = ballot.decide(won, votes.iter().any(in_doubt), now);
             if verdict == Verdict::Released {
-                *outcome = Ok(AcquireReply::Refused(Refused::Stale));
+                *outcome = Ok(AcquireReply::Stale);
             } else if let Err(error) = outcome {
                 *error = self.explained(error.clone(), now);
             }

@@ -8,8 +8,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 
 use leasehold_api::{
-    AcquireReply, Acquired, BackendError, EndReason, FencingToken, Refused, ReleaseReply,
-    RenewReply,
+    AcquireReply, Acquired, BackendError, EndReason, FencingToken, ReleaseReply, RenewReply,
 };
 
 /// The answer of one server, or `None` while it is missing.
@@ -127,12 +126,9 @@ impl Rules {
             return Err(self.failure(votes, granted));
         }
         let replies: Vec<_> = votes.iter().flatten().flatten().collect();
-        let refused = |wanted| {
-            let wanted = AcquireReply::Refused(wanted);
-            replies.contains(&&wanted).then_some(wanted)
-        };
-        let again = refused(Refused::Stale)
-            .or_else(|| refused(Refused::TooLate))
+        let answered = |reply| replies.contains(&&reply).then_some(reply);
+        let again = answered(AcquireReply::Stale)
+            .or_else(|| answered(AcquireReply::TooLate))
             .or_else(|| self.contended(&replies, largest(groups)));
         let other = replies
             .iter()
@@ -141,7 +137,7 @@ impl Rules {
         match reply {
             Some(reply) => Ok(reply),
             // The servers that granted don't agree on a token. The next attempt brings a floor.
-            None if groups.len() > 1 => Ok(AcquireReply::Refused(Refused::Stale)),
+            None if groups.len() > 1 => Ok(AcquireReply::Stale),
             None => Err(self.failure(votes, granted)),
         }
     }
@@ -206,7 +202,7 @@ fn common(reasons: &[EndReason]) -> EndReason {
 
 #[cfg(test)]
 mod tests {
-    use leasehold_api::Contended;
+    use leasehold_api::{Contended, Refused};
 
     use super::*;
 
@@ -278,7 +274,7 @@ mod tests {
             acquired(7, 30),
             acquired(8, 20),
             contended(5),
-            AcquireReply::Refused(Refused::Stale),
+            AcquireReply::Stale,
             AcquireReply::Refused(Refused::FloorTooHigh),
         ];
         // Which token has won. What a failed attempt is told may depend on later votes.
@@ -332,10 +328,7 @@ mod tests {
     fn only_equal_tokens_count_together() {
         let votes = [7, 8, 9].map(|token| Some(Ok(acquired(token, 30))));
         let outcome = RULES.acquire(&votes).expect("decided");
-        assert_eq!(
-            outcome.expect("a reply"),
-            AcquireReply::Refused(Refused::Stale)
-        );
+        assert_eq!(outcome.expect("a reply"), AcquireReply::Stale);
     }
 
     /// One server answers, and two fail.
@@ -357,7 +350,7 @@ mod tests {
         let down = || BackendError::unavailable("down");
         let is_unknown = |error| matches!(error, BackendError::OutcomeUnknown { .. });
         let acquire = |reply, other| is_unknown(failed(reply, other, |it| RULES.acquire(it)));
-        let stale = || AcquireReply::Refused(Refused::Stale);
+        let stale = || AcquireReply::Stale;
         for (reply, unknown) in [
             (acquired(7, 30), true),
             (contended(5), false),

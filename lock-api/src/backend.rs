@@ -251,7 +251,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///   server. While it isn't known, return an id that no reply has. The client then calls
     ///   [`read_clock`](Self::read_clock).
     /// - The id may be outdated, for example after a failover. A request with times of another
-    ///   clock may be refused as [`TooLate`](crate::Refused::TooLate), and the client tries again.
+    ///   clock may be refused as [`TooLate`](crate::AcquireReply::TooLate), and the client tries again.
     /// - Does no I/O.
     fn clock(&self, key: &Key) -> Option<ClockId> {
         let _ = key;
@@ -318,7 +318,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
     ///
     /// - If an operation already holds or waits, the reply only reports that. The operation takes
     ///   nothing twice and extends nothing.
-    /// - An acquire outside its delivery window is [`TooLate`](crate::Refused::TooLate), whatever the
+    /// - An acquire outside its delivery window is [`TooLate`](crate::AcquireReply::TooLate), whatever the
     ///   state of the key is. (Rule 12 has an exception, for a backend that makes a new key by one native command.)
     /// - Without [`Capabilities::queue`], [`wait`](Acquire::wait) is ignored, and a key that is not
     ///   free is [`Contended`](AcquireReply::Contended).
@@ -341,7 +341,7 @@ pub trait LockBackend: fmt::Debug + Send + Sync + 'static {
 
     /// Releases operations: removes the hold, the offer or the waiter, whichever exists.
     ///
-    /// - If a release arrives before its acquire, the acquire is [`Stale`](crate::Refused::Stale).
+    /// - If a release arrives before its acquire, the acquire is [`Stale`](crate::AcquireReply::Stale).
     /// - [`Released`](ReleaseReply::Released) is the reply of one execution only: the one that
     ///   removed the hold.
     async fn release(&self, batch: &[Release]) -> Vec<Result<Stamped<ReleaseReply>, BackendError>>;

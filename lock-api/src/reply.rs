@@ -58,12 +58,6 @@ pub struct Contended {
 /// Why an acquire was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Refused {
-    /// The key has seen this sequence of the session, or a higher one (rule 12). Try again with a
-    /// new sequence.
-    Stale,
-    /// The request arrived after its `deliver_before`, or more than the delivery window before it.
-    /// Try again with a `deliver_before` that is computed from the stamp of this reply.
-    TooLate,
     /// The key is in use with another spec.
     Mismatch {
         /// The spec in use.
@@ -92,7 +86,13 @@ pub enum AcquireReply {
     /// The key is not free, and the attempt did not ask to wait, or its
     /// [`wait_until`](crate::Wait::wait_until) has passed.
     Contended(Contended),
-    /// The attempt was refused.
+    /// The key has seen this sequence of the session, or a higher one (rule 12). Try again with a
+    /// new sequence.
+    Stale,
+    /// The request arrived after its `deliver_before`, or more than the delivery window before it.
+    /// Try again with a `deliver_before` that is computed from the stamp of this reply.
+    TooLate,
+    /// The attempt was refused, and would be again.
     Refused(Refused),
 }
 

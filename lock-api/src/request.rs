@@ -232,7 +232,7 @@ pub struct Acquire {
     pub lease: Duration,
     /// Whether and how to queue. With `None`, the attempt doesn't queue.
     pub wait: Option<Wait>,
-    /// The attempt is [`TooLate`](crate::Refused::TooLate) after this time, and more than the
+    /// The attempt is [`TooLate`](crate::AcquireReply::TooLate) after this time, and more than the
     /// [delivery window](bounds::DELIVERY_WINDOW) before it.
     pub deliver_before: ServerTime,
     /// The highest token that the client has seen for the key.

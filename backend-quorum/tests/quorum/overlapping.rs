@@ -3,7 +3,7 @@
 use std::pin::pin;
 
 use futures_util::future::{join, join_all, poll_immediate};
-use leasehold_api::{AcquireReply, BackendError, Refused, Release};
+use leasehold_api::{AcquireReply, BackendError, Release};
 use leasehold_sim::{Call, Fault, Latency};
 
 use crate::support::{Process, Servers, granted, ms, secs};
@@ -33,7 +33,7 @@ async fn attempt_does_not_win_while_an_earlier_call_may_take_it_back() {
     assert!(is_unknown(second), "the first call is under way");
     assert!(b.gets("k").await);
     let third = a.ask("k", 1).await.expect("an answer");
-    assert_eq!(third, AcquireReply::Refused(Refused::Stale));
+    assert_eq!(third, AcquireReply::Stale);
 }
 
 /// The same with the client's defaults. Three calls at once make a batch, and a blocked runtime delays
@@ -112,7 +112,7 @@ async fn released_attempt_does_not_win() {
         a.quorum.release(&[release]).await
     };
     let (answer, released) = join(a.ask("k", 1), release).await;
-    let stale = AcquireReply::Refused(Refused::Stale);
+    let stale = AcquireReply::Stale;
     assert_eq!(answer.expect("an answer"), stale);
     assert!(released[0].is_err(), "{released:?}");
     for link in &a.links {

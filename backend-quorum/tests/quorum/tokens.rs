@@ -1,6 +1,6 @@
 //! Tokens strictly increase, whichever servers make the quorum.
 
-use leasehold_api::{AcquireReply, FencingToken, Refused};
+use leasehold_api::{AcquireReply, FencingToken};
 
 use crate::support::{Process, Servers, ms};
 
@@ -33,7 +33,7 @@ async fn servers_that_disagree_are_raised() {
     let process = pair(&servers, 2);
     process.quorum.hello().await.expect("a quorum");
     let (answer, took) = servers.timed(process.ask("k", 1)).await;
-    let stale = AcquireReply::Refused(Refused::Stale);
+    let stale = AcquireReply::Stale;
     assert_eq!(answer.expect("an answer"), stale);
     // The servers answer after 2 ms, the release takes 2 ms. The silent server had half of the time.
     assert_eq!(took, ms(500 + 2));

@@ -281,6 +281,8 @@ fn write_acquire_reply(f: &mut fmt::Formatter<'_>, reply: &AcquireReply) -> fmt:
             }
             write!(f, ", retry after {:?}", contention.retry_after)
         }
+        AcquireReply::Stale => write!(f, "stale"),
+        AcquireReply::TooLate => write!(f, "too late"),
         AcquireReply::Refused(refused) => write!(f, "refused: {}", refusal(*refused)),
     }
 }
@@ -301,8 +303,6 @@ fn write_queued(f: &mut fmt::Formatter<'_>, queued: &Queued) -> fmt::Result {
 
 const fn refusal(refused: Refused) -> &'static str {
     match refused {
-        Refused::Stale => "stale",
-        Refused::TooLate => "too late",
         Refused::Mismatch { .. } => "in use with another spec",
         Refused::QueueFull => "queue full",
         Refused::HoldersFull => "holders full",

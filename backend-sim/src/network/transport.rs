@@ -470,7 +470,7 @@ pub(crate) fn summary(answer: &ServerAnswer) -> u64 {
             3 ^ u64::from(queued.ahead) << 32 ^ time(queued.poll_after)
         }
         Reply::Acquire(AcquireReply::Contended(contention)) => 4 ^ time(contention.retry_after),
-        Reply::Acquire(AcquireReply::Refused(_)) => 5,
+        Reply::Acquire(AcquireReply::Stale | AcquireReply::TooLate | AcquireReply::Refused(_)) => 5,
         Reply::Poll(PollReply::Gone(reason)) => 6 ^ (*reason as u64) << 8,
         Reply::Renew(RenewReply::Renewed { token, remaining }) => {
             7 ^ token.get() << 3 ^ time(*remaining)

@@ -4,7 +4,7 @@ use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
 use leasehold_api::{
     AcquireReply, BackendError, ForceRelease, LockBackend as _, Notification, Operation, PollReply,
-    Refused, ReleaseReply, RenewReply,
+    ReleaseReply, RenewReply,
 };
 use leasehold_sim::{Call, Fault, Latency, SimServer};
 
@@ -48,7 +48,7 @@ async fn late_request_is_overtaken() {
     let (late, end) = join(a.send(&request), a.release(operation)).await;
     assert_is!(end => Ok(ReleaseReply::NotHeld(_)));
     let reply = late.expect("an answer").reply;
-    assert_eq!(reply, AcquireReply::Refused(Refused::Stale));
+    assert_eq!(reply, AcquireReply::Stale);
     assert_eq!(server.elapsed(), ms(2 + 500 + 2));
     server.assert_idle();
 }

@@ -14,8 +14,8 @@ use futures_util::future::join_all;
 use futures_util::stream::select_all;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Key, LockBackend, LockClient, Loss,
-    MutexGuard, Notification, Notifications, Outcome, Poll, PollReply, Refused, Release,
-    ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
+    MutexGuard, Notification, Notifications, Outcome, Poll, PollReply, Release, ReleaseReply,
+    Renew, RenewReply, Runtime, SessionId, Stamp, Stamped,
 };
 use leasehold_sim::{SimBackend, SimServer};
 
@@ -148,7 +148,7 @@ impl LockBackend for Spread {
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
         batch.iter().for_each(|request| self.note(request));
         let replies = spread!(self.acquire(batch));
-        let too_late = AcquireReply::Refused(Refused::TooLate);
+        let too_late = AcquireReply::TooLate;
         let refused = replies.iter().flatten().filter(|it| it.reply == too_late);
         *self.too_late.lock().expect("no panic") += refused.count();
         replies

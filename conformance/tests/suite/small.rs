@@ -10,8 +10,8 @@ use crate::variants::passes;
 use async_trait::async_trait;
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, BoxFuture, Capabilities, Contended, EndReason,
-    FencingToken, Key, LockBackend, Operation, Refused, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
+    FencingToken, Key, LockBackend, Operation, Release, ReleaseReply, Renew, RenewReply, Runtime,
+    ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 use leasehold_conformance::{Abilities, Environment, Harness, SetupError, Timing, cases};
 
@@ -55,12 +55,12 @@ impl Small {
 fn acquire(lock: &mut Lock, request: &Acquire, now: ServerTime) -> AcquireReply {
     let latest = now.saturating_add(bounds::DELIVERY_WINDOW);
     if request.deliver_before < now || request.deliver_before > latest {
-        return AcquireReply::Refused(Refused::TooLate);
+        return AcquireReply::TooLate;
     }
     let operation = request.operation;
     if lock.held_by(operation, now).is_none() {
         if lock.seen.get(&operation.session) >= Some(&operation.sequence) {
-            return AcquireReply::Refused(Refused::Stale);
+            return AcquireReply::Stale;
         }
         lock.see(operation);
         if let Some((_, end)) = lock.holder.filter(|(_, end)| *end > now) {

@@ -248,8 +248,6 @@ fn about(key: Option<&Key>) -> String {
 
 pub(crate) fn refusal(asked: &LockSpec, reason: &Refused) -> String {
     match reason {
-        Refused::Stale => "a later attempt of this client reached the server first".into(),
-        Refused::TooLate => "the attempt reached the server too late".into(),
         Refused::Mismatch { lives_with } => mismatch(asked, lives_with),
         Refused::QueueFull => "the queue of the key is full".into(),
         Refused::HoldersFull => "the key has the maximum number of holders".into(),
@@ -379,8 +377,6 @@ mod tests {
             BackendError::unavailable("connection refused").on(&key()),
             BackendError::outcome_unknown("no answer within 1s").on(&key()),
             BackendError::rejected("NOAUTH Authentication required").on(&key()),
-            refused(Refused::Stale),
-            refused(Refused::TooLate),
             mismatch(LockSpec::mutex(), LockSpec::rw_lock()),
             mismatch(LockSpec::mutex(), other_settings.expect("valid")),
             mismatch(semaphore(5), semaphore(3)),

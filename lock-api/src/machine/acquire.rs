@@ -16,8 +16,8 @@ impl State {
         out: &mut Vec<Message>,
     ) -> AcquireReply {
         self.clear_if_expired(env.now);
-        if let Some(refused) = self.refuse_delivery(env, request) {
-            return AcquireReply::Refused(refused);
+        if let Some(reply) = self.refuse_delivery(env, request) {
+            return reply;
         }
         let needed = |state: &Self| state.depends_on_expiry(request);
         self.begin(env, request.operation, None, needed, out);
@@ -33,7 +33,7 @@ impl State {
             return reply;
         }
         if request.operation.sequence <= seen {
-            return AcquireReply::Refused(Refused::Stale);
+            return AcquireReply::Stale;
         }
         if let Err(refused) = self.adopt(request) {
             return AcquireReply::Refused(refused);
@@ -51,11 +51,11 @@ impl State {
     }
 
     /// Checks delivery window and floor. Needs only the clock and the stored token.
-    fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<Refused> {
+    fn refuse_delivery(&self, env: Env<'_>, request: &Acquire) -> Option<AcquireReply> {
         let latest = env.now.saturating_add(env.settings.delivery_window);
         let outside = request.deliver_before < env.now || request.deliver_before > latest;
         if outside {
-            return Some(Refused::TooLate);
+            return Some(AcquireReply::TooLate);
         }
         let known = env.now.max(ServerTime::from_micros(self.token));
         let highest = known
@@ -63,7 +63,7 @@ impl State {
             .as_micros()
             .min(MAX_FLOOR);
         let floor = request.floor.map_or(0, FencingToken::get);
-        (floor > highest).then_some(Refused::FloorTooHigh)
+        (floor > highest).then_some(AcquireReply::Refused(Refused::FloorTooHigh))
     }
 
     /// Whether the outcome of this attempt depends on expired holders. It always does for a reader:

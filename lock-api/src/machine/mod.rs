@@ -15,7 +15,7 @@
 //! Every mutating command does the same things in this order:
 //!
 //! 1. A [`State`] past its own stored end counts as empty (rule 14).
-//! 2. An acquire outside its delivery window is [`TooLate`](crate::Refused::TooLate). One with an
+//! 2. An acquire outside its delivery window is [`TooLate`](crate::AcquireReply::TooLate). One with an
 //!    implausible floor is [`FloorTooHigh`](crate::Refused::FloorTooHigh). Both stop here and change
 //!    nothing else.
 //! 3. If the owner's own holder or the operation's own waiter has expired, it is dropped. So a
@@ -53,7 +53,7 @@
 //! # Late and duplicate commands
 //! For each session, the state keeps a **watermark**: the highest sequence that an acquire or a
 //! release carried. An acquire at or below the watermark that is not live is
-//! [`Stale`](crate::Refused::Stale) (rule 12). An acquire is deliverable for at most the delivery
+//! [`Stale`](crate::AcquireReply::Stale) (rule 12). An acquire is deliverable for at most the delivery
 //! window W, and a watermark lasts 2 W, so no copy of an acquire arrives after its watermark is gone.
 //!
 //! # The note

@@ -10,7 +10,7 @@ fn acquire_after_its_release_is_stale() {
     let (mut key, [a]) = Key::mutex().attempts(['a']);
     let request = Ask::write(a).request(&key);
     assert_eq!(key.not_held(a), EndReason::Unknown);
-    assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
+    assert_eq!(key.deliver(request), AcquireReply::Stale);
     assert_eq!(key.holding(), Vec::<String>::new());
 }
 
@@ -21,14 +21,14 @@ fn contended_acquire_is_not_executed_again() {
     let request = Ask::write(b).no_wait().request(&key);
     assert_is!(key.deliver(request.clone()) => AcquireReply::Contended(_));
     key.release(a);
-    assert_eq!(key.deliver(request), AcquireReply::Refused(Refused::Stale));
+    assert_eq!(key.deliver(request), AcquireReply::Stale);
 }
 
 #[test]
 fn older_attempt_is_stale_and_changes_nothing() {
     let (mut key, [older, newer]) = Key::rw().attempts(['a', 'a']);
     key.enter(Ask::read(newer));
-    key.refuses(Ask::read(older), Refused::Stale);
+    key.is_stale(Ask::read(older));
     assert_eq!(key.holding(), ["a2"]);
 }
 
@@ -40,7 +40,7 @@ fn release_of_a_later_sequence_makes_the_ones_before_it_stale() {
     let later = key.next('a');
     assert_eq!(key.not_held(later), EndReason::Unknown);
     for attempt in earlier {
-        key.refuses(Ask::write(attempt), Refused::Stale);
+        key.is_stale(Ask::write(attempt));
     }
     let next = key.next('a');
     key.enter(Ask::write(next));
@@ -67,7 +67,7 @@ fn delivery_window_includes_its_bounds() {
     let beyond = Ask::write(a).deliver_in(DELIVERY_WINDOW + ms(1));
     let beyond = beyond.request(&key);
     let farthest = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
-    let too_late = AcquireReply::Refused(Refused::TooLate);
+    let too_late = AcquireReply::TooLate;
     assert_eq!(key.clone().deliver(beyond), too_late);
     assert_is!(key.clone().deliver(farthest) => AcquireReply::Acquired(_));
     key.pass(secs(1));
@@ -85,11 +85,11 @@ fn watermark_outlives_every_copy() {
     key.release(a);
     for _ in 0..=100 {
         let again = key.deliver(request.clone());
-        assert_eq!(again, AcquireReply::Refused(Refused::Stale));
+        assert_eq!(again, AcquireReply::Stale);
         key.pass(ms(100));
     }
     let again = key.deliver(request);
-    assert_eq!(again, AcquireReply::Refused(Refused::TooLate));
+    assert_eq!(again, AcquireReply::TooLate);
 }
 
 #[test]
@@ -99,7 +99,7 @@ fn watermark_lasts_twice_the_delivery_window() {
     key.release(new);
     key.enter(Ask::write(other).lease(secs(3_000)));
     key.pass(DELIVERY_WINDOW * 2 - ms(1));
-    key.clone().refuses(Ask::write(old), Refused::Stale);
+    key.clone().is_stale(Ask::write(old));
     key.pass(ms(1));
     key.held(Ask::write(old));
 }
@@ -112,7 +112,7 @@ fn retry_that_only_reports_renews_the_watermark() {
     let retry = Ask::write(a).deliver_in(DELIVERY_WINDOW).request(&key);
     assert_is!(key.deliver(retry.clone()) => AcquireReply::Acquired(_));
     key.pass(secs(9));
-    assert_eq!(key.deliver(retry), AcquireReply::Refused(Refused::Stale));
+    assert_eq!(key.deliver(retry), AcquireReply::Stale);
 }
 
 #[test]
@@ -123,7 +123,7 @@ fn copy_of_a_stale_acquire_stays_stale() {
     let request = Ask::write(old).deliver_in(DELIVERY_WINDOW).request(&key);
     for _ in 0..2 {
         let again = key.deliver(request.clone());
-        assert_eq!(again, AcquireReply::Refused(Refused::Stale));
+        assert_eq!(again, AcquireReply::Stale);
         key.pass(secs(9));
     }
 }

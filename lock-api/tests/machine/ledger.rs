@@ -572,10 +572,10 @@ fn answered_live(reply: &Reply) -> bool {
 
 /// Whether an acquire was refused before settling.
 fn refused_early(reply: &Reply) -> bool {
-    use leasehold_api::Refused::{FloorTooHigh, TooLate};
+    use leasehold_api::Refused::FloorTooHigh;
     matches!(
         reply,
-        Reply::Acquire(AcquireReply::Refused(TooLate | FloorTooHigh))
+        Reply::Acquire(AcquireReply::TooLate | AcquireReply::Refused(FloorTooHigh))
     )
 }
 

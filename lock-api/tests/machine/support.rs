@@ -216,6 +216,12 @@ impl Key {
         assert_eq!(self.ask(ask), AcquireReply::Refused(reason));
     }
 
+    /// Expects that this is stale.
+    #[track_caller]
+    pub(crate) fn is_stale(&mut self, ask: Ask) {
+        assert_eq!(self.ask(ask), AcquireReply::Stale);
+    }
+
     pub(crate) fn poll(&mut self, operation: Operation) -> PollReply {
         self.poll_as(operation, true)
     }

@@ -178,7 +178,10 @@ impl LockBackend for RecordingBackend {
                 match reply.reply {
                     AcquireReply::Acquired(acquired) => notes.grant(sequence, acquired.token),
                     AcquireReply::Queued(_) => {}
-                    AcquireReply::Contended(_) | AcquireReply::Refused(_) => continue,
+                    AcquireReply::Contended(_)
+                    | AcquireReply::Stale
+                    | AcquireReply::TooLate
+                    | AcquireReply::Refused(_) => continue,
                 }
                 let at = reply.stamp.at;
                 let ticket = notes.tickets.entry(sequence);

@@ -11,8 +11,8 @@ use futures_util::{StreamExt as _, stream};
 use leasehold_api::{
     Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Contended, EndReason,
     FencingToken, HolderStatus, Key, LockBackend, Mode, Operation, Poll, PollReply, Queued,
-    Refused, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp,
-    Stamped, TokioRuntime, bounds,
+    Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped,
+    TokioRuntime, bounds,
 };
 use redis::{Cmd, FromRedisValue, RedisError, cmd};
 
@@ -213,12 +213,12 @@ impl HandWrittenBackend {
         let now = self.store.time().await.map_err(failed)?;
         let latest = now.saturating_add(bounds::DELIVERY_WINDOW);
         if request.deliver_before < now || request.deliver_before > latest {
-            return Ok(stamped(now, AcquireReply::Refused(Refused::TooLate)));
+            return Ok(stamped(now, AcquireReply::TooLate));
         }
         if !self.note(&request.key, request.operation) {
             return Ok(match self.lock.find(&attempt).await.map_err(failed)? {
                 Some(seen) => stamped(seen.at, AcquireReply::Acquired(acquired(seen, &attempt))),
-                None => stamped(now, AcquireReply::Refused(Refused::Stale)),
+                None => stamped(now, AcquireReply::Stale),
             });
         }
         let seen = self.lock.acquire(&attempt).await.map_err(failed)?;

@@ -47,7 +47,7 @@ pub fn acquires(bytes: &[u8], count: usize, clock: ClockId) -> Vec<Answer<Acquir
             b'A' => AcquireReply::Acquired(acquired(from)?),
             b'Q' => AcquireReply::Queued(queued(from)?),
             b'H' => AcquireReply::Contended(contention(from)?),
-            b'R' => AcquireReply::Refused(refused(from)?),
+            b'R' => refused(from)?,
             _ => return malformed("acquire reply"),
         })
     })
@@ -301,10 +301,10 @@ fn contention(from: &mut Reader<'_>) -> Result<Contended, Malformed> {
     })
 }
 
-fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
-    Ok(match from.u8("refusal")? {
-        b'S' => Refused::Stale,
-        b'L' => Refused::TooLate,
+fn refused(from: &mut Reader<'_>) -> Result<AcquireReply, Malformed> {
+    Ok(AcquireReply::Refused(match from.u8("refusal")? {
+        b'S' => return Ok(AcquireReply::Stale),
+        b'L' => return Ok(AcquireReply::TooLate),
         b'M' => Refused::Mismatch {
             lives_with: from.spec("spec")?,
         },
@@ -314,7 +314,7 @@ fn refused(from: &mut Reader<'_>) -> Result<Refused, Malformed> {
         b'D' => Refused::WouldDeadlock,
         b'F' => Refused::FloorTooHigh,
         _ => return malformed("refusal"),
-    })
+    }))
 }
 
 fn holder_status(from: &mut Reader<'_>) -> Result<HolderStatus, Malformed> {

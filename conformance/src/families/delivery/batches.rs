@@ -1,8 +1,8 @@
 //! Batches: many commands in one call, each executed independently.
 
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, PollReply, Refused, ReleaseReply, RenewReply, ServerTime,
-    Stamped, bounds,
+    Acquire, AcquireReply, BackendError, PollReply, ReleaseReply, RenewReply, ServerTime, Stamped,
+    bounds,
 };
 
 use crate::case::{Case, cases};
@@ -299,7 +299,7 @@ async fn each_acquire_by_itself(world: &World) -> Verdict {
             Ok(AcquireReply::Acquired(_)),
             Ok(AcquireReply::Contended(_)),
             Ok(AcquireReply::Acquired(_)),
-            Ok(AcquireReply::Refused(Refused::TooLate)),
+            Ok(AcquireReply::TooLate),
             Ok(AcquireReply::Acquired(_))
         ]
     )

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, Acquired, Refused, RenewReply, ServerTime, Stamped};
+use leasehold_api::{AcquireReply, Acquired, RenewReply, ServerTime, Stamped};
 
 use crate::case::{Case, cases};
 use crate::failure::{Failure, Verdict, want, want_eq};
@@ -36,7 +36,7 @@ async fn reported(attempt: &Attempt) -> Result<Stamped<Acquired>, Failure> {
 /// Expects that a redelivered acquire is stale.
 pub(super) async fn stale(attempt: &Attempt) -> Verdict {
     let reply = attempt.again().await?.reply;
-    want!(reply, AcquireReply::Refused(Refused::Stale)).promised(
+    want!(reply, AcquireReply::Stale).promised(
         "rule 12: an acquire at or below the highest sequence seen that is not live is stale",
     )
 }
@@ -92,7 +92,7 @@ async fn release_before_acquire_makes_it_stale(world: &World) -> Verdict {
     a.releases_nothing(&lock, request.operation, promise)
         .await?;
     let (_, reply) = Attempt::send(a, request).await?;
-    want!(reply, AcquireReply::Refused(Refused::Stale))
+    want!(reply, AcquireReply::Stale)
         .promised("rule 12: an acquire that arrives after its release is stale")?;
     b.ask(&lock).granted("rule 12").await
 }
@@ -103,7 +103,7 @@ async fn older_sequence_is_stale(world: &World) -> Verdict {
     let delayed = a.ask(&lock).build().await?;
     a.ask(&lock).acquired("S1").await?.released("S3").await?;
     let (_, reply) = Attempt::send(a, delayed).await?;
-    want!(reply, AcquireReply::Refused(Refused::Stale))
+    want!(reply, AcquireReply::Stale)
         .promised("rule 12: an attempt is stale if the session has already sent a later one")?;
     b.ask(&lock).granted("rule 12").await
 }
@@ -148,7 +148,7 @@ async fn acquire_after_its_window_is_too_late(world: &World) -> Verdict {
     for behind in [Duration::from_micros(1), Duration::from_secs(60)] {
         world.pass_for(Duration::from_millis(1)).await;
         let reply = sent_for(world, &lock, Duration::ZERO, behind).await?;
-        want!(reply, AcquireReply::Refused(Refused::TooLate)).promised(format!(
+        want!(reply, AcquireReply::TooLate).promised(format!(
             "rule 12: an acquire is not executed after its deliver-before ({behind:?} ago)"
         ))?;
     }
@@ -159,7 +159,7 @@ async fn acquire_too_far_ahead_is_too_late(world: &World) -> Verdict {
     let lock = Lock::mutex("k");
     for ahead in [Duration::from_secs(12), Duration::from_secs(3_600)] {
         let reply = sent_for(world, &lock, ahead, Duration::ZERO).await?;
-        want!(reply, AcquireReply::Refused(Refused::TooLate)).promised(format!(
+        want!(reply, AcquireReply::TooLate).promised(format!(
             "rule 12: watermarks expire, so an acquire is deliverable for at most 10 s, not {ahead:?}"
         ))?;
     }
@@ -172,7 +172,7 @@ async fn too_late_changes_nothing(world: &World) -> Verdict {
     let ask = a.ask(&lock);
     let request = ask.build_until(ServerTime::from_micros(1))?;
     let (_, reply) = Attempt::send(a.clone(), request).await?;
-    want!(reply, AcquireReply::Refused(Refused::TooLate))
+    want!(reply, AcquireReply::TooLate)
         .promised("rule 12: an acquire is not executed after its deliver-before")?;
     // The client corrects its clock by the stamp and retries: the attempt is still usable.
     ask.granted("rule 13").await

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::{AcquireReply, FencingToken, Refused, bounds};
+use leasehold_api::{AcquireReply, FencingToken, bounds};
 
 use crate::case::{Case, cases};
 use crate::failure::{Verdict, ensure, want, want_eq};
@@ -72,7 +72,7 @@ async fn no_copy_outlives_its_watermark(world: &World) -> Verdict {
         world.pass_for(bounds::DELIVERY_WINDOW / 10).await;
         want!(
             held.again().await?.reply,
-            AcquireReply::Refused(Refused::Stale | Refused::TooLate)
+            AcquireReply::Stale | AcquireReply::TooLate
         )
         .promised("rule 12: watermarks outlive the delivery window of every acquire")?;
     }

@@ -124,7 +124,10 @@ impl<'a> Attempt<'a> {
             Ok(answer) => match answer.reply {
                 AcquireReply::Acquired(_) => {}
                 AcquireReply::Queued(_) => self.may_be_offer = true,
-                AcquireReply::Contended(_) | AcquireReply::Refused(_) => self.live = self.in_doubt,
+                AcquireReply::Contended(_)
+                | AcquireReply::Stale
+                | AcquireReply::TooLate
+                | AcquireReply::Refused(_) => self.live = self.in_doubt,
             },
             Err(BackendError::OutcomeUnknown { .. }) => {
                 self.in_doubt = true;

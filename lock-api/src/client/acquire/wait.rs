@@ -353,8 +353,8 @@ impl<'a> WaitLoop<'a> {
                     self.saw_answer();
                     return Ok(self.not_queued(contended));
                 }
-                AcquireReply::Refused(Refused::Stale) => return Ok(Step::Retry(Duration::ZERO)),
-                AcquireReply::Refused(Refused::TooLate) => {
+                AcquireReply::Stale => return Ok(Step::Retry(Duration::ZERO)),
+                AcquireReply::TooLate => {
                     // The stamp of the reply has corrected the clock, so the first retry is
                     // immediate.
                     let pause = match std::mem::replace(&mut was_too_late, true) {

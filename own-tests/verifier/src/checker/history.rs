@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::{Command, Reply};
-use leasehold_api::{AcquireReply, Key, Refused, RenewReply, SessionId};
+use leasehold_api::{AcquireReply, Key, RenewReply, SessionId};
 use litemap::LiteMap;
 
 use crate::checker::coverage::Situation;
@@ -101,7 +101,7 @@ impl History {
         let Some(own) = step.own else { return };
         let key = self.epochs.entry(step.key.clone()).or_default();
         let highest = key.seen.entry(own.session).or_default();
-        let stale = Reply::Acquire(AcquireReply::Refused(Refused::Stale));
+        let stale = Reply::Acquire(AcquireReply::Stale);
         if *step.reply == stale && own.sequence > *highest {
             found.add(
                 "rule 12",

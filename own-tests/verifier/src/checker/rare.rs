@@ -78,8 +78,8 @@ fn acquire(step: &Step<'_>, reply: &AcquireReply, seen: &mut Coverage) {
                 seen.reached(Situation::NewcomerPastTheUnreachable);
             }
         }
-        AcquireReply::Refused(Refused::Stale) => seen.reached(Situation::StaleAcquire),
-        AcquireReply::Refused(Refused::TooLate) => seen.reached(Situation::LateAcquire),
+        AcquireReply::Stale => seen.reached(Situation::StaleAcquire),
+        AcquireReply::TooLate => seen.reached(Situation::LateAcquire),
         AcquireReply::Refused(Refused::WouldDeadlock) => seen.reached(Situation::WouldDeadlock),
         _ => {}
     }

@@ -219,10 +219,12 @@ impl Step<'_> {
     /// Whether the command settles the key: every mutating command does, unless it is refused
     /// before the step begins.
     pub(crate) fn settles(&self) -> bool {
-        let Reply::Acquire(AcquireReply::Refused(refused)) = self.reply else {
-            return !matches!(self.command, Command::Inspect);
-        };
-        !matches!(refused, Refused::TooLate | Refused::FloorTooHigh)
+        match self.reply {
+            Reply::Acquire(
+                AcquireReply::TooLate | AcquireReply::Refused(Refused::FloorTooHigh),
+            ) => false,
+            _ => !matches!(self.command, Command::Inspect),
+        }
     }
 }
 
