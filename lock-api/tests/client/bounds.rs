@@ -138,7 +138,7 @@ async fn an_error_about_a_handle_names_its_key() {
     let errors = [
         mutex.clone().lease(Duration::ZERO).lock().await.err(),
         mutex.clone().max_hold(Duration::ZERO).lock().await.err(),
-        semaphore.clone().permits(4).acquire().await.err(),
+        semaphore.permits(4).acquire().await.err(),
         locks.semaphore("invoice:42", 0).err(),
     ];
     for error in errors {

@@ -113,7 +113,7 @@ async fn another_kind_of_lock_waits_for_the_release_of_a_dropped_guard() {
         let reading = rw_lock.try_read_for(secs(3)).await;
         lose_next();
         drop(held(reading));
-        let permit = permits.clone().permits(2).acquire().await.expect("free");
+        let permit = permits.permits(2).acquire().await.expect("free");
         if !release_lost {
             drop(permit);
             drop(held(mutex.try_lock().await));

@@ -35,7 +35,7 @@ async fn inspection_shows_holders_and_waiters() {
     let (c, _) = client(&server, "c");
     let slots = c.semaphore("s", 5).expect("valid").lease(secs(10));
     let _permit = slots.acquire().await.expect("free");
-    let _permits = slots.clone().permits(2).acquire().await.expect("free");
+    let _permits = slots.permits(2).acquire().await.expect("free");
     let permits = a.inspect("s").await.expect("answered");
     insta::assert_snapshot!("semaphore", permits);
 
@@ -50,13 +50,13 @@ async fn available_permits_are_those_that_nobody_holds() {
     let slots = a.semaphore("s", 5).expect("valid").lease(secs(10));
     let available = async || slots.available_permits().await.expect("answered");
     assert_eq!(available().await, 5, "nobody has used it");
-    let two = slots.clone().permits(2).acquire().await.expect("free");
+    let two = slots.permits(2).acquire().await.expect("free");
     let one = slots.acquire().await.expect("free");
     assert_eq!(available().await, 2);
 
     // A large request waits, and the permits stay free.
     let large = b.semaphore("s", 5).expect("valid");
-    let waiting = tokio::spawn(async move { large.clone().permits(4).acquire().await });
+    let waiting = tokio::spawn(async move { large.permits(4).acquire().await });
     server.advance(secs(1)).await;
     assert_eq!(available().await, 2);
     two.release().await.expect("answered");
@@ -82,7 +82,7 @@ async fn available_permits_count_holders_that_are_not_listed() {
     let slots = a.semaphore("s", 5_000).expect("valid");
     let mut held = Vec::new();
     for _ in 0..1_200 {
-        held.push(slots.clone().permits(3).acquire().await.expect("free"));
+        held.push(slots.permits(3).acquire().await.expect("free"));
     }
     let view = a.inspect("s").await.expect("answered");
     assert!(view.holders().len() < held.len(), "it lists all holders");

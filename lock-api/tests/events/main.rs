@@ -178,7 +178,7 @@ async fn failed_operations() {
     let dropped = tokio::time::timeout(ms(50), lock.lock()).await;
     assert!(dropped.is_err());
     let semaphore = b.semaphore("k", 3).expect("valid");
-    assert_is!(semaphore.clone().permits(2).try_acquire().await => Err(Error::Refused { .. }));
+    assert_is!(semaphore.permits(2).try_acquire().await => Err(Error::Refused { .. }));
     network.inject_into(Call::Renew, Fault::LoseReply);
     server.advance(secs(15)).await;
     network.inject_into(Call::Release, Fault::LoseReply);
@@ -577,7 +577,7 @@ async fn run_everything(
     let reading = writing.downgrade().await.expect("converted");
     show(shown, &reading.try_upgrade().await);
     let semaphore = a.semaphore("s", 3).expect("valid");
-    let permit = semaphore.clone().permits(2).acquire().await.expect("free");
+    let permit = semaphore.permits(2).acquire().await.expect("free");
     show(shown, &(&semaphore, &permit));
     let refused = b.semaphore("s", 4).expect("valid").acquire().await;
     show(shown, &refused);

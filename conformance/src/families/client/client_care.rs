@@ -225,7 +225,7 @@ async fn bad_permits(world: &World) -> Verdict {
     let semaphore = a.semaphore("k", 3)?;
     for permits in [0, 4, u32::MAX] {
         let input = format!("{permits} permits of 3");
-        let asked = semaphore.clone().permits(permits);
+        let asked = semaphore.permits(permits);
         invalid(asked.acquire().await, &input)?;
         invalid(asked.try_acquire().await, &input)?;
         let within = asked.try_acquire_for(Duration::from_secs(1));

@@ -193,11 +193,11 @@ async fn available_permits_are_counted(world: &World) -> Verdict {
     let (mine, theirs) = (a.semaphore("k", 5)?, b.semaphore("k", 5)?);
     want_eq!(mine.available_permits().await?, 5)
         .promised("rule 4: all permits of an unused key are free")?;
-    let two = got(mine.clone().permits(2).try_acquire().await, "S1")?;
+    let two = got(mine.permits(2).try_acquire().await, "S1")?;
     let one = got(mine.try_acquire().await, "S1")?;
     want_eq!(theirs.available_permits().await?, 2)
         .promised("rule 4: permits that are held are not free")?;
-    busy(theirs.clone().permits(3).try_acquire().await, "S1")?;
+    busy(theirs.permits(3).try_acquire().await, "S1")?;
     released(&two, "S3").await?;
     want_eq!(theirs.available_permits().await?, 4).promised("rule 4: released permits are free")?;
     released(&one, "S3").await

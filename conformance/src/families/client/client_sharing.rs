@@ -167,12 +167,12 @@ async fn nested_writer_downgrades_by_dropping(world: &World) -> Verdict {
 async fn permits_are_shared(world: &World) -> Verdict {
     let [a, b] = world.clients().await?;
     let (of_a, of_b) = (a.semaphore("k", 3)?, b.semaphore("k", 3)?);
-    let two = of_a.clone().permits(2).acquire().await?;
-    busy(of_b.clone().permits(2).try_acquire().await, "S1")?;
+    let two = of_a.permits(2).acquire().await?;
+    busy(of_b.permits(2).try_acquire().await, "S1")?;
     let one = got(of_b.try_acquire().await, "S1")?;
     busy(of_a.try_acquire().await, "S1")?;
     released(&two, "S3").await?;
-    let pair = of_b.clone().permits(2);
+    let pair = of_b.permits(2);
     let again = pair.try_acquire_for(world.units(50)).await?;
     let again = want!(again, Outcome::Acquired(guard) => guard)
         .promised("S1: two permits were returned")?;

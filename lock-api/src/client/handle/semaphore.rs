@@ -45,25 +45,25 @@ impl Semaphore {
 
     option_setters!();
 
-    /// Sets how many permits each acquisition takes at once. Default: 1.
+    /// Returns a handle whose acquisitions take this number of permits at once. Default: 1.
     ///
     /// An acquisition fails with [`Error::InvalidInput`] before any I/O if the number is 0 or greater
-    /// than the capacity. To take different numbers, clone the handle.
+    /// than the capacity.
     ///
     /// # Examples
     /// ```no_run
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let printers = locks.semaphore("printers", 3)?;
-    /// let two = printers.clone().permits(2).acquire().await?; // both at once
+    /// let two = printers.permits(2).acquire().await?; // both at once
     /// # Ok(())
     /// # }
     /// ```
     #[doc(alias = "acquire_many")]
-    #[must_use = "returns the handle with this setting"]
-    pub const fn permits(mut self, permits: u32) -> Self {
-        self.permits = permits;
-        self
+    #[must_use = "returns another handle"]
+    pub fn permits(&self, permits: u32) -> Self {
+        let lock = self.lock.clone();
+        Self { lock, permits }
     }
 
     /// Returns the number of permits that the semaphore has in total.

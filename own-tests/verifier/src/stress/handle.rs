@@ -89,7 +89,7 @@ impl Handle {
                     Mode::Permits(permits) => permits,
                     Mode::Exclusive | Mode::Shared => h.capacity(),
                 };
-                let h = h.clone().permits(permits);
+                let h = h.permits(permits);
                 acquire!(h, limit, Permits, try_acquire, try_acquire_for, acquire)
             }
         })
