@@ -303,9 +303,9 @@ impl ConnectOptions {
             return self.mysql(url).await;
         }
         if !starts_with(&["redis", "valkey", "unix"]) {
-            let problem =
+            let reason =
                 "it begins with neither redis, valkey, postgres, mysql, mariadb nor sqlite:";
-            return Err(unusable(problem));
+            return Err(unusable(reason));
         }
         match self.chosen_library(url)? {
             RedisLibrary::RedisRs => self.redis_rs(url).await,
@@ -408,8 +408,8 @@ fn scheme_of(url: &str) -> String {
 
 /// The error for a URL that can't be used. It has no source, which might quote the URL and so the
 /// password.
-fn unusable(problem: impl fmt::Display) -> ConnectError {
-    InvalidInput::setting("URL", problem).into()
+fn unusable(reason: impl fmt::Display) -> ConnectError {
+    InvalidInput::setting("URL", reason).into()
 }
 
 fn missing(url: &str, feature: &str) -> ConnectError {

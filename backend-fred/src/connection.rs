@@ -409,8 +409,8 @@ impl Connection for FredConnection {
             .split(' ')
             .find_map(|field| field.strip_prefix("ssub="));
         if let Some(count) = count.filter(|count| *count != all) {
-            let problem = format!("the server knows {count} of {all} subscriptions");
-            return Err(Failure::lost(problem));
+            let reason = format!("the server knows {count} of {all} subscriptions");
+            return Err(Failure::lost(reason));
         }
         self.check_channels(shard_channels).await
     }
@@ -467,8 +467,8 @@ impl FredConnection {
         if known == all {
             return Ok(());
         }
-        let problem = format!("the server knows listeners of {known} of {all} channels");
-        Err(Failure::lost(problem))
+        let reason = format!("the server knows listeners of {known} of {all} channels");
+        Err(Failure::lost(reason))
     }
 
     async fn client_info(&self) -> Result<String, Failure> {

@@ -79,8 +79,8 @@ impl Quorum {
         let backends = backends.into_iter().map(|backend| Arc::new(backend) as _);
         let backends: Vec<Arc<dyn LockBackend>> = backends.collect();
         if !SERVERS.contains(&backends.len()) || backends.len().is_multiple_of(2) {
-            let problem = format!("a quorum has 3, 5, 7 or 9 servers, not {}", backends.len());
-            return Err(InvalidInput::setting("servers", problem));
+            let reason = format!("a quorum has 3, 5, 7 or 9 servers, not {}", backends.len());
+            return Err(InvalidInput::setting("servers", reason));
         }
         let all = |has: fn(Capabilities) -> bool| backends.iter().all(|b| has(b.capabilities()));
         let mut capabilities = Capabilities::minimal();

@@ -139,8 +139,8 @@ impl Store for SqliteStore {
                 file.clock.note(&transaction, stamp.at)
             };
             if !replacing().map_err(not_written)? {
-                let problem = "another boot or machine has opened the file: open it again";
-                return Err(BackendError::rejected(problem));
+                let reason = "another boot or machine has opened the file: open it again";
+                return Err(BackendError::rejected(reason));
             }
             transaction.commit().map_err(perhaps_written)?;
             Ok((Written::AppliedAt(stamp), None))

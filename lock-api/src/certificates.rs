@@ -76,7 +76,7 @@ impl Certificates {
     /// Checks that no certificates are set, where they would have no effect.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] with this problem, if there are some.
+    /// [`InvalidInput::Setting`] with this reason if there are some.
     ///
     /// # Examples
     /// ```
@@ -86,11 +86,11 @@ impl Certificates {
     /// let error = some.check_unused("they need a URL with TLS").unwrap_err();
     /// assert_eq!(error.to_string(), "TLS certificates: they need a URL with TLS");
     /// ```
-    pub fn check_unused(&self, problem: &str) -> Result<(), InvalidInput> {
+    pub fn check_unused(&self, reason: &str) -> Result<(), InvalidInput> {
         if *self == Self::new() {
             return Ok(());
         }
-        Err(InvalidInput::setting("TLS certificates", problem))
+        Err(InvalidInput::setting("TLS certificates", reason))
     }
 }
 
@@ -140,8 +140,8 @@ mod config {
                 roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
             }
             if requires_tls && roots.is_empty() {
-                let problem = "this machine has none; set them with `root_certificates`";
-                return Err(InvalidInput::setting(ROOTS, problem));
+                let reason = "this machine has none; set them with `root_certificates`";
+                return Err(InvalidInput::setting(ROOTS, reason));
             }
             let provider = CryptoProvider::get_default().map(Arc::clone);
             let provider = provider.unwrap_or_else(|| Arc::new(ring::default_provider()));

@@ -116,12 +116,12 @@ pub enum InvalidInput {
     #[error("a blocking call in an async task: make it in `spawn_blocking`, or use the async API")]
     AsyncContext,
     /// Another setting is invalid.
-    #[error("{what}: {problem}")]
+    #[error("{what}: {reason}")]
     Setting {
         /// The name of the setting.
         what: &'static str,
         /// What is wrong with the setting.
-        problem: String,
+        reason: String,
     },
 }
 
@@ -170,8 +170,8 @@ impl InvalidInput {
             return Ok(());
         }
         let limits = display(&limits);
-        let problem = format!("{asked:?} is outside the limits ({limits})");
-        Err(Self::setting(what, problem))
+        let reason = format!("{asked:?} is outside the limits ({limits})");
+        Err(Self::setting(what, reason))
     }
 
     /// Returns the error of a setting, or of a URL, that can't be used.
@@ -183,10 +183,10 @@ impl InvalidInput {
     /// let error = InvalidInput::setting("URL", "it has no host");
     /// assert_eq!(error.to_string(), "URL: it has no host");
     /// ```
-    pub fn setting(what: &'static str, problem: impl fmt::Display) -> Self {
+    pub fn setting(what: &'static str, reason: impl fmt::Display) -> Self {
         Self::Setting {
             what,
-            problem: problem.to_string(),
+            reason: reason.to_string(),
         }
     }
 

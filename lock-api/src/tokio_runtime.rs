@@ -71,9 +71,9 @@ impl TokioRuntime {
         if tokio::time::Instant::now() > shown {
             return Ok(());
         }
-        let problem = "it is paused (start_paused, time::pause), so no real server answers in time; \
+        let reason = "it is paused (start_paused, time::pause), so no real server answers in time; \
              use the simulator, or a clock that runs";
-        Err(InvalidInput::setting("the clock of tokio", problem))
+        Err(InvalidInput::setting("the clock of tokio", reason))
     }
 
     /// The tokio runtime of the renewal thread, for connections that its tasks depend on.

@@ -32,13 +32,13 @@ use crate::time::{FireTime, Rounded};
 #[non_exhaustive]
 pub enum Error {
     /// The input is outside its limits. Nothing was sent. Fix the caller.
-    #[error("{}{problem}", about(key.as_ref()))]
+    #[error("{}{reason}", about(key.as_ref()))]
     #[non_exhaustive]
     InvalidInput {
         /// The key of the handle or guard. `None` if there is none, as for an invalid key.
         key: Option<Key>,
         /// What is invalid.
-        problem: InvalidInput,
+        reason: InvalidInput,
     },
     /// The server could not be reached, and nothing changed. Try again later.
     #[error("the lock service is unavailable: {reason}")]
@@ -172,7 +172,7 @@ impl Error {
             | Self::Lost { key, .. }
             | Self::FireTimeAhead { key, .. }
             | Self::InvalidInput {
-                problem: InvalidInput::RepeatedKey { key } | InvalidInput::OtherKey { key },
+                reason: InvalidInput::RepeatedKey { key } | InvalidInput::OtherKey { key },
                 ..
             } => Some(key),
             Self::InvalidInput { key, .. } => key.as_ref(),
@@ -199,8 +199,8 @@ impl Error {
 }
 
 impl From<InvalidInput> for Error {
-    fn from(problem: InvalidInput) -> Self {
-        Self::InvalidInput { key: None, problem }
+    fn from(reason: InvalidInput) -> Self {
+        Self::InvalidInput { key: None, reason }
     }
 }
 
@@ -209,7 +209,7 @@ impl InvalidInput {
     pub(crate) fn on(self, key: &Key) -> Error {
         Error::InvalidInput {
             key: Some(key.clone()),
-            problem: self,
+            reason: self,
         }
     }
 }

@@ -116,7 +116,7 @@ pub(crate) fn refused_by<T: Debug>(result: &Result<T, Error>) -> Refused {
 #[track_caller]
 pub(crate) fn invalid<T: Debug>(result: Result<T, Error>) -> InvalidInput {
     match result {
-        Err(Error::InvalidInput { problem, .. }) => problem,
+        Err(Error::InvalidInput { reason, .. }) => reason,
         other => panic!("not refused as invalid input: {other:?}"),
     }
 }

@@ -85,7 +85,7 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
     want!(
         guard.fencing_token("k4"),
         Err(Error::InvalidInput {
-            problem: InvalidInput::OtherKey { .. },
+            reason: InvalidInput::OtherKey { .. },
             ..
         })
     )
@@ -105,7 +105,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     want!(
         a.mutexes([""; 0]).map(|_| ()),
         Err(Error::InvalidInput {
-            problem: InvalidInput::KeyCount { asked: 0 },
+            reason: InvalidInput::KeyCount { asked: 0 },
             ..
         })
     )
@@ -113,7 +113,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     want!(
         a.mutexes(["k", "j", "k"]).map(|_| ()),
         Err(Error::InvalidInput {
-            problem: InvalidInput::RepeatedKey { .. },
+            reason: InvalidInput::RepeatedKey { .. },
             ..
         })
     )
@@ -122,7 +122,7 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     want!(
         a.mutexes(&names).map(|_| ()),
         Err(Error::InvalidInput {
-            problem: InvalidInput::KeyCount { asked: 65 },
+            reason: InvalidInput::KeyCount { asked: 65 },
             ..
         })
     )

@@ -207,8 +207,8 @@ fn check_length(info: &[u8], key: &Key) -> Result<(), Error> {
     if info.len() <= limit {
         return Ok(());
     }
-    let problem = InvalidInput::InfoLength { bytes: info.len() };
-    Err(problem.on(key))
+    let reason = InvalidInput::InfoLength { bytes: info.len() };
+    Err(reason.on(key))
 }
 
 /// A term of office. This process leads until it resigns, drops the term, or loses it.

@@ -241,8 +241,8 @@ impl Occurrence {
     fn check(&self) -> Result<(), Error> {
         let key = &self.once.mutex.lock.key;
         if self.wish.max_attempts == 0 {
-            let problem = "there must be at least one";
-            return Err(InvalidInput::setting("the attempts of a job", problem).on(key));
+            let reason = "there must be at least one";
+            return Err(InvalidInput::setting("the attempts of a job", reason).on(key));
         }
         let apart = match self.wish.when {
             When::At(_) => None,
@@ -251,7 +251,7 @@ impl Occurrence {
         for time in [self.wish.window].into_iter().chain(apart) {
             let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
             InvalidInput::check_time("the window or period of a job", time, limits)
-                .map_err(|problem| problem.on(key))?;
+                .map_err(|reason| reason.on(key))?;
         }
         Ok(())
     }

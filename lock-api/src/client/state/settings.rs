@@ -64,12 +64,12 @@ impl LockOptions {
         InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=longest)?;
         let limits = self.limits;
         if [limits.holds, limits.waiters, limits.holders].contains(&0) {
-            let problem = "a limit of 0 would refuse everything";
-            return Err(InvalidInput::setting("limits", problem));
+            let reason = "a limit of 0 would refuse everything";
+            return Err(InvalidInput::setting("limits", reason));
         }
         if self.max_hold == Some(Duration::ZERO) {
-            let problem = "it must be more than zero";
-            return Err(InvalidInput::setting("max_hold", problem));
+            let reason = "it must be more than zero";
+            return Err(InvalidInput::setting("max_hold", reason));
         }
         Ok(())
     }
