@@ -264,6 +264,10 @@ pub(crate) fn reset_job(options: &Reset) -> Ending {
                 say(&format!("not reset, because {by} runs {:?}", options.key));
                 Ok(CONTENDED)
             }
+            other => {
+                say(&format!("not reset: {other:?}"));
+                Ok(CONTENDED)
+            }
         }
     })
 }

@@ -1,4 +1,5 @@
-//! The replies of a backend. The enums are exhaustive, so that every caller handles each outcome.
+//! The replies of a backend. The enums are exhaustive, so that every caller handles each outcome. Only the reasons that
+//! users match may become more.
 
 use std::time::Duration;
 
@@ -57,6 +58,7 @@ pub struct Contended {
 
 /// Why an acquire was refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Refused {
     /// The key is in use with another spec.
     Mismatch {

@@ -309,6 +309,7 @@ const fn refusal(refused: Refused) -> &'static str {
         Refused::HoldLimit => "hold limit",
         Refused::WouldDeadlock => "would deadlock",
         Refused::FloorTooHigh => "floor too high",
+        _ => "for another reason",
     }
 }
 

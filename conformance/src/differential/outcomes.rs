@@ -92,10 +92,10 @@ outcomes! {
 }
 
 impl Outcome {
-    /// The outcome of a command; `None` if the reply belongs to another kind of command.
+    /// The outcome of a command; `None` if the reply belongs to another kind of command, or has a new reason.
     pub(super) fn of(command: &Command, reply: &Reply) -> Option<Self> {
         Some(match (command, reply) {
-            (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply),
+            (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply)?,
             (Command::Poll(_), Reply::Poll(reply)) => Self::of_poll(reply),
             (Command::Renew(_), Reply::Renew(reply)) => Self::of_renew(*reply),
             (Command::Release(_), Reply::Release(reply)) => Self::of_release(*reply),
@@ -138,8 +138,8 @@ impl Outcome {
         })
     }
 
-    const fn of_acquire(reply: &AcquireReply) -> Self {
-        match reply {
+    const fn of_acquire(reply: &AcquireReply) -> Option<Self> {
+        Some(match reply {
             AcquireReply::Acquired(acquired) if acquired.holds > 1 => Self::AcquireAcquiredAgain,
             AcquireReply::Acquired(_) => Self::AcquireAcquired,
             AcquireReply::Queued(_) => Self::AcquireQueued,
@@ -152,7 +152,8 @@ impl Outcome {
             AcquireReply::Refused(Refused::HoldLimit) => Self::AcquireHoldLimit,
             AcquireReply::Refused(Refused::WouldDeadlock) => Self::AcquireWouldDeadlock,
             AcquireReply::Refused(Refused::FloorTooHigh) => Self::AcquireFloorTooHigh,
-        }
+            AcquireReply::Refused(_) => return None,
+        })
     }
 
     const fn of_poll(reply: &PollReply) -> Self {

@@ -327,6 +327,7 @@ impl Job {
 /// See [`Once`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[must_use = "the job may not have run here"]
+#[non_exhaustive]
 pub enum JobOutcome<T, E> {
     /// This call ran the body, and noted that the occurrence is done.
     Done(T),
@@ -378,11 +379,13 @@ pub enum JobOutcome<T, E> {
 ///         JobFailure::Error(error) => error.to_string(),
 ///         JobFailure::Lost(Loss::MaxHold) => "it hung".into(),
 ///         JobFailure::Lost(reason) => format!("the lock was lost: {reason}"),
+///         failure => format!("{failure:?}"),
 ///     }
 /// }
 /// # describe(JobFailure::Lost(Loss::MaxHold));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JobFailure<E> {
     /// The body returned this error.
     Error(E),

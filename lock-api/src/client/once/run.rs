@@ -469,6 +469,7 @@ fn record_of(note: Option<&NoteView>, key: &Key) -> Result<Record, Error> {
 /// # Examples
 /// See [`Once::reset`].
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum JobReset {
     /// The job has no record any more.
     Reset,
