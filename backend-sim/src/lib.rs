@@ -89,10 +89,10 @@
 //!
 //! # How it works
 //! Messages and timers are events in one queue, ordered by virtual time. If several events are due
-//! or several tasks are ready at the same instant, a [`Tape`] of choices decides which goes first.
+//! or several tasks are ready at the same instant, a [`Tape`](tools::Tape) of choices decides which goes first.
 //! A seed generates the tape, and a tape repeats the run. There are two drivers: [`SimServer::new`]
 //! runs inside a tokio test, and [`Simulation`] has its own executor. The server is a pure function
-//! of its log: [`replay`] executes a log again and compares the answers.
+//! of its log: [`replay`](tools::replay) executes a log again and compares the answers.
 //!
 //! # Limits
 //! - [`SimServer::new`] needs a tokio runtime with a paused clock, as in
@@ -122,17 +122,21 @@ mod record;
 mod server;
 mod simulation;
 
-pub use engine::choices::{Divergence, Scheduling};
-pub use engine::tape::{Draw, Site, Tape, TapeError};
-pub use explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
 pub use explore::{Exploration, Explored, FailedRun, FaultMix, Verdict};
 pub use handle::{JoinHandle, SimBackend, SimServer};
-pub use history::History;
-pub use network::observer::{Execution, Observer};
 pub use network::options::{Latency, SimOptions};
-pub use record::{
-    Call, ClientEvent, Content, Data, Entry, Event, Fate, Fault, Message, Reads, ServerAnswer,
-    ServerEvent, Tail,
-};
-pub use server::replay;
+pub use record::{Call, Data, Fault, Reads, Tail};
 pub use simulation::{Ending, RunReport, Simulation, assert_deterministic};
+
+/// What a tool needs that records, checks, repeats or shrinks runs. A test of a program needs none of it.
+pub mod tools {
+    pub use crate::engine::choices::{Divergence, Scheduling};
+    pub use crate::engine::tape::{Draw, Site, Tape, TapeError};
+    pub use crate::explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
+    pub use crate::history::History;
+    pub use crate::network::observer::{Execution, Observer};
+    pub use crate::record::{
+        ClientEvent, Content, Entry, Event, Fate, Message, ServerAnswer, ServerEvent,
+    };
+    pub use crate::server::replay;
+}

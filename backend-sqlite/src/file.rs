@@ -55,8 +55,7 @@ impl LockFile {
         let folder = path.parent().unwrap_or(path);
         let existing = if path.exists() { path } else { folder };
         if let Some(name) = host::network_file_system(existing).map_err(not_found)? {
-            let reason =
-                format!("locks of SQLite are not safe on {name}: use a local file system");
+            let reason = format!("locks of SQLite are not safe on {name}: use a local file system");
             return Err(BackendError::rejected(reason));
         }
         let boot = host::boot().map_err(not_found)?;

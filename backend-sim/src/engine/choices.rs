@@ -9,7 +9,8 @@ use crate::engine::tape::{Draw, Site, Tape};
 ///
 /// # Examples
 /// ```
-/// use leasehold_sim::{Ending, Scheduling, SimOptions, SimServer, Simulation};
+/// use leasehold_sim::tools::Scheduling;
+/// use leasehold_sim::{Ending, SimOptions, SimServer, Simulation};
 ///
 /// async fn scenario(sim: SimServer) -> u32 {
 ///     sim.draw(1_000)

@@ -69,7 +69,7 @@ pub struct Draw {
 /// After the end of the tape every choice is 0, so you can cut a tape. Setting a value to 0 makes
 /// the run simpler. [`SimServer::tape`](crate::SimServer::tape) and
 /// [`RunReport::tape`](crate::RunReport::tape) return a run's tape, and
-/// [`Scheduling::Replay`](crate::Scheduling::Replay) repeats it.
+/// [`Scheduling::Replay`](crate::tools::Scheduling::Replay) repeats it.
 ///
 /// # Text form
 /// [`Display`](fmt::Display) writes a tape as one line of letters, digits and `.:-`, for a command
@@ -84,7 +84,7 @@ pub struct Draw {
 ///
 /// # Examples
 /// ```
-/// use leasehold_sim::{Draw, Site, Tape};
+/// use leasehold_sim::tools::{Draw, Site, Tape};
 ///
 /// let mut tape = Tape::new(0x2a);
 /// tape.draws.push(Draw { site: Site::Order, bound: 3, value: 2 });
@@ -121,7 +121,7 @@ impl Tape {
     /// Returns `false` after the last run.
     ///
     /// Only choices at `sites` vary. To search, start with [`Tape::new`]. Run it under
-    /// [`Scheduling::Replay`](crate::Scheduling::Replay), call this method on the recorded tape,
+    /// [`Scheduling::Replay`](crate::tools::Scheduling::Replay), call this method on the recorded tape,
     /// and repeat while it returns `true`. The search reaches each sequence of choices once.
     /// [`Simulation::run_all`](crate::Simulation::run_all) does this for you.
     pub fn advance(&mut self, sites: &[Site]) -> bool {

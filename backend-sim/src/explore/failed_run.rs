@@ -24,7 +24,7 @@ pub struct FailedRun {
     /// Why the run failed: the message and location of a panic, an error, or why the run did not
     /// finish.
     pub reason: String,
-    /// The choices of the simplified run, for [`Scheduling::Replay`](crate::Scheduling::Replay).
+    /// The choices of the simplified run, for [`Scheduling::Replay`](crate::tools::Scheduling::Replay).
     pub tape: Tape,
     /// The history of the simplified run.
     pub history: History,

@@ -22,7 +22,7 @@ pub const SHRINK_RUNS: u32 = 1_000;
 #[non_exhaustive]
 pub struct Shrunk {
     /// The complete tape of the simplest failing run, for
-    /// [`Scheduling::Replay`](crate::Scheduling::Replay).
+    /// [`Scheduling::Replay`](crate::tools::Scheduling::Replay).
     pub tape: Tape,
     /// The number of runs that shrinking took.
     pub runs: u32,
@@ -67,7 +67,7 @@ impl StepsAllowed {
 
 /// Looks for a simpler tape that still fails, with at most `max_runs` runs.
 ///
-/// `fails` runs a tape under [`Scheduling::Guided`](crate::Scheduling::Guided). If the run fails
+/// `fails` runs a tape under [`Scheduling::Guided`](crate::tools::Scheduling::Guided). If the run fails
 /// **in the same way** as the original, it returns the recorded tape. A run that fails for another
 /// reason doesn't count, because it says nothing about the original failure.
 ///
@@ -76,9 +76,8 @@ impl StepsAllowed {
 ///
 /// # Examples
 /// ```
-/// use leasehold_sim::{
-///     Ending, SHRINK_RUNS, Scheduling, SimOptions, SimServer, Simulation, Tape, shrink,
-/// };
+/// use leasehold_sim::tools::{SHRINK_RUNS, Scheduling, Tape, shrink};
+/// use leasehold_sim::{Ending, SimOptions, SimServer, Simulation};
 ///
 /// async fn scenario(sim: SimServer) -> bool {
 ///     sim.draw(100) < 90 // `false` is a failure

@@ -75,7 +75,7 @@ impl SimServer {
     ///
     /// # Environment
     /// - `LEASEHOLD_SIM_SEED`: a number that replaces the seed.
-    /// - `LEASEHOLD_SIM_REPLAY`: a [`Tape`](crate::Tape) to replay.
+    /// - `LEASEHOLD_SIM_REPLAY`: a [`Tape`](crate::tools::Tape) to replay.
     ///
     /// # Panics
     /// Panics outside a tokio runtime, and in one whose clock is not paused: write the test as
@@ -406,7 +406,7 @@ impl SimServer {
             .act(|network| network.servers.primary.store.listeners(session))
     }
 
-    /// Returns the events so far, oldest first. [`replay`](crate::replay) can execute them again if
+    /// Returns the events so far, oldest first. [`replay`](crate::tools::replay) can execute them again if
     /// the log is complete ([`SimOptions::log_limit`]).
     pub fn log(&self) -> Vec<Entry> {
         self.world

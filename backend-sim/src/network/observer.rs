@@ -18,7 +18,8 @@ use crate::record::{Event, ServerAnswer};
 /// use std::sync::atomic::{AtomicUsize, Ordering};
 ///
 /// use leasehold_api::LockClient;
-/// use leasehold_sim::{Execution, Observer, SimServer};
+/// use leasehold_sim::tools::{Execution, Observer};
+/// use leasehold_sim::SimServer;
 ///
 /// /// Counts the commands that the server executes.
 /// struct Counter(Arc<AtomicUsize>);

@@ -122,7 +122,7 @@ impl SimOptions {
         self.log_limit > 0
     }
 
-    /// Sets whether the choices of the run are recorded as a [`Tape`](crate::Tape). By default,
+    /// Sets whether the choices of the run are recorded as a [`Tape`](crate::tools::Tape). By default,
     /// they are; each takes 12 bytes.
     #[must_use]
     pub const fn recording(mut self, recording: bool) -> Self {

@@ -43,7 +43,7 @@ pub struct Entry {
     pub at: Duration,
     /// The name of the client that the event belongs to; `None` for the server.
     pub client: Option<Arc<str>>,
-    /// Number of the [`Message`](crate::Message) that caused the event, if one did.
+    /// Number of the [`Message`](crate::tools::Message) that caused the event, if one did.
     pub message: Option<u64>,
     /// The event.
     pub event: Event,

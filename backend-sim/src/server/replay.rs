@@ -18,7 +18,8 @@ use crate::server::primaries::Servers;
 /// ```
 /// use leasehold_api::LockClient;
 /// use leasehold_api::machine::Settings;
-/// use leasehold_sim::{SimServer, replay};
+/// use leasehold_sim::tools::replay;
+/// use leasehold_sim::SimServer;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), leasehold_api::Error> {

@@ -28,7 +28,8 @@ impl Simulation {
     /// ```
     /// use std::ops::ControlFlow;
     ///
-    /// use leasehold_sim::{Ending, SimOptions, Simulation, Site};
+    /// use leasehold_sim::tools::Site;
+    /// use leasehold_sim::{Ending, SimOptions, Simulation};
     ///
     /// let mut sums = Vec::new();
     /// let runs = Simulation::new(SimOptions::new(1)).run_all(

@@ -118,7 +118,7 @@ impl Simulation {
     /// Ends the run with [`Ending::Stopped`] before the next step once `decided` is true.
     ///
     /// Set it when the rest of the run no longer matters, for example in an
-    /// [`Observer`](crate::Observer) that has found an error.
+    /// [`Observer`](crate::tools::Observer) that has found an error.
     #[must_use]
     pub fn stop_flag(mut self, decided: Arc<AtomicBool>) -> Self {
         self.decided = Some(decided);

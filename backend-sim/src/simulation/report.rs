@@ -29,7 +29,7 @@ pub struct RunReport<T> {
     /// A hash of the run's choices, and of the kinds and times of its events. Equal runs have equal
     /// hashes, in any process and any build of the same version.
     pub trace: u64,
-    /// The choices of the run, for [`Scheduling::Replay`](crate::Scheduling::Replay). It has no
+    /// The choices of the run, for [`Scheduling::Replay`](crate::tools::Scheduling::Replay). It has no
     /// draws if they were not [recorded](crate::SimOptions::recording).
     pub tape: Tape,
     /// The virtual time that the run took.

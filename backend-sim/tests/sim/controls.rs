@@ -10,9 +10,8 @@ use leasehold_api::{
     AcquireReply, BackendError, EndReason, Error, LockBackend as _, LockClient, Notification,
     ReleaseReply, RenewReply,
 };
-use leasehold_sim::{
-    Data, Entry, Event, Latency, SimOptions, SimServer, assert_deterministic, replay,
-};
+use leasehold_sim::tools::{Entry, Event, replay};
+use leasehold_sim::{Data, Latency, SimOptions, SimServer, assert_deterministic};
 
 use crate::drivers::options;
 use crate::locks::{client, hold, job};

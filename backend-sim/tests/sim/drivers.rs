@@ -6,9 +6,9 @@ use std::ops::ControlFlow;
 use std::time::Duration;
 
 use leasehold_api::{LockBackend as _, LockClient, Outcome};
+use leasehold_sim::tools::{Scheduling, Site};
 use leasehold_sim::{
-    Data, Ending, Fault, Latency, RunReport, Scheduling, SimBackend, SimOptions, SimServer,
-    Simulation, Site,
+    Data, Ending, Fault, Latency, RunReport, SimBackend, SimOptions, SimServer, Simulation,
 };
 
 use crate::support::{ms, paused, secs};

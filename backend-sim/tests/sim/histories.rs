@@ -7,7 +7,8 @@ use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::{
     Acquire, Key, LockBackend as _, LockClient, LockSpec, Mode, Mutex, Outcome, Release,
 };
-use leasehold_sim::{Call, Data, Fault, History, Latency, SimBackend, SimOptions, SimServer};
+use leasehold_sim::tools::History;
+use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimOptions, SimServer};
 
 use crate::drivers::options;
 use crate::support::{Raw, ms, secs};

@@ -3,7 +3,8 @@
 use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{Command, State};
 use leasehold_api::{AcquireReply, LockBackend, Loss, Outcome};
-use leasehold_sim::{Data, Fate, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
+use leasehold_sim::tools::Fate;
+use leasehold_sim::{Data, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
 use crate::locks::{client, hold, job};
 use crate::support::{Raw, assert_is, assert_replays, key, ms, secs};

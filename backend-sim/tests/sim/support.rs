@@ -11,7 +11,8 @@ use leasehold_api::{
     Operation, OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId,
     Stamp, Stamped, Wait,
 };
-use leasehold_sim::{SimBackend, SimServer, replay};
+use leasehold_sim::tools::replay;
+use leasehold_sim::{SimBackend, SimServer};
 
 pub(crate) const fn ms(n: u64) -> Duration {
     Duration::from_millis(n)

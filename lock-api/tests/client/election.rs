@@ -147,8 +147,8 @@ async fn observers_see_each_leader_by_one_inspection_a_second() {
     let mut quiet = pin!(streams[0].next());
     assert_eq!(quiet.as_mut().now_or_never(), None);
     let log = server.log();
-    let inspects = |entry: &&leasehold_sim::Entry| {
-        matches!(&entry.event, leasehold_sim::Event::Executed { command, .. }
+    let inspects = |entry: &&leasehold_sim::tools::Entry| {
+        matches!(&entry.event, leasehold_sim::tools::Event::Executed { command, .. }
             if matches!(**command, Command::Inspect))
     };
     let inspections = log.iter().filter(inspects).count();

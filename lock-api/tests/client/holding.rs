@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use futures_util::FutureExt as _;
 use leasehold_api::{Error, ForceMode, LockClient, Loss};
-use leasehold_sim::{Call, Data, Entry, Fault, SimServer};
+use leasehold_sim::tools::Entry;
+use leasehold_sim::{Call, Data, Fault, SimServer};
 
 use crate::support::{
     assert_error, client, clients, connected, contended, force, lock, lost_by, ms, mutex_of,

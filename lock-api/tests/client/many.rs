@@ -7,7 +7,8 @@ use std::time::Duration;
 use leasehold_api::{
     Error, ForceMode, InvalidInput, Key, LockClient, Loss, MultiGuard, MultiLock, Outcome, Refused,
 };
-use leasehold_sim::{Call, Content, Fault, Latency, SimOptions, SimServer};
+use leasehold_sim::tools::Content;
+use leasehold_sim::{Call, Fault, Latency, SimOptions, SimServer};
 
 use crate::support::{
     assert_error, assert_is, client, clients, connected, contended, force, held, invalid, ms,

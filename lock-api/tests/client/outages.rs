@@ -3,7 +3,8 @@
 use std::sync::atomic::Ordering;
 
 use leasehold_api::{Error, LockClient, Loss, MutexGuard, Outcome};
-use leasehold_sim::{Call, Data, Entry, Fault, SimOptions, SimServer, Tail};
+use leasehold_sim::tools::Entry;
+use leasehold_sim::{Call, Data, Fault, SimOptions, SimServer, Tail};
 
 use crate::support::{
     assert_error, assert_is, client, clients, connected, contended, held, lock, lost_by, ms,

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::Command;
 use leasehold_api::{Key, LockClient};
-use leasehold_sim::{Call, Event, Fault, Latency, SimServer};
+use leasehold_sim::tools::Event;
+use leasehold_sim::{Call, Fault, Latency, SimServer};
 
 use crate::support::{
     client, clients, connected, held, lock, ms, mutex_of, reentrant_rw, secs, server, wait,

@@ -1,7 +1,7 @@
 //! The tape of a simulated run is read or refused, and what was read is written in the same way.
 #![no_main]
 
-use leasehold_sim::Tape;
+use leasehold_sim::tools::Tape;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {

@@ -6,7 +6,8 @@ use std::time::Duration;
 use leasehold_api::bounds::{CALL_TIMEOUT, MAX_POLL_INTERVAL};
 use leasehold_api::machine::Reply;
 use leasehold_api::{AcquireReply, Key, Notification, PollReply};
-use leasehold_sim::{ClientEvent, Event, Fault, ServerEvent};
+use leasehold_sim::Fault;
+use leasehold_sim::tools::{ClientEvent, Event, ServerEvent};
 use litemap::LiteMap;
 
 use crate::checker::findings::{Findings, client_name};

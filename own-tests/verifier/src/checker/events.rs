@@ -5,7 +5,8 @@ use std::time::Duration;
 use leasehold_api::bounds::DRIFT_FLOOR;
 use leasehold_api::machine::Reply;
 use leasehold_api::{AcquireReply, Notification, PollReply, SessionId};
-use leasehold_sim::{ClientEvent, Data, Event, Fault, ServerEvent};
+use leasehold_sim::tools::{ClientEvent, Event, ServerEvent};
+use leasehold_sim::{Data, Fault};
 use litemap::LiteMap;
 
 use crate::checker::coverage::{Coverage, Situation};

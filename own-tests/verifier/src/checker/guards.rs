@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use leasehold_api::machine::Command;
 use leasehold_api::{Key, Label, Mode, Operation, OwnerId, SessionId};
-use leasehold_sim::{ClientEvent, Event};
+use leasehold_sim::tools::{ClientEvent, Event};
 use litemap::LiteMap;
 use smallvec::SmallVec;
 

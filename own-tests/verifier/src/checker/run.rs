@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::{Key, SessionId};
-use leasehold_sim::Event;
+use leasehold_sim::tools::Event;
 
 use crate::checker::coverage::Coverage;
 use crate::checker::duties::Duties;

@@ -7,7 +7,7 @@ use leasehold_api::{
     Acquire, AcquireReply, Convert, ConvertReply, FencingToken, ForceRelease, Key, LockSpec, Mode,
     Operation, OwnerId, Poll, PollReply, Release, Renew, ServerTime, SessionId, Wait,
 };
-use leasehold_sim::{ClientEvent, Event};
+use leasehold_sim::tools::{ClientEvent, Event};
 
 use crate::checker::findings::Model;
 use crate::checker::run::Checker;

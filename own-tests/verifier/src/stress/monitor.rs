@@ -5,9 +5,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Settings, State, StateParts};
 use leasehold_api::{Key, Kind};
-use leasehold_sim::{
-    ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent, SimServer,
-};
+use leasehold_sim::SimServer;
+use leasehold_sim::tools::{ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent};
 use litemap::LiteMap;
 use smallvec::SmallVec;
 

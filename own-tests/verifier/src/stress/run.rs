@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::Settings;
 use leasehold_api::{Key, LockClient};
-use leasehold_sim::{JoinHandle, Reads, RunReport, Scheduling, SimOptions, SimServer, Simulation};
+use leasehold_sim::tools::Scheduling;
+use leasehold_sim::{JoinHandle, Reads, RunReport, SimOptions, SimServer, Simulation};
 
 use crate::checker::{Model, client_name};
 use crate::stress::chaos::Chaos;

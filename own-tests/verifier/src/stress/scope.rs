@@ -5,7 +5,8 @@ use std::ops::ControlFlow;
 use std::str::FromStr;
 
 use leasehold_api::machine::Settings;
-use leasehold_sim::{Scheduling, SimOptions, Simulation, Site, Tape};
+use leasehold_sim::tools::{Scheduling, Site, Tape};
+use leasehold_sim::{SimOptions, Simulation};
 
 use crate::checker::Model;
 use crate::stress::monitor::Monitor;

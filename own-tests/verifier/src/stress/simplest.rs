@@ -2,7 +2,8 @@
 
 use std::mem::{Discriminant, discriminant};
 
-use leasehold_sim::{Ending, Scheduling, Shrunk, SimOptions, StepsAllowed, Tape, shrink};
+use leasehold_sim::tools::{Scheduling, Shrunk, StepsAllowed, Tape, shrink};
+use leasehold_sim::{Ending, SimOptions};
 
 use crate::stress::outcome::StressRun;
 use crate::stress::run::{STEP_LIMIT, Stress};

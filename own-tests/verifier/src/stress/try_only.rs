@@ -15,7 +15,7 @@ use leasehold_sim::{SimBackend, SimServer};
 /// lock and releases it, in turn, until it has made `calls` calls. It never waits.
 ///
 /// With [atomic calls](leasehold_sim::SimOptions::atomic_calls), the scenario has
-/// (clients × calls)! / (calls!)^clients orders at [`Site::Order`](leasehold_sim::Site::Order).
+/// (clients × calls)! / (calls!)^clients orders at [`Site::Order`](leasehold_sim::tools::Site::Order).
 ///
 /// # Panics
 /// Panics if a call fails, or if two clients hold the lock at once.

@@ -7,7 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 use leasehold_api::{LockClient, Outcome};
-use leasehold_sim::{Ending, Fault, Latency, RunReport, SimOptions, SimServer, Simulation, Site};
+use leasehold_sim::tools::Site;
+use leasehold_sim::{Ending, Fault, Latency, RunReport, SimOptions, SimServer, Simulation};
 use leasehold_verifier::try_only;
 
 fn options(seed: u64) -> SimOptions {

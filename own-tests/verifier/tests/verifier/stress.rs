@@ -4,7 +4,8 @@
 //! These tests run a few seeds. `./test` runs thousands with the command `explore`, in a release
 //! build.
 
-use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
+use leasehold_sim::tools::{SHRINK_RUNS, Scheduling, Tape};
+use leasehold_sim::{Ending, SimOptions};
 use leasehold_verifier::{Assumption, Stress, StressRun};
 
 fn run(stress: &Stress, seed: u64) -> StressRun {

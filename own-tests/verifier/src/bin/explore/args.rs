@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Parser;
-use leasehold_sim::{Scheduling, Tape};
+use leasehold_sim::tools::{Scheduling, Tape};
 use leasehold_verifier::SmallScope;
 
 use crate::subject::Variant;

@@ -1,6 +1,7 @@
 //! The subject of an exploration: stress runs or a small scope, with or without a mutant.
 
-use leasehold_sim::{Scheduling, SimOptions};
+use leasehold_sim::SimOptions;
+use leasehold_sim::tools::Scheduling;
 use leasehold_verifier::{
     ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
     READ_WITHOUT_CLAIM, REMEMBERING, SmallScope, Stress, StressRun,

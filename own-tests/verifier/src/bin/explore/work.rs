@@ -3,7 +3,8 @@
 use std::fs;
 use std::ops::{ControlFlow, Range};
 
-use leasehold_sim::{Ending, SHRINK_RUNS, Scheduling, SimOptions, Tape};
+use leasehold_sim::tools::{SHRINK_RUNS, Scheduling, Tape};
+use leasehold_sim::{Ending, SimOptions};
 use leasehold_verifier::{IN_EVERY_BUILD, MutantInfo, SmallScope, Stress, StressRun};
 
 use crate::args::{Args, Choose};

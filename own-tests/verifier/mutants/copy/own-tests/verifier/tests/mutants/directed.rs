@@ -11,7 +11,8 @@ use std::time::Duration;
 use futures_util::FutureExt as _;
 use leasehold_api::machine::Command;
 use leasehold_api::{FireTime, LockClient, Loss, Mutex, MutexGuard, Notification, Outcome};
-use leasehold_sim::{Call, Event, Fault, Latency, Reads, SimBackend, SimServer};
+use leasehold_sim::tools::Event;
+use leasehold_sim::{Call, Fault, Latency, Reads, SimBackend, SimServer};
 
 const LEASE: Duration = Duration::from_secs(30);
 /// The real time after which a scenario counts as hanging.
