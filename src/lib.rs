@@ -60,7 +60,7 @@
 //! token than that of the last claim. Then nobody writes between your read and your write. The repository's `docs/guarantees.md` says what is promised and what is not.
 //!
 //! # Backends
-//! A backend is a connection to a lock service. [`LockClient::new`] takes any [`LockBackend`]. To
+//! A backend is a connection to a lock service. [`LockClient::new`] takes any [`LockBackend`](backend::LockBackend). To
 //! choose a backend at run time, use `Arc<dyn LockBackend>`.
 //!
 //! | feature | backend | for |
@@ -80,7 +80,7 @@
 //! events need no feature. The repository's `docs/observability.md` describes both.
 //!
 //! No feature is on by default. You can combine all of them. To write a backend, depend on
-//! `leasehold-api`, which has the requests and replies of a [`LockBackend`] and the state machine of a lock.
+//! `leasehold-api`, which has the requests and replies of a [`LockBackend`](backend::LockBackend) and the state machine of a lock.
 //!
 //! The feature `blocking` adds the module `blocking`, for programs without an async runtime, and `tokio-util` adds
 //! `Guard::cancellation`, a `CancellationToken` that ends with a guard.
@@ -98,14 +98,26 @@ mod connect;
 pub use connect::{ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
-    BackendError, Capabilities, Cause, ConnectError, Contention, Election, Error, Every,
-    FencingToken, FireTime, ForceMode, ForceReply, Guard, HolderView, Inspection, InvalidInput,
-    Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Key, Kind, Label, Leader, Limits,
-    Listing, LockBackend, LockClient, LockClientBuilder, LockSpec, Loss, LossEvent, Mode,
-    MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, NoteView, Observation, Occurrence,
-    Once, Outcome, PermitGuard, Ping, ReadGuard, Refused, Role, Runtime, RwLock, Semaphore,
-    ServerTime, Task, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
+    Cause, ConnectError, Contention, Election, Error, Every, FencingToken, FireTime, ForceMode,
+    ForceReply, Guard, HolderView, Inspection, InvalidInput, Job, JobFailure, JobOutcome, JobReset,
+    JobState, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockClient, LockClientBuilder,
+    LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard,
+    NoteView, Observation, Occurrence, Once, Outcome, PermitGuard, Ping, ReadGuard, Refused, Role,
+    RwLock, Semaphore, ServerTime, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
 };
+
+/// What connects a client to a lock service: the trait of a backend, and what its methods take and return. To write a
+/// backend, depend on `leasehold-api`, which also has the state machine of a lock.
+pub mod backend {
+    #[doc(no_inline)]
+    pub use leasehold_api::{
+        Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Contended, Convert,
+        ConvertReply, Cursor, EndReason, ForceRelease, HolderStatus, InspectReply, List, Listed,
+        LockBackend, Note, NoteReply, Notification, Notifications, Operation, OwnerId, Poll,
+        PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp,
+        Stamped, Task, Wait,
+    };
+}
 
 /// The Redis backend that uses the `fred` crate.
 #[cfg(feature = "fred")]

@@ -2,9 +2,10 @@
 
 use std::sync::Arc;
 
+use leasehold::backend::LockBackend;
 use leasehold::fred_rs::FredBackend;
 use leasehold::redis_rs::RedisBackend;
-use leasehold::{LockBackend, LockClient, Mutex};
+use leasehold::{LockClient, Mutex};
 
 use crate::Result;
 use crate::floor::{self, Floor};

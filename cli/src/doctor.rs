@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io::Write;
 use std::time::{Duration, Instant, UNIX_EPOCH};
 
+use leasehold::backend::{BackendError, LockBackend};
 use leasehold::postgres::{self, PostgresBackend};
 use leasehold::redis_rs::{self, ServerChecks};
-use leasehold::{BackendError, ConnectError, Error, Key, LockBackend, LockClient};
+use leasehold::{ConnectError, Error, Key, LockClient};
 use leasehold_api::{ClockId, Stamp};
 use tokio::time::{sleep, timeout};
 

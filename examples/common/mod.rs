@@ -4,9 +4,10 @@ use std::error::Error;
 use std::sync::Arc;
 
 use clap::Parser;
+use leasehold::backend::LockBackend;
 use leasehold::redis_rs::RedisBackend;
 use leasehold::sim::SimServer;
-use leasehold::{Label, LockBackend, LockClient};
+use leasehold::{Label, LockClient};
 
 pub(crate) type Anything = Box<dyn Error + Send + Sync>;
 pub(crate) type Result<T, E = Anything> = std::result::Result<T, E>;

@@ -17,7 +17,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use clap::{Parser, ValueEnum};
-use leasehold::{Capabilities, ConnectError, ConnectOptions, LockBackend, RedisLibrary};
+use leasehold::backend::{Capabilities, LockBackend};
+use leasehold::{ConnectError, ConnectOptions, RedisLibrary};
 use leasehold_conformance::{
     Case, Environment, Harness, SetupError, Timing, cases as all_cases, run_case,
 };

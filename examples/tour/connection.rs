@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use async_trait::async_trait;
-use leasehold::LockBackend;
+use leasehold::backend::LockBackend;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Convert, ConvertReply, ForceRelease, ForceReply,
     InspectReply, Key, List, Listed, Note, NoteReply, Notifications, Poll, PollReply, Release,

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
+use leasehold::backend::LockBackend;
 use leasehold::sim::SimServer;
-use leasehold::{ConnectOptions, LockBackend, RedisLibrary};
+use leasehold::{ConnectOptions, RedisLibrary};
 
 use crate::tour::Result;
 

@@ -6,7 +6,8 @@ use std::io::Write;
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold::{Label, LockBackend, LockClient};
+use leasehold::backend::LockBackend;
+use leasehold::{Label, LockClient};
 use tokio::time::Instant;
 
 use crate::connection::FlakyConnection;

@@ -1,11 +1,13 @@
-//! Every type in a signature that users meet has a name at the root of the facade. It is enough that this compiles.
+//! Every type in a signature that users meet has a name at the root of the facade, and that of a backend in `backend`.
+//! It is enough that this compiles.
 
 #![expect(dead_code, reason = "it is enough that it compiles")]
 
+use leasehold::backend::{Capabilities, LockBackend};
 use leasehold::{
-    Capabilities, Cause, Contention, Error, FencingToken, ForceReply, HolderView, Inspection, Key,
-    Kind, Label, Limits, LockBackend, LockClient, LockSpec, Loss, LossEvent, Mode, MultiGuard,
-    MultiReleaseError, MutexGuard, Outcome, Refused, WaiterView,
+    Cause, Contention, Error, FencingToken, ForceReply, HolderView, Inspection, Key, Kind, Label,
+    Limits, LockClient, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiReleaseError, MutexGuard,
+    Outcome, Refused, WaiterView,
 };
 
 fn of_an_error(error: Error) -> (Option<(LockSpec, Refused)>, Option<Loss>, Option<Cause>) {

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::{BackendError, InvalidInput};
+use leasehold::InvalidInput;
+use leasehold::backend::BackendError;
 use leasehold_api::{Kind, Mode, bounds};
 
 fn lines<T: ToString>(errors: &[T]) -> String {

@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use fred::types::Builder;
 use fred::types::config::Config;
+use leasehold::ConnectError;
+use leasehold::backend::LockBackend;
 use leasehold::fred_rs::{FredBackend, Options};
 use leasehold::redis_rs::RedisBackend;
-use leasehold::{ConnectError, LockBackend};
 use redis::{ConnectionAddr, IntoConnectionInfo, RedisConnectionInfo};
 
 const LOGIN: &str = "me:hunter2";

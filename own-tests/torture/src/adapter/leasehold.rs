@@ -5,11 +5,12 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use leasehold::backend::LockBackend;
 use leasehold::fred_rs::FredBackend;
 use leasehold::postgres::PostgresBackend;
 use leasehold::quorum::Quorum;
 use leasehold::redis_rs::{Options, RedisBackend};
-use leasehold::{ConnectOptions, Error, Guard, LockBackend, LockClient, Outcome};
+use leasehold::{ConnectOptions, Error, Guard, LockClient, Outcome};
 
 use crate::Failure;
 use crate::adapter::{Adapter, planted};

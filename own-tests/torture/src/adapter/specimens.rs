@@ -6,7 +6,7 @@ use std::slice::from_ref;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use leasehold::LockBackend;
+use leasehold::backend::LockBackend;
 use leasehold_api::{
     AcquireReply, Key, LockSpec, Mode as LockMode, Operation, OwnerId, Release, ReleaseReply,
     SessionId,
