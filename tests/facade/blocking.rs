@@ -114,13 +114,13 @@ fn lock(locks: &LockClient) -> Result<(), Error> {
 }
 
 fn assert_refused(locks: &LockClient) {
-    let is_refused = |problem: &InvalidInput| matches!(problem, InvalidInput::AsyncContext);
+    let is_refused = |reason: &InvalidInput| matches!(reason, InvalidInput::AsyncContext);
     match lock(locks) {
-        Err(Error::InvalidInput { problem, .. }) if is_refused(&problem) => {}
+        Err(Error::InvalidInput { reason, .. }) if is_refused(&reason) => {}
         other => panic!("it would block an async task: {other:?}"),
     }
     match blocking::connect("sqlite:/nowhere/at/all") {
-        Err(ConnectError::Invalid(problem)) if is_refused(&problem) => {}
+        Err(ConnectError::Invalid(reason)) if is_refused(&reason) => {}
         other => panic!("it would block an async task: {other:?}"),
     }
 }

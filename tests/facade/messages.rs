@@ -35,7 +35,7 @@ fn invalid_input() {
         InvalidInput::Floor { asked: u64::MAX },
         InvalidInput::Setting {
             what: "key prefix",
-            problem: "it has braces".into(),
+            reason: "it has braces".into(),
         },
     ];
     insta::assert_snapshot!(lines(&errors));

@@ -34,8 +34,8 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, InvalidInput> {
         return Err(InvalidInput::AsyncContext);
     }
     let Some(renewal_thread) = TokioRuntime::renewal_thread() else {
-        let problem = "the renewal thread can't be started";
-        return Err(InvalidInput::setting("the blocking API", problem));
+        let reason = "the renewal thread can't be started";
+        return Err(InvalidInput::setting("the blocking API", reason));
     };
     let woken = Arc::new(Woken {
         thread: thread::current(),

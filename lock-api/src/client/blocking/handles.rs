@@ -188,9 +188,9 @@ impl RwLock {
 impl Semaphore {
     shared!(AsyncSemaphore);
 
-    /// Sets how many permits an acquisition takes. See [`Semaphore::permits`](crate::Semaphore::permits).
+    /// Returns a handle whose acquisitions take this number of permits. See [`Semaphore::permits`](crate::Semaphore::permits).
     #[must_use = "returns the handle with this setting"]
-    pub fn permits(self, permits: u32) -> Self {
+    pub fn permits(&self, permits: u32) -> Self {
         Self::new(self.inner.permits(permits))
     }
 
