@@ -32,11 +32,12 @@ pub(crate) async fn renew(
         };
         match reply {
             Ok(RenewReply::Renewed { token, .. }) if *token > hold.token => *token = hold.token,
-            // The other reasons mean that somebody ended the hold there.
-            Ok(RenewReply::Lost(EndReason::Unknown | EndReason::Expired)) => {
-                lacking.push(request.clone());
-            }
-            _ => {}
+            Ok(RenewReply::Renewed { .. }) | Err(_) => {}
+            Ok(RenewReply::Lost(reason)) => match reason {
+                EndReason::Unknown | EndReason::Expired => lacking.push(request.clone()),
+                // Somebody ended the hold there.
+                EndReason::Forced | EndReason::Released => {}
+            },
         }
     }
     if !lacking.is_empty() {

@@ -6,22 +6,43 @@ use std::time::Duration;
 use crate::id::{FencingToken, Key, Label};
 use crate::request::{Cursor, LockSpec, Mode};
 
-/// Why an operation no longer holds or waits: what a backend answers. A guard turns it into a
-/// [`Loss`](crate::Loss).
-///
-/// [`Unknown`](Self::Unknown) is the answer whenever the state no longer tells. The other reasons
-/// are never guesses.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum EndReason {
+/// The macro keeps [`EndReason::ALL`] complete, by which decoders invert what an exhaustive `match` encodes.
+macro_rules! end_reasons {
+    ($($(#[$attribute:meta])* $reason:ident = $name:literal,)+) => {
+        /// Why an operation no longer holds or waits: what a backend answers. A guard turns it into a
+        /// [`Loss`](crate::Loss).
+        ///
+        /// [`Unknown`](Self::Unknown) is the answer whenever the state no longer tells. The other reasons
+        /// are never guesses.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum EndReason {
+            $($(#[$attribute])* $reason,)+
+        }
+
+        impl EndReason {
+            /// All reasons.
+            pub const ALL: &[Self] = &[$(Self::$reason),+];
+
+            /// Returns the reason in one word, for logs and metrics.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$reason => $name,)+
+                }
+            }
+        }
+    };
+}
+
+end_reasons! {
     /// Its lease or waiter lease ran out, and this command was the first to notice. Later commands
     /// get [`Unknown`](Self::Unknown).
-    Expired,
+    Expired = "expired",
     /// A forced release removed or revoked it.
-    Forced,
+    Forced = "forced",
     /// It was released.
-    Released,
+    Released = "released",
     /// The state no longer tells.
-    Unknown,
+    Unknown = "unknown",
 }
 
 /// A live hold.

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
-    AcquireReply, Acquired, ConvertReply, EndReason, ForceMode, ForceReply, InspectReply, Key,
-    Kind, Mode, NoteReply, Notification, PollReply, Queued, Refused, ReleaseReply, RenewReply,
+    AcquireReply, Acquired, ConvertReply, ForceMode, ForceReply, InspectReply, Key, Kind, Mode,
+    NoteReply, Notification, PollReply, Queued, Refused, ReleaseReply, RenewReply,
 };
 
 use crate::record::{Call, ClientEvent, Data, Event, Fault, Reads, ServerAnswer, ServerEvent};
@@ -233,7 +233,7 @@ fn write_reply(f: &mut fmt::Formatter<'_>, reply: &Reply) -> fmt::Result {
         Reply::Acquire(reply) => write_acquire_reply(f, reply),
         Reply::Poll(PollReply::Acquired(acquired)) => write_acquired(f, acquired),
         Reply::Poll(PollReply::Queued(queued)) => write_queued(f, queued),
-        Reply::Poll(PollReply::Gone(cause)) => write!(f, "gone ({})", reason(*cause)),
+        Reply::Poll(PollReply::Gone(cause)) => write!(f, "gone ({})", cause.name()),
         Reply::Renew(RenewReply::Renewed { remaining, .. }) => {
             write!(f, "renewed, {remaining:?} left")
         }
@@ -242,7 +242,7 @@ fn write_reply(f: &mut fmt::Formatter<'_>, reply: &Reply) -> fmt::Result {
             write!(f, "released, {holds_left} holds left")
         }
         Reply::Release(ReleaseReply::Left) => write!(f, "left the queue"),
-        Reply::Release(ReleaseReply::NotHeld(cause)) => write!(f, "not held ({})", reason(*cause)),
+        Reply::Release(ReleaseReply::NotHeld(cause)) => write!(f, "not held ({})", cause.name()),
         Reply::Convert(ConvertReply::Converted { token, remaining }) => {
             write!(f, "converted, token {token}, {remaining:?} left")
         }
@@ -265,7 +265,7 @@ fn write_reply(f: &mut fmt::Formatter<'_>, reply: &Reply) -> fmt::Result {
         Reply::Renew(RenewReply::Lost(cause))
         | Reply::Convert(ConvertReply::Lost(cause))
         | Reply::Note(NoteReply::Lost { reason: cause, .. }) => {
-            write!(f, "lost ({})", reason(*cause))
+            write!(f, "lost ({})", cause.name())
         }
     }
 }
@@ -328,15 +328,6 @@ fn write_notification(f: &mut fmt::Formatter<'_>, notification: &Notification) -
         Notification::Missed { listening: false } => write!(f, "< notifications may be missed"),
         Notification::Missed { listening: true } => write!(f, "< listening again"),
         other => write!(f, "< {other:?}"),
-    }
-}
-
-const fn reason(cause: EndReason) -> &'static str {
-    match cause {
-        EndReason::Expired => "expired",
-        EndReason::Forced => "forced",
-        EndReason::Released => "released",
-        EndReason::Unknown => "unknown",
     }
 }
 

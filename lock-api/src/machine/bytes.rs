@@ -38,6 +38,9 @@ const VERSION: u8 = 3;
 /// The version of a state with a note.
 const WITH_NOTE: u8 = 4;
 
+/// In a watermark: no reason. Otherwise, `reason_letter`.
+const NO_REASON: u8 = 0;
+
 const REVOKED: u8 = 1;
 const UPGRADED: u8 = 2;
 
@@ -45,6 +48,20 @@ const LISTENING: u8 = 1;
 const UNREACHABLE: u8 = 2;
 const HAS_FLOOR: u8 = 4;
 const HAS_WAIT_UNTIL: u8 = 8;
+
+const fn reason_letter(reason: EndReason) -> u8 {
+    match reason {
+        EndReason::Expired => b'E',
+        EndReason::Forced => b'F',
+        EndReason::Released => b'R',
+        EndReason::Unknown => b'U',
+    }
+}
+
+fn reason_of(letter: u8) -> Option<EndReason> {
+    let mut all = EndReason::ALL.iter().copied();
+    all.find(|reason| reason_letter(*reason) == letter)
+}
 
 /// The fewest bytes of an entry. They bound the memory that a count can make the decoder allocate.
 const MIN_HOLDER: usize = 38;
@@ -276,13 +293,8 @@ impl Writer {
     fn watermark(&mut self, watermark: &WatermarkParts) {
         self.raw(watermark.session.as_bytes());
         self.u64(watermark.sequence);
-        self.time(watermark.end).u8(match watermark.reason {
-            None => 0,
-            Some(EndReason::Expired) => b'E',
-            Some(EndReason::Forced) => b'F',
-            Some(EndReason::Released) => b'R',
-            Some(EndReason::Unknown) => b'U',
-        });
+        self.time(watermark.end)
+            .u8(watermark.reason.map_or(NO_REASON, reason_letter));
     }
 
     fn note(&mut self, note: &NoteParts) {
@@ -454,12 +466,8 @@ impl<'a> Reader<'a> {
             sequence: self.u64(WHAT)?,
             end: self.time(WHAT)?,
             reason: match self.u8(WHAT)? {
-                0 => None,
-                b'E' => Some(EndReason::Expired),
-                b'F' => Some(EndReason::Forced),
-                b'R' => Some(EndReason::Released),
-                b'U' => Some(EndReason::Unknown),
-                _ => return Err(malformed(WHAT)),
+                NO_REASON => None,
+                letter => Some(reason_of(letter).ok_or_else(|| malformed(WHAT))?),
             },
         })
     }

@@ -6,7 +6,7 @@ use leasehold_api::machine::{HoldParts, HolderParts, State, StateParts, Watermar
 use leasehold_api::{EndReason, FencingToken, Kind, SessionId};
 
 use crate::script::encoding::{Malformed, Reader, Writer, mode_code, mode_of};
-use crate::script::reply::{FORCED, NO_REASON, RELEASED};
+use crate::script::reply::{NO_REASON, reason_code, reason_of};
 use crate::script::source::MAGIC;
 
 /// The length of a string with a label of 32 bytes.
@@ -51,8 +51,7 @@ pub(super) fn encode_into(
             .number(watermark.end.as_micros())
             .u8(match watermark.reason {
                 None => NO_REASON,
-                Some(EndReason::Forced) => FORCED,
-                Some(EndReason::Released) => RELEASED,
+                Some(reason @ (EndReason::Forced | EndReason::Released)) => reason_code(reason).1,
                 Some(EndReason::Expired | EndReason::Unknown) => return None,
             });
     }
@@ -105,11 +104,7 @@ fn read(from: &mut Reader<'_>) -> Result<StateParts, Malformed> {
             session: SessionId::from_bytes(from.array(WHAT)?),
             sequence: from.number(WHAT)?,
             end: from.time(WHAT)?,
-            reason: match from.u8(WHAT)? {
-                FORCED => Some(EndReason::Forced),
-                RELEASED => Some(EndReason::Released),
-                _ => None,
-            },
+            reason: reason_of(from.u8(WHAT)?),
         });
     }
     Ok(parts)

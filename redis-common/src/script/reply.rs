@@ -24,17 +24,24 @@ pub(super) const REFUSED: u8 = b'E';
 /// Status: an error after the first write. It follows.
 pub(super) const BROKEN: u8 = b'U';
 
-/// Why an operation is gone. A watermark, which remembers the last operation of a session, stores `FORCED`,
-/// `RELEASED` or `NO_REASON`. These are not the letters that [`machine::bytes`](leasehold_api::machine) stores.
-pub(super) const EXPIRED: u8 = b'X';
-/// See [`EXPIRED`].
-pub(crate) const FORCED: u8 = b'F';
-/// See [`EXPIRED`].
-pub(crate) const RELEASED: u8 = b'E';
-/// See [`EXPIRED`].
-pub(super) const UNKNOWN: u8 = b'U';
 /// In a watermark: its operation is live, or gone for an unknown reason.
 pub(crate) const NO_REASON: u8 = b' ';
+
+/// The name that the scripts have for a reason, and the letter that they answer and store. It is not the letter that
+/// [`machine::bytes`](leasehold_api::machine) stores.
+pub(crate) const fn reason_code(reason: EndReason) -> (&'static str, u8) {
+    match reason {
+        EndReason::Expired => ("REASON_EXPIRED", b'X'),
+        EndReason::Forced => ("REASON_FORCED", b'F'),
+        EndReason::Released => ("REASON_RELEASED", b'E'),
+        EndReason::Unknown => ("REASON_UNKNOWN", b'U'),
+    }
+}
+
+pub(crate) fn reason_of(letter: u8) -> Option<EndReason> {
+    let mut all = EndReason::ALL.iter().copied();
+    all.find(|reason| reason_code(*reason).1 == letter)
+}
 
 /// In a message: a hold is revoked.
 pub(super) const REVOCATION: u8 = b'R';
@@ -269,13 +276,7 @@ const fn malformed<T>(what: &'static str) -> Result<T, Malformed> {
 }
 
 fn reason(from: &mut Reader<'_>) -> Result<EndReason, Malformed> {
-    match from.u8("reason")? {
-        EXPIRED => Ok(EndReason::Expired),
-        FORCED => Ok(EndReason::Forced),
-        RELEASED => Ok(EndReason::Released),
-        UNKNOWN => Ok(EndReason::Unknown),
-        _ => malformed("reason"),
-    }
+    reason_of(from.u8("reason")?).map_or_else(|| malformed("reason"), Ok)
 }
 
 fn acquired(from: &mut Reader<'_>) -> Result<Acquired, Malformed> {

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
-use leasehold_api::bounds;
+use leasehold_api::{EndReason, bounds};
 
 use super::call::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
@@ -199,15 +199,11 @@ const SHARED: [(&str, &str); 15] = [
 ];
 
 /// The status of an answer, and why an operation is gone. Each is a string of one character.
-const CODES: [(&str, u8); 9] = [
+const CODES: [(&str, u8); 5] = [
     ("DONE", reply::DONE),
     ("FOREIGN", reply::FOREIGN),
     ("REFUSED", reply::REFUSED),
     ("BROKEN", reply::BROKEN),
-    ("REASON_EXPIRED", reply::EXPIRED),
-    ("REASON_FORCED", reply::FORCED),
-    ("REASON_RELEASED", reply::RELEASED),
-    ("REASON_UNKNOWN", reply::UNKNOWN),
     ("REASON_NONE", reply::NO_REASON),
 ];
 
@@ -335,6 +331,8 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SWEEP_COUNT", "256".into()),
     ];
     let shared = SHARED.map(|(name, text)| (name, text.trim_end().to_owned()));
-    let letters = CODES.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
+    let reasons = EndReason::ALL.iter().copied().map(reply::reason_code);
+    let codes = CODES.into_iter().chain(reasons);
+    let letters = codes.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
     shared.into_iter().chain(letters).chain(constants).collect()
 }

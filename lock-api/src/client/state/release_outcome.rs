@@ -27,17 +27,18 @@ impl Acknowledged {
         let (in_doubt, was_lost) = (self.in_doubt, self.was_lost);
         match self.reply {
             ReleaseReply::Released { .. } => None,
-            // Only a copy of this release, or an earlier attempt, can have released the hold. If the guard was
-            // lost before, that attempt may have found nothing to release.
-            ReleaseReply::NotHeld(EndReason::Released) if !was_lost => None,
-            // An earlier attempt was sent while the guard was valid, and may have been executed. The server may
-            // have forgotten it by now, if another task of this client asked for the key.
-            ReleaseReply::NotHeld(EndReason::Unknown | EndReason::Expired)
-                if in_doubt && !was_lost =>
-            {
-                None
+            ReleaseReply::NotHeld(reason) => {
+                let released_before = match reason {
+                    // Only a copy of this release, or an earlier attempt, can have released the hold.
+                    EndReason::Released => true,
+                    // An earlier attempt was sent while the guard was valid, and may have been executed. The server
+                    // may have forgotten it by now, if another task of this client asked for the key.
+                    EndReason::Unknown | EndReason::Expired => in_doubt,
+                    EndReason::Forced => false,
+                };
+                // If the guard was lost before, that attempt may have found nothing to release.
+                (was_lost || !released_before).then(|| reason.into())
             }
-            ReleaseReply::NotHeld(reason) => Some(reason.into()),
             // Only a waiter was left: the server had lost the grant.
             ReleaseReply::Left => Some(Loss::Unknown),
         }

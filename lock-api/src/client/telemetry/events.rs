@@ -125,7 +125,7 @@ impl Events {
                 "renewed"
             }
             Ok(RenewReply::Lost(reason)) => {
-                emit!(DEBUG, "not renewed", key, reason = reason_name(reason));
+                emit!(DEBUG, "not renewed", key, reason = reason.name());
                 "lost"
             }
             Err(error) => {
@@ -216,7 +216,7 @@ impl Events {
         let (outcome, reason) = match result.as_ref().map(|it| it.reply) {
             Ok(ReleaseReply::Released { .. }) => ("released", None),
             Ok(ReleaseReply::Left) => ("left", None),
-            Ok(ReleaseReply::NotHeld(reason)) => ("not_held", Some(reason_name(reason))),
+            Ok(ReleaseReply::NotHeld(reason)) => ("not_held", Some(reason.name())),
             Err(_) => ("given_up", None),
         };
         let outcome = if found_loss { "lost" } else { outcome };
@@ -401,15 +401,6 @@ pub(crate) const fn mode_name(mode: Mode) -> &'static str {
         Mode::Exclusive => "exclusive",
         Mode::Shared => "shared",
         Mode::Permits(_) => "permits",
-    }
-}
-
-const fn reason_name(reason: EndReason) -> &'static str {
-    match reason {
-        EndReason::Expired => "expired",
-        EndReason::Forced => "forced",
-        EndReason::Released => "released",
-        EndReason::Unknown => "unknown",
     }
 }
 

@@ -22,7 +22,9 @@ pub(crate) fn note(step: &Step<'_>, seen: &mut Coverage) {
             // A revoked holder is still live. It only cannot be renewed.
             seen.reached(match reason {
                 EndReason::Forced => Situation::RevokedRenewal,
-                _ => Situation::RenewedLate,
+                EndReason::Expired | EndReason::Released | EndReason::Unknown => {
+                    Situation::RenewedLate
+                }
             });
         }
         Reply::Release(reply) => release(step, *reply, seen),
