@@ -25,7 +25,7 @@ use crate::client::telemetry::failing::{Change, Failing};
 use crate::client::telemetry::meter::{self, adjust, count, record};
 use crate::error::{BackendError, Chain};
 use crate::id::{FencingToken, Key, Label};
-use crate::reply::{EndReason, PollReply, Queued, ReleaseReply, RenewReply};
+use crate::reply::{PollReply, Queued, ReleaseReply, RenewReply};
 use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering};

@@ -55,7 +55,8 @@ pub(crate) async fn reset(watch: &Watch, job: &Once) -> bool {
             drop(log.forget());
             log.succeeded.retain(|_, ended| *ended >= on_its_clock);
         }
-        Ok(JobReset::Running { .. }) => log.remember(before),
+        // It runs.
+        Ok(_) => log.remember(before),
         Err(_) => drop(log.forget()),
     }
     // An occurrence that was forgotten here may still be open.
