@@ -51,9 +51,11 @@ impl State {
                 continue;
             }
             if waiter.unreachable {
+                // Nobody would hear of its grant, which would hold up all others until it expires (rule 9).
                 continue;
             }
             if budget == 0 || !self.fits(waiter.mode) {
+                // Others behind it may fit. If they passed, a writer or a large request would starve (rule 7).
                 return;
             }
             budget -= 1;
