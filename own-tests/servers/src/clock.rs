@@ -52,7 +52,7 @@ impl SteppedClock {
         clock.set(0);
         clock.set_monotonic(0);
         clock.write(rate_ppm, 2);
-        let library = compile_shim(clock.folder.path());
+        let library = compile_shim(clock.folder.path(), "stepped_clock");
         let script = format!(
             "#!/bin/sh\nSTEPPED_CLOCK='{}' LD_PRELOAD='{}' exec '{}' \"$@\"\n",
             path.display(),
@@ -109,13 +109,13 @@ impl Default for SteppedClock {
     }
 }
 
-/// Compiles the shim with the compiler that Rust links with.
-fn compile_shim(folder: &Path) -> PathBuf {
-    let library = folder.join("stepped_clock.so");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/src/stepped_clock.c");
+/// Compiles `src/NAME.c` into `NAME.so`, with the compiler that Rust links with.
+pub(crate) fn compile_shim(folder: &Path, name: &str) -> PathBuf {
+    let library = folder.join(name).with_extension("so");
+    let source = format!("{}/src/{name}.c", env!("CARGO_MANIFEST_DIR"));
     let mut compiler = Command::new(std::env::var("CC").unwrap_or_else(|_| "cc".into()));
     compiler.args(["-shared", "-fPIC", "-O1", "-o"]);
-    let status = compiler.arg(&library).arg(source).status();
+    let status = compiler.arg(&library).arg(&source).status();
     assert!(status.expect("a C compiler").success(), "{source} compiles");
     library
 }

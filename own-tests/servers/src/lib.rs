@@ -12,6 +12,7 @@
 //!   them, stop forwarding, or close connections.
 //! - [`at_a_distance`] makes the line to a server longer.
 //! - [`ServerAway`] takes the place of a server that doesn't run, and counts the connections of its clients.
+//! - [`SilentFirstAddress`] is a name that leads to a server only by its second address.
 //! - [`ThreadProxy`] accepts connections on a thread of its own, and lets a function of the test serve each.
 //! - [`Authority`] issues certificates for servers and clients with TLS.
 //!
@@ -26,6 +27,7 @@ mod clock;
 mod cluster;
 mod latency;
 mod mariadb;
+mod names;
 mod pgbouncer;
 mod postgres;
 mod postgres_wire;
@@ -44,6 +46,7 @@ pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
 pub use latency::at_a_distance;
 pub use mariadb::MariaDb;
+pub use names::SilentFirstAddress;
 pub use pgbouncer::PgBouncer;
 pub use postgres::{PostgresOptions, PostgresServer};
 pub use proxy::FaultProxy;

@@ -21,6 +21,9 @@ macro_rules! through_both_libraries {
     };
 }
 
+#[cfg(target_os = "linux")]
+mod addresses;
+mod away;
 mod dead_waiters;
 mod drops;
 mod fifo;
