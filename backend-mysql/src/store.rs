@@ -107,12 +107,9 @@ impl MysqlStore {
         if is_replica {
             return Err(unavailable("the server is read-only, as a replica is"));
         }
-        let row = version.zip(bytes).map(|(version, bytes)| Row {
-            version: Version::new(version.cast_unsigned()),
-            bytes,
-        });
-        let stamp = stamp(server, at);
-        Ok(Read { stamp, row })
+        let row_of =
+            |(version, bytes): (i64, _)| Row::new(Version::new(version.cast_unsigned()), bytes);
+        Ok(Read::new(stamp(server, at), version.zip(bytes).map(row_of)))
     }
 }
 
@@ -161,7 +158,7 @@ impl Store for MysqlStore {
         };
         match lent.answered(sent) {
             Ok(()) => Ok(written.map_or(Written::NotApplied, |at| {
-                Written::AppliedAt(stamp(server, at))
+                Written::applied_at(stamp(server, at))
             })),
             Err(Error::Server(refused)) if [DUPLICATE, DEADLOCK].contains(&refused.code) => {
                 Ok(Written::NotApplied)

@@ -193,7 +193,7 @@ fn written_of(
         return Ok(Written::NotApplied);
     };
     if let Some(at) = row.try_get(0).map_err(unknown)? {
-        return Ok(Written::AppliedAt(stamp(connection, at)));
+        return Ok(Written::applied_at(stamp(connection, at)));
     }
     match row.try_get::<_, i64>(1).map_err(unknown)? {
         0 => Ok(Written::NotApplied),
@@ -210,13 +210,10 @@ fn is_applied(row: &tokio_postgres::Row) -> bool {
 fn read_of(connection: &Connection, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
     let version: Option<i64> = column(row, 1)?;
     let bytes: Option<Vec<u8>> = column(row, 2)?;
-    Ok(Read {
-        stamp: stamp(connection, column(row, 0)?),
-        row: version.zip(bytes).map(|(version, bytes)| Row {
-            version: Version::new(version.cast_unsigned()),
-            bytes,
-        }),
-    })
+    let row_of =
+        |(version, bytes): (i64, _)| Row::new(Version::new(version.cast_unsigned()), bytes);
+    let found = version.zip(bytes).map(row_of);
+    Ok(Read::new(stamp(connection, column(row, 0)?), found))
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {

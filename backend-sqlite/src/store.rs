@@ -35,8 +35,7 @@ fn row_of(connection: &Connection, prefix: &str, key: &Key) -> rusqlite::Result<
     let mut reading = connection.prepare_cached(READ)?;
     let row = reading.query_row([prefix, key.as_str()], |row| {
         let version = Version::new(row.get::<_, i64>(0)?.cast_unsigned());
-        let bytes = row.get(1)?;
-        Ok(Row { version, bytes })
+        Ok(Row::new(version, row.get(1)?))
     });
     row.optional()
 }
@@ -102,7 +101,7 @@ impl Store for SqliteStore {
             let row = row_of(&file.connection, &prefix, &key).map_err(not_written)?;
             // The clock is read after the row.
             let stamp = file.clock.stamp();
-            Ok(Read { stamp, row })
+            Ok(Read::new(stamp, row))
         });
         read.await
     }
@@ -131,7 +130,7 @@ impl Store for SqliteStore {
             let is_expected = row.as_ref().map(|row| row.version) == expected;
             let in_time = stamp.at < deadline && step.clock == stamp.clock && step.at <= stamp.at;
             if !is_expected || !in_time {
-                return Ok((Written::NotApplied, Some(Read { stamp, row })));
+                return Ok((Written::NotApplied, Some(Read::new(stamp, row))));
             }
             let replacing = || {
                 let mut replacing = transaction.prepare_cached(WRITE)?;
@@ -143,7 +142,7 @@ impl Store for SqliteStore {
                 return Err(BackendError::rejected(reason));
             }
             transaction.commit().map_err(perhaps_written)?;
-            Ok((Written::AppliedAt(stamp), None))
+            Ok((Written::applied_at(stamp), None))
         });
         written.await
     }

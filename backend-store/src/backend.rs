@@ -42,7 +42,7 @@ const LATE: &str = "no answer in time";
 /// and `independent_renewal` with [a store for renewals](Self::renewals).
 ///
 /// A command is a read and a conditional write, see the [crate's documentation](crate). If the store
-/// [compares the time](crate::Written::AppliedAt), an acquire or a release of a key that only this client uses
+/// [compares the time](crate::Written::applied_at), an acquire or a release of a key that only this client uses
 /// is one write. The commands
 /// of one backend on one key are executed in the order in which they come. Those that come while one is
 /// executed share the next read and write, up to 128 of them. Between backends, a conflict is tried again

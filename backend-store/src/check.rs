@@ -1,11 +1,13 @@
 //! Checks a store for what the callers of its backend can't see.
 
+use std::sync::Mutex;
 use std::time::Duration;
 
 use leasehold_api::machine::{Message, Payload, State};
 use leasehold_api::{BackendError, Key, ServerTime, SessionId};
 
-use crate::store::{Read, Store, Version, Write, Written};
+use crate::lock;
+use crate::store::{Read, Store, Tag, Version, Write, Written};
 
 const IN_TIME: Duration = Duration::from_secs(5);
 /// How far the time of a step lies in the past.
@@ -69,8 +71,11 @@ impl Step {
     }
 }
 
+/// The tags of the versions that were written, if the store has tags. Of a version that was written again, the last one counts.
+type Tags = Mutex<Vec<(Version, Tag)>>;
+
 /// Checks that a store compares the version and the deadline of a write, and keeps the row. If it says that it
-/// compares the time of the step ([`Written::AppliedAt`]) or who listens ([`Store::compares_reach`]), checks that too.
+/// compares the time of the step ([`Written::applied_at`]) or who listens ([`Store::compares_reach`]), checks that too.
 /// If it sends the row along with a refusal ([`Store::write_or_read`]), checks the row and the clock.
 ///
 /// The key must have no row. It has one afterwards, which may be removed after 20 s.
@@ -81,7 +86,8 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         ));
     }
     let [first, second, other] = [(); 3].map(|()| Version::new(store.runtime().random_u64()));
-    let check = async |step| check_write(store, key, step).await;
+    let tags = Tags::default();
+    let check = async |step| check_write(store, key, step, &tags).await;
     let with_message = |step| Step {
         has_message: true,
         ..step
@@ -93,12 +99,15 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
     let create = Step::applied("creates a row in time", None, first);
     let replace = Step::applied("replaces the right version in time", Some(first), second);
     check(create.late().refused("creates a row after its deadline")).await?;
-    check(create.of(other).refused("replaces a missing row")).await?;
     if store.compares_reach() {
         let alone = create.alone();
         check(alone.refused("creates a row for a session that doesn't listen")).await?;
     }
     let created = check(create).await?;
+    let missing = Key::new(format!("{key}, missing"))
+        .map_err(|error| BackendError::rejected(error.to_string()))?;
+    let of_missing = replace.refused("replaces a missing row");
+    check_write(store, &missing, of_missing, &tags).await?;
     let again = Step {
         version: second,
         ..create
@@ -107,12 +116,18 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
     check_both(replace.of(other).refused("replaces another version")).await?;
     check_both(replace.late().refused("replaces a row after its deadline")).await?;
     let replaced = check(replace).await?;
-    let told = |written| matches!(written, Written::AppliedAt(_));
-    if told(created) != told(replaced) {
+    let told =
+        |written: &Written| matches!(written, Written::Applied(applied) if applied.at.is_some());
+    if told(&created) != told(&replaced) {
         return Err(BackendError::rejected(
-            "the store answers `AppliedAt` to some writes, and `Applied` to others",
+            "the store answers `applied_at` to some writes, and `applied` to others",
         ));
     }
+    let stale = Step {
+        version: other,
+        ..replace
+    };
+    check_both(stale.refused("replaces an earlier version")).await?;
     let mut next = Step {
         version: first,
         ..replace.of(second)
@@ -121,9 +136,9 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
         is_early: true,
         ..next
     };
-    if told(replaced) {
+    if told(&replaced) {
         check_both(early.refused("is before the time of its step")).await?;
-    } else if check_clock(store, key, early).await? {
+    } else if check_clock(store, key, early, &tags).await? {
         next = Step {
             version: second,
             ..replace.of(first)
@@ -144,11 +159,16 @@ pub(crate) async fn check_writes(store: &impl Store, key: &Key) -> Result<(), Ba
 }
 
 /// Sends a write. Checks the answer, and the row before and after.
-async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Written, BackendError> {
+async fn check_write(
+    store: &impl Store,
+    key: &Key,
+    step: Step,
+    tags: &Tags,
+) -> Result<Written, BackendError> {
     let before = store.read(key).await?;
     let mut written = Written::NotApplied;
     for _ in 0..if step.is_applied { TRIES } else { 1 } {
-        (written, _) = send(store, key, step, false).await?;
+        (written, _) = send(store, key, step, tags, false).await?;
         if written.is_applied() {
             break;
         }
@@ -158,14 +178,19 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
         true => Some(step.version),
         false => version_of(&before),
     };
-    let told = match written {
-        Written::Applied | Written::NotApplied => true,
+    let tag_of = |read: &Read| read.row.as_ref().and_then(|row| row.tag.clone());
+    let told = match &written {
+        Written::NotApplied => true,
         Written::NotListening => step.needs_listener,
-        Written::AppliedAt(at) => (before.stamp.at..=after.stamp.at).contains(&at.at),
+        Written::Applied(applied) => {
+            let times = before.stamp.at..=after.stamp.at;
+            applied.at.is_none_or(|at| times.contains(&at.at)) && applied.tag == tag_of(&after)
+        }
     };
+    note_tag(tags, step, &written);
     if told && written.is_applied() == step.is_applied && version_of(&after) == wanted {
         if !step.is_applied {
-            check_refusal(store, key, step).await?;
+            check_refusal(store, key, step, tags).await?;
         }
         return Ok(written);
     }
@@ -180,10 +205,16 @@ async fn check_write(store: &impl Store, key: &Key, step: Step) -> Result<Writte
 /// Sends a write whose time is ahead of the store's clock, which the store needn't compare. Fails if the clock goes on
 /// from there. Then it is no clock of the store, but the latest of those of its clients: a client that is ahead and only
 /// asks for a lock would end the lease of its holder. Returns whether the write was applied.
-async fn check_clock(store: &impl Store, key: &Key, early: Step) -> Result<bool, BackendError> {
+async fn check_clock(
+    store: &impl Store,
+    key: &Key,
+    early: Step,
+    tags: &Tags,
+) -> Result<bool, BackendError> {
     let runtime = store.runtime();
     let (began, before) = (runtime.now(), store.time().await?);
-    let (written, _) = send(store, key, early, false).await?;
+    let (written, _) = send(store, key, early, tags, false).await?;
+    note_tag(tags, early, &written);
     let after = store.read(key).await?.stamp;
     let went_on = after.at.saturating_since(before.at);
     if went_on > runtime.now().saturating_since(began) + IN_TIME / 2 {
@@ -195,9 +226,14 @@ async fn check_clock(store: &impl Store, key: &Key, early: Step) -> Result<bool,
 }
 
 /// Sends a write that must be refused, and checks the row that may come with the refusal.
-async fn check_refusal(store: &impl Store, key: &Key, step: Step) -> Result<(), BackendError> {
+async fn check_refusal(
+    store: &impl Store,
+    key: &Key,
+    step: Step,
+    tags: &Tags,
+) -> Result<(), BackendError> {
     let before = store.read(key).await?;
-    let (written, found) = send(store, key, step, true).await?;
+    let (written, found) = send(store, key, step, tags, true).await?;
     let after = store.read(key).await?;
     let version = version_of(&after);
     let is_current = found.as_ref().is_none_or(|found| {
@@ -214,6 +250,14 @@ async fn check_refusal(store: &impl Store, key: &Key, step: Step) -> Result<(), 
     )))
 }
 
+/// Notes the tag of a row that was written.
+fn note_tag(tags: &Tags, step: Step, written: &Written) {
+    if let Written::Applied(applied) = written {
+        let tag = applied.tag.clone();
+        lock(tags).extend(tag.map(|tag| (step.version, tag)));
+    }
+}
+
 fn version_of(read: &Read) -> Option<Version> {
     read.row.as_ref().map(|row| row.version)
 }
@@ -222,6 +266,7 @@ async fn send(
     store: &impl Store,
     key: &Key,
     step: Step,
+    tags: &Tags,
     reads: bool,
 ) -> Result<(Written, Option<Read>), BackendError> {
     let mut stamp = store.time().await?;
@@ -240,9 +285,13 @@ async fn send(
         payload: Payload::Revoked { sequence: 1 },
     });
     let listener = step.needs_listener.then_some(nobody);
+    let written = lock(tags).clone();
+    let mut known = written.iter().rev();
+    let tag = known.find(|(version, _)| step.expected == Some(*version));
     let write = Write {
         key,
         expected: step.expected,
+        tag: tag.map(|(_, tag)| tag),
         version: step.version,
         bytes: &State::default().to_bytes(),
         keep_until: now.saturating_add(KEEP),

@@ -18,7 +18,7 @@ use crate::call::Call;
 use crate::local::Local;
 use crate::lock;
 use crate::memory::{Memory, Remembered};
-use crate::store::{Read, Store, Version, Write, Written};
+use crate::store::{Applied, Read, Row, Store, Version, Write, Written};
 use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
@@ -177,12 +177,12 @@ impl<S: Store> Executor<S> {
         pauses: &mut Pauses,
     ) -> Result<Attempted, BackendError> {
         self.memory.saw_read(key, &read, self.runtime.now());
-        let expected = read.row.as_ref().map(|row| row.version);
-        answer_written(calls, expected, read.stamp);
+        let row = read.row.as_ref();
+        answer_written(calls, row.map(|row| row.version), read.stamp);
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
-        let stepped = self.step(read, calls, pauses.asks).await?;
+        let stepped = self.step(&read, calls, pauses.asks).await?;
         let Some(state) = &stepped.state else {
             stepped.answer(calls);
             return Ok(Attempted::Finished);
@@ -194,15 +194,15 @@ impl<S: Store> Executor<S> {
         // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
         let deadline = stepped.stamp.at.saturating_add(limit);
         let bytes = state.to_bytes();
-        let write = self.new_write(key, expected, &stepped, state, &bytes, deadline);
+        let write = self.new_write(key, row, &stepped, state, &bytes, deadline);
         let at_once = stepped.at_once();
         // If it is sent again at once when it is refused, the store may send the row along.
         let (written, found) = match pauses.retried < at_once {
             true => self.store.write_or_read(write).await?,
             false => (self.store.write(write).await?, None),
         };
-        if let Written::AppliedAt(at) = written {
-            self.remember(&write, at);
+        if let Written::Applied(applied) = &written {
+            self.remember(&write, applied);
         }
         if written.is_applied() {
             self.local.deliver(&stepped.messages, stepped.stamp);
@@ -254,20 +254,20 @@ impl<S: Store> Executor<S> {
         let limits = deliver_before(calls).chain(ends.into_iter().flatten());
         let deadline = limits.fold(deadline, ServerTime::min);
         let bytes = state.to_bytes();
-        let write = self.new_write(key, Some(row.version), &stepped, state, &bytes, deadline);
+        let write = self.new_write(key, Some(&row), &stepped, state, &bytes, deadline);
         match self.store.write(write).await? {
-            Written::AppliedAt(at) => {
-                self.remember(&write, at);
+            Written::Applied(applied) => {
+                let Some(at) = applied.at else {
+                    // Without the store's clock, the time that is left isn't known.
+                    self.memory.forget(key);
+                    return Err(BackendError::outcome_unknown("a write without a time"));
+                };
+                self.remember(&write, &applied);
                 let answers = stepped.answers().map(|answer| counted_from(answer, at));
                 for (call, answer) in calls.drain(..).zip(answers) {
                     call.answer(Ok(answer));
                 }
                 Ok(true)
-            }
-            // Without the store's clock, the time that is left isn't known.
-            Written::Applied => {
-                self.memory.forget(key);
-                Err(BackendError::outcome_unknown("a write without a time"))
             }
             Written::NotApplied | Written::NotListening => {
                 // The write may have been refused because the estimate of the clock is wrong.
@@ -282,7 +282,7 @@ impl<S: Store> Executor<S> {
     fn new_write<'a>(
         &self,
         key: &'a Key,
-        expected: Option<Version>,
+        found: Option<&'a Row>,
         stepped: &'a Stepped,
         state: &State,
         bytes: &'a [u8],
@@ -290,7 +290,8 @@ impl<S: Store> Executor<S> {
     ) -> Write<'a> {
         Write {
             key,
-            expected,
+            expected: found.map(|row| row.version),
+            tag: found.and_then(|row| row.tag.as_ref()),
             version: Version::new(self.runtime.random_u64()),
             bytes,
             keep_until: state.stored_end().saturating_add(DELETED_AFTER),
@@ -301,12 +302,14 @@ impl<S: Store> Executor<S> {
         }
     }
 
-    /// Remembers a row that was written. `at` is the store's clock at that time.
-    fn remember(&self, write: &Write<'_>, at: Stamp) {
+    /// Remembers a row that was written, if the store has told its clock at that time.
+    fn remember(&self, write: &Write<'_>, applied: &Applied) {
+        let Some(at) = applied.at else { return };
         self.memory.saw_clock(at, self.runtime.now());
         let at = at.at.max(write.stamp.at);
-        self.memory
-            .remember(write.key, write.expected, write.row(), at);
+        let mut row = write.row();
+        row.tag.clone_from(&applied.tag);
+        self.memory.remember(write.key, write.expected, row, at);
     }
 
     fn up_to(&self, limit: Duration) -> Duration {
@@ -316,7 +319,7 @@ impl<S: Store> Executor<S> {
 
     /// Executes the commands on a state in memory. If that depends on who listens, the store compares it in the
     /// write, or it is asked, and they are executed again.
-    async fn step(&self, read: Read, calls: &[Call], asks: bool) -> Result<Stepped, BackendError> {
+    async fn step(&self, read: &Read, calls: &[Call], asks: bool) -> Result<Stepped, BackendError> {
         let before = match &read.row {
             Some(row) => State::from_bytes(&row.bytes)?,
             None => State::default(),

@@ -19,7 +19,7 @@
 //! # Without a read
 //! A client remembers the rows that it has written. If nobody else uses the key, the next acquire or release
 //! begins with step 2, at an estimate of the store's clock, and the reply has the store's clock at the write.
-//! This needs a store that compares that time too: see [`Written::AppliedAt`]. A write that is refused is
+//! This needs a store that compares that time too: see [`Written::applied_at`]. A write that is refused is
 //! followed by a read.
 //!
 //! # Late and repeated writes
@@ -71,7 +71,7 @@
 //!
 //!     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
 //!         let row = self.rows.lock().expect("no panic").get(key).cloned();
-//!         Ok(Read { stamp: self.stamp(), row })
+//!         Ok(Read::new(self.stamp(), row))
 //!     }
 //!
 //!     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
@@ -81,7 +81,7 @@
 //!             return Ok(Written::NotApplied);
 //!         }
 //!         rows.insert(write.key.clone(), write.row());
-//!         Ok(Written::Applied)
+//!         Ok(Written::applied())
 //!     }
 //! }
 //!
@@ -112,7 +112,7 @@ mod turns;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backend::StoreBackend;
-pub use store::{Read, Row, Store, Version, Write, Written};
+pub use store::{Applied, Read, Row, Store, Tag, Version, Write, Written};
 
 /// Locks a mutex. Of what runs while it is locked, only the waker of a task can panic: where a message is delivered, or
 /// a task learns of a release. What the mutex guards is whole then.

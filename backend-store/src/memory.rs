@@ -169,10 +169,7 @@ mod tests {
     }
 
     fn row(version: u64) -> Row {
-        Row {
-            version: Version::new(version),
-            bytes: vec![0; 100],
-        }
+        Row::new(Version::new(version), vec![0; 100])
     }
 
     fn after(seconds: u64) -> Moment {
@@ -192,7 +189,7 @@ mod tests {
 
     fn read(memory: &Memory, name: &str, found: u64) {
         let (stamp, row) = (stamp(START), Some(row(found)));
-        memory.saw_read(&key(name), &Read { stamp, row }, after(0));
+        memory.saw_read(&key(name), &Read::new(stamp, row), after(0));
     }
 
     #[test]

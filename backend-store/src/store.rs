@@ -26,13 +26,54 @@ impl Version {
     }
 }
 
+/// A store's own version of a row, which each write changes: an ETag, a sequence, a revision. The backend gives it back
+/// with the next write, as it is.
+///
+/// Where equal contents have equal tags, as some ETags do, the contents must have the [`Version`] in them: it is another one
+/// in each write.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Tag(Arc<[u8]>);
+
+impl Tag {
+    /// Creates a tag from the bytes of the store.
+    pub fn new(bytes: impl Into<Arc<[u8]>>) -> Self {
+        Self(bytes.into())
+    }
+
+    /// The bytes, as the store has told them.
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.0
+    }
+}
+
 /// A stored row.
 #[derive(Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Row {
     /// The version of the write that stored it.
     pub version: Version,
     /// The state of the key. It contains secrets.
     pub bytes: Vec<u8>,
+    /// The store's own version of the row, if it compares that one.
+    pub tag: Option<Tag>,
+}
+
+impl Row {
+    /// Creates a row without a tag.
+    pub const fn new(version: Version, bytes: Vec<u8>) -> Self {
+        Self {
+            version,
+            bytes,
+            tag: None,
+        }
+    }
+
+    /// Sets the tag.
+    #[must_use]
+    pub fn with_tag(mut self, tag: Tag) -> Self {
+        self.tag = Some(tag);
+        self
+    }
 }
 
 impl fmt::Debug for Row {
@@ -40,18 +81,27 @@ impl fmt::Debug for Row {
         f.debug_struct("Row")
             .field("version", &self.version)
             .field("bytes", &self.bytes.len())
+            .field("tag", &self.tag)
             .finish()
     }
 }
 
 /// The reply to a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Read {
     /// The store's clock, read at the time of the row or later. It must not be read before: the row may
     /// then be the result of a later step.
     pub stamp: Stamp,
     /// The row, if the key has one.
     pub row: Option<Row>,
+}
+
+impl Read {
+    /// Creates a reply to a read.
+    pub const fn new(stamp: Stamp, row: Option<Row>) -> Self {
+        Self { stamp, row }
+    }
 }
 
 /// A conditional write of one row.
@@ -62,6 +112,8 @@ pub struct Write<'a> {
     pub key: &'a Key,
     /// The version that the row must have. `None` if there must be no row.
     pub expected: Option<Version>,
+    /// The [tag](Row::tag) of the row with the expected version. A store with tags may compare it instead of the version.
+    pub tag: Option<&'a Tag>,
     /// The new version.
     pub version: Version,
     /// The new state. It contains secrets.
@@ -75,18 +127,15 @@ pub struct Write<'a> {
     /// The sessions that must listen. If one of them doesn't, the answer is [`Written::NotListening`]. Empty unless
     /// the store [compares it](Store::compares_reach).
     pub listening: &'a [SessionId],
-    /// The time of the step, which the messages carry. After [`Written::AppliedAt`], it may be an estimate of the
+    /// The time of the step, which the messages carry. After [`Written::applied_at`], it may be an estimate of the
     /// store's clock for the next writes.
     pub stamp: Stamp,
 }
 
 impl Write<'_> {
-    /// The row to store.
+    /// The row to store, without a tag.
     pub fn row(&self) -> Row {
-        Row {
-            version: self.version,
-            bytes: self.bytes.to_vec(),
-        }
+        Row::new(self.version, self.bytes.to_vec())
     }
 }
 
@@ -95,6 +144,7 @@ impl fmt::Debug for Write<'_> {
         f.debug_struct("Write")
             .field("key", self.key)
             .field("expected", &self.expected)
+            .field("tag", &self.tag)
             .field("version", &self.version)
             .field("bytes", &self.bytes.len())
             .field("keep_until", &self.keep_until)
@@ -107,16 +157,11 @@ impl fmt::Debug for Write<'_> {
 }
 
 /// The reply to a write.
-///
-/// A store that also compares the [stamp](Write::stamp) with its clock answers [`AppliedAt`](Self::AppliedAt)
-/// in place of [`Applied`](Self::Applied). Then a client needs no read for a row that it has written itself.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Written {
     /// The row was replaced.
-    Applied,
-    /// The row was replaced, and the time of [`Write::stamp`] was not after the store's clock. Contains the
-    /// clock, read while the store executed the write.
-    AppliedAt(Stamp),
+    Applied(Applied),
     /// Nothing was written, and nothing will be: the row had another version, the deadline had passed, or the
     /// time of [`Write::stamp`] was after the store's clock.
     NotApplied,
@@ -124,10 +169,44 @@ pub enum Written {
     NotListening,
 }
 
+/// What a store says of a write that it has applied.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Applied {
+    /// The store's clock, if it [compares the time](Written::applied_at).
+    pub at: Option<Stamp>,
+    /// The tag of the new row, if the store has tags.
+    pub tag: Option<Tag>,
+}
+
 impl Written {
+    /// The row was replaced.
+    pub fn applied() -> Self {
+        Self::Applied(Applied::default())
+    }
+
+    /// The row was replaced, and the time of [`Write::stamp`] was not after the store's clock. `clock` is the clock, read
+    /// while the store executed the write.
+    ///
+    /// With a store that compares the [stamp](Write::stamp) with its clock, a client needs no read for a row that it has
+    /// written itself.
+    pub fn applied_at(clock: Stamp) -> Self {
+        let (at, tag) = (Some(clock), None);
+        Self::Applied(Applied { at, tag })
+    }
+
+    /// Adds the tag of the new row to the reply. One to a write that was not applied stays as it is.
+    #[must_use]
+    pub fn with_tag(mut self, tag: Tag) -> Self {
+        if let Self::Applied(applied) = &mut self {
+            applied.tag = Some(tag);
+        }
+        self
+    }
+
     /// Whether the row was replaced.
     pub const fn is_applied(&self) -> bool {
-        matches!(self, Self::Applied | Self::AppliedAt(_))
+        matches!(self, Self::Applied(_))
     }
 }
 
@@ -139,10 +218,12 @@ impl Written {
 /// - **A read is current.** It sees every write that was applied before the read was sent. A replica that
 ///   lags is not a store.
 /// - **A write lasts.** It is answered as applied only when no crash and no failover of the store can lose it.
-/// - **A write is one step.** It compares the version and the deadline, and replaces the row, atomically.
+/// - **Tags are those of the rows.** If a row has a [tag](Row::tag), all do, and each [`Applied`] has the new one. A tag never
+///   comes back for other contents.
+/// - **A write is one step.** It compares the version (or the tag) and the deadline, and replaces the row, atomically.
 ///   The deadline may be compared before the row is replaced, also by the client, if the write is
 ///   applied less than 10 s later or never.
-/// - **A time is in the past.** A store that answers [`AppliedAt`](Written::AppliedAt) does so for every write. It
+/// - **A time is in the past.** A store that answers [`applied_at`](Written::applied_at) does so for every write. It
 ///   has refused the write if its [stamp](Write::stamp) is of another clock than the store's, or a time after it, and
 ///   has compared the deadline in the step.
 /// - **Rows stay.** A row is removed only when the store's clock has reached its

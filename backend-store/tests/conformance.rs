@@ -57,6 +57,9 @@ impl Harness for Memory {
             seed.wrapping_mul(31).wrapping_add(byte.into())
         });
         let server = Server::new(seed, Duration::from_millis(1));
+        if seed.is_multiple_of(2) {
+            server.compare_tags();
+        }
         server.set_faults(
             Faults::default()
                 .share(Fault::Conflict, 20)

@@ -38,6 +38,7 @@ mod failure;
 mod families;
 mod harness;
 mod holding;
+mod network;
 mod proxy;
 #[cfg(test)]
 mod rules;
@@ -48,4 +49,5 @@ pub use case::{Case, Need};
 pub use failure::Failure;
 pub use families::all as cases;
 pub use harness::{Abilities, Environment, Harness, SetupError, Timing};
+pub use network::TcpProxy;
 pub use runner::{run, run_case};

@@ -14,8 +14,11 @@ use crate::steps::key;
 use crate::support::{Fault, Faults, Flaw, Server};
 
 /// What the backend finds in a store with these faults.
-async fn problem(faults: Faults) -> Option<BackendError> {
+async fn problem(faults: Faults, has_tags: bool) -> Option<BackendError> {
     let server = Server::new(1, Duration::from_millis(1));
+    if has_tags {
+        server.compare_tags();
+    }
     server.set_faults(faults);
     server.compare_reach();
     server.send_rows();
@@ -32,7 +35,9 @@ const fn finding(flaw: Flaw) -> &'static str {
         Flaw::FutureIsFine => "is before the time of its step must not be applied",
         Flaw::Echoes => "creates a row in time must be applied",
         Flaw::SilenceIsFine => "for a session that doesn't listen must not be applied",
-        Flaw::CreatedWithoutTime => "answers `AppliedAt` to some writes",
+        Flaw::CreatedWithoutTime => "answers `applied_at` to some writes",
+        Flaw::TellsNoTag | Flaw::TellsAnotherTag => "creates a row in time must be applied",
+        Flaw::AnyTagIsFine => "replaces an earlier version must not be applied",
         Flaw::OldClock => "must bring the row and the clock, or nothing",
         Flaw::Forgets => "`remove_expired` removed a row before its `keep_until`",
     }
@@ -43,15 +48,21 @@ async fn store_that_breaks_the_contract_of_writes_is_found() {
     let fine = Faults::default()
         .share(Fault::Conflict, 30)
         .share(Fault::Copied, 30);
-    assert_matches!(problem(fine).await, None);
     let flaws = Flaw::ALL.map(|flaw| (Faults::flawed(flaw), finding(flaw)));
     let refuses = Faults::always(Fault::Conflict);
     let refuses = (refuses, "creates a row in time must be applied");
-    for (faults, expected) in flaws.into_iter().chain([refuses]) {
-        let problem = problem(faults).await.expect("it breaks the contract");
-        assert_matches!(problem, BackendError::Rejected { .. });
-        let text = problem.to_string();
-        assert!(text.contains(expected), "{faults:?}: {text}");
+    for has_tags in [false, true] {
+        assert_matches!(problem(fine, has_tags).await, None);
+        for (faults, expected) in flaws.into_iter().chain([refuses]) {
+            if faults.is_of_tags() && !has_tags {
+                continue;
+            }
+            let problem = problem(faults, has_tags).await;
+            let problem = problem.expect("it breaks the contract");
+            assert_matches!(problem, BackendError::Rejected { .. });
+            let text = problem.to_string();
+            assert!(text.contains(expected), "{faults:?}: {text}");
+        }
     }
 }
 
@@ -92,7 +103,7 @@ impl Store for Clockless {
             stamp.at = stamp.at.max(written.at);
         }
         let row = found.map(|(row, _)| row);
-        Ok(Read { stamp, row })
+        Ok(Read::new(stamp, row))
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
@@ -102,7 +113,7 @@ impl Store for Clockless {
             return Ok(Written::NotApplied);
         }
         rows.insert(write.key.clone(), (write.row(), write.stamp));
-        Ok(Written::Applied)
+        Ok(Written::applied())
     }
 }
 

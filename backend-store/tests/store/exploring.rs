@@ -87,6 +87,9 @@ fn explore(seed: u64, faults: Faults, all: &mut Seen) {
         if seed % 4 < 2 {
             server.send_rows();
         }
+        if seed % 8 < 4 {
+            server.compare_tags();
+        }
         let resource = Arc::new(Resource::default());
         let clients: Vec<_> = (0..CLIENTS)
             .map(|_| tokio::spawn(work(Arc::clone(&server), Arc::clone(&resource))))

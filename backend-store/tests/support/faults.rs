@@ -49,6 +49,12 @@ impl Faults {
         Self::default().share(fault, 100)
     }
 
+    /// Whether only a store with tags can have this flaw.
+    pub(crate) const fn is_of_tags(self) -> bool {
+        use Flaw::{AnyTagIsFine, TellsAnotherTag, TellsNoTag};
+        matches!(self.flaw, Some(TellsNoTag | TellsAnotherTag | AnyTagIsFine))
+    }
+
     pub(crate) fn flawed(flaw: Flaw) -> Self {
         Self {
             flaw: Some(flaw),
@@ -78,10 +84,16 @@ pub(crate) enum Flaw {
     CreatedWithoutTime,
     /// The row that comes with a refusal has the clock of the step.
     OldClock,
+    /// A write that is applied is answered without the tag of its row.
+    TellsNoTag,
+    /// A write that is applied is answered with another tag than that of its row.
+    TellsAnotherTag,
+    /// Every write to a row with a tag is applied, if it has one too.
+    AnyTagIsFine,
 }
 
 impl Flaw {
-    pub(crate) const ALL: [Self; 9] = [
+    pub(crate) const ALL: [Self; 12] = [
         Self::LateIsFine,
         Self::LateReplacementIsFine,
         Self::Forgets,
@@ -91,5 +103,8 @@ impl Flaw {
         Self::SilenceIsFine,
         Self::CreatedWithoutTime,
         Self::OldClock,
+        Self::TellsNoTag,
+        Self::TellsAnotherTag,
+        Self::AnyTagIsFine,
     ];
 }

@@ -14,7 +14,7 @@ use leasehold_api::{
     BackendError, BoxFuture, ClockId, Cursor, Key, List, Listed, Moment, Notification,
     Notifications, Runtime, ServerTime, SessionId, Stamp,
 };
-use leasehold_store::{Read, Row, Store, StoreBackend, Version, Write, Written};
+use leasehold_store::{Read, Row, Store, StoreBackend, Tag, Version, Write, Written};
 use tokio::time::Instant;
 
 pub(crate) use faults::{Fault, Faults, Flaw};
@@ -24,6 +24,7 @@ pub(crate) use faults::{Fault, Faults, Flaw};
 pub(crate) struct Sent {
     pub(crate) key: Key,
     pub(crate) expected: Option<Version>,
+    tag: Option<Tag>,
     pub(crate) row: Row,
     pub(crate) keep_until: ServerTime,
     pub(crate) deadline: ServerTime,
@@ -37,6 +38,7 @@ impl Sent {
         Self {
             key: write.key.clone(),
             expected: write.expected,
+            tag: write.tag.cloned(),
             row: write.row(),
             keep_until: write.keep_until,
             deadline: write.deadline,
@@ -61,6 +63,8 @@ struct Inner {
     random: u64,
     compares_reach: bool,
     sends_rows: bool,
+    /// The last tag, if writes compare tags, and no versions.
+    tags: Option<u64>,
     /// How often first waiters poll, if the store can't notify anybody.
     polls: Option<Duration>,
     /// How far the clock is ahead of the time since the start.
@@ -150,6 +154,11 @@ impl Server {
         self.lock().sends_rows = true;
     }
 
+    /// Compares the tags of rows, and not their versions.
+    pub(crate) fn compare_tags(&self) {
+        self.lock().tags = Some(0);
+    }
+
     /// Notifies nobody, and tells nobody who listens. First waiters poll this often.
     pub(crate) fn be_quiet(&self, polls: Duration) {
         self.lock().polls = Some(polls);
@@ -159,7 +168,7 @@ impl Server {
     fn read(&self, key: &Key) -> Read {
         let (row, stamp) = (self.row(key), self.stamp());
         self.lock().read_at.push(stamp.at);
-        Read { stamp, row }
+        Read::new(stamp, row)
     }
 
     pub(crate) fn set_stopped(&self, stopped: bool) {
@@ -197,10 +206,7 @@ impl Server {
     }
 
     pub(crate) fn put(&self, key: &Key, bytes: &[u8]) {
-        let row = Row {
-            version: Version::new(0),
-            bytes: bytes.to_vec(),
-        };
+        let row = Row::new(Version::new(0), bytes.to_vec());
         let forever = ServerTime::from_micros(u64::MAX);
         self.lock().rows.insert(key.clone(), (row, forever));
     }
@@ -246,17 +252,27 @@ impl Server {
         let in_time = now < sent.deadline || late_is_fine;
         let in_past = sent.stamp.at <= now || flaw == Some(Flaw::FutureIsFine);
         let fine = flaw == Some(Flaw::MessagesAreFine) && !sent.messages.is_empty();
-        let applies = found == sent.expected && ((in_time && in_past) || fine);
+        let tag = inner
+            .rows
+            .get(&sent.key)
+            .and_then(|(row, _)| row.tag.clone());
+        let is_expected = match (inner.tags, flaw) {
+            (None, _) => found == sent.expected,
+            (Some(_), Some(Flaw::AnyTagIsFine)) => tag.is_some() == sent.tag.is_some(),
+            (Some(_), _) => tag == sent.tag,
+        };
+        let applies = is_expected && ((in_time && in_past) || fine);
         let listen = sent.listening.iter().all(|it| inner.listens(it));
         let listen = listen || flaw == Some(Flaw::SilenceIsFine);
         let written = match (applies, listen) {
-            (true, true) => Written::Applied,
+            (true, true) => Written::applied(),
             (true, false) => Written::NotListening,
             (false, _) => Written::NotApplied,
         };
-        inner.arrived.push((sent.clone(), written));
+        let (written, row) = inner.tagged(written, sent.row.clone());
+        inner.arrived.push((sent.clone(), written.clone()));
         if written.is_applied() {
-            let kept = (sent.row.clone(), sent.keep_until);
+            let kept = (row, sent.keep_until);
             inner.rows.insert(sent.key.clone(), kept);
             inner.deliver(&sent.messages, sent.stamp);
         }
@@ -285,6 +301,21 @@ impl Server {
 }
 
 impl Inner {
+    /// Gives the row of a write that is applied a new tag, and tells it, if writes compare tags.
+    fn tagged(&mut self, written: Written, row: Row) -> (Written, Row) {
+        let Some(last) = self.tags.as_mut().filter(|_| written.is_applied()) else {
+            return (written, row);
+        };
+        *last += 1;
+        let [tag, next] = [*last, *last + 1].map(|tag| Tag::new(tag.to_be_bytes()));
+        let row = row.with_tag(tag.clone());
+        match self.faults.flaw {
+            Some(Flaw::TellsNoTag) => (written, row),
+            Some(Flaw::TellsAnotherTag) => (written.with_tag(next), row),
+            _ => (written.with_tag(tag), row),
+        }
+    }
+
     fn listens(&self, session: &SessionId) -> bool {
         let senders = self.listeners.get(session);
         senders.is_some_and(|all| all.iter().any(|sender| !sender.is_closed()))
@@ -366,14 +397,14 @@ impl MemoryStore {
             None => {}
         }
         self.server.do_work().await;
-        let written = match (self.server.arrive(&sent), self.server.flaw()) {
-            (Written::Applied, Some(Flaw::Echoes)) => Written::AppliedAt(write.stamp),
-            (Written::Applied, Some(Flaw::CreatedWithoutTime)) if write.expected.is_none() => {
-                Written::Applied
-            }
-            (Written::Applied, _) => Written::AppliedAt(self.server.stamp()),
-            (refused, _) => refused,
-        };
+        let mut written = self.server.arrive(&sent);
+        if let Written::Applied(applied) = &mut written {
+            applied.at = match self.server.flaw() {
+                Some(Flaw::Echoes) => Some(write.stamp),
+                Some(Flaw::CreatedWithoutTime) if write.expected.is_none() => None,
+                _ => Some(self.server.stamp()),
+            };
+        }
         let found = if written.is_applied() { None } else { found() };
         self.travel().await;
         Ok((written, found))
