@@ -1,6 +1,7 @@
 //! The Dockerfile and the Kubernetes manifest of an election. No cluster is here, but the command line of the manifest is run
 //! as it stands, by two replicas, on a server.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -165,7 +166,9 @@ fn two_replicas() {
     block_until("the first leads", || {
         leader().0 == "scheduler-1 10.0.0.1:8080"
     });
-    let mut second = Started::new(replica(&place, 2));
+    let mut second = replica(&place, 2);
+    second.stdout(File::create(place.file("second")).expect("a folder"));
+    let mut second = Started::new(second);
     block_until("the second waits", || leader().1 == Some(1));
     let (keeper, cmd) = (first.keeper(), first.child_with("election/scheduler"));
     for process in [keeper, first.id(), cmd] {
@@ -173,6 +176,11 @@ fn two_replicas() {
     }
     block_until("the second leads", || {
         leader().0 == "scheduler-2 10.0.0.2:8080"
+    });
+    // The script handles the signal from then on.
+    block_until("CMD says so", || {
+        let text = std::fs::read_to_string(place.file("second"));
+        text.is_ok_and(|it| it.contains("leads term"))
     });
     second.signal(Signal::TERM);
     second.expect_status(0);

@@ -14,7 +14,11 @@ const AGAIN: [&str; 3] = ["--info", "10.0.0.7:80", "--again"];
 /// Says when it ignores everything.
 const IGNORES: &str = "trap '' HUP INT QUIT TERM; echo > ignores; while :; do sleep 0.1; done";
 /// Ends orderly when it is asked to.
-const ORDERLY: &str = "trap 'exit 7' TERM; while :; do sleep 0.1; done";
+const ORDERLY: &str = "trap 'exit 7' TERM; echo > traps; while :; do sleep 0.1; done";
+
+fn until_it_traps(place: &Place) {
+    block_until("the trap is set", || place.file("traps").exists());
+}
 
 fn shown(place: &Place) -> serde_json::Value {
     let (_, text) = ask(place, &["leader", "--json", &place.key]);
@@ -44,6 +48,7 @@ pub(crate) fn leads_and_follows(place: &Place) {
             .is_some_and(|it| it.len() == 1)
     });
     assert!(!place.file("second").exists());
+    until_it_traps(place);
     first.signal(Signal::TERM);
     first.expect_status(7);
     block_until("the second leads", || {
@@ -86,10 +91,13 @@ pub(crate) fn followers_watch(place: &Place) {
     for (term, info) in [(0, "10.0.0.7:80"), (1, "10.0.0.8:80")] {
         let mut leader = place.start(&["--info", info], ORDERLY);
         until(2 * term + 2);
+        until_it_traps(place);
         leader.signal(Signal::TERM);
         leader.expect_status(7);
         until(2 * term + 3);
-        std::fs::remove_file(place.file("group")).expect("written by CMD");
+        for file in ["group", "traps"] {
+            std::fs::remove_file(place.file(file)).expect("written by CMD");
+        }
     }
     let text = lines("text");
     for nobody in [0, 2, 4] {
