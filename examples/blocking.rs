@@ -6,6 +6,7 @@
 //! ```
 
 use std::error::Error;
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -18,17 +19,23 @@ fn main() -> Result<(), Box<dyn Error>> {
     let url = std::env::args().nth(1).unwrap_or(file);
     let options = ConnectOptions::new().redis_library(RedisLibrary::RedisRs);
     let locks = blocking::connect_with(&url, options)?;
+    let worked = work(&locks, &folder.path().join("counter"));
+    // Nothing sends a release after the end of the process.
+    locks.shutdown()?;
+    worked
+}
 
-    let counter = folder.path().join("counter");
-    std::fs::write(&counter, "0")?;
+fn work(locks: &LockClient, counter: &Path) -> Result<(), Box<dyn Error>> {
+    std::fs::write(counter, "0")?;
     thread::scope(|scope| {
         let threads: Vec<_> = (0..4)
-            .map(|_| scope.spawn(|| add(&locks, &counter).map_err(|error| error.to_string())))
+            .map(|_| scope.spawn(|| add(locks, counter).map_err(|error| error.to_string())))
             .collect();
-        let ended = threads.into_iter().map(|thread| thread.join());
-        ended.flatten().collect::<Result<(), String>>()
+        let ended = threads.into_iter();
+        let ended = ended.map(|thread| thread.join().expect("no panic"));
+        ended.collect::<Result<(), String>>()
     })?;
-    println!("the counter is {}", std::fs::read_to_string(&counter)?);
+    println!("the counter is {}", std::fs::read_to_string(counter)?);
 
     // Another machine that calls this now gets `AlreadyDone`.
     let nightly = locks.once("report")?.not_within(Duration::from_secs(60));
@@ -36,12 +43,11 @@ fn main() -> Result<(), Box<dyn Error>> {
         JobOutcome::Done(()) => println!("this machine wrote the report"),
         other => println!("{other:?}"),
     }
-    // Nothing sends a release after the end of the process.
-    Ok(locks.shutdown()?)
+    Ok(())
 }
 
 /// Adds 1 to the number in a file that all threads share.
-fn add(locks: &LockClient, counter: &std::path::Path) -> Result<(), Box<dyn Error>> {
+fn add(locks: &LockClient, counter: &Path) -> Result<(), Box<dyn Error>> {
     let mutex = locks.mutex("counter")?;
     match mutex.try_lock_for(Duration::from_secs(10))? {
         Outcome::Acquired(guard) => {

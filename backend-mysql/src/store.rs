@@ -27,6 +27,12 @@ macro_rules! server {
         "CRC32(CONCAT(@@hostname, ':', @@port, ':', @@server_id))"
     };
 }
+/// Whether the server is read-only. It is a number, and a word from MariaDB 12 on.
+macro_rules! read_only {
+    () => {
+        "(CAST(@@read_only AS CHAR) NOT IN ('0', 'OFF'))"
+    };
+}
 /// Whether a write is in time, by a clock that the server reads when it has the row.
 macro_rules! in_time {
     () => {
@@ -34,7 +40,9 @@ macro_rules! in_time {
             clock!(),
             " < :deadline AND ",
             clock!(),
-            " >= :step AND @@read_only = 0 AND :server = ",
+            " >= :step AND NOT ",
+            read_only!(),
+            " AND :server = ",
             server!()
         )
     };
@@ -45,7 +53,9 @@ const READ: &str = concat!(
     clock!(),
     ", ",
     server!(),
-    ", @@read_only, version, state FROM (SELECT 1) AS one
+    ", ",
+    read_only!(),
+    ", version, state FROM (SELECT 1) AS one
     LEFT JOIN leasehold_locks ON prefix = :prefix AND name = :name"
 );
 /// The time of the write comes back as its id.

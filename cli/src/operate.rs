@@ -260,7 +260,7 @@ pub(crate) fn reset_job(options: &Reset) -> Ending {
         match locks.once(&options.key)?.reset().await? {
             JobReset::Reset => Ok(0),
             JobReset::Running { by } => {
-                let by = by.as_ref().map_or("somebody", Label::as_str);
+                let by = printable(by.as_ref().map_or("somebody", Label::as_str));
                 say(&format!("not reset, because {by} runs {:?}", options.key));
                 Ok(CONTENDED)
             }

@@ -10,7 +10,7 @@ use tokio::time::sleep;
 use crate::clock::now;
 use crate::ending::GAVE_UP;
 use crate::keeper::hold::Hold;
-use crate::operate::date;
+use crate::operate::{date, printable};
 use crate::protocol::{FromKeeper, Request, Wait};
 
 /// How often to ask while another machine runs the job, or the service doesn't answer.
@@ -117,7 +117,7 @@ fn next(ended: Ended, key: &str) -> Result<(FromKeeper, Duration), FromKeeper> {
             });
         }
         Ok(JobOutcome::Running { by }) => {
-            let by = by.as_ref().map_or("somebody else", Label::as_str);
+            let by = printable(by.as_ref().map_or("somebody else", Label::as_str));
             (format!("{key:?} is run by {by}"), ASK_AGAIN)
         }
         Ok(JobOutcome::Failed { retry_after, .. }) => {

@@ -21,6 +21,7 @@ use tokio::time::{sleep, timeout};
 use crate::clock::now;
 use crate::ending;
 use crate::group::Group;
+use crate::operate::printable;
 use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait, line};
 use hold::Hold;
 
@@ -216,7 +217,7 @@ async fn campaign(locks: &LockClient, request: &Request, info: &str) -> Result<H
     let leader = election.leader().await?;
     let by = leader
         .as_ref()
-        .map_or("somebody else", |it| it.label.as_str());
+        .map_or_else(|| "somebody else".into(), |it| printable(it.label.as_str()));
     let text = format!("{:?} is led by {by}", request.key);
     Err(FromKeeper::Contended(text))
 }

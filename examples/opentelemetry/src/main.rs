@@ -19,10 +19,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .with_http_listener(([127, 0, 0, 1], 9000))
         .install()?;
     let locks = leasehold::connect(&url).await?; // after the recorder
-    send_invoice(&locks).await?;
+    let sent = send_invoice(&locks).await;
     locks.shutdown().await?;
-    traces.shutdown()?;
-    Ok(())
+    traces.shutdown()?; // also what has failed is exported
+    Ok(sent?)
 }
 
 #[tracing::instrument(skip(locks))]

@@ -42,8 +42,9 @@ pub fn block_on<F: Future>(future: F) -> Result<F::Output, InvalidInput> {
         is_set: AtomicBool::new(false),
     });
     let waker = Waker::from(Arc::clone(&woken));
-    let (mut cx, mut future) = (Context::from_waker(&waker), pin!(future));
+    // Entered first, so that the future is dropped in the context too.
     let _inside = renewal_thread.enter();
+    let (mut cx, mut future) = (Context::from_waker(&waker), pin!(future));
     loop {
         if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
             return Ok(output);

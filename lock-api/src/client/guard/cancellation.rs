@@ -49,7 +49,7 @@ impl<K> Guard<K> {
     /// async fn send_invoice() { /* … */ }
     ///
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// let sending = guard.cancellation_before(Duration::from_secs(5)).run_until_cancelled_owned(send_invoice());
+    /// let sending = guard.cancellation_before(Duration::from_secs(2)).run_until_cancelled_owned(send_invoice());
     /// if sending.await.is_none() {
     ///     println!("stopped: {:?}", guard.loss_reason());
     /// }
@@ -101,7 +101,7 @@ impl MultiGuard {
     /// async fn send_invoice() { /* … */ }
     ///
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// let sending = guard.cancellation_before(Duration::from_secs(5)).run_until_cancelled_owned(send_invoice());
+    /// let sending = guard.cancellation_before(Duration::from_secs(2)).run_until_cancelled_owned(send_invoice());
     /// if sending.await.is_none() {
     ///     println!("stopped: {:?}", guard.loss_reason());
     /// }

@@ -254,6 +254,9 @@ impl<K> Guard<K> {
     /// after each third of it. So choose a margin of less than half of the lease: with two thirds or
     /// more, the future completes although all is well.
     ///
+    /// A guard that had to wait begins with 5 s at most, until its first renewal. For a margin of 3 s or more, await
+    /// [`renew`](Self::renew) first.
+    ///
     /// After a loss without a warning, such as a forced release, the future completes at once, with
     /// zero. It never completes if you release or drop the guard first. It does not borrow the guard.
     ///
@@ -268,7 +271,7 @@ impl<K> Guard<K> {
     /// async fn stop_the_work() { /* … */ }
     ///
     /// let guard = locks.mutex("invoice:42")?.lock().await?;
-    /// let left = guard.expiring(Duration::from_secs(5)).await;
+    /// let left = guard.expiring(Duration::from_secs(2)).await;
     /// println!("{left:?} left to stop");
     /// stop_the_work().await;
     /// # Ok(())

@@ -197,7 +197,7 @@ impl MultiGuard {
     /// # use leasehold_api::{Error, LockClient};
     /// # async fn example(locks: LockClient) -> Result<(), Error> {
     /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
-    /// let left = guard.expiring(Duration::from_secs(5)).await;
+    /// let left = guard.expiring(Duration::from_secs(2)).await;
     /// println!("{left:?} left to stop");
     /// # Ok(())
     /// # }

@@ -315,7 +315,7 @@ impl Job {
     /// Returns the guard of the job's lock. If it is lost, the body is dropped at its current await point.
     ///
     /// # Examples
-    /// `job.guard().expiring(Duration::from_secs(5)).await`
+    /// `job.guard().expiring(Duration::from_secs(2)).await`
     pub fn guard(&self) -> &MutexGuard {
         &self.guard
     }

@@ -18,6 +18,8 @@ pub(crate) struct Flow {
     /// row, so they hold up no others.
     ended: u64,
     window: u64,
+    /// What answers add to the window, in parts of it. Without batches, each call has one renewal.
+    credit: u64,
 }
 
 /// A call with renewals, by the number of the last one.
@@ -33,6 +35,7 @@ impl Default for Flow {
             sent: 0,
             ended: 0,
             window: FIRST,
+            credit: 0,
         }
     }
 }
@@ -60,8 +63,16 @@ impl Flow {
         self.ended = call.last;
         // Answers to a whole window make it a batch larger.
         let window = match answered {
-            true => self.window + (call.renewals * BATCH).div_ceil(self.window),
-            false => self.window / 2,
+            true => {
+                self.credit += call.renewals * BATCH;
+                let grown = self.credit / self.window;
+                self.credit %= self.window;
+                self.window + grown
+            }
+            false => {
+                self.credit = 0;
+                self.window / 2
+            }
         };
         self.window = window.clamp(BATCH, MOST);
     }
@@ -95,6 +106,15 @@ mod tests {
         for _ in 0..100 {
             assert!(calls(&mut flow, true) as u64 <= MOST / BATCH);
         }
+    }
+
+    #[test]
+    fn window_grows_as_fast_without_batches() {
+        let mut flow = Flow::default();
+        let calls: Vec<Sent> = (0..FIRST).map(|_| flow.begin(1)).collect();
+        calls.iter().for_each(|call| flow.end(call, true));
+        let grown = flow.window - FIRST;
+        assert!((BATCH * 8 / 10..=BATCH).contains(&grown), "{grown}");
     }
 
     #[test]

@@ -177,12 +177,14 @@ impl Renewals {
     }
 
     /// Schedules the next check of a holder that was just checked.
-    pub(crate) fn schedule_next_check(&self, holder: &HolderCell) {
+    pub(crate) fn schedule_next_check(&self, holder: &HolderCell, now: Moment) {
         let loss = holder.next_loss();
         let mut state = self.state.lock();
         let entry = state.holders.get(&holder.id);
-        let waiting = entry.filter(|entry| entry.ready.is_none());
-        let renew = waiting.and_then(|entry| entry.renew);
+        // A renewal that waits in its lane needs no check, unless the answer to an earlier try has postponed it: then it
+        // isn't sent from there.
+        let is_later = |entry: &Entry, at: Moment| entry.ready.is_none() || at > now;
+        let renew = entry.and_then(|entry| entry.renew.filter(|at| is_later(entry, *at)));
         if let Some(by) = renew.into_iter().chain(loss).min() {
             state.check_by(holder.id, by);
         }
@@ -299,7 +301,8 @@ impl Renewals {
     ) -> Option<(u64, Vec<Arc<HolderCell>>)> {
         let mut state = self.state.lock();
         let Schedule { holders, lanes, .. } = &mut *state;
-        let (server, lane) = lanes.iter_mut().find(|(_, lane)| lane.may_send())?;
+        let with_room = lanes.iter_mut().filter(|(_, lane)| lane.may_send());
+        let (server, lane) = with_room.min_by_key(|(_, lane)| lane.ready.first().copied())?;
         let mut taken = Vec::new();
         while taken.len() < most
             && let Some((_, id)) = lane.ready.pop_first()
@@ -406,13 +409,26 @@ mod tests {
         assert!(takes_renewal(&renewals, 430));
     }
 
+    /// The holder was checked for a loss while its renewal waited in the lane.
+    #[test]
+    fn renewal_that_was_postponed_in_its_lane_is_sent_later() {
+        let (renewals, holder, number) = renewing();
+        renewals.take_due(at(150), usize::MAX);
+        renewals.end_try(&holder, number, Next::Renewed(at(430)));
+        renewals.take_due(at(160), usize::MAX);
+        renewals.schedule_next_check(&holder, at(160));
+        let taken = renewals.take_ready(at(170), 1);
+        assert!(taken.is_some_and(|(_, taken)| taken.is_empty()));
+        assert!(takes_renewal(&renewals, 430));
+    }
+
     #[test]
     fn renewals_wait_while_too_many_are_in_flight() {
         let (renewals, holder, _) = renewing();
         let server = holder.server();
         let call = renewals.begin_call(server, 100_000);
         renewals.take_due(at(150), usize::MAX);
-        renewals.schedule_next_check(&holder);
+        renewals.schedule_next_check(&holder, at(150));
         assert!(renewals.take_ready(at(150), 1).is_none());
         assert_eq!(renewals.arm(), holder.next_loss(), "its end is noticed");
         renewals.end_call(server, &call, true);

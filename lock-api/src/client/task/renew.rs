@@ -91,7 +91,7 @@ pub(crate) fn check_due(core: &Core) {
         for (hold, loss) in holder.take_losses(now) {
             core.events.lost(&holder, &hold, loss, now);
         }
-        core.renewals.schedule_next_check(&holder);
+        core.renewals.schedule_next_check(&holder, now);
     }
 }
 
