@@ -409,17 +409,18 @@ mod tests {
         assert!(takes_renewal(&renewals, 430));
     }
 
-    /// The holder was checked for a loss while its renewal waited in the lane.
+    /// A loss of one of its holds was reported while its renewal waited in the lane.
     #[test]
     fn renewal_that_was_postponed_in_its_lane_is_sent_later() {
         let (renewals, holder, number) = renewing();
         renewals.take_due(at(150), usize::MAX);
-        renewals.end_try(&holder, number, Next::Renewed(at(430)));
-        renewals.take_due(at(160), usize::MAX);
-        renewals.schedule_next_check(&holder, at(160));
-        let taken = renewals.take_ready(at(170), 1);
+        renewals.end_try(&holder, number, Next::Renewed(at(1_300)));
+        renewals.take_due(at(1_000), usize::MAX);
+        assert!(!holder.take_losses(at(1_000)).is_empty());
+        renewals.schedule_next_check(&holder, at(1_000));
+        let taken = renewals.take_ready(at(1_000), 1);
         assert!(taken.is_some_and(|(_, taken)| taken.is_empty()));
-        assert!(takes_renewal(&renewals, 430));
+        assert!(takes_renewal(&renewals, 1_300));
     }
 
     #[test]
