@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leasehold_api::{
     BackendError, ClockId, Cursor, Key, List, Listed, Runtime, ServerTime, Stamp, TokioRuntime,
 };
-use leasehold_store::{Read, Row, Store, Version, Write, Written};
+use leasehold_store::{Read, Row, Store, Version, Write, Written, page_of};
 use mysql_async::prelude::{FromRow, Queryable};
 use mysql_async::{Error, Params, from_row_opt, params};
 
@@ -33,7 +33,8 @@ macro_rules! read_only {
         "(CAST(@@read_only AS CHAR) NOT IN ('0', 'OFF'))"
     };
 }
-/// Whether a write is in time, by a clock that the server reads when it has the row.
+/// Whether a write is in time, by a clock that the server reads when it has the row. An `INSERT` may wait after that, for another
+/// transaction that creates the row.
 macro_rules! in_time {
     () => {
         concat!(
@@ -194,22 +195,7 @@ impl Store for MysqlStore {
             "limit" => request.limit,
         };
         let names: Vec<String> = self.query(LIST, values).await?;
-        let is_full = names.len() >= usize::try_from(request.limit).unwrap_or(usize::MAX);
-        // Then come the rows of keys that begin with a later text.
-        let listed = names
-            .iter()
-            .take_while(|name| name.starts_with(&request.prefix));
-        let listed: Vec<_> = listed.collect();
-        let next = listed
-            .last()
-            .filter(|_| is_full && listed.len() == names.len());
-        Ok(Listed {
-            next: next.map(|last| Cursor::new(last.as_str())),
-            keys: listed
-                .iter()
-                .filter_map(|name| Key::new(name.as_str()).ok())
-                .collect(),
-        })
+        Ok(page_of(&names, &request.prefix, request.limit))
     }
 
     async fn remove_expired(&self) -> Result<(), BackendError> {

@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use leasehold_api::{
     BackendError, Cursor, Key, List, Listed, Runtime, ServerTime, Stamp, TokioRuntime,
 };
-use leasehold_store::{Read, Row, Store, Version, Write, Written};
+use leasehold_store::{Read, Row, Store, Version, Write, Written, page_of};
 use rusqlite::{Connection, OptionalExtension, TransactionBehavior, params};
 
 use crate::clock::{Clock, signed};
@@ -41,7 +41,7 @@ fn row_of(connection: &Connection, prefix: &str, key: &Key) -> rusqlite::Result<
 }
 
 /// Reads a page of the keys that begin with a text.
-fn page_of(
+fn list(
     connection: &Connection,
     prefix: &str,
     beginning: &str,
@@ -51,20 +51,7 @@ fn page_of(
     let mut reading = connection.prepare_cached(LIST)?;
     let rows = reading.query_map(params![prefix, beginning, after, limit], |row| row.get(0))?;
     let names: Vec<String> = rows.collect::<Result<_, _>>()?;
-    let is_full = names.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
-    // Then come the rows of keys that begin with a later text.
-    let listed = names.iter().take_while(|name| name.starts_with(beginning));
-    let listed: Vec<_> = listed.collect();
-    let next = listed
-        .last()
-        .filter(|_| is_full && listed.len() == names.len());
-    Ok(Listed {
-        next: next.map(|last| Cursor::new(last.as_str())),
-        keys: listed
-            .iter()
-            .filter_map(|name| Key::new(name.as_str()).ok())
-            .collect(),
-    })
+    Ok(page_of(&names, beginning, limit))
 }
 
 /// Removes expired rows. Returns how many.
@@ -165,7 +152,7 @@ impl Store for SqliteStore {
             .to_owned();
         let limit = request.limit;
         let listing = self.queue.run(move |file| {
-            page_of(&file.connection, &prefix, &beginning, &after, limit).map_err(not_written)
+            list(&file.connection, &prefix, &beginning, &after, limit).map_err(not_written)
         });
         listing.await
     }

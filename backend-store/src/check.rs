@@ -238,7 +238,9 @@ async fn check_refusal(
     let version = version_of(&after);
     let is_current = found.as_ref().is_none_or(|found| {
         let times = before.stamp.at..=after.stamp.at;
-        version_of(found) == version && times.contains(&found.stamp.at)
+        version_of(found) == version
+            && tag_of(found) == tag_of(&after)
+            && times.contains(&found.stamp.at)
     });
     if !written.is_applied() && version_of(&before) == version && is_current {
         return Ok(());
@@ -260,6 +262,10 @@ fn note_tag(tags: &Tags, step: Step, written: &Written) {
 
 fn version_of(read: &Read) -> Option<Version> {
     read.row.as_ref().map(|row| row.version)
+}
+
+fn tag_of(read: &Read) -> Option<&Tag> {
+    read.row.as_ref().and_then(|row| row.tag.as_ref())
 }
 
 async fn send(

@@ -112,7 +112,7 @@ mod turns;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backend::StoreBackend;
-pub use store::{Applied, Read, Row, Store, Tag, Version, Write, Written};
+pub use store::{Applied, Read, Row, Store, Tag, Version, Write, Written, page_of};
 
 /// Locks a mutex. Of what runs while it is locked, only the waker of a task can panic: where a message is delivered, or
 /// a task learns of a release. What the mutex guards is whole then.

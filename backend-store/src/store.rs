@@ -7,7 +7,8 @@ use std::time::Duration;
 use async_trait::async_trait;
 use leasehold_api::machine::{Message, Reach};
 use leasehold_api::{
-    BackendError, Key, List, Listed, Notifications, Runtime, ServerTime, SessionId, Stamp, bounds,
+    BackendError, Cursor, Key, List, Listed, Notifications, Runtime, ServerTime, SessionId, Stamp,
+    bounds,
 };
 
 /// The version of a row: 64 random bits, which [`StoreBackend`](crate::StoreBackend) draws for each write.
@@ -367,5 +368,57 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Closes the store's connections. The streams of [`listen`](Self::listen) have ended by then.
     async fn close(&self) -> Result<(), BackendError> {
         Ok(())
+    }
+}
+
+/// Makes a page of [`Store::list`] from the names that a store has read.
+///
+/// `names` are those from `beginning` on and after the cursor, at most `limit`, in their order. A name that doesn't begin with
+/// this text ends the listing. A page that is full has its last name as the cursor. A name that is no valid key is left out.
+///
+/// # Examples
+/// ```
+/// let names = ["job:1", "job:2", "person"].map(String::from);
+/// let page = leasehold_store::page_of(&names, "job:", 3);
+/// assert_eq!(page.keys.len(), 2);
+/// assert_eq!(page.next, None);
+/// ```
+pub fn page_of(names: &[String], beginning: &str, limit: u32) -> Listed {
+    let is_full = names.len() >= usize::try_from(limit).unwrap_or(usize::MAX);
+    let begins = |name: &&String| name.starts_with(beginning);
+    let count = names.iter().take_while(begins).count();
+    let last = names.last().filter(|_| is_full && count == names.len());
+    Listed {
+        next: last.map(|last| Cursor::new(last.as_str())),
+        keys: names[..count]
+            .iter()
+            .filter_map(|name| Key::new(name.as_str()).ok())
+            .collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn page(names: &[&str], limit: u32) -> (Vec<String>, Option<String>) {
+        let names: Vec<String> = names.iter().map(ToString::to_string).collect();
+        let page = page_of(&names, "job:", limit);
+        let keys = page.keys.iter().map(ToString::to_string).collect();
+        (keys, page.next.map(|next| next.as_str().to_owned()))
+    }
+
+    #[test]
+    fn full_page_goes_on_unless_other_names_have_begun() {
+        let keys = |keys: &[&str]| keys.iter().map(ToString::to_string).collect::<Vec<_>>();
+        let two = keys(&["job:1", "job:2"]);
+        assert_eq!(
+            page(&["job:1", "job:2"], 2),
+            (two.clone(), Some("job:2".into()))
+        );
+        assert_eq!(page(&["job:1", "job:2"], 3), (two.clone(), None));
+        assert_eq!(page(&["job:1", "job:2", "person"], 3), (two, None));
+        assert_eq!(page(&["person"], 1), (keys(&[]), None));
+        assert_eq!(page(&[], 2), (keys(&[]), None));
     }
 }

@@ -7,7 +7,8 @@ use crate::network::tally::Counts;
 
 /// What the runs of an [`Exploration`](crate::Exploration) have tried. [`check`](crate::Exploration::check) returns it.
 ///
-/// A run that passes says little if nothing has happened to its locks. So assert the numbers that your scenario is about.
+/// A run that passes says little if nothing has happened to its locks. So assert the numbers that your scenario is
+/// about, unless `runs` is 1: a failure is repeated in one run.
 ///
 /// # Examples
 /// ```

@@ -23,6 +23,7 @@ use crate::explore::shrink::{SHRINK_RUNS, Shrunk, StepsAllowed, shrink};
 use crate::handle::SimServer;
 use crate::handle::environment::{self, RequestedRun};
 use crate::network::options::{Latency, SimOptions};
+use crate::network::tally::Counts;
 use crate::simulation::{Ending, RunReport, Simulation, first_difference};
 
 pub use explored::Explored;
@@ -219,6 +220,9 @@ impl Exploration {
     /// Runs the scenario with each seed, on all cores. It runs the first seed twice, to check that the scenario
     /// is deterministic. Prints and returns what the runs have tried.
     ///
+    /// Runs go on at the same time, so keep what a run changes within the scenario: a static, or what the closure has captured,
+    /// is shared by all of them.
+    ///
     /// # Panics
     /// Panics at the first run that fails, with the report of a [`FailedRun`]. Panics if two runs of
     /// the first seed differ, or if an environment variable is invalid.
@@ -286,8 +290,11 @@ impl Exploration {
         let unlogged = |number| self.options(first.wrapping_add(number)).log_limit(0);
         let runs = cores::run_all(count, self.time_budget, |number| {
             let quick = unlogged(number).recording(false);
-            let (report, reason) = self.run(quick, self.scheduling.clone(), scenario);
-            (report.counts, reason)
+            // The repeat below panics for what panics here, and with the first seed that does.
+            match self.try_run(quick, self.scheduling.clone(), scenario) {
+                Ok((report, reason)) => (report.counts, reason),
+                Err(reason) => (Counts::default(), Some(reason)),
+            }
         });
         let Some((number, failed)) = runs.failed else {
             return Ok(Explored::new(runs.count, &runs.counts));

@@ -2,6 +2,7 @@
 
 use std::cell::Cell;
 use std::future::Future;
+use std::panic::catch_unwind;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
@@ -310,6 +311,25 @@ async fn leave(sim: SimServer, value: Option<PanicsOnDrop>) {
 #[should_panic(expected = "panicked when it was dropped:\nmine")]
 fn panic_in_a_destructor_is_reported() {
     Exploration::new().check(|sim| leave(sim, Some(PanicsOnDrop)));
+}
+
+/// Each core finds another one. By the first that fails, all cores are at work.
+#[test]
+fn panic_in_a_destructor_is_that_of_the_first_seed() {
+    for _ in 0..8 {
+        let explored = catch_unwind(|| {
+            Exploration::new().seeds(0..2_000).check(|sim| {
+                let value = (sim.tape().seed >= 500).then(|| PanicsOnDrop);
+                leave(sim, value)
+            })
+        });
+        let panic = explored.expect_err("a destructor panics");
+        let text = panic.downcast_ref::<String>().expect("a text");
+        assert!(
+            text.contains("with seed 500, a value that was left"),
+            "{text}"
+        );
+    }
 }
 
 #[test]

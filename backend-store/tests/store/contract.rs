@@ -38,7 +38,7 @@ const fn finding(flaw: Flaw) -> &'static str {
         Flaw::CreatedWithoutTime => "answers `applied_at` to some writes",
         Flaw::TellsNoTag | Flaw::TellsAnotherTag => "creates a row in time must be applied",
         Flaw::AnyTagIsFine => "replaces an earlier version must not be applied",
-        Flaw::OldClock => "must bring the row and the clock, or nothing",
+        Flaw::OldClock | Flaw::RefusesWithoutTag => "must bring the row and the clock, or nothing",
         Flaw::Forgets => "`remove_expired` removed a row before its `keep_until`",
     }
 }

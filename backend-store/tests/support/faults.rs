@@ -51,8 +51,11 @@ impl Faults {
 
     /// Whether only a store with tags can have this flaw.
     pub(crate) const fn is_of_tags(self) -> bool {
-        use Flaw::{AnyTagIsFine, TellsAnotherTag, TellsNoTag};
-        matches!(self.flaw, Some(TellsNoTag | TellsAnotherTag | AnyTagIsFine))
+        use Flaw::{AnyTagIsFine, RefusesWithoutTag, TellsAnotherTag, TellsNoTag};
+        matches!(
+            self.flaw,
+            Some(TellsNoTag | TellsAnotherTag | AnyTagIsFine | RefusesWithoutTag)
+        )
     }
 
     pub(crate) fn flawed(flaw: Flaw) -> Self {
@@ -90,10 +93,12 @@ pub(crate) enum Flaw {
     TellsAnotherTag,
     /// Every write to a row with a tag is applied, if it has one too.
     AnyTagIsFine,
+    /// The row that comes with a refusal has no tag.
+    RefusesWithoutTag,
 }
 
 impl Flaw {
-    pub(crate) const ALL: [Self; 12] = [
+    pub(crate) const ALL: [Self; 13] = [
         Self::LateIsFine,
         Self::LateReplacementIsFine,
         Self::Forgets,
@@ -106,5 +111,6 @@ impl Flaw {
         Self::TellsNoTag,
         Self::TellsAnotherTag,
         Self::AnyTagIsFine,
+        Self::RefusesWithoutTag,
     ];
 }

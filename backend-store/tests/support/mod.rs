@@ -374,6 +374,11 @@ impl MemoryStore {
                 if self.server.flaw() == Some(Flaw::OldClock) {
                     read.stamp = write.stamp;
                 }
+                if self.server.flaw() == Some(Flaw::RefusesWithoutTag)
+                    && let Some(row) = &mut read.row
+                {
+                    row.tag = None;
+                }
                 read
             })
         };

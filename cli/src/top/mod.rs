@@ -42,19 +42,23 @@ pub(crate) fn top(options: &Top) -> Ending {
         return Ending::Status(USAGE);
     }
     let signal = Arc::new(AtomicUsize::new(0));
-    for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
-        // The terminal must be restored first.
-        let value = usize::try_from(number).unwrap_or_default();
-        let _ = signal_hook::flag::register_usize(number, Arc::clone(&signal), value);
-    }
     let ended = block_on(async {
         let locks = connect(&options.service).await?;
+        catch_signals(&signal);
         show(&locks, &options.prefix, &signal).await?;
         Ok(0)
     });
     match i32::try_from(signal.load(Ordering::Relaxed)) {
         Ok(signal) if signal > 0 => Ending::Signal(signal),
         _ => ended,
+    }
+}
+
+/// Signals end the table, because the terminal must be restored first.
+fn catch_signals(signal: &Arc<AtomicUsize>) {
+    for number in [SIGHUP, SIGINT, SIGQUIT, SIGTERM] {
+        let value = usize::try_from(number).unwrap_or_default();
+        let _ = signal_hook::flag::register_usize(number, Arc::clone(signal), value);
     }
 }
 
