@@ -1,4 +1,4 @@
-//! The scripts. Each is assembled once from shared parts and the part of its command.
+//! The scripts. Each is assembled once from a fast path, the general part and its command.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -10,7 +10,7 @@ use super::call::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
-pub(crate) const MAGIC: &[u8; 3] = b"LH\x06";
+pub(crate) const MAGIC: &[u8; 3] = b"LH\x08";
 
 /// The text of these files of a folder.
 macro_rules! lua {
@@ -27,7 +27,8 @@ pub struct Script {
 }
 
 impl Script {
-    fn new(source: String) -> Arc<Self> {
+    fn new(text: &str) -> Arc<Self> {
+        let source = stripped(text);
         let sha1 = sha1_smol::Sha1::from(&source).digest().to_string();
         Arc::new(Self { source, sha1 })
     }
@@ -44,7 +45,7 @@ impl Script {
 }
 
 /// Returns the script that names missing rights on a key and its channels. It reads and writes no lock, so it
-/// needs none of the shared parts. `shard_push` says whether the client subscribes to the shard channel.
+/// needs no other part. `shard_push` says whether the client subscribes to the shard channel.
 pub(crate) fn rights(
     key: &[u8],
     channel: &str,
@@ -57,7 +58,7 @@ pub(crate) fn rights(
         "local key, channel, shard_channel, shard_push = \
          {key}, {channel}, {shard_channel}, {shard_push}\n"
     );
-    Script::new(names + lua!("commands": "rights"))
+    Script::new(&(names + lua!("commands": "rights")))
 }
 
 fn quoted(bytes: &[u8]) -> String {
@@ -91,66 +92,54 @@ impl Scripts {
     }
 
     fn new(settings: &ScriptSettings) -> Self {
-        let start = include_str!("lua/start.lua");
         let (general, values) = (general(), values(settings));
-        let script = |fast_path: &str, together: &str, command: &str| {
-            let text = [
-                start,
-                fast_path,
-                &batch(fast_path, together),
-                &general,
-                command,
-            ]
-            .concat();
+        let script = |fast_path: &str, command: &str| {
+            let text = [include_str!("lua/start.lua"), fast_path, &general, command].concat();
             let mut source = String::with_capacity(2 * text.len());
             expand(&text, &values, &mut source);
-            Script::new(source)
+            Script::new(&source)
         };
+        // Each element of a batch by itself.
+        let singly = "local try_together = nil\n";
         Self {
             acquire: script(
-                lua!("fast_path": "acquire", "enqueue", "acquire_in_hash"),
-                "",
+                &tries(
+                    lua!("fast_path": "acquire", "contended", "acquire_in_hash"),
+                    singly,
+                ),
                 lua!("commands": "acquire"),
             ),
             poll: script(
-                lua!("fast_path": "poll", "poll_in_hash"),
-                lua!("fast_path": "polls_in_hash"),
+                &tries(
+                    lua!("fast_path": "poll"),
+                    lua!("fast_path": "polls_together"),
+                ),
                 lua!("commands": "poll"),
             ),
             renew: script(
-                lua!("fast_path": "renew", "renew_in_hash"),
-                "",
+                &tries(lua!("fast_path": "renew", "renew_in_hash"), singly),
                 lua!("commands": "renew"),
             ),
             release: script(
-                lua!("fast_path": "release", "release_and_grant", "release_in_hash"),
-                "",
+                &tries(lua!("fast_path": "release", "release_in_hash"), singly),
                 lua!("commands": "release"),
             ),
-            convert: script("", "", lua!("commands": "convert")),
-            inspect: script("", "", lua!("commands": "inspect")),
-            force_release: script("", "", lua!("commands": "force_release")),
-            list: Script::new(lua!("commands": "list").to_owned()),
-            note: script("", "", lua!("commands": "note")),
+            convert: script("", lua!("commands": "convert")),
+            inspect: script("", lua!("commands": "inspect")),
+            force_release: script("", lua!("commands": "force_release")),
+            list: Script::new(lua!("commands": "list")),
+            note: script("", lua!("commands": "note")),
         }
     }
 }
 
-/// The fast path as a function, the one for neighbours with the same key if there is one, and the
-/// loop that runs them for each element of a batch.
-fn batch(fast_path: &str, together: &str) -> String {
-    if fast_path.is_empty() {
-        return String::new();
-    }
+/// The fast path as a function, the one for neighbours with the same key if there is one, and the text that calls them.
+fn tries(fast_path: &str, together: &str) -> String {
     let each_element = lua!("fast_path": "batch");
-    // The parameters have the names of the variables that the fast path uses.
     format!(
-        "if #KEYS > 1 then
-local function try_fast_path(KEYS, ARGV, first, fast_path)
+        "local function fast_path(key, argument, first, now, clock_id)
 {fast_path}end
-local try_together = false
-{together}{each_element}end
-"
+{together}{each_element}"
     )
 }
 
@@ -158,17 +147,17 @@ local try_together = false
 /// methods. A metatable creates each of them at the first call of one of its methods.
 fn general() -> String {
     let core = lua!("general": "core");
-    let (queue, hash) = (lua!("general": "queue"), lua!("general": "hash"));
+    let (queue, rare) = (lua!("general": "queue"), lua!("general": "rare"));
     format!(
         "{core}
 setmetatable(S, {{ __index = function(_, name)
 local queue =
 {queue}
 setmetatable(queue, {{ __index = function(_, wanted)
-local hash =
-{hash}
-setmetatable(queue, {{ __index = hash }})
-return hash[wanted]
+local rare =
+{rare}
+setmetatable(queue, {{ __index = rare }})
+return rare[wanted]
 end }})
 setmetatable(S, {{ __index = queue }})
 return queue[name]
@@ -178,24 +167,26 @@ end }})
     )
 }
 
-/// Text that several scripts share, or a part of a long one. It uses variables of the surrounding
-/// script. A text may use constants and other texts.
-const SHARED: [(&str, &str); 15] = [
+/// A text without comments, indentation and empty lines. No string of the scripts contains the beginning of a comment.
+fn stripped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let code = line.split("--").next().unwrap_or_default().trim();
+        if !code.is_empty() {
+            out.push_str(code);
+            out.push('\n');
+        }
+    }
+    out
+}
+
+/// Functions that several parts of a script use. Each is an expression without outer variables.
+const FUNCTIONS: [(&str, &str); 5] = [
+    ("FIND_HEAD", lua!("shared": "find_head")),
     ("LEAVE_QUEUE", lua!("shared": "leave_queue")),
     ("RELEASE_READER", lua!("shared": "release_reader")),
-    ("ONE_HOLD", lua!("shared": "one_hold")),
-    ("MOVE_STORED_END", lua!("shared": "move_stored_end")),
-    ("PUBLISH_GRANT", lua!("shared": "publish_grant")),
-    ("FIND_HEAD", lua!("shared": "find_head")),
-    ("READ_HEAD", lua!("shared": "read_head")),
-    ("ONE_HOLDER_IN_HASH", lua!("shared": "one_holder_in_hash")),
-    ("FIRST_WAITER_LIVES", lua!("shared": "first_waiter_lives")),
-    ("SET_EXPIRY", lua!("shared": "set_expiry")),
-    ("ONE_EXCLUSIVE_HOLD", lua!("shared": "one_exclusive_hold")),
-    ("SET_VALUE", lua!("shared": "set_value")),
     ("POLL_AFTER", lua!("shared": "poll_after")),
     ("OFFER_END", lua!("shared": "offer_end")),
-    ("POLL_INTERVAL", lua!("shared": "poll_interval")),
 ];
 
 /// The status of an answer, and why an operation is gone. Each is a string of one character.
@@ -222,7 +213,7 @@ fn expand(text: &str, values: &HashMap<&str, String>, out: &mut String) {
     out.push_str(rest);
 }
 
-/// The value of each `@NAME@`: a constant or shared text. In Lua 5.1, constants and function calls
+/// The value of each `@NAME@`: a constant or a function. In Lua 5.1, constants and function calls
 /// cost time in every call of a script, so they are compiled into the text.
 fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let number = |duration: Duration| duration.as_micros().to_string();
@@ -234,7 +225,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let constants = [
         ("MAGIC", quoted(MAGIC)),
         // The same for a state with a note, which is always a hash.
-        ("NOTE_MAGIC", r"'LH\7'".into()),
+        ("NOTE_MAGIC", r"'LH\9'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(13))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),
@@ -288,10 +279,12 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         // Flags of a waiter.
         ("LISTENING", "1".into()),
         ("UNREACHABLE", "2".into()),
-        // The maximum number of records in a packed string. Each count is one byte.
+        // An acquire makes a hash of a string with more records.
         ("PACKED_RECORDS", "160".into()),
         // The same for locks without a fast path: the general part rewrites the whole string.
         ("FEW_RECORDS", "64".into()),
+        // Every step does so beyond this number. Releases of what isn't held leave watermarks too.
+        ("MOST_RECORDS", "1000".into()),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),
         // A placeholder for all holders of a full semaphore, or for several readers if a writer is first
@@ -304,15 +297,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
                 r"\0".repeat(8)
             ),
         ),
-        // The maximum number of records in a packed string with waiters. Beyond it, a hash is
-        // cheaper.
-        ("QUEUE_RECORDS", "32".into()),
-        // The maximum number of waiters in a packed string behind permits or readers. One waiter now
-        // and then is not worth a hash.
-        ("SHARED_WAITERS", "1".into()),
-        // The longest gap before the waiters, in bytes.
-        ("MAX_SKIP", "768".into()),
-        // A hash with no more fields becomes a string when nobody waits.
+        // A hash with no more fields becomes a string when nobody has waited for a while.
         ("SMALL_HASH", "16".into()),
         // Means "no ticket": tickets start at 1.
         ("NONE", "0".into()),
@@ -322,6 +307,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         // The first bytes of hash fields.
         ("HOLDER", b'h'.to_string()),
         ("WATERMARK", b'm'.to_string()),
+        ("SLOT", b's'.to_string()),
         // The maximum number of fields in one command. Lua's stack limits it.
         ("CHUNK", "500".into()),
         // Every 32nd write of the general part, and that of every 128th waiter, scans 256 fields of
@@ -330,9 +316,9 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("SWEEP_TICKETS", "128".into()),
         ("SWEEP_COUNT", "256".into()),
     ];
-    let shared = SHARED.map(|(name, text)| (name, text.trim_end().to_owned()));
+    let functions = FUNCTIONS.map(|(name, text)| (name, text.trim_end().to_owned()));
     let reasons = EndReason::ALL.iter().copied().map(reply::reason_code);
     let codes = CODES.into_iter().chain(reasons);
     let letters = codes.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
-    shared.into_iter().chain(letters).chain(constants).collect()
+    functions.into_iter().chain(letters).chain(constants).collect()
 }

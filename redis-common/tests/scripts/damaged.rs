@@ -289,22 +289,6 @@ fn batch_with_a_damaged_value_fails_only_there() {
     assert_eq!(ok, [true, false, true], "{released:?}");
 }
 
-/// The same for tickets of a string: a ticket whose successor is itself.
-#[test]
-fn tickets_of_a_string_that_are_not_in_order_are_an_error() {
-    let mut fixture = Fixture::new();
-    Stored::mutex(2).fill(&mut fixture, "tickets");
-    let mut bytes = fixture.get("tickets");
-    // A waiter begins with its session, and its ticket is before it. The watermarks come first.
-    for (session, ticket) in [(10, -1e300_f64), (11, -1e301)] {
-        let waiter = bytes.windows(16).rposition(|it| it == [session; 16]);
-        let ticket_ends = waiter.expect("it waits");
-        bytes[ticket_ends - 8..ticket_ends].copy_from_slice(&ticket.to_le_bytes());
-    }
-    fixture.set("tickets", &bytes);
-    fixture.expect_damaged_queue("tickets");
-}
-
 /// A walk over the queue of a hash would never end: the server is blocked, and only SIGKILL helps.
 #[test]
 fn a_hole_in_the_queue_that_leads_back_is_an_error() {

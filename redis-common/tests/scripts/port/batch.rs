@@ -35,7 +35,7 @@ impl World<'_> {
             .zip([listening, listening, !listening].into_iter().cycle())
             .map(|(request, listens)| Poll::new(request.key.clone(), request.operation, listens))
             .collect();
-        let bytes = self.run_call(&self.protocol.poll(&polls), false)?;
+        let bytes = self.run_call(&self.protocol.poll(&polls))?;
         let mut expected = Vec::new();
         for (poll, answer) in polls.iter().zip(reply::polls(&bytes, polls.len(), CLOCK)) {
             let (at, from_server) = unstamp(answer, Reply::Poll)?;

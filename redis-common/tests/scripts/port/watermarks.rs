@@ -1,7 +1,8 @@
 //! How often a step scans a hash for expired watermarks.
 
-use leasehold_api::LockSpec;
+use leasehold_api::{LockSpec, SessionId};
 use proptest::prelude::*;
+use redis::Value;
 
 use super::{Server, WINDOW, World};
 use crate::support::bytes;
@@ -39,7 +40,42 @@ fn one_of_128_waiters_scans() {
     });
 }
 
+/// A release of what isn't held leaves a watermark too, and must work where no hash can be made. An acquire
+/// makes one.
+#[test]
+fn releases_of_strangers_leave_a_string() {
+    let mut server = Server::start();
+    for (strangers, form) in [(300, "string"), (1_100, "hash")] {
+        server.play(strangers, |world| {
+            world.inspect()?;
+            let holder = world.waiter(LockSpec::mutex(), 0, true, WINDOW);
+            world.enter(holder.clone())?;
+            for stranger in 1..=strangers {
+                let mut gone = holder.clone();
+                gone.operation.session = SessionId::from_bytes(u128::to_le_bytes(stranger));
+                world.release(&gone)?;
+            }
+            prop_assert_eq!(world.form(), form);
+            world.release(&holder)?;
+            prop_assert_eq!(world.form(), form);
+            let next = world.waiter(LockSpec::mutex(), 1, true, WINDOW);
+            world.enter(next)?;
+            prop_assert_eq!(world.form(), "hash");
+            Ok(())
+        });
+    }
+}
+
 impl World<'_> {
+    /// The type of the first key.
+    pub(super) fn form(&mut self) -> String {
+        let name = self.protocol.key(&self.keys[0]);
+        match self.commands.command(&[b"TYPE".to_vec(), name]) {
+            Value::SimpleString(form) => form,
+            other => panic!("TYPE answered {other:?}"),
+        }
+    }
+
     /// One more reader acquires the lock.
     fn read(&mut self, number: u64) -> Result<(), TestCaseError> {
         let request = self.waiter(LockSpec::rw_lock(), number, false, WINDOW);

@@ -1,10 +1,10 @@
 -- Acquire: takes a hold, enters the queue, or answers why it can't.
 
-S.strict = true
+S.acquires = true
 
 -- Adds a hold to the owner's holder.
 local function reenter(S, holder, mode, lease, limit)
-  if mode == 'X' and S:mode_of(holder) == 'S' then
+  if mode == 'X' and S:mode_of(holder.holds) == 'S' then
     return 'RD'
   end
   if #holder.holds / 9 >= limit then
@@ -15,31 +15,17 @@ local function reenter(S, holder, mode, lease, limit)
     -- An inner hold with a shorter lease must not shorten the holder.
     holder.ends = math.max(holder.ends, S.now + lease)
   end
-  holder.fresh = true
+  S:put_holder(holder)
   S:cover(holder.ends + @RETENTION@)
   return S:acquired(holder)
 end
 
 -- Whether a new holder fits and may pass the queue, after settling.
 local function may_enter(S, mode, permits)
-  return S:fits(mode, permits)
-    and (S.waiter_count == 0 or S.waiter_count == S.waiters.unreachable)
-end
-
-local function enqueue(S, waiter, limit)
-  if S.waiter_count >= limit then
-    S:sweep_waiters()
-    if S.waiter_count >= limit then
-      return 'RQ'
-    end
-  end
-  waiter.session, waiter.raw, waiter.owner = S.session, S.raw_sequence, S.owner
-  waiter.ends = math.min(S.now + S.waiter_lease, waiter.wait_until)
-  return S:queued(S:enqueue(waiter), waiter)
+  return S:fits(mode, permits) and S.waiter_count == S.unreachable
 end
 
 return S:serve(function(S)
-  S:set_operation()
   local wanted = string.sub(S.argument, 33, 45)
   local mode, permits, lease, waits, wait_until, deliver_before, floor, hold_limit, waiter_limit,
     holder_limit, label = struct.unpack('<c1I4dBdddI4I4I4Bc0', S.argument, 46)
@@ -55,8 +41,8 @@ return S:serve(function(S)
     or S.holder_count >= holder_limit
   S:settle(depends)
 
-  local watermark = S:watermark_of(S.session)
-  local stale = watermark and S.sequence <= watermark.sequence
+  local seen = S:watermark_of(S.session)
+  local stale = seen and S.sequence <= seen
   -- Also for an acquire that is stale or only reports. A copy of this request may arrive until the
   -- end of its delivery window, and the watermark must last that long.
   S:raise_watermark(@REASON_NONE@)
@@ -84,9 +70,17 @@ return S:serve(function(S)
   if waits == 0 or wait_until <= S.now then
     return S:contention()
   end
+  if S.waiter_count >= waiter_limit then
+    S:sweep_waiters()
+  end
+  if S.waiter_count >= waiter_limit then
+    return 'RQ'
+  end
   local waiter = {
-    mode = mode, permits = permits, floor = floor, lease = lease, wait_until = wait_until,
-    listening = waits == 2, label = label,
+    session = S.session, raw = S.raw_sequence, owner = S.owner, mode = mode, permits = permits,
+    floor = floor, lease = lease, ends = math.min(S.now + S.waiter_lease, wait_until),
+    wait_until = wait_until, flags = waits == 2 and @LISTENING@ or 0, marks = 0, label = label,
   }
-  return enqueue(S, waiter, waiter_limit)
+  S:enqueue(waiter)
+  return S:queued(waiter)
 end)

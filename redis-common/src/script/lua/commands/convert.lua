@@ -6,7 +6,6 @@ local function may_upgrade(S, holder)
 end
 
 return S:serve(function(S)
-  S:set_operation()
   local expected, to = struct.unpack('<dc1', S.argument, 33)
   local expired = S:drop_if_expired()
   S:settle(true)
@@ -27,13 +26,13 @@ return S:serve(function(S)
   if to == 'X' and not may_upgrade(S, holder) then
     return 'S'
   end
-  local before = S:mode_of(holder)
+  local before = S:mode_of(holds)
   holder.holds = string.sub(holds, 1, at - 1) .. to .. string.sub(holds, at + 1)
-  local after = S:mode_of(holder)
+  local after = S:mode_of(holder.holds)
   if to == 'X' and S.waiter_count > 0 and holder.flags % 4 < @UPGRADED@ then
     holder.flags = holder.flags + @UPGRADED@
   end
-  holder.fresh, S.dirty = true, true
+  S:put_holder(holder)
   S.used = S.used - S:weight(before) + S:weight(after)
   S.token = math.max(S.token + 1, S.now)
   local reply = 'C' .. struct.pack('<dd', S.token, holder.ends - S.now)

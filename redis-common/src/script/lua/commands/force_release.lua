@@ -2,24 +2,25 @@
 
 -- Revokes a holder, or removes it.
 local function force(S, holder, force_mode)
-  local to = string.sub(holder.holder_id, 1, 16)
-  if holder.flags % 2 ~= @REVOKED@ then
-    holder.flags = holder.flags + @REVOKED@
-  end
-  holder.fresh, S.dirty = true, true
+  local to = string.sub(holder.id, 1, 16)
   for at = 1, #holder.holds, 9 do
     S:notify(to, 'R' .. string.sub(holder.holds, at + 1, at + 8))
   end
   if force_mode ~= @FORCE_NOW@ then
-    return
+    if holder.flags % 2 ~= @REVOKED@ then
+      holder.flags = holder.flags + @REVOKED@
+    end
+    return S:put_holder(holder)
   end
-  S:remove_holder(holder.holder_id, holder)
+  S:remove_holder(holder)
   -- The holder learns the reason from its next command.
-  local watermark = S:watermark_of(to)
-  if watermark and S:hold_at(holder, struct.pack('<d', watermark.sequence)) then
-    watermark.reason, watermark.fresh = @REASON_FORCED@, true
+  local sequence, watermark_end = S:watermark_of(to)
+  if sequence and S:hold_at(holder, struct.pack('<d', sequence)) then
+    S:put('m' .. to, struct.pack('<ddc1', sequence, watermark_end, @REASON_FORCED@))
   end
 end
+
+S.names_operation = false
 
 return S:serve(function(S)
   local force_mode, tokens = string.byte(S.argument), {}
@@ -27,23 +28,24 @@ return S:serve(function(S)
     tokens[struct.unpack('<d', S.argument, at)] = true
   end
   S:settle(true)
-  local seen = {}
+  local named = {}
   for _, holder in ipairs(S:live_holders()) do
     if tokens[S:token_of(holder)] then
-      seen[#seen + 1] = holder
+      named[#named + 1] = holder.id
     end
   end
-  if #seen == 0 then
+  if #named == 0 then
     return 'W'
   end
-  table.sort(seen, function(a, b)
-    return S:holder_before(a.holder_id, b.holder_id)
+  table.sort(named, function(a, b)
+    return S:holder_before(a, b)
   end)
-  for _, holder in ipairs(seen) do
-    force(S, holder, force_mode)
+  for _, holder_id in ipairs(named) do
+    -- A removed holder changes the slot of another.
+    force(S, S:holder_of(holder_id), force_mode)
   end
   if force_mode == @FORCE_NOW@ then
     S:settle(true)
   end
-  return 'F' .. struct.pack('<I4', #seen)
+  return 'F' .. struct.pack('<I4', #named)
 end)

@@ -1,9 +1,11 @@
 -- Inspect: describes the state, and changes nothing.
 
+S.names_operation = false
+
 return S:serve(function(S)
   local holders, waiters, waiting, weight = S:live_holders(), {}, 0, 0
   for _, holder in ipairs(holders) do
-    weight = weight + S:weight(S:mode_of(holder), holder.permits)
+    weight = weight + S:weight(S:mode_of(holder.holds), holder.permits)
   end
   table.sort(holders, function(a, b)
     return S:earlier(a, b)
@@ -11,23 +13,19 @@ return S:serve(function(S)
   local listed = {}
   for i = 1, math.min(#holders, @INSPECT_LIST@) do
     local holder = holders[i]
-    listed[i] = struct.pack('<Bc0c1I4I4ddB', #holder.label, holder.label, S:mode_of(holder),
+    listed[i] = struct.pack('<Bc0c1I4I4ddB', #holder.label, holder.label, S:mode_of(holder.holds),
       holder.permits or 0, #holder.holds / 9, S:token_of(holder), holder.ends - S.now,
       holder.flags % 2)
   end
-  S:each_waiter(function(bytes)
-    local ends, _, flags = struct.unpack('<ddB', bytes, 54)
-    if ends <= S.now then
-      return
+  for waiter in S:each_waiter() do
+    if waiter.ends > S.now then
+      waiting = waiting + 1
+      if waiting <= @INSPECT_LIST@ then
+        waiters[waiting] = struct.pack('<Bc0c1I4dB', #waiter.label, waiter.label, waiter.mode,
+          waiter.permits, waiter.ends - S.now, waiter.flags >= @UNREACHABLE@ and 1 or 0)
+      end
     end
-    waiting = waiting + 1
-    if waiting <= @INSPECT_LIST@ then
-      local mode, permits = struct.unpack('<c1I4', bytes, 33)
-      -- The label is last, after its length.
-      waiters[waiting] = string.sub(bytes, 72)
-        .. struct.pack('<c1I4dB', mode, permits, ends - S.now, flags >= @UNREACHABLE@ and 1 or 0)
-    end
-  end)
+  end
   local spec = #holders + waiting > 0 and '\1' .. S.spec or '\0'
   local last = S.token > 0 and '\1' .. struct.pack('<d', S.token) or '\0'
   return spec .. last

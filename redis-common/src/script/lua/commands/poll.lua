@@ -1,7 +1,6 @@
 -- Poll: refreshes a waiter and reports its state.
 
 return S:serve(function(S)
-  S:set_operation()
   local listening = string.byte(S.argument, 33) == 1
   local expired = S:drop_if_expired()
   if S.waiter_count > 0 then

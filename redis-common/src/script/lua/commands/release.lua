@@ -4,14 +4,14 @@
 local function remove_hold(S, holder)
   local holds = holder.holds
   if #holds == 9 then
-    S:remove_holder(S:holder_id(), holder)
+    S:remove_holder(holder)
     return 'R' .. struct.pack('<I4', 0), true
   end
-  local before = S:mode_of(holder)
+  local before = S:mode_of(holds)
   local at = S:hold_at(holder, S.raw_sequence)
   holder.holds = string.sub(holds, 1, at - 1) .. string.sub(holds, at + 9)
-  holder.fresh = true
-  local after = S:mode_of(holder)
+  S:put_holder(holder)
+  local after = S:mode_of(holder.holds)
   if before ~= after then
     -- The holder has no write hold left: this is a downgrade (rule 5).
     S.used = S.used - S:weight(before) + S:weight(after)
@@ -21,7 +21,6 @@ local function remove_hold(S, holder)
 end
 
 return S:serve(function(S)
-  S:set_operation()
   local expired = S:drop_if_expired()
   S:settle(S.waiter_count > 0)
   local reply, freed
@@ -29,12 +28,9 @@ return S:serve(function(S)
   if holder then
     reply, freed = remove_hold(S, holder)
   else
-    local ticket, waiter
-    if S.waiter_count > 0 then
-      ticket, waiter = S:own_waiter()
-    end
-    if ticket then
-      S:remove_waiter(ticket, waiter)
+    local waiter = S.waiter_count > 0 and S:own_waiter()
+    if waiter then
+      S:remove_waiter(waiter)
       reply, freed = 'L', true
     else
       reply, freed = 'N' .. S:reason(expired), false

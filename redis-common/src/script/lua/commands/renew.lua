@@ -1,7 +1,6 @@
 -- Renew: extends a holder, or confirms an offer (a grant to a waiter).
 
 return S:serve(function(S)
-  S:set_operation()
   local lease = struct.unpack('<d', S.argument, 33)
   local expired = S:drop_if_expired()
   S:settle(S.waiter_count > 0)
@@ -13,7 +12,8 @@ return S:serve(function(S)
     return 'L' .. @REASON_FORCED@
   end
   -- A renewal never shortens the lease, so S.earliest remains a lower bound.
-  holder.ends, holder.fresh, S.dirty = math.max(holder.ends, S.now + lease), true, true
+  holder.ends = math.max(holder.ends, S.now + lease)
+  S:put_holder(holder)
   S:cover(holder.ends + @RETENTION@)
   return 'N' .. struct.pack('<dd', S:token_of(holder), holder.ends - S.now)
 end)

@@ -1,19 +1,16 @@
 -- Acquire of a free key: no holders, no waiters.
-if fast_path then
-  first = redis.pcall('GET', KEYS[1])
-end
 local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 49, 50) == '\0\0' -- no holder, no waiter
 then
   local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _,
-    holder_limit, label = struct.unpack('<c16dc8c13c1I4dBdddI4I4I4Bc0', ARGV[1])
+    holder_limit, label = struct.unpack('<c16dc8c13c1I4dBdddI4I4I4Bc0', argument)
   local token, stored_end, last_scan, others, left, moved = 0, 0, 0, '', 0, true
   local usable = holder_limit > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 2))
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
   if usable and stored then
     local watermarks
-    token, stored_end, _, last_scan, _, _, watermarks = struct.unpack('<ddddBBB', stored, 17)
+    token, stored_end, _, last_scan, _, _, watermarks = struct.unpack('<ddddBBH', stored, 17)
     if stored_end <= now then
       token, stored_end, last_scan = 0, 0, 0 -- counts as empty
     else
@@ -47,20 +44,24 @@ then
       stored_end, moved = holder_end + @RETENTION@ + @SLACK@, true
     end
     token = math.max(token + 1, now, floor + 1)
-    local raw, value = string.sub(ARGV[1], 17, 24), nil
+    local raw, value = string.sub(argument, 17, 24), nil
     if mode == 'P' then
       -- Each permit hold is a separate holder with its own token.
-      value = struct.pack('<c3c13ddddBBBHc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
+      value = struct.pack('<c3c13ddddBBHBc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
         stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, raw, holder_end, @OWN_TOKEN@,
         #label, label, 9, mode, raw, token, permits, session, sequence, watermark_end,
         @REASON_NONE@) .. others
     else
-      value = struct.pack('<c3c13ddddBBBHc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
+      value = struct.pack('<c3c13ddddBBHBc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
         stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, owner, holder_end, 0, #label,
         label, 9, mode, raw, session, sequence, watermark_end, @REASON_NONE@) .. others
     end
     local written
-    @SET_VALUE@
+    if moved then
+      written = redis.pcall('SET', key, value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
+    else
+      written = redis.pcall('SET', key, value, 'KEEPTTL').ok
+    end
     if written then
       return struct.pack('<c1dc1dI4d', @DONE@, now, 'A', token, 1, lease)
     end

@@ -1,15 +1,12 @@
 -- Release of the only hold of the only holder, without waiters.
-if fast_path then
-  first = redis.pcall('GET', KEYS[1])
-end
 local stored = first
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 49, 50) == '\1\0' -- one holder, no waiter
 then
-  local session, sequence, owner = struct.unpack('<c16dc8', ARGV[1])
+  local session, sequence, owner = struct.unpack('<c16dc8', argument)
   local head, stored_end, _, _, _, _, watermarks, _, holder_session, holder_owner, holder_end,
-    flags, _, holds, at = struct.unpack('<c24dddBBBHc16c8dBBc0I4c0', stored)
-  local raw = string.sub(ARGV[1], 17, 24)
+    flags, _, holds, at = struct.unpack('<c24dddBBHBc16c8dBBc0I4c0', stored)
+  local raw = string.sub(argument, 17, 24)
   if flags == @OWN_TOKEN@ then
     -- A semaphore's holder is named by its operation. Its token and permits follow.
     owner, at = raw, at + 12
@@ -39,12 +36,19 @@ then
       others, left = string.sub(others, 1, -34), left - 1
     end
     local needed_end = watermark_end
-    @MOVE_STORED_END@
+    local moved = stored_end < needed_end
+    if moved then
+      stored_end = needed_end + @SLACK@
+    end
     if usable then
-      local value = struct.pack('<c24dc16BBBHc16ddc1', head, stored_end, string.sub(stored, 33, 48),
+      local value = struct.pack('<c24dc16BBHBc16ddc1', head, stored_end, string.sub(stored, 33, 48),
         0, 0, left + 1, 0, session, seen, watermark_end, reason) .. others
       local written
-      @SET_VALUE@
+      if moved then
+        written = redis.pcall('SET', key, value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
+      else
+        written = redis.pcall('SET', key, value, 'KEEPTTL').ok
+      end
       if written then
         return struct.pack('<c1dc1I4', @DONE@, now, 'R', 0)
       end

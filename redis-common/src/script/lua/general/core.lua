@@ -3,30 +3,29 @@
 -- decides and writes separately. All elements see the same time.
 --
 -- Storage
---   packed    A small state is one packed string: a head, the holders, the watermarks (the highest
---             sequence of each session), the waiters, and the next ticket if there are waiters. The
---             general part reads and writes the whole string. The fast path may leave a gap before
---             the waiters.
---   hash      A state with more than @PACKED_RECORDS@ records is a hash. The limit is
---             @QUEUE_RECORDS@ with waiters, and @FEW_RECORDS@ if no fast path serves the lock. With
---             more than one waiter (@SHARED_WAITERS@) behind permits or readers, the state is a hash too,
---             because the fast path serves such a queue only there. The fields are `head` (with the
---             holder, if there is only one), `h`HOLDER_ID (one of several holders), `s`SLOT (the
---             holder id in a slot, to list all holders), `w`TICKET (a waiter), `q`SESSION SEQUENCE
---             (the ticket of a waiter) and `m`SESSION (a watermark). Where waiters have left the
---             middle of the queue, their tickets are a hole: the fields `w` of its first and its last
---             ticket name each other, so the next waiter is never far. A step reads and writes a few
---             fields, however long the queue is. A small hash without waiters becomes a string again.
---   note      A state with a note is a hash, whatever its size. The field `n` has the note. The head begins
---             with another format version, so no fast path serves it, and earlier releases refuse it.
+--   string    A lock without waiters is one packed string: a head, the holders, and the watermarks (the
+--             highest sequence of each session).
+--   hash      A lock with waiters, with a note, or with more than @PACKED_RECORDS@ records (@FEW_RECORDS@ if no
+--             fast path serves it) is a hash. The fields are `head` (with the holder, if there is only one),
+--             `h`HOLDER_ID (one of several holders), `s`SLOT (the holder id in a slot, to list all
+--             holders), `w`TICKET (a waiter), `q`SESSION SEQUENCE (the ticket of a waiter), `m`SESSION (a
+--             watermark) and `n` (the note). Where waiters have left the middle of the queue, their
+--             tickets are a hole: the fields `w` of its first and its last ticket name each other, so
+--             the next waiter is never far. A step reads and writes a few fields, however long the
+--             queue is.
+--   changes   Only acquire and note turn a string into a hash (and a release that adds watermark
+--             @MOST_RECORDS@), because this needs memory, and can't be done while the slot of the key
+--             migrates. Only an acquire turns a hash into a string, once nobody has waited for 2 W.
+--   note      The head of a hash with a note begins with another format version, so no fast path serves
+--             it, and earlier releases refuse it.
 --
 -- Positions in these strings, from 1 (SETRANGE counts from 0). The fast path uses them as numbers.
 --   string    1 format version, 4 kind, 5 capacity, 9 waiter lease, 17 token, 25 stored end, 33 earliest,
---             41 last scan, 49 holders, 50 waiters, 51 watermarks, 52 length of the gap,
---             54 the first holder
+--             41 last scan, 49 holders, 50 zero, 51 watermarks (two bytes), 53 zero, 54 the first holder
 --   `head`    1 to 16 as in a string, 17 last scan, 25 ticks, 26 cursor, 34 used capacity, 38 holders,
 --             42 unreachable waiters, 46 waiters, 50 token, 58 stored end, 66 earliest, 74 next ticket,
---             82 first ticket, 90 end of the first waiter, 98 the waiters' earliest end, 106 the holder
+--             82 first ticket, 90 a lower bound of the first waiter's end, 98 the waiters' earliest end
+--             (if nobody waits, when the last one was gone), 106 the holder
 --   holder    1 session, 17 owner (of permits: the sequence), 25 end, 33 flags, 34 label, then holds of
 --             9 bytes; in `h`, the slot stands in place of session and owner
 --   waiter    1 session, 17 sequence, 25 owner, 33 mode, 34 permits, 38 floor, 46 lease, 54 end,
@@ -34,8 +33,8 @@
 --   watermark 1 session, 17 sequence, 25 end, 33 reason; in `m`, without the session
 --   argument  1 session, 17 sequence, 25 owner, if the command names an operation
 --
--- The logic is the same for both forms. holder_of(), waiter_at() and watermark_of() load records on
--- demand, and step() writes the changes.
+-- The logic is the same for both forms. It sees fields: field() reads one, put() changes one. A string is
+-- unpacked into the fields that a hash would have, and flush() writes the changes.
 --
 -- Writing
 --   A step decides everything before it writes (rule 13), and publishes after all writes. A message
@@ -58,51 +57,63 @@
 --   Each call of a script creates its functions again. A function gets more expensive with each
 --   outer variable that it uses: with four it costs three to four times as much as with none. So
 --   functions use none. The state of a step is in the table S, and every function is a method of S.
---   A second table has the methods for waiters, and a third those for hashes and rare events. A
+--   A second table has the methods for waiters and hashes, and a third those for rare events. A
 --   metatable creates each of these tables at the first call of one of its methods. Reading a nil
 --   field of S would do so too, so fields are never nil: `false` means none.
---   expand() in source.rs replaces each name between at signs by a constant, or by text that several scripts
---   share.
+--   expand() in source.rs replaces each name between at signs by a constant or a function.
 
 local S = {
-  now = now,
-  packed_records = @PACKED_RECORDS@, queue_records = @QUEUE_RECORDS@,
-  shared_waiters = @SHARED_WAITERS@,
-  strict = false, -- whether the command must fail if the server is out of memory
-  -- The answer to GET, if the fast path has called it.
+  now = now, clock_id = clock_id,
+  packed_records = @PACKED_RECORDS@,
+  -- Whether the command is an acquire: it must fail if the server is out of memory, and may change the form.
+  acquires = false,
+  -- The answer to GET, if it has been called.
   prefetched = first ~= nil, first = first or false,
-  try = try, answers = answers, done = done, clock_id = clock_id,
-  -- The current element of the batch, and its operation if the command has one.
+  try = try, answers = answers, done = done,
+  -- Whether the argument begins with an operation.
+  names_operation = true,
+  -- The current element of the batch, and its operation.
   key = false, argument = false,
   session = false, sequence = 0, raw_sequence = false, owner = false,
-  -- The stored form ('packed', 'hash' or false), and the stored string or head of the hash.
-  -- `old_hash`: the key has a hash, and its next form is another one. It is deleted first, unless it counts.
+  -- The stored form ('string', 'hash' or false), and the stored string or head of the hash.
+  -- `old_hash`: the key has a hash, and its next form is another one.
   form = false, stored = false, old_hash = false,
-  -- Whether this step has written, has changes to write, has moved the stored end, or has removed a
-  -- holder or waiter.
-  wrote = false, dirty = false, moved = false, shrunk = false,
-  -- The state: holders by holder id, watermarks by session, and the queue. An entry that is `false`
-  -- is known not to be in the hash.
+  -- The fields read so far and those changed. A field that is `false` is known not to exist.
+  -- `complete`: the other fields don't exist.
+  fields = false, changed = false, complete = false,
+  -- Whether this step has written, has changes to write, or has moved the stored end.
+  wrote = false, dirty = false, moved = false,
+  -- The head. `stored_holders` is the number of holders in the stored hash, 0 for a string.
   spec = false, kind = 0, capacity = 0, waiter_lease = 0,
-  token = 0, stored_end = 0, earliest = 0, last_scan = 0,
-  used = 0, holder_count = 0, waiter_count = 0,
-  holders = false, watermarks = false, waiters = false,
-  -- Messages to publish by session, and whether a session listens.
-  pending = false, reach = false,
-  -- For a hash: holder ids by slot, changed slots, removed records, the state of the sweep, and the
-  -- number of holders in the stored hash.
-  slots = false, fresh_slots = false, gone_holders = false,
-  ticks = 0, cursor = 0,
-  stored_holders = 0,
+  token = 0, stored_end = 0, earliest = 0, last_scan = 0, ticks = 0, cursor = 0,
+  used = 0, holder_count = 0, stored_holders = 0,
+  waiter_count = 0, unreachable = 0, next_ticket = 1,
+  first_ticket = @NONE@, first_end = 0, waiters_end = 0,
+  note = false,
+  -- Messages to publish by session, whether a session listens, and whether a waiter has arrived.
+  pending = false, reach = false, arrived = false,
 
   set_spec = function(S, bytes)
     S.spec = bytes
     S.kind, S.capacity, S.waiter_lease = struct.unpack('<BI4d', bytes)
   end,
 
-  mode_of = function(S, holder)
-    -- Each hold is one byte for the mode, then the raw sequence.
-    local holds = holder.holds
+  field = function(S, name)
+    local value = S.fields[name]
+    if value == nil and not S.complete then
+      value = redis.call('HGET', S.key, name)
+      S.fields[name] = value
+    end
+    return value
+  end,
+
+  -- Changes a field. `false` removes it.
+  put = function(S, name, value)
+    S.fields[name], S.changed[name], S.dirty = value, true, true
+  end,
+
+  -- The mode of a holder with these holds. Each hold is one byte for the mode, then the raw sequence.
+  mode_of = function(S, holds)
     for at = 1, #holds, 9 do
       if string.byte(holds, at) == @EXCLUSIVE@ then
         return 'X'
@@ -132,72 +143,56 @@ local S = {
     return S:weight(mode, permits) <= S.capacity - S.used
   end,
 
-  -- Reads a holder at position `at`; returns the next position too.
-  read_holder = function(S, from, at)
-    local ends, flags, label, holds
-    ends, flags, label, holds, at = struct.unpack('<dBBc0I4c0', from, at)
-    local holder = { ends = ends, flags = flags, label = label, holds = holds }
-    if flags >= @OWN_TOKEN@ then
-      holder.token, holder.permits, at = struct.unpack('<dI4', from, at)
-    end
-    return holder, at
-  end,
-
-  write_holder = function(S, holder)
-    local label, holds = holder.label, holder.holds
-    local out = struct.pack('<dBBc0I4c0', holder.ends, holder.flags, #label, label, #holds, holds)
-    if holder.flags >= @OWN_TOKEN@ then
-      out = out .. struct.pack('<dI4', holder.token, holder.permits)
-    end
-    return out
-  end,
-
   load = function(S)
-    S.form, S.wrote, S.dirty, S.moved, S.shrunk = false, false, false, false, false
-    S.old_hash, S.waiters, S.pending, S.reach, S.note = false, false, false, false, false
+    S.form, S.stored, S.old_hash = false, false, false
+    S.fields, S.changed, S.complete = {}, {}, true
+    S.wrote, S.dirty, S.moved = false, false, false
     S.spec, S.kind, S.capacity, S.waiter_lease = @NO_SPEC@, 0, 0, 0
-    S.token, S.stored_end, S.earliest, S.last_scan = 0, 0, 0, 0
-    S.used, S.holder_count, S.waiter_count, S.holders, S.watermarks = 0, 0, 0, {}, {}
+    S.token, S.stored_end, S.earliest, S.last_scan, S.ticks, S.cursor = 0, 0, 0, 0, 0, 0
+    S.used, S.holder_count, S.stored_holders = 0, 0, 0
+    S.waiter_count, S.unreachable, S.next_ticket = 0, 0, 1
+    S.first_ticket, S.first_end, S.waiters_end = @NONE@, 0, 0
+    S.note, S.pending, S.reach, S.arrived = false, false, false, false
     local stored
     if S.prefetched then
       stored, S.prefetched = S.first, false
     else
       stored = redis.pcall('GET', S.key)
     end
-    S.stored = stored
-    if not stored then
-      return
-    end
     if type(stored) == 'table' then
-      return S:load_hash(stored.err)
+      S:load_hash(stored.err)
+    elseif stored then
+      S.stored = stored
+      S:load_string(stored)
     end
+  end,
+
+  load_string = function(S, stored)
     if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 53 then
       S:refuse_foreign(stored, 'string')
     end
-    local _, spec, token, stored_end, earliest, last_scan, holders, waiting, watermarks, skip, at =
-      struct.unpack('<c3c13ddddBBBH', stored)
+    local _, spec, token, stored_end, earliest, last_scan, holders, _, watermarks, _, at =
+      struct.unpack('<c3c13ddddBBHB', stored)
     if stored_end <= S.now then
       return -- past its stored end: counts as empty, and will be overwritten
     end
     S:set_spec(spec)
-    S.form, S.token, S.stored_end = 'packed', token, stored_end
-    S.earliest, S.last_scan = earliest, last_scan
-    for _ = 1, holders do
-      local holder_id, holder = string.sub(stored, at, at + 23), nil
-      holder, at = S:read_holder(stored, at + 24)
-      S.holders[holder_id] = holder
-      S.used = S.used + S:weight(S:mode_of(holder), holder.permits)
-    end
-    S.holder_count = holders
-    for _ = 1, watermarks do
-      local session, sequence, ends, reason
-      session, sequence, ends, reason, at = struct.unpack('<c16ddc1', stored, at)
-      if ends > S.now then
-        S.watermarks[session] = { sequence = sequence, ends = ends, reason = reason }
+    S.form, S.token, S.stored_end = 'string', token, stored_end
+    S.earliest, S.last_scan, S.holder_count = earliest, last_scan, holders
+    for slot = 1, holders do
+      local from, holder_id, _, flags, holds, permits = at, nil, nil, nil, nil, 0
+      holder_id, _, flags, _, holds, at = struct.unpack('<c24dBBc0I4c0', stored, at)
+      if flags >= @OWN_TOKEN@ then
+        _, permits, at = struct.unpack('<dI4', stored, at)
       end
+      S.fields['h' .. holder_id] = struct.pack('<I4', slot) .. string.sub(stored, from + 24, at - 1)
+      S.fields[string.format('s%.0f', slot)] = holder_id
+      S.used = S.used + S:weight(S:mode_of(holds), permits)
     end
-    if waiting > 0 then
-      S:unpack_waiters(waiting, at + skip)
+    for _ = 1, watermarks do
+      local session, watermark
+      session, watermark, at = struct.unpack('<c16c17', stored, at)
+      S.fields['m' .. session] = watermark
     end
   end,
 
@@ -210,62 +205,96 @@ local S = {
     S.wrote = true
   end,
 
-  flush_packed = function(S)
-    local out, watermarks, n = {}, 0, 1
-    for holder_id, holder in pairs(S.holders) do
-      if holder then
-        n = n + 1
-        out[n] = holder_id .. S:write_holder(holder)
+  flush = function(S)
+    if S.note and not S:standing_note() then
+      S.note = false
+      S:put('n', false)
+    end
+    if S.form ~= 'hash' or S.acquires and S:becomes_string() then
+      S:flush_string()
+    else
+      S:flush_hash()
+    end
+  end,
+
+  flush_string = function(S)
+    local holders, watermarks = {}, {}
+    for name, value in pairs(S.fields) do
+      local kind = value and string.byte(name)
+      if kind == @HOLDER@ then
+        holders[#holders + 1] = string.sub(name, 2) .. string.sub(value, 5)
+      elseif kind == @WATERMARK@ and struct.unpack('<d', value, 9) > S.now then
+        watermarks[#watermarks + 1] = string.sub(name, 2) .. value
       end
     end
-    for session, watermark in pairs(S.watermarks) do
-      if watermark and watermark.ends > S.now then
-        n, watermarks = n + 1, watermarks + 1
-        out[n] = struct.pack('<c16ddc1', session, watermark.sequence, watermark.ends,
-          watermark.reason)
-      end
-    end
-    local records = S.holder_count + S.waiter_count + watermarks
-    local most = S.waiter_count > 0 and S.queue_records or S.packed_records
-    if records > most or S.note or records > @FEW_RECORDS@
-      and (S.holder_count > 1 or S.kind == @SEMAPHORE@)
-      or S.waiter_count > S.shared_waiters and (S.kind == @SEMAPHORE@ or S.used > 0 and S.used < S.capacity)
-    then
+    local records = #holders + #watermarks
+    local most = (#holders > 1 or S.kind == @SEMAPHORE@) and @FEW_RECORDS@ or S.packed_records
+    most = S.acquires and math.min(most, S.packed_records) or @MOST_RECORDS@
+    if S.waiter_count > 0 or S.note or records > most then
       return S:become_hash()
     end
-    if S.waiter_count > 0 then
-      n = n + 1
-      out[n] = S:pack_waiters()
-    end
-    out[1] = struct.pack('<c3c13ddddBBBH', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
-      S.last_scan, S.holder_count, S.waiter_count, watermarks, 0)
-    -- SET replaces a hash that counts. It must not be deleted first: see become_hash().
-    if S.old_hash and S.form ~= 'hash' then
-      S:delete_key()
-    end
-    if S.form == 'packed' and not S.moved then
-      S:write('SET', S.key, table.concat(out), 'KEEPTTL')
+    local value = struct.pack('<c3c13ddddBBHB', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
+      S.last_scan, #holders, 0, #watermarks, 0) .. table.concat(holders) .. table.concat(watermarks)
+    if S.form == 'string' and not S.moved then
+      S:write('SET', S.key, value, 'KEEPTTL')
     else
-      -- The same as expire_at(), without creating its table of methods.
-      S:write('SET', S.key, table.concat(out), 'PXAT', math.ceil(S.stored_end / 1000) + @DELETED_AFTER_MS@)
+      -- It replaces a hash too. That must not be deleted first: see become_hash().
+      -- The time is expire_at(), without creating its table of methods.
+      S:write('SET', S.key, value, 'PXAT', math.ceil(S.stored_end / 1000) + @DELETED_AFTER_MS@)
     end
   end,
 
   cover = function(S, needed_end)
+    S.dirty = true
     if S.stored_end < needed_end then
       S.stored_end = needed_end + @SLACK@
       S.moved = true
     end
   end,
 
+  -- A table of the holder, or nil.
   holder_of = function(S, holder_id)
-    local holder = S.holders[holder_id]
-    if holder == nil and S.form == 'hash' then
-      local bytes = redis.call('HGET', S.key, 'h' .. holder_id)
-      holder = bytes and S:parse_holder(bytes)
-      S.holders[holder_id] = holder
+    local bytes = S.fields['h' .. holder_id]
+    if bytes == nil and S.stored_holders > 1 then
+      bytes = S:field('h' .. holder_id)
     end
-    return holder
+    if not bytes then
+      return nil
+    end
+    local slot, ends, flags, label, holds, at = struct.unpack('<I4dBBc0I4c0', bytes)
+    local token, permits
+    if flags >= @OWN_TOKEN@ then
+      token, permits = struct.unpack('<dI4', bytes, at)
+    end
+    return {
+      id = holder_id, slot = slot, ends = ends, flags = flags, label = label, holds = holds,
+      token = token, permits = permits,
+    }
+  end,
+
+  put_holder = function(S, holder)
+    local label, holds = holder.label, holder.holds
+    local bytes = struct.pack('<I4dBBc0I4c0', holder.slot, holder.ends, holder.flags, #label, label,
+      #holds, holds)
+    if holder.flags >= @OWN_TOKEN@ then
+      bytes = bytes .. struct.pack('<dI4', holder.token, holder.permits)
+    end
+    S:put('h' .. holder.id, bytes)
+  end,
+
+  -- Slots are numbered from 1 without gaps: if a holder is removed, the last one takes its slot.
+  remove_holder = function(S, holder)
+    S.used = S.used - S:weight(S:mode_of(holder.holds), holder.permits)
+    local last = string.format('s%.0f', S.holder_count)
+    if holder.slot ~= S.holder_count then
+      local last_id = S:field(last)
+      local bytes = S:field('h' .. last_id)
+      S:put('h' .. last_id, struct.pack('<I4', holder.slot) .. string.sub(bytes, 5))
+      S:put(string.format('s%.0f', holder.slot), last_id)
+    end
+    S:put(last, false)
+    S:put('h' .. holder.id, false)
+    S.holder_count = S.holder_count - 1
   end,
 
   -- The holder id of the operation: (session, owner), or (session, sequence) for a semaphore.
@@ -280,60 +309,42 @@ local S = {
     end
   end,
 
+  -- Sequence, end and reason of a watermark that hasn't expired, or nil.
   watermark_of = function(S, session)
-    local watermark = S.watermarks[session]
-    if watermark == nil and S.form == 'hash' then
-      local bytes = redis.call('HGET', S.key, 'm' .. session)
-      watermark = bytes and S:parse_watermark(bytes)
-      S.watermarks[session] = watermark
-    end
-    if watermark and watermark.ends > S.now then
-      return watermark
+    local bytes = S:field('m' .. session)
+    if bytes then
+      local sequence, ends, reason = struct.unpack('<ddc1', bytes)
+      if ends > S.now then
+        return sequence, ends, reason
+      end
     end
   end,
 
   -- Raises the session's watermark to this sequence and extends it by 2 W (rule 12). `reason` says
   -- why the operation is gone, if it is.
   raise_watermark = function(S, reason)
+    local sequence, _, known = S:watermark_of(S.session)
+    if not sequence or S.sequence > sequence then
+      sequence = S.sequence
+    elseif S.sequence < sequence or reason == @REASON_NONE@ then
+      reason = known
+    end
     local ends = S.now + 2 * @DELIVERY_WINDOW@
-    local watermark = S:watermark_of(S.session)
-    if not watermark or S.sequence > watermark.sequence then
-      S.watermarks[S.session] = {
-        sequence = S.sequence, ends = ends, reason = reason, fresh = true,
-      }
-    else
-      if S.sequence == watermark.sequence and reason ~= @REASON_NONE@ then
-        watermark.reason = reason
-      end
-      watermark.ends, watermark.fresh = ends, true
-    end
-    S.dirty = true
+    S:put('m' .. S.session, struct.pack('<ddc1', sequence, ends, reason))
     S:cover(ends)
-  end,
-
-  remove_holder = function(S, holder_id, holder)
-    S.used = S.used - S:weight(S:mode_of(holder), holder.permits)
-    S.dirty, S.shrunk = true, true
-    if S.form == 'hash' then
-      S:remove_slot(holder_id, holder)
-      S.holders[holder_id] = false
-    else
-      S.holders[holder_id] = nil
-    end
-    S.holder_count = S.holder_count - 1
   end,
 
   -- Drops the owner's holder and the operation's waiter if they have expired. Returns whether the
   -- operation itself had expired.
   drop_if_expired = function(S)
-    local own = false
-    local holder_id = S:holder_id()
-    local holder = S:holder_of(holder_id)
+    local own, holder = false, S:holder_of(S:holder_id())
     if holder and holder.ends <= S.now then
       own = S:hold_at(holder, S.raw_sequence) ~= nil
-      S:remove_holder(holder_id, holder)
+      S:remove_holder(holder)
     end
-    if S.waiter_count > 0 and S:drop_expired_waiter() then
+    local waiter = S.waiter_count > 0 and S:own_waiter()
+    if waiter and waiter.ends <= S.now then
+      S:remove_waiter(waiter)
       own = true
     end
     return own
@@ -350,19 +361,14 @@ local S = {
     end
   end,
 
-  token_after = function(S, floor)
-    return math.max(S.token + 1, S.now, floor + 1)
-  end,
-
   grant = function(S, to_session, raw, to_owner, mode, permits, label, floor, ends)
     local holder_id = to_session .. (S.kind == @SEMAPHORE@ and raw or to_owner)
-    S.dirty = true
     S:cover(ends + @RETENTION@)
     local holder = S:holder_of(holder_id)
     if holder and holder.ends <= S.now then
       -- With many holders, the last scan may be older than this expiry. The grant must not revive
       -- the expired holder.
-      S:remove_holder(holder_id, holder)
+      S:remove_holder(holder)
       holder = nil
     end
     if holder then
@@ -371,7 +377,7 @@ local S = {
       if holder.flags % 2 ~= @REVOKED@ then
         holder.ends = math.max(holder.ends, ends)
       end
-      holder.fresh = true
+      S:put_holder(holder)
       return holder
     end
     -- Whether it joins the epoch of other holders. A floor above the stored token proves that a token was
@@ -379,21 +385,21 @@ local S = {
     -- epoch. A new epoch would then make resources refuse the current readers.
     local joins = S.kind == @RW_LOCK@ and mode == 'S' and S.holder_count > 0 and floor <= S.token
     if not joins then
-      S.token = S:token_after(floor)
+      S.token = math.max(S.token + 1, S.now, floor + 1)
     end
     if S.holder_count == 0 or ends < S.earliest then
       S.earliest = ends
     end
     S.used = S.used + S:weight(mode, permits)
     S.holder_count = S.holder_count + 1
-    holder = { ends = ends, flags = 0, label = label, holds = mode .. raw, fresh = true }
+    holder = {
+      id = holder_id, slot = S.holder_count, ends = ends, flags = 0, label = label, holds = mode .. raw,
+    }
     if S.kind == @SEMAPHORE@ then
       holder.flags, holder.token, holder.permits = @OWN_TOKEN@, S.token, permits
     end
-    S.holders[holder_id] = holder
-    if S.form == 'hash' then
-      S:add_slot(holder_id, holder)
-    end
+    S:put_holder(holder)
+    S:put(string.format('s%.0f', holder.slot), holder_id)
     return holder
   end,
 
@@ -407,23 +413,21 @@ local S = {
     if holder then
       return S:acquired(holder)
     end
-    if S.waiter_count > 0 then
-      local ticket, waiter = S:own_waiter()
-      if ticket and waiter.ends > S.now then
-        return S:queued(ticket, waiter)
-      end
+    local waiter = S.waiter_count > 0 and S:own_waiter()
+    if waiter and waiter.ends > S.now then
+      return S:queued(waiter)
     end
   end,
 
   step = function(S, command)
+    if S.names_operation then
+      S.session, S.sequence, S.owner = struct.unpack('<c16dc8', S.argument)
+      S.raw_sequence = string.sub(S.argument, 17, 24)
+    end
     S:load()
     local answer = command(S)
     if S.dirty then
-      if S.form == 'hash' then
-        S:flush_hash()
-      else
-        S:flush_packed()
-      end
+      S:flush()
       if S.pending then
         for to, body in pairs(S.pending) do
           S:publish(to, body)
@@ -452,11 +456,5 @@ local S = {
       end
     end
     return table.concat(out)
-  end,
-
-  -- Reads the operation from the argument.
-  set_operation = function(S)
-    S.session, S.sequence, S.owner = struct.unpack('<c16dc8', S.argument)
-    S.raw_sequence = string.sub(S.argument, 17, 24)
   end,
 }

@@ -1,64 +1,44 @@
--- Methods for waiters, notifications, expiry, and the replies that depend on them.
+-- Methods for waiters, notifications and expiry, and those that read and write a hash.
 
 {
-  queue = function(S)
-    local waiters = S.waiters
-    if not waiters then
-      waiters = {
-        -- By ticket: waiters, the other end of a hole, and whether the field changes; then the
-        -- ticket of each operation, and the operations that are gone.
-        by_ticket = {}, holes = {}, changed = {}, tickets = {}, gone = {},
-        next_ticket = 1, first = @NONE@, first_end = 0, unreachable = 0, earliest = 0,
-      }
-      S.waiters = waiters
-    end
-    return waiters
-  end,
-
-  -- Reads the waiter at position `at`. Returns the next position too. The waiter keeps its packed
-  -- bytes until it changes.
-  read_waiter = function(S, from, at)
-    local session, raw, owner, mode, permits, floor, lease, ends, wait_until, flags,
-      unreachable_marks, label, next = struct.unpack('<c16c8c8c1I4ddddBBBc0', from, at)
-    return {
-      session = session, raw = raw, owner = owner, mode = mode, permits = permits, floor = floor,
-      lease = lease, ends = ends, wait_until = wait_until,
-      listening = flags % 2 == @LISTENING@, unreachable = flags >= @UNREACHABLE@,
-      unreachable_marks = unreachable_marks,
-      label = label, bytes = string.sub(from, at, next - 1), fresh = false, arrived = false,
-    }, next
-  end,
-
-  write_waiter = function(S, waiter)
-    if waiter.bytes then
-      return waiter.bytes
-    end
-    local flags = (waiter.listening and @LISTENING@ or 0)
-      + (waiter.unreachable and @UNREACHABLE@ or 0)
-    return struct.pack('<c16c8c8c1I4ddddBBBc0', waiter.session, waiter.raw, waiter.owner,
-      waiter.mode, waiter.permits, waiter.floor, waiter.lease, waiter.ends, waiter.wait_until,
-      flags, waiter.unreachable_marks, #waiter.label, waiter.label)
-  end,
-
-  -- The waiter with this ticket; none if the ticket is in a hole.
+  -- A table of the waiter with this ticket, or nil if nobody has it.
   waiter_at = function(S, ticket)
-    local waiter = S.waiters.by_ticket[ticket]
-    if waiter == nil and S.form == 'hash' then
-      local field = struct.pack('<c1d', 'w', ticket)
-      waiter = S:keep_waiter(ticket, redis.call('HGET', S.key, field))
+    local bytes = S:field(struct.pack('<c1d', 'w', ticket))
+    if not bytes or #bytes == 8 then
+      return nil
     end
-    return waiter
+    local session, raw, owner, mode, permits, floor, lease, ends, wait_until, flags, marks, label =
+      struct.unpack('<c16c8c8c1I4ddddBBBc0', bytes)
+    return {
+      ticket = ticket, session = session, raw = raw, owner = owner, mode = mode, permits = permits,
+      floor = floor, lease = lease, ends = ends, wait_until = wait_until, flags = flags, marks = marks,
+      label = label,
+    }
   end,
 
-  ticket_of = function(S, session, raw)
-    local name = session .. raw
-    local ticket = S.waiters.tickets[name]
-    if ticket == nil and S.form == 'hash' then
-      local bytes = redis.call('HGET', S.key, 'q' .. name)
-      ticket = bytes and struct.unpack('<d', bytes)
-      S.waiters.tickets[name] = ticket
-    end
-    return ticket
+  put_waiter = function(S, waiter)
+    S:put(struct.pack('<c1d', 'w', waiter.ticket), struct.pack('<c16c8c8c1I4ddddBBBc0',
+      waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits, waiter.floor,
+      waiter.lease, waiter.ends, waiter.wait_until, waiter.flags, waiter.marks, #waiter.label,
+      waiter.label))
+  end,
+
+  -- The waiter of the operation, if it waits. Call this only if somebody does.
+  own_waiter = function(S)
+    local bytes = S:field('q' .. S.session .. S.raw_sequence)
+    return bytes and S:waiter_at(struct.unpack('<d', bytes))
+  end,
+
+  -- If this ticket is one end of a hole, the other end.
+  hole_at = function(S, ticket)
+    local bytes = S:field(struct.pack('<c1d', 'w', ticket))
+    return #bytes == 8 and struct.unpack('<d', bytes)
+  end,
+
+  -- Makes a hole of these tickets, or forgets it.
+  put_hole = function(S, from, to, is_hole)
+    S:put(struct.pack('<c1d', 'w', from), is_hole and struct.pack('<d', to))
+    S:put(struct.pack('<c1d', 'w', to), is_hole and struct.pack('<d', from))
   end,
 
   -- Refuses tickets that are not in order. A walk over them might never end, and the server stops a
@@ -69,95 +49,61 @@
     end
   end,
 
-  -- The ticket after the hole that begins here.
-  ticket_after_hole = function(S, from)
-    local to = S.waiters.holes[from]
-    S:check_order(from, to)
-    return to + 1
-  end,
-
   -- The ticket of the next waiter, or @NONE@.
   ticket_after = function(S, ticket)
-    local q, after = S.waiters, ticket + 1
-    if after < q.next_ticket and not S:waiter_at(after) then
-      after = S:ticket_after_hole(after)
+    local after = ticket + 1
+    local to = after < S.next_ticket and S:hole_at(after)
+    if to then
+      S:check_order(after, to)
+      after = to + 1
     end
-    return after < q.next_ticket and after or @NONE@
-  end,
-
-  -- Makes a hole of these tickets, or forgets it.
-  set_hole = function(S, from, to, is_hole)
-    local q = S.waiters
-    q.by_ticket[from], q.holes[from], q.changed[from] = false, is_hole and to, true
-    q.by_ticket[to], q.holes[to], q.changed[to] = false, is_hole and from, true
+    return after < S.next_ticket and after or @NONE@
   end,
 
   -- Removes a waiter. Returns the ticket of the next one, or @NONE@.
-  remove_waiter = function(S, ticket, waiter)
-    local q, name = S.waiters, waiter.session .. waiter.raw
+  remove_waiter = function(S, waiter)
+    local ticket = waiter.ticket
     local after = S:ticket_after(ticket)
-    local from, to = ticket, (after == @NONE@ and q.next_ticket or after) - 1
-    q.by_ticket[ticket], q.changed[ticket] = false, true
-    q.tickets[name], q.gone[name] = false, true
+    -- The tickets of the hole that it leaves, together with its neighbours.
+    local from, to = ticket, (after == @NONE@ and S.next_ticket or after) - 1
+    S:put(struct.pack('<c1d', 'w', ticket), false)
+    S:put('q' .. waiter.session .. waiter.raw, false)
     if to > ticket then
-      S:set_hole(ticket + 1, to, false)
+      S:put_hole(ticket + 1, to, false)
     end
-    if ticket == q.first then
-      q.first, q.first_end = after, 0
+    if ticket == S.first_ticket then
+      S.first_ticket, S.first_end = after, 0
     else
-      if not S:waiter_at(ticket - 1) then
-        from = q.holes[ticket - 1]
-        S:set_hole(from, ticket - 1, false)
+      local before = S:hole_at(ticket - 1)
+      if before then
+        S:check_order(before, ticket)
+        from = before
+        S:put_hole(from, ticket - 1, false)
       end
-      S:set_hole(from, to, true)
+      S:put_hole(from, to, true)
     end
-    if waiter.unreachable then
-      q.unreachable = q.unreachable - 1
+    if waiter.flags >= @UNREACHABLE@ then
+      S.unreachable = S.unreachable - 1
     end
     S.waiter_count = S.waiter_count - 1
-    S.dirty, S.shrunk = true, true
+    if S.waiter_count == 0 then
+      S.waiters_end = S.now
+    end
     return after
   end,
 
   -- Adds a waiter at the end of the queue.
-  append = function(S, ticket, waiter)
-    local q = S:queue()
-    q.by_ticket[ticket], q.tickets[waiter.session .. waiter.raw] = waiter, ticket
+  enqueue = function(S, waiter)
+    local ticket = S.next_ticket
+    waiter.ticket, S.next_ticket, S.arrived = ticket, ticket + 1, true
+    S:put_waiter(waiter)
+    S:put('q' .. waiter.session .. waiter.raw, struct.pack('<d', ticket))
     if S.waiter_count == 0 then
-      q.first, q.earliest = ticket, waiter.ends
+      S.first_ticket, S.waiters_end = ticket, waiter.ends
     end
-    q.earliest = math.min(q.earliest, waiter.ends)
+    S.waiters_end = math.min(S.waiters_end, waiter.ends)
     S.waiter_count = S.waiter_count + 1
-  end,
-
-  -- A packed string has the waiters in order, each after its ticket, then the next ticket.
-  unpack_waiters = function(S, count, at)
-    local q, expected = S:queue(), nil
-    q.next_ticket = struct.unpack('<d', S.stored, #S.stored - 7)
-    for i = 1, count + 1 do
-      local ticket, waiter = struct.unpack('<d', S.stored, i > count and #S.stored - 7 or at)
-      S:check_order(expected or 0, ticket)
-      if expected and expected < ticket then
-        S:set_hole(expected, ticket - 1, true)
-      end
-      if i <= count then
-        waiter, at = S:read_waiter(S.stored, at + 8)
-        S:append(ticket, waiter)
-        q.unreachable = q.unreachable + (waiter.unreachable and 1 or 0)
-        expected = ticket + 1
-      end
-    end
-  end,
-
-  pack_waiters = function(S)
-    local out = {}
-    local ticket = S.waiters.first
-    while ticket ~= @NONE@ do
-      out[#out + 1] = struct.pack('<d', ticket) .. S:write_waiter(S:waiter_at(ticket))
-      ticket = S:ticket_after(ticket)
-    end
-    out[#out + 1] = struct.pack('<d', S.waiters.next_ticket)
-    return table.concat(out)
+    S:cover(waiter.ends + @RETENTION@)
   end,
 
   -- When Redis expires the key, in ms.
@@ -197,14 +143,35 @@
     redis.pcall(@PUBLISH@, channel, message)
   end,
 
-  -- Calls `visit(holder_id, holder_end, bytes)` for each holder. `bytes` is the packed holder of a
-  -- hash.
-  each_holder = function(S, visit)
-    if S.form == 'hash' then
-      return S:each_holder_in_hash(visit)
+  -- Reads these fields, at most a chunk of them.
+  fetch = function(S, names)
+    local wanted = {}
+    for _, name in ipairs(names) do
+      if S.fields[name] == nil and not S.complete then
+        wanted[#wanted + 1] = name
+      end
     end
-    for holder_id, holder in pairs(S.holders) do
-      visit(holder_id, holder.ends)
+    local values = #wanted > 0 and redis.call('HMGET', S.key, unpack(wanted)) or wanted
+    for i, name in ipairs(wanted) do
+      S.fields[name] = values[i]
+    end
+  end,
+
+  -- Calls `visit(holder_id, holder_end)` for each holder.
+  each_holder = function(S, visit)
+    for from = 1, S.holder_count, @CHUNK@ do
+      local names = {}
+      for slot = from, math.min(from + @CHUNK@ - 1, S.holder_count) do
+        names[#names + 1] = string.format('s%.0f', slot)
+      end
+      S:fetch(names)
+      for i, name in ipairs(names) do
+        names[i] = 'h' .. S.fields[name]
+      end
+      S:fetch(names)
+      for _, name in ipairs(names) do
+        visit(string.sub(name, 2), struct.unpack('<d', S.fields[name], 5))
+      end
     end
   end,
 
@@ -214,46 +181,43 @@
       return
     end
     local expired, least = {}, nil
-    S:each_holder(function(holder_id, holder_end, bytes)
+    S:each_holder(function(holder_id, holder_end)
       if holder_end <= S.now then
         expired[#expired + 1] = holder_id
-        S.holders[holder_id] = S.holders[holder_id] or S:parse_holder(bytes)
       elseif not least or holder_end < least then
         least = holder_end
       end
     end)
-    for i = 1, #expired do
-      S:remove_holder(expired[i], S.holders[expired[i]])
+    for _, holder_id in ipairs(expired) do
+      S:remove_holder(S:holder_of(holder_id))
     end
     S.earliest, S.last_scan, S.dirty = least or 0, S.now, true
   end,
 
-  -- The end of an offer that this waiter gets now (rule 10).
-  offer_end = function(S, waiter)
-    local now, lease, waiter_end, waiter_lease = S.now, waiter.lease, waiter.ends, S.waiter_lease
-    return @OFFER_END@
-  end,
+  offer_end = @OFFER_END@,
+
+  poll_after = @POLL_AFTER@,
 
   -- Turns a waiter into an offer. Returns the ticket of the next waiter, and the holder.
-  grant_waiter = function(S, ticket, waiter)
-    local after = S:remove_waiter(ticket, waiter)
+  grant_waiter = function(S, waiter)
+    local after = S:remove_waiter(waiter)
     return after, S:grant(waiter.session, waiter.raw, waiter.owner, waiter.mode, waiter.permits,
-      waiter.label, waiter.floor, S:offer_end(waiter))
+      waiter.label, waiter.floor,
+      S.offer_end(S.now, waiter.lease, waiter.ends, S.waiter_lease))
   end,
 
   -- Makes an offer to a waiter, or marks it as unreachable if nobody listens (rule 9). Returns the
   -- ticket of the next waiter.
-  offer = function(S, ticket, waiter)
-    local may_mark = waiter.listening and waiter.unreachable_marks < @MAX_UNREACHABLE_MARKS@
-    if may_mark and not S:is_reachable(waiter.session) then
-      waiter.unreachable, waiter.unreachable_marks = true, waiter.unreachable_marks + 1
-      waiter.fresh, waiter.bytes = true, false
-      S.waiters.unreachable = S.waiters.unreachable + 1
-      S.dirty = true
-      return S:ticket_after(ticket)
+  offer = function(S, waiter)
+    local listens = waiter.flags % 2 == @LISTENING@
+    if listens and waiter.marks < @MAX_UNREACHABLE_MARKS@ and not S:is_reachable(waiter.session) then
+      waiter.flags, waiter.marks = waiter.flags + @UNREACHABLE@, waiter.marks + 1
+      S:put_waiter(waiter)
+      S.unreachable = S.unreachable + 1
+      return S:ticket_after(waiter.ticket)
     end
-    local after, holder = S:grant_waiter(ticket, waiter)
-    if waiter.listening then
+    local after, holder = S:grant_waiter(waiter)
+    if listens then
       local body = 'G' .. waiter.raw .. struct.pack('<dd', S.token, holder.ends - S.now)
       S:notify(waiter.session, body)
     end
@@ -262,12 +226,12 @@
 
   -- Grants waiters in ticket order up to the first that does not fit.
   grant_in_order = function(S, own)
-    local ticket, budget = S.waiters.first, @SETTLE_BUDGET@
+    local ticket, budget = S.first_ticket, @SETTLE_BUDGET@
     while ticket ~= @NONE@ do
       local waiter = S:waiter_at(ticket)
       if waiter.ends <= S.now then
-        ticket = S:remove_waiter(ticket, waiter)
-      elseif waiter.unreachable then
+        ticket = S:remove_waiter(waiter)
+      elseif waiter.flags >= @UNREACHABLE@ then
         ticket = S:ticket_after(ticket)
       elseif budget == 0 or not S:fits(waiter.mode, waiter.permits) then
         return
@@ -276,80 +240,28 @@
         if own and waiter.session == S.session and waiter.raw == S.raw_sequence
           and waiter.owner == S.owner
         then
-          ticket = S:grant_waiter(ticket, waiter)
+          ticket = S:grant_waiter(waiter)
         else
-          ticket = S:offer(ticket, waiter)
+          ticket = S:offer(waiter)
         end
       end
     end
   end,
 
-  -- The ticket and the waiter of the operation, if it waits. Call this only if somebody does.
-  own_waiter = function(S)
-    local ticket = S:ticket_of(S.session, S.raw_sequence)
-    if ticket then
-      return ticket, S:waiter_at(ticket)
-    end
-  end,
-
-  -- Call this only if somebody waits.
-  drop_expired_waiter = function(S)
-    local ticket, waiter = S:own_waiter()
-    if ticket and waiter.ends <= S.now then
-      S:remove_waiter(ticket, waiter)
-      return true
-    end
-  end,
-
   -- Call this only if somebody waits.
   refresh_waiter = function(S, listening)
-    local _, waiter = S:own_waiter()
+    local waiter = S:own_waiter()
     if not waiter then
       return
     end
     waiter.ends = math.min(S.now + S.waiter_lease, waiter.wait_until)
-    S.waiters.earliest = math.min(S.waiters.earliest, waiter.ends)
-    if waiter.unreachable then
-      waiter.unreachable = false
-      S.waiters.unreachable = S.waiters.unreachable - 1
+    S.waiters_end = math.min(S.waiters_end, waiter.ends)
+    if waiter.flags >= @UNREACHABLE@ then
+      S.unreachable = S.unreachable - 1
     end
-    waiter.listening, waiter.fresh, waiter.bytes, S.dirty = listening, true, false, true
-    S:cover(@RETENTION@ + waiter.ends)
-  end,
-
-  enqueue = function(S, waiter)
-    local q = S:queue()
-    local ticket = q.next_ticket
-    q.next_ticket = ticket + 1
-    waiter.unreachable, waiter.unreachable_marks = false, 0
-    waiter.fresh, waiter.arrived = true, true
-    S:append(ticket, waiter)
-    S.dirty = true
-    S:cover(@RETENTION@ + waiter.ends)
-    return ticket
-  end,
-
-  -- Compares byte by byte, because Lua's comparison of strings depends on the server's locale.
-  bytes_before = function(S, a, b)
-    for i = 1, math.min(#a, #b) do
-      local x, y = string.byte(a, i), string.byte(b, i)
-      if x ~= y then
-        return x < y
-      end
-    end
-    return #a < #b
-  end,
-
-  -- The order of holder ids: by session, then by owner or sequence as a number.
-  holder_before = function(S, a, b)
-    local session, other = string.sub(a, 1, 16), string.sub(b, 1, 16)
-    if session ~= other then
-      return S:bytes_before(session, other)
-    end
-    if S.kind == @SEMAPHORE@ then
-      return struct.unpack('<d', a, 17) < struct.unpack('<d', b, 17)
-    end
-    return S:bytes_before(string.reverse(string.sub(a, 17)), string.reverse(string.sub(b, 17)))
+    waiter.flags = listening and @LISTENING@ or 0
+    S:put_waiter(waiter)
+    S:cover(waiter.ends + @RETENTION@)
   end,
 
   retry_after = function(S)
@@ -362,46 +274,133 @@
     return math.max(at - S.now, 1000)
   end,
 
-  queued = function(S, ticket, waiter)
-    local ahead = math.min(ticket - S.waiters.first, S.waiter_count - 1)
-    local waiter_lease, retry_after, session = S.waiter_lease, S:retry_after(), waiter.session
-    @POLL_AFTER@
+  queued = function(S, waiter)
+    local ahead = math.min(waiter.ticket - S.first_ticket, S.waiter_count - 1)
+    local poll_after = S.poll_after(S.waiter_lease, ahead, S:retry_after(), waiter.session)
     return 'Q' .. struct.pack('<I4dd', ahead, poll_after, math.max(waiter.ends - S.now, 0))
-  end,
-
-  -- The reply for a key that is held. With many holders it names none of them.
-  contention = function(S)
-    local out = 'H' .. struct.pack('<d', S:retry_after())
-    if S.holder_count == 0 or S.holder_count > @SCAN_FREELY@ then
-      return out .. '\0'
-    end
-    local first, least
-    S:each_holder(function(holder_id, holder_end)
-      if not first or holder_end < least
-        or (holder_end == least and S:holder_before(holder_id, first))
-      then
-        first, least = holder_id, holder_end
-      end
-    end)
-    local label = S:holder_of(first).label
-    return out .. struct.pack('<BBc0', 1, #label, label)
   end,
 
   reason = function(S, expired)
     if expired then
       return @REASON_EXPIRED@
     end
-    local watermark = S:watermark_of(S.session)
-    if watermark and watermark.sequence == S.sequence
-      and watermark.reason ~= @REASON_NONE@
-    then
-      return watermark.reason
+    local sequence, _, reason = S:watermark_of(S.session)
+    if sequence == S.sequence and reason ~= @REASON_NONE@ then
+      return reason
     end
     return @REASON_UNKNOWN@
   end,
 
   status = function(S, holder)
-    return struct.pack('<c1I4dd', S:mode_of(holder), holder.permits or 0, S:token_of(holder),
+    return struct.pack('<c1I4dd', S:mode_of(holder.holds), holder.permits or 0, S:token_of(holder),
       math.max(holder.ends - S.now, 0))
+  end,
+
+  load_hash = function(S, problem)
+    if not string.find(problem, 'WRONGTYPE', 1, true) then
+      error({ server = problem })
+    end
+    local names = { 'head' }
+    if S.session then
+      names[2], names[3] = 'm' .. S.session, 'q' .. S.session .. S.raw_sequence
+    end
+    local found = redis.pcall('HMGET', S.key, unpack(names))
+    if found.err then
+      S:refuse_foreign('', redis.call('TYPE', S.key).ok)
+    end
+    local head = found[1]
+    local magic = head and string.sub(head, 1, 3)
+    if magic ~= @MAGIC@ and magic ~= @NOTE_MAGIC@ or #head < 105 then
+      S:refuse_foreign(head or '', 'hash')
+    end
+    S.stored = head
+    local _, spec, last_scan, ticks, cursor, used, holders, unreachable, waiting, token,
+      stored_end, earliest, next_ticket, first_ticket, first_end, waiters_end =
+      struct.unpack('<c3c13dBdI4I4I4I4ddddddd', head)
+    if stored_end <= S.now then
+      S.old_hash = true
+      return
+    end
+    S.form, S.complete = 'hash', false
+    for i = 2, #names do
+      S.fields[names[i]] = found[i]
+    end
+    S:set_spec(spec)
+    S.token, S.stored_end, S.earliest, S.last_scan = token, stored_end, earliest, last_scan
+    S.ticks, S.cursor, S.used, S.holder_count, S.stored_holders = ticks, cursor, used, holders, holders
+    S:check_order(first_ticket, next_ticket)
+    S.waiter_count, S.unreachable, S.next_ticket = waiting, unreachable, next_ticket
+    S.first_ticket, S.first_end, S.waiters_end = first_ticket, first_end, waiters_end
+    if holders == 1 then
+      local holder_id = string.sub(head, 106, 129)
+      S.fields.s1, S.fields['h' .. holder_id] = holder_id, '\1\0\0\0' .. string.sub(head, 130)
+    end
+    if magic == @NOTE_MAGIC@ then
+      S:load_note()
+    end
+  end,
+
+  head = function(S, holder_id)
+    local magic = S.note and @NOTE_MAGIC@ or @MAGIC@
+    local first = S.fields[struct.pack('<c1d', 'w', S.first_ticket)]
+    local first_end = first and struct.unpack('<d', first, 54) or S.first_end
+    local head = struct.pack('<c3c13dBdI4I4I4I4ddddddd', magic, S.spec, S.last_scan, S.ticks, S.cursor,
+      S.used, S.holder_count, S.unreachable, S.waiter_count, S.token, S.stored_end, S.earliest,
+      S.next_ticket, S.first_ticket, first_end, S.waiters_end)
+    return holder_id and head .. holder_id .. string.sub(S.fields['h' .. holder_id], 5) or head
+  end,
+
+  write_all = function(S, command, list)
+    for from = 1, #list, @CHUNK@ do
+      S:write(command, S.key, unpack(list, from, math.min(from + @CHUNK@ - 1, #list)))
+    end
+  end,
+
+  flush_hash = function(S)
+    local set, gone = { 'head', '' }, {}
+    S:sweep_watermarks(gone)
+    -- A sole holder is in the head. Several have fields.
+    local sole = S.holder_count == 1 and S:field('s1')
+    if sole and S.stored_holders > 1 or S.holder_count > 1 and S.stored_holders == 1 then
+      S:put('s1', S:field('s1'))
+      S:put('h' .. S.fields.s1, S:field('h' .. S.fields.s1))
+    end
+    for name in pairs(S.changed) do
+      local value, kind = S.fields[name], string.byte(name)
+      local of_holders = kind == @HOLDER@ or kind == @SLOT@
+      if value and not (of_holders and S.holder_count == 1) then
+        set[#set + 1] = name
+        set[#set + 1] = value
+      elseif S.form == 'hash' and not (of_holders and S.stored_holders <= 1) then
+        gone[#gone + 1] = name
+      end
+    end
+    set[2] = S:head(sole)
+    S:write_all('HSET', set)
+    S:write_all('HDEL', gone)
+    if S.moved then
+      S:write('PEXPIREAT', S.key, S:expire_at())
+    end
+  end,
+
+  -- Removes a few expired watermarks now and then, so that they don't accumulate in a long-lived
+  -- hash. No command reads an expired watermark.
+  sweep_watermarks = function(S, gone)
+    S.ticks = (S.ticks + 1) % @SWEEP_EVERY@
+    -- The fast path leaves every @SWEEP_TICKETS@th waiter to the general part.
+    if S.ticks ~= 0 and not (S.arrived and S.next_ticket % @SWEEP_TICKETS@ == 1) then
+      return
+    end
+    local found = redis.call('HSCAN', S.key, S.cursor, 'COUNT', @SWEEP_COUNT@)
+    S.cursor = tonumber(found[1])
+    local fields = found[2]
+    for i = 1, #fields, 2 do
+      local name = fields[i]
+      if string.byte(name) == @WATERMARK@ and struct.unpack('<d', fields[i + 1], 9) <= S.now
+        and not S.changed[name]
+      then
+        gone[#gone + 1] = name
+      end
+    end
   end,
 }

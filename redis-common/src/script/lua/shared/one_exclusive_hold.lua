@@ -1,2 +1,0 @@
-@ONE_HOLD@
-      and string.byte(holds) == @EXCLUSIVE@
