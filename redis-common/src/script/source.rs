@@ -320,5 +320,9 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let reasons = EndReason::ALL.iter().copied().map(reply::reason_code);
     let codes = CODES.into_iter().chain(reasons);
     let letters = codes.map(|(name, letter)| (name, format!("'{}'", char::from(letter))));
-    functions.into_iter().chain(letters).chain(constants).collect()
+    functions
+        .into_iter()
+        .chain(letters)
+        .chain(constants)
+        .collect()
 }

@@ -179,14 +179,13 @@ local S = {
     S:set_spec(spec)
     S.form, S.token, S.stored_end = 'string', token, stored_end
     S.earliest, S.last_scan, S.holder_count = earliest, last_scan, holders
-    for slot = 1, holders do
+    for _ = 1, holders do
       local from, holder_id, _, flags, holds, permits = at, nil, nil, nil, nil, 0
       holder_id, _, flags, _, holds, at = struct.unpack('<c24dBBc0I4c0', stored, at)
       if flags >= @OWN_TOKEN@ then
         _, permits, at = struct.unpack('<dI4', stored, at)
       end
-      S.fields['h' .. holder_id] = struct.pack('<I4', slot) .. string.sub(stored, from + 24, at - 1)
-      S.fields[string.format('s%.0f', slot)] = holder_id
+      S.fields['h' .. holder_id] = '\0\0\0\0' .. string.sub(stored, from + 24, at - 1)
       S.used = S.used + S:weight(S:mode_of(holds), permits)
     end
     for _ = 1, watermarks do
@@ -282,17 +281,11 @@ local S = {
     S:put('h' .. holder.id, bytes)
   end,
 
-  -- Slots are numbered from 1 without gaps: if a holder is removed, the last one takes its slot.
   remove_holder = function(S, holder)
     S.used = S.used - S:weight(S:mode_of(holder.holds), holder.permits)
-    local last = string.format('s%.0f', S.holder_count)
-    if holder.slot ~= S.holder_count then
-      local last_id = S:field(last)
-      local bytes = S:field('h' .. last_id)
-      S:put('h' .. last_id, struct.pack('<I4', holder.slot) .. string.sub(bytes, 5))
-      S:put(string.format('s%.0f', holder.slot), last_id)
+    if not S.complete then
+      S:remove_slot(holder.slot)
     end
-    S:put(last, false)
     S:put('h' .. holder.id, false)
     S.holder_count = S.holder_count - 1
   end,
@@ -393,13 +386,15 @@ local S = {
     S.used = S.used + S:weight(mode, permits)
     S.holder_count = S.holder_count + 1
     holder = {
-      id = holder_id, slot = S.holder_count, ends = ends, flags = 0, label = label, holds = mode .. raw,
+      id = holder_id, slot = S.complete and 0 or S.holder_count, ends = ends, flags = 0, label = label, holds = mode .. raw,
     }
     if S.kind == @SEMAPHORE@ then
       holder.flags, holder.token, holder.permits = @OWN_TOKEN@, S.token, permits
     end
     S:put_holder(holder)
-    S:put(string.format('s%.0f', holder.slot), holder_id)
+    if not S.complete then
+      S:put(string.format('s%.0f', holder.slot), holder_id)
+    end
     return holder
   end,
 

@@ -157,8 +157,29 @@
     end
   end,
 
+  -- The slots of a hash are numbered from 1 without gaps: if a holder is removed, the last one takes its
+  -- slot. The holders of a string get slots when it becomes a hash.
+  remove_slot = function(S, slot)
+    local last = string.format('s%.0f', S.holder_count)
+    if slot ~= S.holder_count then
+      local last_id = S:field(last)
+      local bytes = S:field('h' .. last_id)
+      S:put('h' .. last_id, struct.pack('<I4', slot) .. string.sub(bytes, 5))
+      S:put(string.format('s%.0f', slot), last_id)
+    end
+    S:put(last, false)
+  end,
+
   -- Calls `visit(holder_id, holder_end)` for each holder.
   each_holder = function(S, visit)
+    if S.complete then
+      for name, value in pairs(S.fields) do
+        if value and string.byte(name) == @HOLDER@ then
+          visit(string.sub(name, 2), struct.unpack('<d', value, 5))
+        end
+      end
+      return
+    end
     for from = 1, S.holder_count, @CHUNK@ do
       local names = {}
       for slot = from, math.min(from + @CHUNK@ - 1, S.holder_count) do

@@ -120,8 +120,16 @@
     if type(other) == 'table' and string.find(other.err, 'non local key', 1, true) then
       error({ server = 'TRYAGAIN the slot of the key migrates' })
     end
+    local slots = {}
     for name, value in pairs(S.fields) do
       S.changed[name] = value and true or nil
+      if value and string.byte(name) == @HOLDER@ then
+        slots[#slots + 1] = name
+      end
+    end
+    for slot, name in ipairs(slots) do
+      S:put(name, struct.pack('<I4', slot) .. string.sub(S.fields[name], 5))
+      S:put(string.format('s%.0f', slot), string.sub(name, 2))
     end
     if S.stored then
       S:ensure_writable()
