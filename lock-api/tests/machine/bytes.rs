@@ -2,8 +2,8 @@
 
 use leasehold_api::machine::{Command, DecodeError, Env, State};
 use leasehold_api::{
-    BackendError, Convert, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec, Note,
-    Operation, OwnerId, Poll, Release, Renew,
+    BackendError, Convert, EndReason, FencingToken, ForceMode, ForceRelease, Kind, Label, LockSpec,
+    Note, Operation, OwnerId, Poll, Release, Renew,
 };
 use proptest::prelude::*;
 
@@ -204,8 +204,7 @@ fn damaged_bytes_are_refused() {
 
 #[test]
 fn every_reason_survives() {
-    use leasehold_api::EndReason::{Expired, Forced, Released, Unknown};
-    for reason in [Expired, Forced, Released, Unknown].map(Some) {
+    for reason in EndReason::ALL.iter().copied().map(Some) {
         let mut parts = full().to_parts();
         parts.watermarks[0].reason = reason;
         let state = State::from_parts(parts).expect("any reason is consistent");
