@@ -3,14 +3,14 @@
 //! An operation that was taken back or released must never win its ballot: one of the releases may still be
 //! on its way to a server, and would end that grant behind the back of its guard. An operation that
 //! has won must not be taken back, because its guard may be in use. So there is one ballot on an operation
-//! at a time, and its outcome is remembered.
+//! at a time, and its outcome is remembered (decision 0040).
 //!
 //! The memory is bounded. If an operation that has ended is forgotten, all operations of the session up to that one
 //! count as ended, except those that are remembered as won or have a ballot under way. That is always safe: the
 //! client goes on with a new operation, which has a higher sequence.
 //!
 //! What has won has a bound of its own, because it is needed for as long as the lock is held, and a lock
-//! may be held through any number of other outcomes: to know the token of its guard, and to repair it.
+//! may be held through any number of other outcomes: to know the token of its guard, and to repair it (decision 0058).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex};

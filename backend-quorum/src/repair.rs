@@ -34,6 +34,7 @@ pub(crate) async fn renew(
             Ok(RenewReply::Renewed { token, .. }) if *token > hold.token => *token = hold.token,
             Ok(RenewReply::Renewed { .. }) | Err(_) => {}
             Ok(RenewReply::Lost(reason)) => match reason {
+                // `Expired` too: the clock of one server may have jumped (decision 0040).
                 EndReason::Unknown | EndReason::Expired => lacking.push(request.clone()),
                 // Somebody ended the hold there.
                 EndReason::Forced | EndReason::Released => {}

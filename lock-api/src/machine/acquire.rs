@@ -27,7 +27,7 @@ impl State {
             .watermark(request.operation.session, env.now)
             .map_or(0, |watermark| watermark.sequence);
         // Raised even if the acquire only reports or is stale: a copy of this very message may
-        // arrive as late as its own window allows, and the watermark must outlive it.
+        // arrive as late as its own window allows, and the watermark must outlive it (rule 12).
         self.raise_watermark(env, request.operation, None);
         if let Some(reply) = self.report(request.operation, env.now) {
             return reply;
@@ -122,7 +122,8 @@ impl State {
         AcquireReply::Acquired(self.acquired(&self.holders[&holder_id], env.now))
     }
 
-    /// Whether a new attempt gets the free capacity. Called after settling.
+    /// Whether a new attempt gets the free capacity. Called after settling. If all waiters are unreachable, it passes
+    /// them: the capacity would be nobody's until one of them polls (rule 9).
     fn may_enter(&self, mode: Mode) -> bool {
         let all_unreachable = self.waiters.len() == self.unreachable as usize;
         self.fits(mode) && all_unreachable

@@ -22,7 +22,8 @@ impl State {
             return RenewReply::Lost(EndReason::Forced);
         }
         let token = self.token_of(holder);
-        // Never shortens the holder, so `earliest` stays a lower bound.
+        // Never shortens the holder: the reply may be lost, and the guard then counts on the old end (decision 0015). So
+        // `earliest` stays a lower bound.
         let end = holder.end.max(env.now.saturating_add(request.lease));
         let holder_id = self.holder_id(request.operation);
         self.known_holder(holder_id).end = end;
@@ -50,7 +51,7 @@ impl State {
             let reason = self.reason(request.operation, env.now, expired);
             (ReleaseReply::NotHeld(reason), false)
         };
-        // An acquire at or below the watermark is refused, so a late copy takes nothing.
+        // An acquire at or below the watermark is refused, so a late copy takes nothing (rule 12).
         self.raise_watermark(env, request.operation, Some(EndReason::Released));
         if freed {
             self.settle(env, self.has_queue(), None, out);
@@ -99,6 +100,7 @@ impl State {
         if self.spec.is_none_or(|spec| spec.kind() != Kind::RwLock) {
             return ConvertReply::NotSoleHolder;
         }
+        // A late copy must not undo a later conversion (rule 6).
         if request.expected != self.token_of(holder) {
             return ConvertReply::WrongEpoch(self.status(holder, env.now));
         }
@@ -119,7 +121,7 @@ impl State {
         self.convert_hold(env, request, out)
     }
 
-    /// Only the sole holder may upgrade, and only once while others wait (rule 6).
+    /// Only the sole holder may upgrade, and only once while others wait (rule 6): it could pass them forever.
     fn may_upgrade(&self, holder: &Holder) -> bool {
         let upgraded_before = self.has_queue() && holder.upgraded;
         self.holders.len() == 1 && !upgraded_before

@@ -31,8 +31,8 @@
 //! # Expiry
 //! Expired means `now >= end`. Each owner's holder expires by itself (rule 4).
 //!
-//! The state keeps a lower bound of the earliest end. An insert lowers it, and only a scan of all
-//! holders raises it. A scan happens when the bound has passed *and* the outcome of the command
+//! The state keeps a lower bound of the earliest end. An insert lowers it, the first holder of a key sets it, and only
+//! a scan of all holders raises it otherwise. A scan happens when the bound has passed *and* the outcome of the command
 //! depends on it. With more than [`SCAN_FREELY`] holders, a scan happens at most every
 //! [`SCAN_INTERVAL`].
 //!

@@ -33,6 +33,7 @@ impl State {
             };
         };
         let token = self.token_of(holder);
+        // A late note, or a copy of one, must not replace a newer one (rule 16).
         let stands = self.standing_note(env.now);
         if let Some(newer) = stands.filter(|it| (it.token, it.version) >= (token, request.version))
         {

@@ -102,7 +102,8 @@ impl WaiterParts {
         wait_until.map_or(end, |until| end.min(until))
     }
 
-    /// The end of an offer that this waiter gets at `now` (rule 10).
+    /// The end of an offer that this waiter gets at `now` (rule 10). After a short lease alone, it would be over before a
+    /// waiter that missed the message polls (decision 0015).
     pub(super) fn offer_end(&self, now: ServerTime, poll_interval: Duration) -> ServerTime {
         let longest = self.lease.max(poll_interval * OFFER_POLLS);
         self.end.min(now.saturating_add(longest))
@@ -234,7 +235,7 @@ impl State {
         }
     }
 
-    /// Starts a new epoch.
+    /// Starts a new epoch. A plain counter would repeat itself after a failover that loses writes (rule 15).
     pub(super) fn next_token(&mut self, now: ServerTime, floor: Option<FencingToken>) {
         let floor = floor.map_or(0, FencingToken::get);
         self.token = (self.token + 1).max(now.as_micros()).max(floor + 1);
@@ -264,7 +265,7 @@ impl State {
             && !self.holders.is_empty();
         // A floor is the highest token that the client has seen. One above the stored token proves
         // that a token was lost. One equal to it comes from a client that has read under this token.
-        // It must join: with a new token, the resource would refuse the readers that have this one.
+        // It must join: with a new token, the resource would refuse the readers that have this one (decision 0009).
         let lost = grant.floor.is_some_and(|floor| floor.get() > self.token);
         if !joins || lost {
             self.next_token(env.now, grant.floor);

@@ -26,7 +26,7 @@ use crate::time::{ClockId, Rounded, ServerTime, Stamp, Stamped};
 
 impl Core {
     /// Splits a batch into calls: one, or one for each key if the keys may be on several servers. The answers
-    /// to a call come together, so a call for keys on two servers would wait for the slower one.
+    /// to a call come together, so a call for keys on two servers would wait for the slower one (decision 0056).
     pub(crate) fn split_into_calls<T>(
         &self,
         batch: Vec<T>,

@@ -250,7 +250,7 @@ impl Core {
         let is_from_before_a_step = || self.clock.has_stepped(status.clock, status.sent);
         if !is_from_before_a_step() {
             let valid = holder.extend(self.now(), status);
-            // The step may be noticed meanwhile.
+            // The step may be noticed meanwhile (decision 0076).
             if !(valid && is_from_before_a_step()) {
                 return holder.lost().is_none();
             }
@@ -266,7 +266,7 @@ impl Core {
         due: Option<Moment>,
     ) {
         self.renewals.schedule(holder, self.now(), due);
-        // A step that was noticed before that has not reached the holder.
+        // A step that was noticed before that has not reached the holder (decision 0076).
         if self.clock.has_stepped(status.clock, status.sent) {
             holder.lose(Loss::ClockStepped);
         }

@@ -155,7 +155,8 @@ async fn convert(hold: &Hold, to: Mode) -> Result<Conversion, Error> {
                         .converted(&hold.holder.key, from, to, token, hold.class);
                     return hold.check().map(|_| Conversion::Done);
                 }
-                // An earlier try may arrive when the others have left, and would upgrade the hold of a reader.
+                // An earlier try may arrive when the others have left, and would upgrade the hold of a reader
+                // (decision 0076).
                 ConvertReply::NotSoleHolder if in_doubt => {
                     let reason = "a try without an answer may still convert the hold";
                     return Err(BackendError::outcome_unknown(reason).on(&hold.holder.key));

@@ -391,7 +391,8 @@ impl MultiAcquire<'_> {
         Ok(Round::Done(Outcome::Acquired(MultiGuard::new(holds))))
     }
 
-    /// Renews the keys that were locked before the call last waited.
+    /// Renews the keys that were locked before the call last waited: the message about a loss may be late (decision
+    /// 0045).
     async fn check_earlier(&self, holds: &[Hold]) -> Result<(), Error> {
         let last_wait = holds.iter().rposition(|hold| hold.waited).unwrap_or(0);
         if last_wait == 0 {

@@ -115,7 +115,7 @@ impl Wish {
 
     /// The time that is too far ahead of the server's clock, if there is one. The clock was wrong when it was recorded.
     /// Without this check, it would silence the job until that time: later occurrences would be done, or missed
-    /// because another one was tried.
+    /// because another one was tried (decision 0061).
     fn ahead(&self, record: &Record, now: ServerTime) -> Option<FireTime> {
         let (asked, done_at, bearable) = match self.when {
             When::At(fire) => (Some(fire), None, self.window),

@@ -132,6 +132,8 @@ struct Clocks {
 }
 
 impl ServerClock {
+    /// Adds a sample. The time of a step that it shows is kept: a grant whose request was sent before may become a guard
+    /// only later, when no reply shows the step again (decision 0076).
     pub(crate) fn observe(&self, sent: Moment, stamp: Stamp, received: Moment) -> Findings {
         let sample = Sample::new(sent, stamp.at, received);
         let mut clocks = self.0.lock();

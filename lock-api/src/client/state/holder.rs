@@ -104,7 +104,7 @@ impl State {
         // the current ones, in whatever order the replies arrive.
         let old = self.status;
         // The clock is that of the server that was asked last, even if another one, which had the key before,
-        // promised the deadline: the server that has the key ends the lease.
+        // promised the deadline: the server that has the key ends the lease (decision 0076).
         let latest = if new.sent < old.sent { old } else { new };
         self.status = LeaseStatus {
             token: old.token.max(new.token),
@@ -141,12 +141,12 @@ impl HolderCell {
 
     /// Adds a nested hold, if it belongs to this cell's holder at the server.
     ///
-    /// An owner has one holder at a time. So a writer with another token has another holder, and the older of
-    /// the two has ended and is lost: another client may have had the key in between, and the older guards would
-    /// show a token under which they have read nothing. The token of readers grows while their holder lives: when a
+    /// An owner has one holder at a time. So a writer with another token has another holder, and the older of the two
+    /// has ended and is lost: another client may have had the key in between, and the older guards would show a token
+    /// under which they have read nothing (decision 0076). The token of readers grows while their holder lives: when a
     /// hold is converted, when the last write hold beside them is released, and with another reader's floor. So for a
-    /// reader, or once a conversion was sent, a greater token means another holder only if the server counts no
-    /// hold beside the new one, or sent no count, as with a pushed grant.
+    /// reader, or once a conversion was sent, a greater token means another holder only if the server counts no hold
+    /// beside the new one, or sent no count, as with a pushed grant.
     ///
     /// A cell whose holds are all being released takes none: its deadline may be that of a holder that has ended.
     ///
@@ -187,7 +187,7 @@ impl HolderCell {
     }
 
     /// Applies the answer to a release that was `sent` then, after which the server has no hold of the owner. The holds
-    /// that were granted before that are gone too.
+    /// that were granted before that are gone too, without a loss that anybody tells (decision 0076).
     pub(crate) fn ended(&self, sent: Moment) {
         let state = self.state.lock();
         let is_left = state.holds.iter().any(|hold| hold.since <= sent);

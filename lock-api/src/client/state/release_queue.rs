@@ -1,10 +1,10 @@
 //! The queue of releases that the background task sends, and of those that it retries.
 //!
-//! New releases are sent in order. A release that fails goes into the retries, ordered by
-//! the moment of its next attempt. New releases and retries have separate batches and at most
-//! [`MAX_CALLS`] calls in flight each. While that many calls are in flight, further releases collect into larger
-//! batches. Where the keys may be on several servers, each release is a call of its own, because one server may not
-//! answer (decision 0056).
+//! New releases are sent in order. A release that fails goes into the retries, ordered by the moment of its next
+//! attempt. New releases and retries have separate batches and at most [`MAX_CALLS`] calls in flight each, so
+//! retries that get no answer hold up no new release. While that many calls are in flight, further releases collect
+//! into larger batches. Where the keys may be on several servers, each release is a call of its own, because one
+//! server may not answer (decision 0056).
 //!
 //! A release is given up when nothing of its operation can be left on the server. `busy` counts the work
 //! that may still queue a release. A shutdown waits until the queue is empty and `busy` is 0.
@@ -91,7 +91,7 @@ impl PendingRelease {
     pub(crate) fn complete(&self, result: Result<Acknowledged, BackendError>) {
         self.session.router.remove(self.operation.sequence);
         self.result.update(|known| {
-            // A refusal told of an attempt, and the first acknowledgement stays.
+            // A refusal is the result of one attempt, and is replaced. The first acknowledgement stays.
             if !matches!(known, Some(Ok(_))) {
                 *known = Some(result);
             }

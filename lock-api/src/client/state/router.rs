@@ -7,7 +7,8 @@
 //! it. A forced release may overtake the reply with the grant. Then the entry keeps it, and the guard is lost as
 //! soon as it is made. Once a release is decided, the entry stays only until that is acknowledged, and
 //! notifications for it are ignored. A notification without an entry is ignored too: it is a
-//! late copy, or it is for another session whose channel has the same name.
+//! late copy, or it is for another session whose channel has the same name. A release in answer to it would end one of
+//! this client's operations (decision 0003).
 //!
 //! When the subscription is confirmed or lost, notifications may have been missed. Every inbox then
 //! asks for a poll.
