@@ -130,7 +130,7 @@ impl Connections {
 }
 
 impl Lent<'_> {
-    /// Keeps the connection after a complete answer. After its loss, the others are probably lost too.
+    /// Keeps the connection after a complete answer. If it was lost, drops the idle ones: they are probably lost too.
     pub(crate) fn answered<T>(self, answer: Result<T, Error>) -> Result<T, Error> {
         let goes_on = answer.as_ref().map_or_else(is_refusal, |_| true);
         let mut idle = self.of.idle();

@@ -49,7 +49,7 @@ pub enum FenceError {
     #[error("another transaction with the same key has not ended within {waited:?}")]
     #[non_exhaustive]
     Busy {
-        /// The time limit.
+        /// How long it was waited for.
         waited: Duration,
     },
     /// An argument is wrong. Nothing was sent.

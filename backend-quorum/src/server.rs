@@ -20,7 +20,7 @@ const MAX_OWED: usize = 10_000;
 /// The first pause between two tries of the owed releases, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 
-/// Smaller numbers name no server. They are constants: of stores, and of servers that don't tell their
+/// Smaller clock ids name no server: they are the same for all stores, and for all servers that don't tell their
 /// identity.
 const FIRST_NAME: u64 = 1 << 16;
 
@@ -147,7 +147,7 @@ impl Server {
         Ok(())
     }
 
-    /// Sends acquires, with their times on the server's clock.
+    /// Sends acquires. Converts their times from the local clock to the server's.
     pub(crate) async fn acquire(self: Arc<Self>, batch: Arc<[Asked]>) -> Replies<AcquireReply> {
         let sent = self.runtime.now();
         if lock(&self.clock).is_none()

@@ -223,8 +223,8 @@ mod tests {
         })
     }
 
-    /// Checks every vote of three servers. There is an outcome once all have answered, and an
-    /// earlier outcome is that of every continuation. `kind` says what must not change.
+    /// Checks every combination of three servers' votes: there is an outcome once all have answered, and no later vote
+    /// changes the `kind` of an outcome that there was before.
     fn early_outcomes_are_final<T: Clone, K: PartialEq + std::fmt::Debug>(
         replies: &[T],
         count: impl Fn(&[Vote<T>]) -> Decision<T>,

@@ -257,7 +257,6 @@ mod tests {
     use super::*;
     use crate::harness::{Environment, SetupError, Timing};
 
-    /// A broken harness.
     #[derive(Clone, Copy, Debug)]
     enum BrokenHarness {
         NoServer,

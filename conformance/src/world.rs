@@ -479,7 +479,6 @@ impl Ask {
         Ok(request)
     }
 
-    /// Sends the attempt.
     pub(crate) async fn send(self) -> Result<(Attempt, AcquireReply), Failure> {
         let request = self.build().await?;
         Attempt::send(self.session, request).await

@@ -17,7 +17,7 @@ const SETTLED: Duration = Duration::from_millis(750);
 /// How long an address may take before the next one is tried too (RFC 8305).
 const HEAD_START: Duration = Duration::from_millis(250);
 
-/// When a client may try to connect to one server.
+/// When a client may try to connect to one server. Of many calls that wait, each would otherwise try.
 ///
 /// Every attempt to connect to the server goes through [`connect`](Self::connect), whatever the connection is
 /// for. So the number of attempts doesn't depend on the number of waiting calls:
@@ -81,8 +81,8 @@ impl ConnectPace {
     /// others.
     ///
     /// # Errors
-    /// That of the attempt; or that of the last one, at once, if another attempt is running or the pause is not
-    /// over.
+    /// The error of the attempt. If another attempt is running, or the pause isn't over, the error of the last attempt,
+    /// at once.
     ///
     /// # Cancel safety
     /// An attempt that you drop has failed.
@@ -114,8 +114,8 @@ impl ConnectPace {
         }
     }
 
-    /// Tells that a connection has ended, or can't be used, which was made at this moment. If that wasn't long
-    /// ago, the server may accept connections only to end them.
+    /// Tells that a connection that was `made` at this moment has ended, or can't be used. If it was made a short time
+    /// ago, that counts as a failed attempt: the server may accept connections only to end them.
     pub fn ended(&self, runtime: &dyn Runtime, made: Moment, error: &BackendError) {
         let now = runtime.now();
         let mut state = self.state();

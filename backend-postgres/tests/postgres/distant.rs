@@ -48,7 +48,7 @@ impl Proxy {
         format!("postgres://locks@127.0.0.1:{port}/shop?sslmode=disable")
     }
 
-    /// Sets the time from here to the server.
+    /// Sets how long each message takes, in each direction.
     fn set_distance(&self, ms: u64) {
         self.delay.store(ms, Ordering::Relaxed);
     }

@@ -24,7 +24,6 @@ fn required(server: &Server) -> String {
     server.tcp_url() + "?sslmode=require"
 }
 
-/// Options that trust the authority.
 fn trusting(authority: &Authority) -> Options {
     patient().root_certificates(authority.certificate())
 }

@@ -11,8 +11,8 @@ fn pair(servers: &Servers, missing: usize) -> Process {
     process
 }
 
-/// The greatest token of a quorum is not monotone: {B, C} may grant 5 h and 1 h, {A, B} then 1 h and
-/// 0 h. The clocks of the servers are that far apart.
+/// The greatest token of a majority may step back. The clocks of A, B and C show 0 h, 1 h and 5 h: {B, C} grants with 1 h
+/// and 5 h, and then {A, B} with 0 h and 1 h.
 #[tokio::test(start_paused = true)]
 async fn tokens_increase_over_all_pairs() {
     let servers = Servers::start(41);

@@ -68,9 +68,9 @@ pub struct Execution<'a> {
     pub at: Duration,
     /// The [index](crate::SimBackend::index) of the client.
     pub client: usize,
-    /// The key.
+    /// The key that the command is about.
     pub key: &'a Key,
-    /// The command.
+    /// What the client asked for.
     pub command: &'a Command,
     /// The time of the server's clock.
     pub stamp: Stamp,

@@ -50,7 +50,6 @@ type Id = (SessionId, u64);
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) counts: Counts,
-    /// The client of each session.
     clients: BTreeMap<SessionId, ClientIndex>,
     /// When each hold ends.
     holds: BTreeMap<Key, BTreeMap<Id, Duration>>,

@@ -22,7 +22,6 @@ macro_rules! measurement {
     };
 }
 
-/// All measurements.
 pub(crate) const ALL: &[Measurement] = &[
     measurement!("sequential", EachLibrary, sequential::measure),
     measurement!("distinct_keys", EachLibrary, distinct_keys::measure),

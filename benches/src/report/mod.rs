@@ -261,7 +261,7 @@ impl Report {
         Some(self.figure(name, client)?.value)
     }
 
-    /// Its ratio.
+    /// A client's figure as a ratio to its floor, if it has one.
     fn ratio(&self, name: &str, client: &str) -> Option<f64> {
         self.figure(name, client)?.ratio
     }

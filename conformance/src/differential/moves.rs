@@ -85,7 +85,6 @@ pub(super) enum Move {
     },
 }
 
-/// An acquire.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AcquireMove {
     pub(super) key: usize,

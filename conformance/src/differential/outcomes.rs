@@ -92,7 +92,7 @@ outcomes! {
 }
 
 impl Outcome {
-    /// The outcome of a command; `None` if the reply belongs to another kind of command, or has a new reason.
+    /// The outcome of a command; `None` if the reply belongs to another kind of command, or has a new `Refused`.
     pub(super) fn of(command: &Command, reply: &Reply) -> Option<Self> {
         Some(match (command, reply) {
             (Command::Acquire(_), Reply::Acquire(reply)) => Self::of_acquire(reply)?,

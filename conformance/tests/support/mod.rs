@@ -25,7 +25,6 @@ use tokio::time::Instant;
 pub(crate) type Wrap =
     Arc<dyn Fn(Arc<dyn LockBackend>, &Arc<Server>) -> Arc<dyn LockBackend> + Send + Sync>;
 
-/// A step of the state machine.
 type Step = fn(&mut State, machine::Env<'_>, &Command) -> (Reply, Vec<Message>);
 
 /// The harness of the state machine.

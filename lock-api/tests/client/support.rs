@@ -90,7 +90,6 @@ macro_rules! assert_error {
 }
 pub(crate) use assert_error;
 
-/// Why a guard is lost.
 #[track_caller]
 pub(crate) fn loss(error: &Error) -> Loss {
     match error {

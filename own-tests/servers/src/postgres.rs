@@ -19,7 +19,7 @@ use crate::waiting::within;
 
 /// The variable with the folder of the programs `initdb`, `postgres` and `psql`.
 const VARIABLE: &str = "LEASEHOLD_POSTGRES_BIN";
-/// Where Debian has them, by version.
+/// Where Debian has these programs: in `VERSION/bin`.
 const DEBIAN: &str = "/usr/lib/postgresql";
 /// The maximum start time of a server on a busy machine.
 const START_WITHIN: Duration = Duration::from_secs(60);

@@ -63,7 +63,6 @@ fn lines(rows: &[Row]) -> Vec<Line<'_>> {
     lines
 }
 
-/// Draws it.
 pub(crate) fn draw(rows: &[Row]) -> String {
     let lines = lines(rows);
     let most = lines.iter().map(Line::rate).fold(1.0, f64::max);

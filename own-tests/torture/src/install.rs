@@ -35,7 +35,6 @@ pub(crate) fn node() -> Result<PathBuf, Failure> {
     Ok(folder.join("node_modules"))
 }
 
-/// The path of an adapter.
 pub(crate) fn adapter(name: &str) -> PathBuf {
     Path::new(ADAPTERS).join(name)
 }

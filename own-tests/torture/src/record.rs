@@ -8,7 +8,6 @@ use std::time::{Duration, Instant};
 use crate::history::{Answer, Call, Entry, Fault, Operation};
 use crate::topology::Kind;
 
-/// Of each mutex.
 const UNHARMED: &str = "no thread panics while it has the mutex";
 
 #[derive(Debug)]

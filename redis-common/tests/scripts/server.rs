@@ -148,7 +148,6 @@ impl Fixture {
         self.run(&call, only(reply::renewals)).expect("a reply")
     }
 
-    /// The channel of a session.
     fn channel(&self, session: u8) -> String {
         let session = SessionId::from_bytes([session; 16]);
         self.protocol.channel(&session)

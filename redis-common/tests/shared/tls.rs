@@ -24,7 +24,6 @@ fn server(identity: Identity, clients: Option<&Authority>) -> RedisServer {
     ServerOptions::default().with_tls(identity, clients).start()
 }
 
-/// Options that trust the authority.
 fn trusting(authority: &Authority) -> Options {
     Options::new().root_certificates(authority.certificate())
 }

@@ -36,7 +36,6 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
     thread.spawn(body).expect("loom starts the thread")
 }
 
-/// The notification of a grant.
 const fn granted(sequence: u64) -> Notification {
     Notification::Granted {
         sequence,

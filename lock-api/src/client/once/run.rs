@@ -131,8 +131,8 @@ impl Occurrence {
                 match self.attempt(guard, wish, Waits(true), &mut body).await {
                     Ok(Attempted::Ended(outcome)) => return Ok(outcome),
                     Ok(Attempted::NotDue(found)) => {
-                        // Final for now. Who looked again without the lock would take the next one who finds
-                        // this out for a running attempt, and queue behind it, and so would that one.
+                        // No other look, which would be without the lock: a caller that holds it now, to find out
+                        // the same, would pass for a running attempt. All would queue behind each other.
                         decision = wish.decide(&found.record, found.at);
                         seen = found;
                     }
@@ -508,7 +508,7 @@ impl Once {
                 return Ok(JobReset::Running { by });
             }
         };
-        // The empty record ends with its epoch, which this hold is: it replaces the old one, and nothing is left of it later.
+        // The empty record replaces the old one. It isn't kept beyond the epoch of this hold, so nothing is left of it.
         let record = Record::default();
         let core = &guard.hold.client;
         let until = core.now().saturating_add(core.settings.call_timeout * 3);

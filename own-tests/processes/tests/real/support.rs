@@ -37,7 +37,6 @@ pub(crate) fn run(test: impl Future<Output = ()>) {
         .block_on(test);
 }
 
-/// Connects to a server.
 pub(crate) async fn connect(library: Library, server: &RedisServer) -> Arc<dyn LockBackend> {
     library.connect(&server.url()).await.expect("connected")
 }

@@ -106,7 +106,8 @@ situations! {
 }
 
 impl Situation {
-    /// Whether runs of a mode can reach it: outside of the model, and with clients that remember states.
+    /// Whether runs can reach it, if they may break the assumptions (`out_of_model`), and if clients remember states
+    /// (`remembering`).
     pub const fn is_reachable(self, out_of_model: bool, remembering: bool) -> bool {
         match self {
             Self::Compared | Self::Created | Self::ComparedInVain => remembering,

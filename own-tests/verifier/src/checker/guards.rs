@@ -204,7 +204,7 @@ impl Guards {
         let Some(index) = held.position(|held| held.operation == Some(operation)) else {
             return;
         };
-        // Of holds that an owner took at once, nobody can tell whose guard is which. So it has that of another one.
+        // An owner took several holds at once, and nobody can tell which guard has which. So this guard has another hold.
         let used = |name| self.held.values().any(|held| held.operation == Some(name));
         let others = self.granted.iter().filter(|(name, other)| {
             name.0 == operation.0 && other.holder == holder && !other.released && !used(**name)

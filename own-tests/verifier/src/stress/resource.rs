@@ -43,7 +43,6 @@ impl Resource {
         }
     }
 
-    /// Writes with a token.
     pub(crate) fn write(&mut self, key: &Key, token: u64) -> Result<(), Refused> {
         let highest = self.highest.entry(key.clone()).or_default();
         if token < *highest && self.flaw != Some(Flaw::TakesOlderTokens) {

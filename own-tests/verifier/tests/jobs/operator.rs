@@ -34,7 +34,7 @@ pub(crate) async fn resets(watch: Arc<Watch>, backend: SimBackend) {
     }
 }
 
-/// Returns whether the job is reset.
+/// Returns `false` if the job is running, or the call has failed.
 pub(crate) async fn reset(watch: &Watch, job: &Once) -> bool {
     let (began, on_its_clock) = (watch.sim.elapsed(), watch.now());
     let before = {

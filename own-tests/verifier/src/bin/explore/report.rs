@@ -167,7 +167,6 @@ impl Progress {
         drop(stderr().flush());
     }
 
-    /// Clears the bar.
     pub(crate) fn clear(&self) {
         if self.shown {
             eprint!("\r\x1b[K");

@@ -52,7 +52,6 @@ impl Office {
         self.state().problems.push(text);
     }
 
-    /// A term begins.
     pub(super) fn begin(&self, machine: usize, term: Arc<Term>) -> Leading<'_> {
         let mut state = self.state();
         let number = term.number();
