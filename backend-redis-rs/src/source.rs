@@ -19,7 +19,7 @@ use crate::stream::{FirstLine, Stream};
 type Tls = std::convert::Infallible;
 
 pub(crate) enum Source {
-    /// As the user's client does.
+    /// Connects as the user's client does.
     Client(Box<Client>),
     Own(Box<OwnSource>),
 }

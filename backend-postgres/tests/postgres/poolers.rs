@@ -16,7 +16,7 @@ use crate::lock_is_handed_over;
 use crate::requests::session;
 use crate::support::{Server, connect_to, hold, patient, rejected, sql_client};
 
-/// Connections of another program in the same pool, which use it all the time if `busy`.
+/// Connects another program to the same pool. If `busy`, it uses all connections of the pool all the time.
 async fn others(url: &str, count: usize, busy: bool) -> Vec<tokio_postgres::Client> {
     let mut clients = Vec::new();
     for _ in 0..count {

@@ -55,7 +55,7 @@ impl Course {
 
 pub(crate) enum Chosen {
     Task(TaskId),
-    /// An event, which has happened.
+    /// An event. It has been carried out already.
     Event,
     Idle(Option<Duration>),
     OutOfSteps,

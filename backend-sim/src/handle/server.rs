@@ -498,7 +498,7 @@ impl SimServer {
     }
 }
 
-/// About a hundred years.
+/// The longest step of a clock: about a hundred years.
 const LONGEST_STEP: Duration = Duration::from_secs(36_500 * 24 * 60 * 60);
 
 #[track_caller]

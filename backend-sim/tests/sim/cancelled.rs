@@ -49,7 +49,7 @@ enum Network {
 struct Kind {
     /// The calls that they make.
     calls: &'static [Call],
-    /// Whether another client holds what they ask for.
+    /// Whether they wait, because another client has the lock.
     waits: bool,
 }
 

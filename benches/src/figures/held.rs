@@ -22,7 +22,7 @@ const AT_ONCE: usize = 200;
 /// Just before the first renewals of the default lease.
 const BEFORE_RENEWALS: Duration = Duration::from_millis(8_500);
 const ONE_THIRD: Duration = Duration::from_secs(10);
-/// The default.
+/// The default lease.
 const LEASE: Duration = Duration::from_secs(30);
 /// The memory that a client with 100,000 locks may take, in bytes.
 const MOST_MEMORY: f64 = 150e6;

@@ -54,11 +54,11 @@ struct Figure {
     name: String,
     /// A client library, `postgres` or `peer`.
     client: &'static str,
-    /// Median of the rounds.
+    /// Median of the rounds' values.
     value: f64,
     /// The unit of the value and the floor.
     unit: &'static str,
-    /// Median of the rounds.
+    /// Median of the rounds' floors.
     floor: Option<f64>,
     /// Median of the rounds' ratios.
     ratio: Option<f64>,

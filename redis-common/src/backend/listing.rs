@@ -22,7 +22,7 @@ impl<'a> Place<'a> {
         Self { clock, cursor }
     }
 
-    /// Whether the answer of a server goes on from here.
+    /// Whether this place is one of the server with this clock. Its answer goes on from the place then.
     fn is_at(&self, clock: ClockId) -> bool {
         self.cursor == "0" || self.clock == clock
     }

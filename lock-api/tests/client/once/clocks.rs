@@ -122,7 +122,7 @@ async fn failure_after_the_window_is_told() {
     assert_eq!(ran.await.expect("answered"), missed(Some("disk full")));
 }
 
-/// All machines sleep by the clock as it was. They look at it again.
+/// A machine sleeps by the clock as it was. A long sleep ends halfway, to look at the clock again.
 #[tokio::test(start_paused = true)]
 async fn clock_that_is_set_forward_makes_nobody_miss_it() {
     let (server, [a]) = clients();

@@ -57,7 +57,7 @@ pub(crate) enum Broken {
 
 pub(crate) struct Leasehold {
     locks: LockClient,
-    /// Only for what is broken.
+    /// For a broken lock that talks to the server by itself.
     url: String,
     broken: Option<Broken>,
     /// The locks that the process takes at the same time.

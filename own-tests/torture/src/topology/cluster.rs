@@ -16,7 +16,7 @@ const PRIMARIES: usize = 3;
 const SHORT: Duration = Duration::from_millis(500);
 /// A node at a distance is not killed: it forgets the address that it tells clients.
 pub(crate) const NOT_AT_A_DISTANCE: &str = "kill primary";
-/// Of a distant cluster.
+/// The latency of a distant cluster.
 pub(crate) const LATENCY: Duration = Duration::from_millis(40);
 
 const FAULTS: &[Injection<Cluster>] = &[
