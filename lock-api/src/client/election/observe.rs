@@ -65,7 +65,8 @@ fn info_of<'a>(holder: &HolderView, note: Option<&'a NoteView>) -> Option<&'a [u
 }
 
 impl Inspection {
-    /// Returns the leader, if the key is an election whose leader tells about itself. Its term is a moment older than that.
+    /// Returns the leader, if the key is an election and its leader has told about itself. One that was elected a moment ago may
+    /// not have done so yet.
     ///
     /// # Examples
     /// ```no_run
@@ -91,8 +92,8 @@ struct Followed {
 }
 
 impl Followed {
-    /// Returns the leader, if it is another one than before. A leader without a note is one only if the next inspection
-    /// shows none either: a failover may have lost it.
+    /// Returns the leader, if it is another one than before. A leader without a note counts once a second inspection shows
+    /// none either: it may just have been elected, or a failover has lost the note.
     fn news(&mut self, seen: &Arc<InspectReply>) -> Option<Option<Leader>> {
         let leader = leader_of(seen);
         let holder = seen.holders.first();
