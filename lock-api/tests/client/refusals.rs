@@ -6,7 +6,9 @@ use std::time::Duration;
 use leasehold_api::{Error, LockClient};
 use leasehold_sim::{Call, Fault, SimBackend, SimServer};
 
-use crate::support::{assert_error, assert_is, connected, held, lock, ms, mutex_of, secs, wait};
+use crate::support::{
+    assert_error, assert_is, connected, held, lock, ms, mutex_of, reentrant_mutex, secs, wait,
+};
 
 /// How soon a lock is free after the server serves its client again.
 const SOON: Duration = Duration::from_secs(1);
@@ -155,6 +157,34 @@ async fn refused_release_ends_after_its_lease() {
     server.advance(secs(60)).await;
     assert_eq!(server.log().len(), calls);
     drop(held(mutex_of(&b).try_lock().await));
+}
+
+/// The server keeps a nested hold for as long as the one around it. It may be one that only the server knows.
+#[tokio::test(start_paused = true)]
+async fn refused_release_of_a_nested_hold_goes_on_while_its_holder_lasts() {
+    for reply_is_lost in [false, true] {
+        let (server, [(a, network)]) = connected();
+        let outer = reentrant_mutex(&a).lease(secs(300));
+        let short = outer.clone().lease(secs(2));
+        let outer = outer.lock().await.expect("free");
+        if reply_is_lost {
+            network.inject_into(Call::Acquire, Fault::LoseReply);
+            let waiting = tokio::spawn(async move { short.lock().await.map(drop) });
+            server.advance(ms(50)).await;
+            network.deny();
+            waiting.abort();
+        } else {
+            let inner = short.lock().await.expect("nested");
+            network.deny();
+            drop(inner);
+        }
+        server.advance(secs(60)).await;
+        network.admit();
+        server.advance(secs(60)).await;
+        assert_is!(outer.release().await => Ok(()));
+        assert_eq!(outer.holds_left(), Some(0), "{reply_is_lost}");
+        server.assert_idle();
+    }
 }
 
 /// The last handle of the client goes, and its task goes on.

@@ -37,7 +37,7 @@ pub(crate) struct PendingRelease {
     pub(crate) session: Arc<Session>,
     /// The holder, if the operation was a hold. It may have other holds.
     pub(crate) holder: Option<Arc<HolderCell>>,
-    /// After this moment nothing can be left on the server.
+    /// After this moment nothing can be left on the server, unless its holder has other holds.
     pub(crate) give_up: Moment,
     /// Whether an earlier attempt got no answer and may have been executed.
     pub(crate) in_doubt: bool,

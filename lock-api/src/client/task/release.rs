@@ -15,6 +15,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::client::core::Core;
 use crate::client::state::answer::Answer;
+use crate::client::state::holder::HolderCell;
 use crate::client::state::release_outcome::{Acknowledged, ReleaseResult};
 use crate::client::state::release_queue::PendingRelease;
 use crate::client::task::batch::send_batched;
@@ -118,7 +119,7 @@ fn finish(
             }
             Ok(job.acknowledged(answer.reply))
         }
-        Err(error) if !error.is_final() && core.now() < job.give_up => {
+        Err(error) if !error.is_final() && !is_over(core, &job) => {
             core.events.release_failed(&job, &error);
             job.in_doubt |= matches!(error, BackendError::OutcomeUnknown { .. });
             if !error.is_transient() {
@@ -131,6 +132,20 @@ fn finish(
     core.events.released(&job, &result, || core.now());
     job.complete(result);
     None
+}
+
+/// Whether nothing of the operation can be left on the server. A nested hold lasts as long as the others of its holder,
+/// which may have a longer lease and are renewed.
+fn is_over(core: &Core, job: &PendingRelease) -> bool {
+    let now = core.now();
+    if now < job.give_up {
+        return false;
+    }
+    let is_same =
+        |it: &Arc<HolderCell>| it.key == job.key && Arc::ptr_eq(&it.session, &job.session);
+    let mut beside = core.renewals.holders().into_iter().filter(is_same);
+    let lasts = |holder: &Arc<HolderCell>| !holder.time_left(now).is_zero();
+    !job.holder.iter().any(lasts) && !beside.any(|holder| lasts(&holder))
 }
 
 /// Releases that a caller has sent. If its future is dropped, the background task gets them.
