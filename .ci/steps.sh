@@ -84,9 +84,6 @@ conformance_on() {
     case $1 in
     standalone) ;;
     RESP2) local -x LEASEHOLD_RESP=2 ;;
-    # Free locks are taken by scripts, or by scripts in each second client.
-    scripts) local -x LEASEHOLD_COMPARE=off ;;
-    mixed) local -x LEASEHOLD_COMPARE=mixed ;;
     TLS)
         local -x LEASEHOLD_TLS=server
         # Fetched programs are built without TLS.

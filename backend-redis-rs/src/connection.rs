@@ -9,13 +9,12 @@ use futures_util::StreamExt;
 use leasehold_api::{ConnectError, InvalidInput, ServerTime};
 use leasehold_redis_common::RespVersion;
 use leasehold_redis_common::connection::{
-    AbortOnDrop, Bytes, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Failure,
-    FailureKind, Found, ServerUrl, SlotRange, UnboundedSender, time_of,
+    AbortOnDrop, Bytes, Connection, ConnectionEvent, Connector, Failure, FailureKind, ServerUrl,
+    SlotRange, UnboundedSender, time_of,
 };
-use leasehold_redis_common::remembered::Few;
-use leasehold_redis_common::script::{AddressedCall, ErrorClass};
+use leasehold_redis_common::script::AddressedCall;
 use redis::aio::{ConnectionLike, MultiplexedConnection, PubSubSink, PubSubStream};
-use redis::{AsyncConnectionConfig, Cmd, Pipeline, PushInfo, PushKind, Value};
+use redis::{AsyncConnectionConfig, Cmd, PushInfo, PushKind, Value};
 
 use crate::error::failure;
 use crate::source::Source;
@@ -167,46 +166,6 @@ fn shard_message(data: Vec<Value>) -> ConnectionEvent {
     }
 }
 
-/// `SET key new IFEQ old KEEPTTL`, or with `NX` for a new key; with `PXAT` if the expiry changes, and with `GET` if the
-/// string is asked for.
-fn set_if_equal(command: &CompareAndSet<'_>) -> Cmd {
-    let CompareAndSet { key, old, new, .. } = *command;
-    let mut set = Cmd::with_capacity(8, 48 + key.len() + old.map_or(0, <[u8]>::len) + new.len());
-    set.arg("SET").arg(key).arg(new);
-    match old {
-        Some(old) => set.arg("IFEQ").arg(old),
-        None => set.arg("NX"),
-    };
-    if command.get {
-        set.arg("GET");
-    }
-    match command.expires {
-        Some(at) => set.arg("PXAT").arg(at),
-        None => set.arg("KEEPTTL"),
-    };
-    set
-}
-
-fn found_by(command: &CompareAndSet<'_>, answer: Value) -> Result<Found, Failure> {
-    match answer.extract_error().map_err(failure)? {
-        Value::Okay if !command.get => Ok(Found::Same),
-        Value::BulkString(bytes) if command.get => Ok(match Some(&*bytes) == command.old {
-            true => Found::Same,
-            false => Found::Other(Some(bytes)),
-        }),
-        Value::Nil if command.get && command.old.is_none() => Ok(Found::Same),
-        Value::Nil => Ok(Found::Other(None)),
-        // It may be a stored string, which authorizes releases.
-        Value::BulkString(_) => Err(Failure::garbled("SET", &"a string")),
-        other => Err(Failure::garbled("SET", &other)),
-    }
-}
-
-fn all_refused(found: &[Result<Found, Failure>]) -> bool {
-    let mut found = found.iter();
-    found.all(|it| it.as_ref().is_err_and(Failure::is_refusal))
-}
-
 fn server_time(answer: &Value) -> Result<ServerTime, Failure> {
     let time = match answer {
         Value::Array(_) => redis::from_redis_value_ref(answer).ok(),
@@ -284,42 +243,6 @@ impl Connection for RedisConnection {
         match answer {
             Value::BulkString(bytes) => Ok(bytes.into()),
             other => Err(Failure::garbled(name, &other)),
-        }
-    }
-
-    fn compares(&self) -> bool {
-        matches!(self, Self::Own { .. })
-    }
-
-    async fn compare_and_set(&self, commands: &[CompareAndSet<'_>]) -> Result<Compared, Failure> {
-        let Self::Own { connection, .. } = self else {
-            return Err(Failure::misconfigured(
-                "a shared connection may change its server",
-            ));
-        };
-        let mut pipeline = Pipeline::with_capacity(commands.len() + 1);
-        for command in commands {
-            pipeline.add_command(set_if_equal(command));
-        }
-        let mut time = Cmd::with_capacity(1, "TIME".len());
-        time.arg("TIME");
-        pipeline.add_command(time);
-        let answers = connection
-            .clone()
-            .send_packed_commands(&pipeline, 0, commands.len() + 1)
-            .await;
-        let mut answers = answers.map_err(failure)?;
-        let time = answers.pop().ok_or_else(|| Failure::lost("no TIME"))?;
-        let found = commands.iter().zip(answers);
-        let found: Few<_> = found.map(|(command, it)| found_by(command, it)).collect();
-        match time.extract_error() {
-            Ok(time) => Ok((found, server_time(&time)?)),
-            // The server executes nothing now, or nobody knows what remains of a hold.
-            Err(error) if all_refused(&found) => Err(failure(error)),
-            Err(_) => Err(Failure::new(
-                FailureKind::Answered(ErrorClass::OutcomeUnknown),
-                "the server has answered without its time",
-            )),
         }
     }
 
@@ -489,37 +412,6 @@ mod tests {
         leaf.prop_recursive(3, 24, 5, |inner| {
             prop::collection::vec(inner, 0..5).prop_map(Value::Array)
         })
-    }
-
-    #[test]
-    fn new_key_is_set_only_if_there_is_none() {
-        let command = |get, old| CompareAndSet {
-            key: b"k",
-            old,
-            new: b"new",
-            expires: Some(5),
-            get,
-        };
-        let sent = set_if_equal(&command(true, None)).get_packed_command();
-        let sent = String::from_utf8(sent).expect("text").replace("\r\n", " ");
-        assert!(
-            sent.ends_with("$3 new $2 NX $3 GET $4 PXAT $1 5 "),
-            "{sent}"
-        );
-        let found = |get, old, answer| found_by(&command(get, old), answer);
-        let string = |bytes: &[u8]| Value::BulkString(bytes.to_vec());
-        for (get, old, answer, is_same) in [
-            (true, None, Value::Nil, true),
-            (true, None, string(b""), false),
-            (true, None, string(b"other"), false),
-            (false, None, Value::Okay, true),
-            (false, None, Value::Nil, false),
-            (true, Some(&b"old"[..]), Value::Nil, false),
-            (true, Some(b"old"), string(b"old"), true),
-        ] {
-            let found = found(get, old, answer.clone()).map(|it| matches!(it, Found::Same));
-            assert_eq!(found.ok(), Some(is_same), "{get} {old:?} {answer:?}");
-        }
     }
 
     proptest! {

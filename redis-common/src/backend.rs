@@ -1,7 +1,6 @@
-//! A backend that turns requests into script calls, or, for free locks that it remembers, into compare-and-sets.
+//! A backend that turns requests into script calls.
 
 mod listing;
-mod remembering;
 mod waiters;
 
 use std::collections::BTreeMap;
@@ -26,10 +25,8 @@ use crate::connection::{
     ServerUrl, Shared, WATCHED, no_answer,
 };
 use crate::options::{Options, RespVersion};
-use crate::remembered::Memory;
 use crate::script::reply::{self, Answer};
 use crate::script::{Call, Protocol, ScriptSettings};
-use remembering::Scripted;
 use waiters::Keyed;
 
 /// A [`LockBackend`] on the connections of a client library.
@@ -40,7 +37,6 @@ pub struct Backend {
     protocol: Protocol,
     shared: Arc<Shared>,
     servers: Servers,
-    memory: Memory,
     closed: watch::Sender<bool>,
 }
 
@@ -94,7 +90,6 @@ impl Backend {
             protocol,
             shared,
             servers,
-            memory: Memory::default(),
             closed: watch::Sender::new(false),
         })
     }
@@ -283,8 +278,8 @@ impl Backend {
     }
 
     async fn renew_over(&self, lane: Lane, batch: &[Renew]) -> Vec<Answer<RenewReply>> {
-        let scripts = Scripted(self, lane, Protocol::renew, reply::renewals);
-        self.memory.run_and_predict(self, &scripts, batch).await
+        self.run_batch(lane, batch, Protocol::renew, reply::renewals)
+            .await
     }
 
     /// Prepares the connections that will renew the holds of these keys.
@@ -364,12 +359,7 @@ impl LockBackend for Backend {
 
     async fn hello(&self) -> Result<Stamp, BackendError> {
         match &self.servers {
-            Servers::One(node) => {
-                let sent = self.shared.now();
-                let stamp = node.commands.time().await?;
-                self.memory.note_clock(stamp, sent, self.shared.now());
-                Ok(stamp)
-            }
+            Servers::One(node) => node.commands.time().await,
             Servers::Cluster(cluster) => self.in_time(cluster.time()).await,
         }
     }
@@ -399,7 +389,7 @@ impl LockBackend for Backend {
         }
     }
 
-    /// Each command is one script or one compare-and-set, so there is nothing to check.
+    /// Each command is one script, so there is nothing to check.
     async fn self_check(&self, _: &Key) -> Result<(), BackendError> {
         Ok(())
     }
@@ -422,8 +412,9 @@ impl LockBackend for Backend {
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Answer<AcquireReply>> {
         let began = self.shared.now();
-        let scripts = Scripted(self, Lane::Commands, Protocol::acquire, reply::acquires);
-        let mut answers = self.memory.execute(self, &scripts, batch).await;
+        let lane = Lane::Commands;
+        let acquiring = self.run_batch(lane, batch, Protocol::acquire, reply::acquires);
+        let mut answers = acquiring.await;
         if let Servers::Cluster(cluster) = &self.servers {
             let left = self.shared.left_of_call(began);
             let subscribing = self.subscribe_waiters(cluster, batch, &mut answers, left);
@@ -461,12 +452,11 @@ impl LockBackend for Backend {
     }
 
     async fn release(&self, batch: &[Release]) -> Vec<Answer<ReleaseReply>> {
-        let scripts = Scripted(self, Lane::Commands, Protocol::release, reply::releases);
-        self.memory.execute(self, &scripts, batch).await
+        self.run_batch(Lane::Commands, batch, Protocol::release, reply::releases)
+            .await
     }
 
     async fn convert(&self, request: &Convert) -> Result<Stamped<ConvertReply>, BackendError> {
-        self.memory.forget(&request.key);
         let call = self.protocol.convert(request);
         self.run(call, reply::convert).await
     }
@@ -487,13 +477,11 @@ impl LockBackend for Backend {
         &self,
         request: &ForceRelease,
     ) -> Result<Stamped<ForceReply>, BackendError> {
-        self.memory.forget(&request.key);
         let call = self.protocol.force_release(request);
         self.run(call, reply::force_release).await
     }
 
     async fn write_note(&self, request: &Note) -> Result<Stamped<NoteReply>, BackendError> {
-        self.memory.forget(&request.key);
         let call = self.protocol.note(request);
         self.run(call, reply::note).await
     }

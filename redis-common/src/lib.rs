@@ -3,8 +3,6 @@
 //! - [`script`]: the Lua scripts, and the encoding of their arguments and replies. It does no I/O.
 //! - `connection` (feature `connection`): connections that open on demand, have time limits and
 //!   are replaced when they break; subscriptions; errors.
-//! - `remembered` (feature `remembered`): the states that a client remembers, to acquire and release free locks
-//!   without a script.
 //! - `Backend` (feature `connection`): a `LockBackend` on top of both.
 //!
 //! To support a client library, implement `Connector` and `Connection`, and wrap a `Backend` in a
@@ -17,8 +15,6 @@ mod backend;
 #[cfg(feature = "connection")]
 pub mod connection;
 mod options;
-#[cfg(feature = "remembered")]
-pub mod remembered;
 pub mod script;
 
 #[cfg(feature = "connection")]

@@ -49,11 +49,11 @@ pub enum ServerChecks {
 /// # Ok(())
 /// # }
 /// ```
-/// A proxy that doesn't know `HELLO 3`, before a replica that still runs Valkey 8.0:
+/// A proxy that doesn't know `HELLO 3`:
 /// ```
 /// use leasehold_redis_common::{Options, RespVersion};
 ///
-/// let options = Options::new().resp(RespVersion::Resp2).compare_and_set(false);
+/// let options = Options::new().resp(RespVersion::Resp2);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -69,8 +69,6 @@ pub struct Options {
     pub initial_connect_timeout: Duration,
     /// The protocol version; see [`resp`](Self::resp()).
     pub resp: RespVersion,
-    /// Whether servers that can compare do so; see [`compare_and_set`](Self::compare_and_set()).
-    pub compare_and_set: bool,
     /// What to do about dangerous settings of the server; see
     /// [`server_checks`](Self::server_checks()).
     pub server_checks: ServerChecks,
@@ -91,7 +89,6 @@ impl Default for Options {
             connect_timeout: bounds::CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             resp: RespVersion::default(),
-            compare_and_set: true,
             server_checks: ServerChecks::default(),
             certificates: Certificates::new(),
         }
@@ -163,21 +160,6 @@ impl Options {
     #[must_use]
     pub const fn resp(mut self, resp: RespVersion) -> Self {
         self.resp = resp;
-        self
-    }
-
-    /// Sets whether a free lock is taken and released by `SET` with `NX` or `IFEQ` where the server has both: Valkey 8.1
-    /// or later, Redis 8.4 or later.
-    ///
-    /// This costs the server a fraction of a script. It is used on a key that no other client has used lately, and
-    /// only on one server, or behind Sentinel. In a cluster, and over your own connection, scripts serve all keys.
-    /// The server sends the command to its replicas, so they need these versions too: set it to `false` as long as
-    /// one of them is older, also during an upgrade by failover.
-    ///
-    /// The default is `true`.
-    #[must_use]
-    pub const fn compare_and_set(mut self, compare_and_set: bool) -> Self {
-        self.compare_and_set = compare_and_set;
         self
     }
 

@@ -3,7 +3,6 @@
 #[path = "../client/mod.rs"]
 mod client;
 mod constructors;
-mod free_lock;
 
 #[path = "../../../redis-common/tests/shared/mod.rs"]
 mod shared;

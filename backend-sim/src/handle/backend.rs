@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use async_trait::async_trait;
 use futures_core::Stream;
-use leasehold_api::machine::{Command, Reply, State};
+use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Capabilities, ClockId, Convert, ConvertReply,
     ForceRelease, ForceReply, InspectReply, Key, List, Listed, LockBackend, Note, NoteReply,
@@ -22,7 +22,7 @@ use crate::engine::gate::{Gate, Turnstile};
 use crate::handle::runtime::SimRuntime;
 use crate::network::Network;
 use crate::network::calls::CallResult;
-use crate::network::event::{CallId, ClientIndex, CompareAndSet, Request, Response};
+use crate::network::event::{CallId, ClientIndex, Request, Response};
 use crate::record::{Call, Event, ServerAnswer};
 
 /// A client of a [`SimServer`](crate::SimServer): a process with one connection to the server.
@@ -192,41 +192,6 @@ impl SimBackend {
             }
         }
         results
-    }
-
-    /// Executes a command on a state that the caller remembers, as a client of Redis can with `SET … IFEQ`: the server
-    /// compares the stored form of the key's state with `old`, and stores `new` if they are equal. `old` is `None` if
-    /// the key must not exist, as with `SET … NX`. It checks nothing else, above all not the time `at` of the step; but a
-    /// server with another clock than that of `at` refuses. Returns the form that it has found: `None` if the key
-    /// doesn't exist, and an empty one if its value has no form.
-    ///
-    /// This is for tests of a backend that remembers states. So the run fails if `new` isn't the form of the state after
-    /// the command.
-    ///
-    /// # Errors
-    /// As for every call.
-    ///
-    /// # Cancel safety
-    /// As for every call: dropping the future doesn't take the request back.
-    pub async fn compare_and_set(
-        &self,
-        key: &Key,
-        encode: fn(&State) -> Option<Vec<u8>>,
-        (old, new): (Option<Vec<u8>>, Vec<u8>),
-        command: Command,
-        at: Stamp,
-    ) -> Result<Stamped<Option<Vec<u8>>>, BackendError> {
-        let request = Request::CompareAndSet(Box::new(CompareAndSet {
-            key: key.clone(),
-            encode,
-            old,
-            new,
-            command,
-            at,
-        }));
-        let Response { stamp, found, .. } = self.call(Call::CompareAndSet, request).await?;
-        let reply = found;
-        Ok(Stamped { stamp, reply })
     }
 
     /// Acts on the network as this client.

@@ -58,14 +58,6 @@ fn write_event(f: &mut fmt::Formatter<'_>, event: &Event) -> fmt::Result {
             f.write_str(" -> ")?;
             write_answer(f, answer)
         }
-        Event::Compared { key, applied, .. } => {
-            let what = if *applied {
-                "replaced"
-            } else {
-                "is another one"
-            };
-            write!(f, "compare_and_set {key} -> the state {what}")
-        }
         Event::Subscribed { .. } => write!(f, "listens"),
         Event::Unsubscribed { .. } => write!(f, "stops listening"),
         Event::Notified { notification } => write_notification(f, notification),
@@ -177,7 +169,6 @@ pub(crate) const fn name(call: Call) -> &'static str {
         Call::ForceRelease => "force_release",
         Call::List => "list",
         Call::Note => "note",
-        Call::CompareAndSet => "compare_and_set",
     }
 }
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::{Command, State};
+use leasehold_api::machine::Command;
 use leasehold_api::{BackendError, Key, List, Listed, Notification, SessionId, Stamp};
 
 use crate::engine::event_queue::EventQueue;
@@ -19,22 +19,6 @@ pub(crate) enum Request {
     List(List),
     /// One command, or a batch of them.
     Steps(Vec<(Key, Command)>),
-    /// Stores the result of a step if the key still has the state before it.
-    CompareAndSet(Box<CompareAndSet>),
-}
-
-/// A step that a client has made. The server stores its result, and knows nothing of the rest.
-pub(crate) struct CompareAndSet {
-    pub(crate) key: Key,
-    /// The stored form of a state; `None` for one that has none.
-    pub(crate) encode: fn(&State) -> Option<Vec<u8>>,
-    /// The stored form before the step; `None` if the key must not exist.
-    pub(crate) old: Option<Vec<u8>>,
-    /// The stored form after the step.
-    pub(crate) new: Vec<u8>,
-    pub(crate) command: Command,
-    /// The time of the step, as the client has chosen it, on a server's clock.
-    pub(crate) at: Stamp,
 }
 
 /// The server's response, with an answer for each command.
@@ -44,8 +28,6 @@ pub(crate) struct Response {
     pub(crate) answers: Vec<ServerAnswer>,
     /// The answer to a request for a page of keys.
     pub(crate) listed: Listed,
-    /// The stored form that was compared; `None` if the key didn't exist.
-    pub(crate) found: Option<Vec<u8>>,
 }
 
 pub(crate) struct Arrival {

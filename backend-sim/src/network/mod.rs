@@ -60,7 +60,7 @@ impl Network {
             options,
             now: Duration::ZERO,
             choices: Choices::new(options.seed, scheduling, options.recording),
-            servers: Servers::new(options.settings, options.journal),
+            servers: Servers::new(options.journal),
             log: Log::new(options.log_limit),
             observer: None,
             tally: Tally::default(),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use leasehold_api::machine::{Command, Message, State};
-use leasehold_api::{Key, ServerTime, Stamp};
+use leasehold_api::{Key, Stamp};
 
 use crate::record::{Event, ServerAnswer};
 
@@ -74,9 +74,6 @@ pub struct Execution<'a> {
     pub command: &'a Command,
     /// The time of the server's clock.
     pub stamp: Stamp,
-    /// The time of the step: that of the stamp, or the one that a client has chosen for a
-    /// [compare-and-set](crate::SimBackend::compare_and_set).
-    pub step_at: ServerTime,
     /// The server's answer.
     pub answer: &'a ServerAnswer,
     /// The messages to sessions that the command caused.

@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use leasehold_api::machine::Settings;
-
 use crate::engine::choices::Choices;
 use crate::engine::tape::Site;
 
@@ -72,7 +70,6 @@ impl Latency {
 pub struct SimOptions {
     pub(crate) seed: u64,
     pub(crate) latency: Latency,
-    pub(crate) settings: Settings,
     pub(crate) log_limit: usize,
     pub(crate) recording: bool,
     pub(crate) journal: usize,
@@ -80,13 +77,12 @@ pub struct SimOptions {
 }
 
 impl SimOptions {
-    /// Creates the default options with this seed: a latency of 1 ms in each direction, the default
-    /// [`Settings`], a log of the last 100,000 entries, recorded choices, and no journal.
+    /// Creates the default options with this seed: a latency of 1 ms in each direction, a log of the last 100,000
+    /// entries, recorded choices, and no journal.
     pub fn new(seed: u64) -> Self {
         Self {
             seed,
             latency: Latency::fixed(Duration::from_millis(1)),
-            settings: Settings::default(),
             log_limit: 100_000,
             recording: true,
             journal: 0,
@@ -99,13 +95,6 @@ impl SimOptions {
     #[must_use]
     pub const fn latency(mut self, latency: Latency) -> Self {
         self.latency = latency;
-        self
-    }
-
-    /// Sets the durations of the state machine, such as the delivery window.
-    #[must_use]
-    pub const fn settings(mut self, settings: Settings) -> Self {
-        self.settings = settings;
         self
     }
 

@@ -47,7 +47,7 @@ impl Network {
         match &arrival.request {
             Request::Hello => {}
             // The link is broken, so nothing would be relayed.
-            Request::Listen(_) | Request::CompareAndSet(_) => return Err(refused),
+            Request::Listen(_) => return Err(refused),
             Request::List(request) => listed = store.list(request),
             Request::Steps(steps) => {
                 for (key, command) in steps {
@@ -66,7 +66,6 @@ impl Network {
             stamp,
             answers,
             listed,
-            found: None,
         })
     }
 }

@@ -231,7 +231,6 @@ impl Network {
         let Some(fault) = arrival.fault else { return };
         let key = match &arrival.request {
             Request::Steps(steps) => steps.first().map(|(key, _)| key.clone()),
-            Request::CompareAndSet(request) => Some(request.key.clone()),
             Request::Hello | Request::Listen(_) | Request::List(_) => None,
         };
         let call = Some(arrival.call);
@@ -289,9 +288,6 @@ impl Network {
                 "NOPERM: the client has no rights",
             ))),
             Standing::IsReplica => Some(self.ask_replica(&arrival)),
-            Standing::Serves if self.is_elsewhere(&arrival) => {
-                Some(Err(BackendError::unavailable("the server is another one")))
-            }
             Standing::Serves | Standing::Gone => None,
         };
         if let Some(result) = instead {
@@ -354,7 +350,7 @@ impl Network {
         let stamp = self.servers.of(on_old).store.stamp(self.now);
         let mut answers = Vec::new();
         let mut messages = Vec::new();
-        let (mut listed, mut found) = (Listed::default(), None);
+        let mut listed = Listed::default();
         match &arrival.request {
             Request::Hello => {
                 let client = Some(arrival.client);
@@ -367,14 +363,11 @@ impl Network {
                 }
             }
             Request::List(request) => listed = self.servers.of(on_old).store.list(request),
-            Request::CompareAndSet(request) => {
-                found = self.compare_and_set(arrival, request, on_old);
-            }
             Request::Steps(steps) => {
                 answers.reserve_exact(steps.len());
                 for (key, command) in steps {
                     let step = (key, command);
-                    let executed = self.step(arrival, step, stamp.at, steps.len(), on_old);
+                    let executed = self.step(arrival, step, steps.len(), on_old);
                     self.keep_executed(arrival, step, stamp, &executed.answer);
                     messages.extend(executed.messages);
                     answers.push(executed.answer);
@@ -385,7 +378,6 @@ impl Network {
             stamp,
             answers,
             listed,
-            found,
         };
         (response, messages)
     }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use leasehold_api::machine::{self, Command};
-use leasehold_api::{ClockId, Key, Notification, ServerTime, SessionId, Stamp};
+use leasehold_api::{ClockId, Key, Notification, SessionId, Stamp};
 
 use crate::record::{Data, Fault, Tail};
 
@@ -33,7 +33,6 @@ pub enum Call {
     ForceRelease,
     List,
     Note,
-    CompareAndSet,
 }
 
 /// An entry of the log.
@@ -70,19 +69,6 @@ pub enum Event {
         answer: ServerAnswer,
         /// Whether this was the second delivery of a duplicated request.
         again: bool,
-    },
-    /// The server compared the state of a key with the one before a client's step.
-    Compared {
-        /// The key.
-        key: Key,
-        /// The client's command.
-        command: Box<Command>,
-        /// The time of the client's step.
-        step_at: ServerTime,
-        /// Whether the state was the same, so that the server stored the result.
-        applied: bool,
-        /// The time of the server's clock.
-        stamp: Stamp,
     },
     /// The server added a subscription to a session's channel.
     Subscribed {

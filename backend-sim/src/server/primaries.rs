@@ -4,7 +4,6 @@
 use std::time::Duration;
 
 use leasehold_api::ClockId;
-use leasehold_api::machine::Settings;
 
 use crate::record::{Data, Reads, ServerEvent, Tail};
 use crate::server::store::{Slot, Store};
@@ -55,10 +54,10 @@ pub(crate) struct Servers {
 }
 
 impl Servers {
-    pub(crate) fn new(settings: Settings, journal: usize) -> Self {
+    pub(crate) fn new(journal: usize) -> Self {
         Self {
             primary: Server {
-                store: Store::new(settings, journal),
+                store: Store::new(journal),
                 process: 1,
                 up: true,
             },

@@ -1,14 +1,9 @@
 //! The replay of a log.
 
-use leasehold_api::machine::Settings;
-
 use crate::record::{Entry, Event, ServerAnswer};
 use crate::server::primaries::Servers;
 
 /// Executes the commands of a complete log again, on new servers, and compares the answers.
-///
-/// `settings` must be those of the run
-/// ([`SimOptions::settings`](crate::SimOptions::settings)).
 ///
 /// # Errors
 /// Returns the first entry that has another answer or stamp in the replay, and the answer of the
@@ -17,7 +12,6 @@ use crate::server::primaries::Servers;
 /// # Examples
 /// ```
 /// use leasehold_api::LockClient;
-/// use leasehold_api::machine::Settings;
 /// use leasehold_sim::tools::replay;
 /// use leasehold_sim::SimServer;
 ///
@@ -26,12 +20,12 @@ use crate::server::primaries::Servers;
 /// let server = SimServer::new(1);
 /// let locks = LockClient::new(server.client("a"));
 /// locks.mutex("job")?.lock().await?.release().await?;
-/// assert!(replay(Settings::default(), &server.log()).is_ok());
+/// assert!(replay(&server.log()).is_ok());
 /// # Ok(())
 /// # }
 /// ```
-pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, ServerAnswer)>> {
-    let mut servers = Servers::new(settings, usize::MAX);
+pub fn replay(entries: &[Entry]) -> Result<(), Box<(Entry, ServerAnswer)>> {
+    let mut servers = Servers::new(usize::MAX);
     for entry in entries {
         match &entry.event {
             Event::Executed {
@@ -46,16 +40,6 @@ pub fn replay(settings: Settings, entries: &[Entry]) -> Result<(), Box<(Entry, S
                 if executed.answer != *answer || executed.stamp != *stamp {
                     return Err(Box::new((entry.clone(), executed.answer)));
                 }
-            }
-            Event::Compared {
-                key,
-                command,
-                step_at,
-                applied: true,
-                stamp,
-            } => {
-                let store = servers.by_clock(stamp.clock);
-                store.execute_at(entry.at, key, command, *step_at);
             }
             Event::Subscribed { session, clock } => servers.by_clock(*clock).subscribe(*session),
             Event::Unsubscribed { session, clock } => {

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
 
-use leasehold_api::bounds::DELETED_AFTER;
 use leasehold_api::machine::{self, Env, Message, Reach, Settings, State, step};
 use leasehold_api::{
     ClockId, Cursor, InspectReply, Key, List, Listed, ServerTime, SessionId, Stamp,
@@ -27,7 +26,6 @@ pub(super) enum Slot {
 /// gives the same answers.
 #[derive(Clone, Debug)]
 pub(crate) struct Store {
-    settings: Settings,
     clock: ClockId,
     /// The total steps of the clock, forward and back.
     pub(super) stepped: (Duration, Duration),
@@ -60,9 +58,8 @@ pub(crate) struct Executed {
 }
 
 impl Store {
-    pub(crate) fn new(settings: Settings, journal_limit: usize) -> Self {
+    pub(crate) fn new(journal_limit: usize) -> Self {
         Self {
-            settings,
             clock: ClockId::new(1),
             stepped: (Duration::ZERO, Duration::ZERO),
             slots: BTreeMap::new(),
@@ -106,29 +103,14 @@ impl Store {
         key: &Key,
         command: &machine::Command,
     ) -> Executed {
-        let at = self.stamp(elapsed).at;
-        self.execute_at(elapsed, key, command, at)
-    }
-
-    /// Executes one command at a time other than that of the clock. The stamp is that time.
-    pub(crate) fn execute_at(
-        &mut self,
-        elapsed: Duration,
-        key: &Key,
-        command: &machine::Command,
-        at: ServerTime,
-    ) -> Executed {
-        let stamp = Stamp {
-            clock: self.clock,
-            at,
-        };
+        let stamp = self.stamp(elapsed);
         if self.journal_limit > 0 && *command != machine::Command::Inspect {
             self.remember(elapsed, key);
         }
         let (listeners, unknown) = (&self.listeners, self.mute || self.uncounted);
         let env = Env {
             now: stamp.at,
-            settings: self.settings,
+            settings: Settings::default(),
             reachable: &|session| {
                 if unknown {
                     Reach::Unknown
@@ -160,26 +142,6 @@ impl Store {
         }
     }
 
-    /// The stored form of a key's value: `None` if the key doesn't exist, and an empty one for a value that has none.
-    /// A state is deleted some time after its end (rule 14), so absence comes back.
-    pub(crate) fn form(
-        &mut self,
-        elapsed: Duration,
-        key: &Key,
-        encode: fn(&State) -> Option<Vec<u8>>,
-    ) -> Option<Vec<u8>> {
-        let now = self.stamp(elapsed).at;
-        let form = match self.slots.get(key)? {
-            Slot::Lock(state) if state.stored_end().saturating_add(DELETED_AFTER) <= now => None,
-            Slot::Lock(state) => Some(encode(state).unwrap_or_default()),
-            Slot::Foreign(_) => Some(Vec::new()),
-        };
-        if form.is_none() {
-            self.slots.remove(key);
-        }
-        form
-    }
-
     /// Returns the answer to a command that writes nothing, or `None` if the command would write.
     pub(crate) fn read(
         &self,
@@ -206,7 +168,7 @@ impl Store {
     ) -> (machine::Reply, Vec<Message>) {
         let env = Env {
             now: self.stamp(elapsed).at,
-            settings: self.settings,
+            settings: Settings::default(),
             reachable: &|_| Reach::Unknown,
         };
         step(state, env, command)

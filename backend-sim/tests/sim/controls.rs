@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::join;
 use futures_util::{FutureExt as _, StreamExt as _};
-use leasehold_api::machine::Settings;
 use leasehold_api::{
     AcquireReply, BackendError, EndReason, Error, LockBackend as _, LockClient, Notification,
     ReleaseReply, RenewReply,
@@ -355,7 +354,7 @@ async fn replayed_log_gives_the_same_answers() {
     for seed in 0..20 {
         let log = busy_run(seed).await.log();
         assert!(log.len() > 100, "{}", log.len());
-        replay(Settings::default(), &log).expect("the same answers");
+        replay(&log).expect("the same answers");
     }
 }
 
@@ -379,7 +378,7 @@ async fn changed_log_does_not_replay() {
     let executed = |entry: &Entry| matches!(entry.event, Event::Executed { .. });
     let first = log.iter().position(executed);
     log.remove(first.expect("something was executed"));
-    assert!(replay(Settings::default(), &log).is_err());
+    assert!(replay(&log).is_err());
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,13 +1,11 @@
 //! Faults of servers and clocks: their effects on locks, and the replay of their logs.
 
-use leasehold_api::bounds::TOKEN_RETENTION;
-use leasehold_api::machine::{Command, State};
 use leasehold_api::{AcquireReply, LockBackend, Loss, Outcome};
 use leasehold_sim::tools::Fate;
 use leasehold_sim::{Data, Fault, Latency, SimOptions, SimServer, Simulation, Tail};
 
 use crate::locks::{client, hold, job};
-use crate::support::{Raw, assert_is, assert_replays, key, ms, secs};
+use crate::support::{Raw, assert_is, assert_replays, ms, secs};
 
 fn server() -> SimServer {
     SimServer::with_options(SimOptions::new(1).journal(16))
@@ -36,39 +34,6 @@ async fn restart_can_lose_only_the_last_commands() {
         hold(&locks).await.release().await.expect("served");
         assert_replays(&server);
     }
-}
-
-/// The form of a key's value, as a compare-and-set finds it.
-async fn form(client: &Raw) -> Option<Vec<u8>> {
-    let encode = |state: &State| {
-        let waiters = state.to_parts().waiters;
-        waiters.is_empty().then(|| state.to_bytes())
-    };
-    let stamp = client.backend.hello().await.expect("it serves");
-    let never = (Some(b"never".to_vec()), Vec::new());
-    let (key, backend) = (key(), &client.backend);
-    let answer = backend.compare_and_set(&key, encode, never, Command::Inspect, stamp);
-    answer.await.expect("it serves").reply
-}
-
-#[tokio::test(start_paused = true)]
-async fn compare_and_set_finds_nothing_a_form_or_another_value() {
-    let (server, a) = Raw::alone();
-    assert_eq!(form(&a).await, None);
-    a.acquire(secs(1)).await;
-    let held = form(&a).await.expect("a form");
-    assert!(!held.is_empty());
-    let (waiting, _) = a.queue(secs(1)).await;
-    let waits = form(&a).await;
-    assert_eq!(waits, Some(Vec::new()), "a state with a waiter has no form");
-    a.release(waiting).await.expect("it serves");
-    // The token is kept for 10 minutes, and the state is deleted a second later.
-    server.advance(TOKEN_RETENTION).await;
-    assert!(form(&a).await.is_some_and(|it| !it.is_empty()));
-    server.advance(TOKEN_RETENTION).await;
-    assert_eq!(form(&a).await, None);
-    server.plant_foreign("job", "list");
-    assert_eq!(form(&a).await, Some(Vec::new()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -5,7 +5,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use leasehold_api::bounds::DELIVERY_WINDOW;
-use leasehold_api::machine::Settings;
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, Key, Label, LockBackend, LockSpec, Mode, Notification,
     Operation, OwnerId, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply, SessionId,
@@ -50,7 +49,7 @@ pub(crate) fn key() -> Key {
 /// Asserts that the log of a server, executed again, gives the same answers.
 #[track_caller]
 pub(crate) fn assert_replays(server: &SimServer) {
-    replay(Settings::default(), &server.log()).expect("the same answers");
+    replay(&server.log()).expect("the same answers");
 }
 
 /// A tokio runtime whose clock is paused.

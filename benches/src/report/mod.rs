@@ -67,7 +67,7 @@ struct Figure {
 }
 
 impl Figure {
-    /// Returns `None` if no round has a value: a server that compares runs no script for a free lock, for example.
+    /// Returns `None` if no round has a value.
     fn of_rounds(client: &'static str, rounds: &[Reading]) -> Option<Self> {
         let rounds: Vec<&Reading> = rounds.iter().filter(|it| !it.value.is_nan()).collect();
         let last = rounds.last()?;

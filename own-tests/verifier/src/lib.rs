@@ -13,5 +13,5 @@ mod stress;
 pub use checker::{Coverage, Situation, Violation};
 pub use stress::{
     ANSWERING_REPLICA, Assumption, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
-    READ_WITHOUT_CLAIM, REMEMBERING, SmallScope, Stress, StressRun, try_only,
+    READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun, try_only,
 };

@@ -1,6 +1,5 @@
 //! The traits that a client library's adapter implements.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -13,7 +12,6 @@ use tokio::task::AbortHandle;
 use super::failure::{Failure, FailureKind};
 use super::slots::SlotRange;
 use super::url::ServerUrl;
-use crate::remembered::Few;
 use crate::script::{AddressedCall, ErrorClass};
 
 /// An event that a connection reports.
@@ -35,41 +33,6 @@ pub enum ConnectionEvent {
     /// The connection ended.
     Closed,
 }
-
-/// A command `SET key new IFEQ old`, or `SET key new NX`: stores a string if the key has a certain other one, or none.
-#[derive(Clone, Copy)]
-pub struct CompareAndSet<'a> {
-    /// The key.
-    pub key: &'a [u8],
-    /// The string to compare; `None` if the key must not exist.
-    pub old: Option<&'a [u8]>,
-    /// The string to store.
-    pub new: &'a [u8],
-    /// When the key expires, in milliseconds since 1970 (`PXAT`). `None` to leave that as it is (`KEEPTTL`).
-    pub expires: Option<u64>,
-    /// Whether to ask for the string that the key has (`GET`).
-    pub get: bool,
-}
-
-/// What a [`CompareAndSet`] has found.
-pub enum Found {
-    /// What was expected. The new string was stored.
-    Same,
-    /// Something else. Contains the string if it was asked for.
-    Other(Option<Vec<u8>>),
-}
-
-/// Shows no string: they contain sessions, which authorize releases.
-impl fmt::Debug for CompareAndSet<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CompareAndSet")
-            .field("expires", &self.expires)
-            .finish_non_exhaustive()
-    }
-}
-
-/// What was found at each key, and the server's clock after that.
-pub type Compared = (Few<Result<Found, Failure>>, ServerTime);
 
 /// Opens connections through a client library.
 #[async_trait]
@@ -123,17 +86,6 @@ pub trait Connection: Send + Sync {
         call: &AddressedCall<'_>,
         asking: bool,
     ) -> Result<Bytes, Failure>;
-
-    /// Whether the library sends many commands at once for less than a script call costs. If so, it implements
-    /// [`compare_and_set`](Self::compare_and_set).
-    fn compares(&self) -> bool {
-        false
-    }
-
-    /// Sends these commands once, then `TIME`. Returns the answer to each.
-    async fn compare_and_set(&self, _commands: &[CompareAndSet<'_>]) -> Result<Compared, Failure> {
-        Err(Failure::misconfigured("the library only runs scripts"))
-    }
 
     /// Sends `INFO` for a section, or for the default ones.
     async fn info(&self, section: Option<&'static str>) -> Result<String, Failure>;

@@ -82,15 +82,6 @@ impl Failure {
         self.kind
     }
 
-    /// Whether the command was certainly not executed, and another one may be.
-    pub fn is_refusal(&self) -> bool {
-        match self.kind {
-            FailureKind::Answered(class) => class != ErrorClass::OutcomeUnknown,
-            FailureKind::Refused => true,
-            FailureKind::Misconfigured | FailureKind::Lost => false,
-        }
-    }
-
     /// The error for a command that changes nothing: the outcome of a call is never unknown.
     pub(crate) fn at_connect(self, prefix: &str) -> BackendError {
         match self.kind {

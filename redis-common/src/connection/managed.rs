@@ -32,7 +32,7 @@ use leasehold_api::{BackendError, ClockId, Moment, Rounded, Runtime, ServerTime,
 use tokio::sync::watch;
 
 use super::clock::ClockWatch;
-use super::connector::{self, CompareAndSet, Compared, Connection};
+use super::connector::{self, Connection};
 use super::failure::{Failure, FailureKind};
 use super::server::{ServerInfo, UNKNOWN};
 use super::shared::{Connected, Shared, no_connection, not_run};
@@ -80,10 +80,8 @@ pub(crate) struct ManagedConnection {
 
 struct Live {
     connection: Arc<dyn Connection>,
-    /// What the server has told at the start. Whether it still compares is in `compares`.
+    /// What the server has told at the start.
     info: ServerInfo,
-    /// Whether the server has `SET … IFEQ`, and this user may use it.
-    compares: AtomicBool,
     opened: Moment,
     /// The number of moves to another server before it was opened.
     moves: u64,
@@ -134,43 +132,6 @@ impl ManagedConnection {
         let at = serves_keys.then(|| reply::time(&body)).flatten();
         let clock = self.clock_of(&turn, at);
         Ok(ScriptReply { body, clock })
-    }
-
-    /// Whether [`compare_and_set`](Self::compare_and_set) may be tried now.
-    pub(crate) fn can_compare(&self) -> bool {
-        let current = lock(&self.current);
-        current.as_ref().is_some_and(|live| {
-            live.compares.load(Ordering::Relaxed) && self.certain_clock(live).is_some()
-        })
-    }
-
-    /// Sends these commands over the connection that is open, if the server has this clock.
-    pub(crate) async fn compare_and_set(
-        self: &Arc<Self>,
-        commands: &[CompareAndSet<'_>],
-        clock: ClockId,
-    ) -> Result<Compared, BackendError> {
-        let live = self.current()?;
-        let Some(live) = live.filter(|it| self.certain_clock(it) == Some(clock)) else {
-            return Err(BackendError::unavailable("the server is another one"));
-        };
-        let (sent, left) = (self.shared.now(), self.shared.options.call_timeout);
-        let turn = self.begin(live, sent, left);
-        let answer = pin!(turn.live.connection.compare_and_set(commands));
-        let answer = self.wait_for_answer(&turn, answer).await;
-        let compared = answer.map_err(|failure| failure.in_call(self.shared.prefix()))?;
-        for failure in compared.0.iter().filter_map(|found| found.as_ref().err()) {
-            match failure.kind() {
-                // Another client has made a hash of the key.
-                _ if failure.to_string().starts_with("WRONGTYPE") => {}
-                FailureKind::Answered(ErrorClass::Rejected) => {
-                    turn.live.compares.store(false, Ordering::Relaxed);
-                }
-                FailureKind::Answered(ErrorClass::Demoted) => self.leave(&turn.live),
-                _ => {}
-            }
-        }
-        Ok(compared)
     }
 
     /// The id of the server's clock. `None` without a connection.
@@ -442,7 +403,6 @@ impl ManagedConnection {
 impl Live {
     fn new(connected: Connected, opened: Moment) -> Arc<Self> {
         Arc::new(Self {
-            compares: AtomicBool::new(connected.info.compares),
             info: connected.info,
             connection: connected.connection,
             opened,

@@ -30,9 +30,7 @@ pub use bytes::Bytes;
 pub(crate) use checks::Checks;
 pub use clock::time_of;
 pub(crate) use cluster::Cluster;
-pub use connector::{
-    AbortOnDrop, CompareAndSet, Compared, Connection, ConnectionEvent, Connector, Found,
-};
+pub use connector::{AbortOnDrop, Connection, ConnectionEvent, Connector};
 pub use failure::{Failure, FailureKind};
 pub(crate) use managed::ScriptReply;
 pub(crate) use node::{Lane, Node};

@@ -27,8 +27,6 @@ pub(crate) struct ServerInfo {
     pub(crate) role: Option<String>,
     /// Whether it reads its data after a start, or as a replica from its primary. It has no append-only file meanwhile.
     pub(crate) is_loading: bool,
-    /// Whether the server has `SET … IFEQ`: Valkey since 8.1, Redis since 8.4.
-    pub(crate) compares: bool,
     /// Redis has them since 7.0, and so do all versions of Valkey.
     pub(crate) has_shard_channels: bool,
 }
@@ -55,7 +53,6 @@ impl ServerInfo {
                 "the server's answer to INFO names no redis_version",
             ));
         };
-        let compares_since = if valkey.is_some() { (8, 1) } else { (8, 4) };
         let mut numbers = version.split('.').map(str::parse::<u32>);
         match (numbers.next(), numbers.next()) {
             (Some(Ok(major)), Some(Ok(minor))) if (major, minor) >= OLDEST => Ok(Self {
@@ -68,7 +65,6 @@ impl ServerInfo {
                 is_loading: ["loading", "async_loading"]
                     .iter()
                     .any(|it| field(info, it) == Some("1")),
-                compares: (major, minor) >= compares_since,
                 has_shard_channels: major >= 7,
             }),
             _ => Err(BackendError::rejected(format!(
@@ -159,7 +155,7 @@ mod tests {
     #[test]
     fn valkey_is_read_under_its_own_names() {
         let usable = ServerInfo::parse(&valkey("standalone"), Standalone).expect("usable");
-        assert!(usable.compares && usable.has_shard_channels);
+        assert!(usable.has_shard_channels);
         assert_eq!(usable.clock, Some(clock_named("aa")));
     }
 

@@ -143,9 +143,8 @@ impl Shared {
         let (connection, info, missing, has_evalsha) =
             opened.map_err(|it| it.at_connect(self.prefix()))?;
         // What the server says of itself comes first: a sentinel has no EVALSHA either.
-        let mut info = self.check_server(connector, &info, &missing)?;
+        let info = self.check_server(connector, &info, &missing)?;
         has_evalsha.map_err(|it| it.at_connect(self.prefix()))?;
-        info.compares &= self.options.compare_and_set && connection.compares();
         Ok(Connected {
             connection,
             info,

@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::sync::Arc;
-use std::time::Duration;
 
 use leasehold_api::{
     Acquire, BackendError, ClockId, Convert, ForceMode, ForceRelease, InvalidInput, Key, List,

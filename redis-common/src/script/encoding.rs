@@ -45,13 +45,6 @@ impl Writer {
         }
     }
 
-    /// Writes over these bytes, in their memory.
-    #[cfg(feature = "remembered")]
-    pub(crate) fn over(mut bytes: Vec<u8>) -> Self {
-        bytes.clear();
-        Self { bytes }
-    }
-
     /// Writes a piece, preceded by its length, for [`Pieces`].
     pub(crate) fn piece(&mut self, write: impl FnOnce(&mut Self)) {
         let start = self.bytes.len() + LENGTH;
@@ -240,7 +233,7 @@ impl<'a> Reader<'a> {
 }
 
 /// The mode that has this code and no permits.
-pub(crate) const fn mode_of(code: u8) -> Option<Mode> {
+const fn mode_of(code: u8) -> Option<Mode> {
     match code {
         EXCLUSIVE => Some(Mode::Exclusive),
         SHARED => Some(Mode::Shared),

@@ -17,16 +17,14 @@
 //! doubles, like all numbers in Lua. They are integers below 2^53.
 
 mod call;
-pub(crate) mod encoding;
+mod encoding;
 mod error_class;
 mod names;
 pub mod reply;
-pub(crate) mod source;
+mod source;
 
 pub use call::{AddressedCall, Call, Protocol, ScriptSettings};
 pub use encoding::Malformed;
-#[cfg(feature = "connection")]
-pub(crate) use encoding::Pieces;
 pub use error_class::{ErrorClass, classify, without_arguments};
 pub use reply::decode_notification;
 pub use source::Script;

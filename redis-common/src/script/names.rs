@@ -15,17 +15,6 @@ impl Protocol {
         out.finish()
     }
 
-    /// The Redis keys of these locks, one [piece](super::Pieces) each.
-    #[cfg(feature = "connection")]
-    pub(crate) fn keys<'a>(&self, keys: impl Iterator<Item = &'a Key> + Clone) -> Vec<u8> {
-        let length = |key| super::encoding::LENGTH + self.usual_length(key);
-        let mut out = Writer::with_capacity(keys.clone().map(length).sum());
-        for key in keys {
-            out.piece(|out| self.write_key(out, key));
-        }
-        out.finish()
-    }
-
     /// The channel of a session's notifications, `PREFIXc:HASH`. Channel names are public (`PUBSUB CHANNELS`), and
     /// a session id authorizes releases and renewals, so the name contains only a hash of it.
     pub fn channel(&self, session: &SessionId) -> String {

@@ -25,11 +25,11 @@ pub(super) const REFUSED: u8 = b'E';
 pub(super) const BROKEN: u8 = b'U';
 
 /// In a watermark: its operation is live, or gone for an unknown reason.
-pub(crate) const NO_REASON: u8 = b' ';
+pub(super) const NO_REASON: u8 = b' ';
 
 /// The name that the scripts have for a reason, and the letter that they answer and store. It is not the letter that
 /// [`machine::bytes`](leasehold_api::machine) stores.
-pub(crate) const fn reason_code(reason: EndReason) -> (&'static str, u8) {
+pub(super) const fn reason_code(reason: EndReason) -> (&'static str, u8) {
     match reason {
         EndReason::Expired => ("REASON_EXPIRED", b'X'),
         EndReason::Forced => ("REASON_FORCED", b'F'),
@@ -38,7 +38,7 @@ pub(crate) const fn reason_code(reason: EndReason) -> (&'static str, u8) {
     }
 }
 
-pub(crate) fn reason_of(letter: u8) -> Option<EndReason> {
+fn reason_of(letter: u8) -> Option<EndReason> {
     let mut all = EndReason::ALL.iter().copied();
     all.find(|reason| reason_code(*reason).1 == letter)
 }

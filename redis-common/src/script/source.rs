@@ -10,7 +10,7 @@ use super::call::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
-pub(crate) const MAGIC: &[u8; 3] = b"LH\x08";
+const MAGIC: &[u8; 3] = b"LH\x08";
 
 /// The text of these files of a folder.
 macro_rules! lua {

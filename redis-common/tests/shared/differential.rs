@@ -11,10 +11,8 @@ use crate::client;
 pub(crate) fn run(url: fn(&RedisServer) -> String) {
     let server = RedisServer::start();
     let runtime = tokio::runtime::Runtime::new().expect("a runtime starts");
-    // Other tests may keep the machine busy. The time of a step on a remembered state is the client's choice.
-    let options = Options::new()
-        .call_timeout(bounds::MAX_CALL_TIMEOUT)
-        .compare_and_set(false);
+    // Other tests may keep the machine busy.
+    let options = Options::new().call_timeout(bounds::MAX_CALL_TIMEOUT);
     let backend = runtime
         .block_on(client::connect_with(&url(&server), options))
         .expect("the server can be reached");

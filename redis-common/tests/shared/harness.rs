@@ -2,7 +2,6 @@
 
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -214,18 +213,6 @@ fn resp() -> RespVersion {
     }
 }
 
-/// Whether the next backend may take free locks without scripts: always, unless `LEASEHOLD_COMPARE` is `off`, or
-/// `mixed`, which is each second one.
-fn compares() -> bool {
-    static BACKENDS: AtomicU32 = AtomicU32::new(0);
-    match std::env::var("LEASEHOLD_COMPARE").as_deref() {
-        Err(_) => true,
-        Ok("off") => false,
-        Ok("mixed") => BACKENDS.fetch_add(1, Ordering::Relaxed).is_multiple_of(2),
-        Ok(other) => panic!("LEASEHOLD_COMPARE is {other:?}, not off or mixed"),
-    }
-}
-
 /// The command rights in these blocks of the crate's documentation: for all servers, for clusters,
 /// and for notifications in clusters.
 fn documented_rights(
@@ -329,7 +316,7 @@ impl Namespace {
 #[async_trait]
 impl Environment for Namespace {
     async fn backend(&self) -> Result<Arc<dyn LockBackend>, SetupError> {
-        let options = self.options.clone().compare_and_set(compares());
+        let options = self.options.clone();
         Ok(client::connect_with(&self.backend_url, options).await?)
     }
 

@@ -146,17 +146,12 @@ async fn missing_rights_are_named() {
     ] {
         let url = url_with_rights(&server, rights);
         for constructor in &CONSTRUCTORS {
-            let backend = constructor.open_with(&url, scripts_alone()).await;
+            let backend = constructor.open_with(&url, Options::new()).await;
             let error = try_acquire(&backend, &key("forbidden"), 1).await;
             let error = error.expect_err("forbidden");
             expect_rejected(&error, missing);
         }
     }
-}
-
-/// A new key is not acquired by a command that the user may use.
-fn scripts_alone() -> Options {
-    Options::new().compare_and_set(false)
 }
 
 /// A server repeats the arguments of a command that it doesn't know. Those of a script call are binary, and both
@@ -172,13 +167,13 @@ async fn missing_evalsha_is_named_at_once() {
         assert!(took < LONG / 4, "{took:?}");
     }
     for constructor in CONSTRUCTORS.iter().skip(2) {
-        let backend = constructor.open_with(&server.url(), scripts_alone()).await;
+        let backend = constructor.open_with(&server.url(), Options::new()).await;
         let error = try_call(&backend).await.expect_err("no scripts");
         expect_rejected(&error, "locks need EVALSHA");
     }
     let server = without("EVAL").start();
     for constructor in &CONSTRUCTORS {
-        let backend = constructor.open_with(&server.url(), scripts_alone()).await;
+        let backend = constructor.open_with(&server.url(), Options::new()).await;
         let error = try_call(&backend).await.expect_err("no scripts");
         expect_rejected(&error, "unknown command 'EVAL'");
     }

@@ -104,10 +104,7 @@ pub(crate) async fn connect(
     // There is at least one.
     let first = &urls[0];
     Ok(match backend {
-        Backend::RedisRs => {
-            let options = Options::new().compare_and_set(compares());
-            Arc::new(RedisBackend::connect_with(first, options).await?)
-        }
+        Backend::RedisRs => Arc::new(RedisBackend::connect(first).await?),
         Backend::Fred => Arc::new(FredBackend::connect(first).await?),
         Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
         // Without the feature `mysql`, the error names it.
@@ -124,12 +121,6 @@ pub(crate) async fn connect(
             Arc::new(quorum.restarts_keep_data(true))
         }
     })
-}
-
-/// Whether this process may take free locks without scripts. With `LEASEHOLD_COMPARE=mixed`, about each second one does.
-fn compares() -> bool {
-    std::env::var("LEASEHOLD_COMPARE").as_deref() != Ok("mixed")
-        || std::process::id().is_multiple_of(2)
 }
 
 impl Leasehold {

@@ -92,9 +92,6 @@ situations! {
     VisitedReplica = "a client's requests went to a replica that lags";
     OtherNodesClock = "the lock moved to a server whose clock was ahead or behind";
     RelayedGrant = "a grant reached a client whose subscription was at a replica";
-    Compared = "a lock was taken or released by compare-and-set";
-    Created = "a lock that nobody had used was taken without a script";
-    ComparedInVain = "a compare-and-set found another state";
     DataLost = "the server restarted without all its data";
     Evicted = "a key was removed";
     FailedOver = "a lagging replica took over";
@@ -106,11 +103,9 @@ situations! {
 }
 
 impl Situation {
-    /// Whether runs can reach it, if they may break the assumptions (`out_of_model`), and if clients remember states
-    /// (`remembering`).
-    pub const fn is_reachable(self, out_of_model: bool, remembering: bool) -> bool {
+    /// Whether runs can reach it, if they may break the assumptions (`out_of_model`).
+    pub const fn is_reachable(self, out_of_model: bool) -> bool {
         match self {
-            Self::Compared | Self::Created | Self::ComparedInVain => remembering,
             Self::DataLost
             | Self::Evicted
             | Self::FailedOver
@@ -148,15 +143,11 @@ impl Coverage {
     }
 
     /// Returns the situations that were never reached, of those that runs of this mode can reach.
-    pub fn missing(
-        &self,
-        out_of_model: bool,
-        remembering: bool,
-    ) -> impl Iterator<Item = Situation> {
+    pub fn missing(&self, out_of_model: bool) -> impl Iterator<Item = Situation> {
         Situation::ALL
             .iter()
             .copied()
-            .filter(move |situation| situation.is_reachable(out_of_model, remembering))
+            .filter(move |situation| situation.is_reachable(out_of_model))
             .filter(|situation| self.of(*situation) == 0)
     }
 

@@ -140,7 +140,7 @@ impl Guards {
         }
         self.follow_waiters(step);
         for holder in &step.after.holders {
-            let left = holder.end.saturating_since(step.clock);
+            let left = holder.end.saturating_since(step.now);
             for name in names(holder) {
                 let granted = self.granted.entry(name);
                 granted.or_insert(Granted {
@@ -177,7 +177,7 @@ impl Guards {
         for waiter in &step.after.waiters {
             let name = name_of(waiter.operation);
             let client = self.client_of(&name.0).unwrap_or(0);
-            let end = step.at + waiter.end.saturating_since(step.clock);
+            let end = step.at + waiter.end.saturating_since(step.now);
             let waits = self.waiting.entry(name);
             let waits = waits.or_insert_with(|| (client, end, step.key.clone()));
             (waits.0, waits.1) = (client, end);

@@ -3,7 +3,6 @@
 
 use std::time::Duration;
 
-use leasehold_api::bounds::DELIVERY_WINDOW;
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{AcquireReply, Key, RenewReply, SessionId};
 use litemap::LiteMap;
@@ -81,8 +80,6 @@ impl History {
                 let text = format!("a renewal of {operation:?} was sent after its release");
                 found.add("rule 11", text);
             }
-            // A late acquire that makes its key may hold it until its lease is over, if the watermark is gone.
-            (_, Some(sent)) if step.makes_late() && step.at > sent + DELIVERY_WINDOW * 2 => {}
             (_, Some(_)) if model == Model::Within && lives(step, operation) => {
                 let lived =
                     waiter_of(step.before, own).is_some() || holder_of(step.before, own).is_some();
@@ -117,13 +114,6 @@ impl History {
     /// S4: a new epoch has a greater token than all earlier ones, if the stored token survived, the
     /// time of the granting step is past the highest token, or the floor is at least the highest token.
     fn epoch(&mut self, step: &Step<'_>, found: &mut Findings) {
-        if step.makes_late() && !step.after.holders.iter().any(|it| it.end > step.clock) {
-            // Nobody has this hold, unless the clock is set back. Its token may be lower than that of an earlier one.
-            let order = &mut self.epochs.entry(step.key.clone()).or_default().order;
-            let next = u32::try_from(order.len()).unwrap_or(u32::MAX);
-            order.entry(step.after.token).or_insert(next);
-            return;
-        }
         let mut before = step.before.token;
         if let Some(token) = step.passing_epoch() {
             self.began(step, before, token, 0, found);

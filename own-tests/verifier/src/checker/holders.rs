@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use leasehold_api::bounds::TOKEN_RETENTION;
 use leasehold_api::machine::{Command, HolderParts, Reply};
 use leasehold_api::{
     AcquireReply, ConvertReply, ForceMode, Mode, Operation, RenewReply, ServerTime,
@@ -205,7 +206,7 @@ fn stored(step: &Step<'_>, found: &mut Findings) {
     let last = ends.chain(waiters).max();
     let covers =
         |by: Duration| last.is_none_or(|end| end.saturating_add(by) <= step.after.stored_end);
-    if !covers(step.retention) {
+    if !covers(TOKEN_RETENTION) {
         let stored = step.after.stored_end;
         let text = format!("the stored end {stored:?} does not cover {last:?} and the token");
         found.add("rule 14", text);

@@ -25,18 +25,14 @@ pub(crate) struct Step<'a> {
     /// The [operation] that the command names.
     pub(crate) own: Option<Operation>,
     pub(crate) reply: &'a Reply,
-    /// The time of the step.
+    /// The server's clock.
     pub(crate) now: ServerTime,
-    /// The server's clock. The time of a step that a client has made on a state that it remembers may be another one.
-    pub(crate) clock: ServerTime,
     /// The number of commands in the call.
     pub(crate) batch_size: usize,
     /// Whether this was a second delivery of the call.
     pub(crate) redelivered: bool,
     pub(crate) before: &'a StateParts,
     pub(crate) after: &'a StateParts,
-    /// How long the state keeps a token.
-    pub(crate) retention: Duration,
 }
 
 /// What tells an operation from others: its session and its sequence.
@@ -112,13 +108,6 @@ impl Step<'_> {
     pub(crate) fn holders_after(&self) -> impl Iterator<Item = &HolderParts> {
         let now = self.now;
         self.after.holders.iter().filter(move |t| t.end > now)
-    }
-
-    /// Whether a client has made the key by an acquire that arrived after its delivery window.
-    pub(crate) fn makes_late(&self) -> bool {
-        let is_late = |before: ServerTime| before < self.clock;
-        *self.before == StateParts::default()
-            && matches!(self.command, Command::Acquire(request) if is_late(request.deliver_before))
     }
 
     /// Returns the waiters of the state before the step that had not expired.

@@ -100,12 +100,10 @@ impl History {
             own,
             reply: &reply,
             now: self.now(),
-            clock: self.now(),
             batch_size: 1,
             redelivered: false,
             before: &before,
             after: &after,
-            retention: Settings::default().retention,
         });
         reply
     }

@@ -10,7 +10,7 @@ use leasehold_sim::{Call, Data, Fault, Latency, SimBackend, SimServer, Tail};
 
 use crate::stress::healed::Healed;
 use crate::stress::machine::Machine;
-use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, UNTIL_DELETED, span};
+use crate::stress::plan::{LONGEST_STEP, LONGEST_VISIT, Plan, span};
 
 /// The longest time for which a subscription stays at a server that is a replica now.
 const LONGEST_DETOUR: Duration = Duration::from_secs(30);
@@ -117,16 +117,11 @@ impl Chaos {
 
     /// Draws the delay of a message: often less than a lease, sometimes longer than a call.
     fn delay(&self) -> Duration {
-        match self.sim.draw(if self.remembers() { 4 } else { 3 }) {
+        match self.sim.draw(3) {
             0 => self.span(Duration::from_millis(50)),
             1 => self.span(self.plan.terms.lease),
-            2 => self.span(Duration::from_secs(4)),
-            _ => self.span(UNTIL_DELETED),
+            _ => self.span(Duration::from_secs(4)),
         }
-    }
-
-    fn remembers(&self) -> bool {
-        self.plan.remembers.is_some()
     }
 
     fn victim(&self) -> usize {
@@ -137,7 +132,6 @@ impl Chaos {
     /// Injects a fault into one message of a drawn kind of call, or of the next call.
     fn inject(&self, victim: usize, fault: Fault) {
         let call = match self.sim.draw(13) {
-            0..=4 if self.remembers() && self.sim.draw(2) == 1 => Call::CompareAndSet,
             0..=4 => Call::Acquire,
             5 => Call::Poll,
             6 | 7 => Call::Renew,
@@ -250,12 +244,8 @@ impl Chaos {
     /// Delays an acquire past its delivery window, and pauses or kills its client. So neither a
     /// retry nor a release arrives before it.
     async fn silence(&self, victim: usize) {
-        let most = [Duration::from_secs(2), UNTIL_DELETED];
-        let most = most[usize::from(self.remembers() && self.sim.draw(2) == 1)];
-        let late = Duration::from_secs(2) + self.span(most);
-        for call in [Call::Acquire, Call::CompareAndSet] {
-            self.clients[victim].inject_into(call, Fault::DelayRequest(late));
-        }
+        let late = Duration::from_secs(2) + self.span(Duration::from_secs(2));
+        self.clients[victim].inject_into(Call::Acquire, Fault::DelayRequest(late));
         self.sim.sleep(self.span(Duration::from_secs(1))).await;
         let on = self.plan.fault_mix;
         if on.kills && (!on.pauses || self.sim.draw(2) == 1) {

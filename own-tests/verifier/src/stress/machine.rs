@@ -10,7 +10,6 @@ use leasehold_sim::SimBackend;
 use crate::checker::Situation;
 use crate::stress::monitor::Monitor;
 use crate::stress::plan::Plan;
-use crate::stress::remembering::Remembering;
 
 /// A lock client, and its label, which no other client has.
 #[derive(Clone)]
@@ -52,14 +51,7 @@ impl Machine {
         };
         let label = Label::new(name).expect("it is short");
         let backend = self.backend.clone();
-        let builder = match self.plan.remembers {
-            Some(settings) => {
-                let monitor = self.monitor.clone();
-                LockClient::builder(Remembering::new(backend, settings, monitor))
-            }
-            None => LockClient::builder(backend),
-        };
-        let client = builder.label(label.clone()).build();
+        let client = LockClient::builder(backend).label(label.clone()).build();
         let client = client.expect("the settings are valid");
         clients.push(Locks { client, label });
         before

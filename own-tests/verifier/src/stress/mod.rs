@@ -14,7 +14,6 @@ mod monitor;
 mod mutants;
 mod outcome;
 mod plan;
-mod remembering;
 mod resource;
 mod run;
 mod scope;
@@ -24,7 +23,7 @@ mod worker;
 
 pub use mutants::{
     ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
-    READ_WITHOUT_CLAIM, REMEMBERING,
+    READ_WITHOUT_CLAIM,
 };
 pub use outcome::StressRun;
 pub use plan::Assumption;

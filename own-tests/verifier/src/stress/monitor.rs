@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use leasehold_api::machine::{Settings, State, StateParts};
+use leasehold_api::machine::{State, StateParts};
 use leasehold_api::{Key, Kind};
 use leasehold_sim::SimServer;
 use leasehold_sim::tools::{ClientEvent, Event, Execution, Observer, ServerAnswer, ServerEvent};
@@ -33,7 +33,6 @@ struct Shared {
     resource: Resource,
     /// The number of pauses of each client.
     pauses: LiteMap<usize, u32>,
-    retention: Duration,
     /// The steps of the current server's clock: when, and by how many seconds.
     steps: Vec<(Duration, f64)>,
     /// When the current server's clock took over.
@@ -96,13 +95,11 @@ impl Observer for CheckingObserver {
             command: execution.command,
             own: operation_of(execution.command),
             reply,
-            now: execution.step_at,
-            clock: execution.stamp.at,
+            now: execution.stamp.at,
             batch_size: execution.together,
             redelivered: execution.again,
             before: &self.before,
             after: &self.after,
-            retention: shared.retention,
         };
         shared.checker.step(&step);
     }
@@ -145,16 +142,10 @@ impl Observer for CheckingObserver {
 
 impl Monitor {
     /// Makes a monitor that observes the simulation from now on.
-    pub(crate) fn new(
-        sim: &SimServer,
-        (model, settings): (Model, Settings),
-        flaw: Option<Flaw>,
-        notes: bool,
-    ) -> Self {
+    pub(crate) fn new(sim: &SimServer, model: Model, flaw: Option<Flaw>, notes: bool) -> Self {
         let shared = Arc::new(Mutex::new(Shared {
             checker: Checker::new(model),
             resource: Resource::new(flaw),
-            retention: settings.retention,
             ..Shared::default()
         }));
         sim.observe(CheckingObserver {

@@ -37,12 +37,6 @@ pub const ANSWERING_REPLICA: &str = "replica-answers-what-writes-nothing";
 /// A mutant of the client that needs such a replica.
 pub const OLDER_EPOCH: &str = "conversion-goes-on-in-an-older-epoch";
 
-/// The mutants of clients that step on the states that they remember.
-pub const REMEMBERING: &[&str] = &[
-    "missed-step-counts-as-executed",
-    "remembered-hold-counts-its-whole-lease",
-];
-
 /// The mutants that every build contains.
 pub const IN_EVERY_BUILD: &[&str] = &[CARELESS_RESOURCE, READ_WITHOUT_CLAIM, ANSWERING_REPLICA];
 

@@ -4,7 +4,6 @@ use std::time::Duration;
 
 use leasehold_api::Kind;
 use leasehold_api::bounds::DEFAULT_WAITER_LEASE;
-use leasehold_api::machine::Settings;
 use leasehold_sim::{Latency, Reads, SimServer};
 
 /// An assumption of docs/semantics.md.
@@ -122,8 +121,6 @@ pub(crate) struct Plan {
     pub(crate) fault_mix: FaultMix,
     /// What a replica does with commands that write nothing.
     pub(crate) reads: Reads,
-    /// The settings of the server if clients step on the states that they remember.
-    pub(crate) remembers: Option<Settings>,
     /// The number of faults.
     pub(crate) incidents: u32,
     /// The longest time between two faults, and the longest work under the lock.
@@ -138,9 +135,6 @@ pub(crate) const LONGEST_STEP: Duration = Duration::from_secs(20);
 
 /// The longest time for which a client's requests go to a replica.
 pub(crate) const LONGEST_VISIT: Duration = Duration::from_secs(3);
-
-/// A server that forgets soon has deleted a key that nobody has used for this time.
-pub(crate) const UNTIL_DELETED: Duration = Duration::from_secs(60);
 
 /// The longest work under the lock, unless it is meant to outlast a lease. Meanwhile the waiters only
 /// poll once a second.
@@ -196,7 +190,6 @@ impl Plan {
             stubborn: false,
             fault_mix,
             reads: Reads::Refused,
-            remembers: None,
             incidents,
             pace,
         }
@@ -247,9 +240,8 @@ impl Plan {
         let lease = self.terms.lease;
         let turn = self.pace * 4 + lease + Duration::from_secs(2);
         let all = turn * (self.clients * 2);
-        let break_time = self.remembers.map_or(Duration::ZERO, |_| UNTIL_DELETED);
         let own = lease * 4 + DEFAULT_WAITER_LEASE * 3 + Duration::from_secs(15);
-        own + all + self.set_back() + break_time
+        own + all + self.set_back()
     }
 
     /// How long dead clients keep their holds and waiters.
@@ -263,9 +255,8 @@ impl Plan {
             return LONGEST_STEP * (self.incidents + 1);
         }
         // The next server's clock may be behind. Then an expired hold is live again, unless another client has
-        // removed it: clients that remember are alone for a while.
-        let revives = self.out_of_model || self.remembers.is_some();
-        match self.fault_mix.switchovers && revives {
+        // removed it.
+        match self.fault_mix.switchovers && self.out_of_model {
             true => LONGEST_STEP,
             false => Duration::ZERO,
         }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use leasehold_api::machine::Settings;
 use leasehold_api::{Key, LockClient};
 use leasehold_sim::tools::Scheduling;
 use leasehold_sim::{JoinHandle, Reads, RunReport, SimOptions, SimServer, Simulation};
@@ -16,7 +15,6 @@ use crate::stress::machine::Machine;
 use crate::stress::monitor::Monitor;
 use crate::stress::outcome::StressRun;
 use crate::stress::plan::{Assumption, Plan};
-use crate::stress::remembering;
 use crate::stress::resource::Flaw;
 use crate::stress::worker::Worker;
 
@@ -43,7 +41,6 @@ pub struct Stress {
     size: Option<(u32, u32)>,
     until_broken: bool,
     replicas_answer: bool,
-    remembers: bool,
     promises: &'static [&'static str],
 }
 
@@ -81,13 +78,6 @@ impl Stress {
     #[must_use]
     pub const fn with_answering_replicas(mut self) -> Self {
         self.replicas_answer = true;
-        self
-    }
-
-    /// Lets every client step on the states that it remembers, as on a Redis server with `SET … IFEQ`.
-    #[must_use]
-    pub const fn remembering(mut self) -> Self {
-        self.remembers = true;
         self
     }
 
@@ -142,11 +132,10 @@ impl Stress {
     fn run_monitored(
         &self,
         steps: u64,
-        options: SimOptions,
+        mut options: SimOptions,
         scheduling: Scheduling,
     ) -> (RunReport<()>, Option<Monitor>) {
         let stress = self.clone();
-        let mut options = options.settings(self.settings());
         if self.out_of_model || self.broken.is_some() {
             options = options.journal(JOURNAL);
         }
@@ -169,21 +158,12 @@ impl Stress {
         (report, monitor)
     }
 
-    /// In the model, a key that clients remember is soon deleted. Outside of it, a server's clock may be set back by more
-    /// than such a time.
-    fn settings(&self) -> Settings {
-        match self.remembers && !self.out_of_model {
-            true => remembering::FORGETFUL,
-            false => Settings::default(),
-        }
-    }
-
     fn monitor(&self, sim: &SimServer, notes: bool) -> Monitor {
         let model = match self.out_of_model {
             true => Model::Outside,
             false => Model::Within,
         };
-        let monitor = Monitor::new(sim, (model, self.settings()), self.flaw, notes);
+        let monitor = Monitor::new(sim, model, self.flaw, notes);
         monitor.checker(|it| it.found.promises = self.promises);
         monitor
     }
@@ -195,10 +175,6 @@ impl Stress {
         }
         if self.replicas_answer {
             plan.reads = Reads::Answered;
-        }
-        if self.remembers {
-            plan.remembers = Some(self.settings());
-            plan.rounds *= 3;
         }
         if let Some((clients, rounds)) = self.size {
             plan.set_size(clients, rounds);

@@ -4,7 +4,6 @@ use std::fmt;
 use std::ops::ControlFlow;
 use std::str::FromStr;
 
-use leasehold_api::machine::Settings;
 use leasehold_sim::tools::{Scheduling, Site, Tape};
 use leasehold_sim::{SimOptions, Simulation};
 
@@ -64,12 +63,7 @@ impl SmallScope {
         let report = Simulation::new(options.atomic_calls(true))
             .scheduling(scheduling)
             .run(|sim| {
-                *slot = Some(Monitor::new(
-                    &sim,
-                    (Model::Within, Settings::default()),
-                    None,
-                    false,
-                ));
+                *slot = Some(Monitor::new(&sim, Model::Within, None, false));
                 try_only(sim, self.clients as usize, self.calls as usize)
             });
         StressRun::new(report, monitor.as_ref())

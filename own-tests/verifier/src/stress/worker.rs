@@ -17,7 +17,7 @@ use crate::stress::handle::{AnyGuard, GuardSlot, Handle, WaitLimit};
 use crate::stress::healed::Healed;
 use crate::stress::machine::{Locks, Machine};
 use crate::stress::monitor::Monitor;
-use crate::stress::plan::{LONGEST_VISIT, Plan, UNTIL_DELETED, span};
+use crate::stress::plan::{LONGEST_VISIT, Plan, span};
 
 /// A worker, with its client and its key.
 pub(crate) struct Worker {
@@ -111,11 +111,6 @@ impl Worker {
 
     /// Runs all rounds, and one more after recovery, in which the worker must get the lock.
     pub(crate) async fn run(self) {
-        if self.plan.remembers.is_some() {
-            // Each client is alone for a while.
-            let turns = u32::try_from(self.client).unwrap_or(0) * 6;
-            self.sleep(self.span(self.plan.pace * turns)).await;
-        }
         for _ in 0..self.plan.rounds {
             if self.healed.is() {
                 break;
@@ -128,10 +123,6 @@ impl Worker {
             };
             self.round(wait_limit, self.plan.fault_mix.cancels).await;
             self.sleep(self.span(self.plan.pace / 2)).await;
-            if self.plan.remembers.is_some() && self.draw(16) == 15 {
-                // Perhaps until the key doesn't exist any more.
-                self.sleep(self.span(UNTIL_DELETED)).await;
-            }
         }
         self.healed.wait().await;
         self.round(WaitLimit::Forever, false).await;

@@ -38,12 +38,6 @@ fn promises_are_kept_outside_of_the_model() {
 }
 
 #[test]
-fn promises_are_kept_by_clients_that_remember() {
-    assert_kept(&Stress::new().remembering());
-    assert_kept(&Stress::new().remembering().out_of_model());
-}
-
-#[test]
 fn exclusion_fails_without_each_of_its_assumptions() {
     let rows = [
         (Assumption::OneHistory, &["S1", "S2"][..]),

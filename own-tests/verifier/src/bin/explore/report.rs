@@ -49,9 +49,7 @@ impl Summary {
     pub(crate) fn missing(&self) -> impl Iterator<Item = String> {
         let enough = self.reached.iter().filter(|(_, it)| it.runs >= ENOUGH);
         enough.flat_map(|(variant, it)| {
-            let missing = it
-                .coverage
-                .missing(variant.out_of_model, variant.remembering);
+            let missing = it.coverage.missing(variant.out_of_model);
             missing
                 .map(|situation| format!("never reached{}: {}", variant.flags(), situation.text()))
         })
@@ -62,8 +60,7 @@ impl Summary {
         let mut text = String::new();
         for (variant, Reached { runs, coverage }) in self.reached.iter().filter(|_| coverage) {
             let _ = writeln!(text, "{runs} runs{}:", variant.flags());
-            let reachable =
-                |s: &&Situation| s.is_reachable(variant.out_of_model, variant.remembering);
+            let reachable = |s: &&Situation| s.is_reachable(variant.out_of_model);
             for situation in Situation::ALL.iter().filter(reachable) {
                 let times = coverage.of(*situation);
                 let _ = writeln!(text, "{times:>10}  {}", situation.text());
@@ -88,7 +85,6 @@ impl Summary {
         let variants = self.reached.iter().map(|(variant, reached)| {
             json!({
                 "out_of_model": variant.out_of_model,
-                "remembering": variant.remembering,
                 "runs": reached.runs,
                 "coverage": coverage(reached),
             })

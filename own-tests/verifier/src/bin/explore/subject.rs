@@ -4,7 +4,7 @@ use leasehold_sim::SimOptions;
 use leasehold_sim::tools::Scheduling;
 use leasehold_verifier::{
     ANSWERING_REPLICA, CARELESS_RESOURCE, IN_EVERY_BUILD, MutantInfo, OLDER_EPOCH,
-    READ_WITHOUT_CLAIM, REMEMBERING, SmallScope, Stress, StressRun,
+    READ_WITHOUT_CLAIM, SmallScope, Stress, StressRun,
 };
 
 use crate::args::Args;
@@ -13,46 +13,34 @@ use crate::planted;
 /// What holds even if a replica that lags answers.
 const SAFETY: &[&str] = &["S1", "S2", "S3", "S4", "S5"];
 
-/// What the servers do to their data and clocks, and what the clients remember.
+/// What the servers do to their data and clocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Variant {
     pub(crate) out_of_model: bool,
-    pub(crate) remembering: bool,
 }
 
 impl Variant {
-    pub(crate) const ALL: [Self; 4] = [
-        Self::of(false, false),
-        Self::of(false, true),
-        Self::of(true, false),
-        Self::of(true, true),
+    pub(crate) const ALL: [Self; 2] = [
+        Self {
+            out_of_model: false,
+        },
+        Self { out_of_model: true },
     ];
 
-    const fn of(out_of_model: bool, remembering: bool) -> Self {
-        Self {
-            out_of_model,
-            remembering,
-        }
-    }
-
     /// These stress runs in this variant.
-    pub(crate) fn stress(self, mut stress: Stress) -> Stress {
-        if self.remembering {
-            stress = stress.remembering();
+    pub(crate) fn stress(self, stress: Stress) -> Stress {
+        match self.out_of_model {
+            true => stress.out_of_model(),
+            false => stress,
         }
-        if self.out_of_model {
-            stress = stress.out_of_model();
-        }
-        stress
     }
 
-    /// Its flags, each after a space.
-    pub(crate) fn flags(self) -> String {
-        let flags = [
-            (self.out_of_model, " --out-of-model"),
-            (self.remembering, " --remembering"),
-        ];
-        flags.map(|(is, flag)| if is { flag } else { "" }).concat()
+    /// Its flag, after a space; empty if it has none.
+    pub(crate) const fn flags(self) -> &'static str {
+        match self.out_of_model {
+            true => " --out-of-model",
+            false => "",
+        }
     }
 }
 
@@ -105,7 +93,6 @@ pub(crate) fn stress(mutant: Option<MutantInfo>) -> Stress {
         CARELESS_RESOURCE => stress.with_careless_resource(),
         READ_WITHOUT_CLAIM => stress.without_claims(),
         ANSWERING_REPLICA | OLDER_EPOCH => stress.with_answering_replicas(),
-        name if REMEMBERING.contains(&name) => stress.remembering(),
         _ => stress,
     }
 }
@@ -125,7 +112,7 @@ pub(crate) fn replay_command(
     if let Some(scope) = args.scope {
         command.push_str(&format!(" --scope {scope}"));
     }
-    command.push_str(&variant.flags());
+    command.push_str(variant.flags());
     if args.replicas_answer {
         command.push_str(" --replicas-answer");
     }
