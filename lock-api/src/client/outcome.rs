@@ -9,7 +9,7 @@ use crate::time::Rounded;
 /// The result of an attempt to take a lock, if the attempt may end without it.
 ///
 /// All `try_…` methods return it. `G` is the guard, of one lock or a [`MultiGuard`](crate::MultiGuard), or the output
-/// of the body of [`try_with`](crate::Mutex::try_with) and the like. There is no third
+/// of the body of [`with`](Outcome::with). There is no third
 /// variant, so a `match` needs no other arm.
 ///
 /// # Examples

@@ -417,8 +417,31 @@ impl<K> Guard<K> {
 }
 
 impl<K> Guard<K> {
-    /// Runs `body` while the guard is valid, then releases the guard.
-    pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
+    /// Runs `body` while the guard is valid, then releases the guard. If the guard is lost before `body` completes,
+    /// `body` is dropped at its current await point.
+    ///
+    /// When the call returns, the release has been acknowledged or goes on in the background.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`] if the lock was lost before its release. `body` may have done a part of its work then, or all of
+    ///   it.
+    /// - [`Error::Released`] if the guard was released before the call.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, `body` is dropped at its current await point, and the client releases the lock in the
+    /// background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let reading = locks.rw_lock("catalog")?.read().await?;
+    /// let token = reading.with(async |guard| guard.fencing_token()).await?;
+    /// println!("done with token {token}");
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         // After a loss, the drop queues the release, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
         // A release without an answer goes on in the background.
@@ -430,13 +453,34 @@ impl<K> Guard<K> {
 }
 
 impl<K> Outcome<Guard<K>> {
-    /// Runs `body` with the guard, if there is one, then releases it.
-    pub(crate) async fn run<T>(
+    /// Runs `body` with the guard, if there is one, then releases it, like [`Guard::with`]. Otherwise returns the
+    /// contention, and `body` is not run.
+    ///
+    /// # Errors
+    /// Those of [`Guard::with`].
+    ///
+    /// # Cancel safety
+    /// As [`Guard::with`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use leasehold_api::{Error, LockClient, Outcome};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let job = locks.mutex("job")?.try_lock_for(Duration::from_secs(5)).await?;
+    /// match job.with(async |_guard| println!("working")).await? {
+    ///     Outcome::Acquired(()) => println!("done"),
+    ///     Outcome::Contended(contention) => println!("{contention}"),
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(
         self,
         body: impl AsyncFnOnce(&Guard<K>) -> T,
     ) -> Result<Outcome<T>, Error> {
         match self {
-            Self::Acquired(guard) => guard.run(body).await.map(Outcome::Acquired),
+            Self::Acquired(guard) => guard.with(body).await.map(Outcome::Acquired),
             Self::Contended(contention) => Ok(Outcome::Contended(contention)),
         }
     }

@@ -328,8 +328,29 @@ impl MultiGuard {
         run_until_lost(lost, check_lost, body).await
     }
 
-    /// Runs `body` while the guard is valid, then releases the guard.
-    pub(crate) async fn run<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
+    /// Runs `body` while the guard is valid, then releases all keys. If a key is lost before `body` completes, `body`
+    /// is dropped at its current await point.
+    ///
+    /// # Errors
+    /// - [`Error::Lost`] with the key if one was lost before its release. `body` may have done a part of its work then,
+    ///   or all of it.
+    /// - [`Error::Released`] if the guard was released before the call.
+    ///
+    /// # Cancel safety
+    /// If you drop the future, `body` is dropped at its current await point, and the client releases the keys in the
+    /// background. The call is cancel safe if `body` is.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let guard = locks.lock_all(["account:3", "account:7"]).await?;
+    /// let count = guard.with(async |guard| guard.keys().len()).await?;
+    /// assert_eq!(count, 2);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub async fn with<T>(self, body: impl AsyncFnOnce(&Self) -> T) -> Result<T, Error> {
         // After a loss, the drop queues the releases, and the caller gets the error at once.
         let output = self.protect(body(&self)).await?;
         // A release without an answer goes on in the background.
@@ -341,13 +362,23 @@ impl MultiGuard {
 }
 
 impl Outcome<MultiGuard> {
-    /// Runs `body` with the guard, if there is one, then releases it.
-    pub(crate) async fn run<T>(
+    /// Runs `body` with the guard, if there is one, then releases it, like [`MultiGuard::with`]. Otherwise returns the
+    /// contention, and `body` is not run.
+    ///
+    /// # Errors
+    /// Those of [`MultiGuard::with`].
+    ///
+    /// # Cancel safety
+    /// As [`MultiGuard::with`].
+    ///
+    /// # Examples
+    /// `locks.mutexes(["a", "b"])?.try_lock().await?.with(async |guard| guard.is_valid()).await?`
+    pub async fn with<T>(
         self,
         body: impl AsyncFnOnce(&MultiGuard) -> T,
     ) -> Result<Outcome<T>, Error> {
         match self {
-            Self::Acquired(guard) => guard.run(body).await.map(Outcome::Acquired),
+            Self::Acquired(guard) => guard.with(body).await.map(Outcome::Acquired),
             Self::Contended(contention) => Ok(Outcome::Contended(contention)),
         }
     }

@@ -226,56 +226,7 @@ impl MultiLock {
     /// # }
     /// ```
     pub async fn with<T>(&self, body: impl AsyncFnOnce(&MultiGuard) -> T) -> Result<T, Error> {
-        self.lock().await?.run(body).await
-    }
-
-    /// Runs `body` with the locks if [`try_lock`](Self::try_lock) acquires them, like [`with`](Self::with). Otherwise
-    /// returns the contention, and `body` is not run.
-    ///
-    /// # Errors
-    /// Those of [`try_lock`](Self::try_lock), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient, Outcome};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let handle = locks.mutexes(["account:3", "account:7"])?;
-    /// match handle.try_with(async |_guard| println!("working")).await? {
-    ///     Outcome::Acquired(()) => println!("done"),
-    ///     Outcome::Contended(contention) => println!("{contention}"),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_with<T>(
-        &self,
-        body: impl AsyncFnOnce(&MultiGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_with_for(Duration::ZERO, body).await
-    }
-
-    /// Runs `body` with the locks if [`try_lock_for`](Self::try_lock_for) acquires them within `time`, like
-    /// [`with`](Self::with). Otherwise returns the contention, and `body` is not run.
-    ///
-    /// `time` limits the wait, not `body`.
-    ///
-    /// # Errors
-    /// Those of [`try_lock_for`](Self::try_lock_for), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// `handle.try_with_for(Duration::from_secs(5), async |guard| guard.is_valid()).await?`
-    pub async fn try_with_for<T>(
-        &self,
-        time: Duration,
-        body: impl AsyncFnOnce(&MultiGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_lock_for(time).await?.run(body).await
+        self.lock().await?.with(body).await
     }
 
     /// Locks all keys. Checks the input before any I/O.

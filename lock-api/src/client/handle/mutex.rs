@@ -177,7 +177,8 @@ impl Mutex {
         self.lock.acquire_within(Mode::Exclusive, time).await
     }
 
-    /// Locks the mutex, runs `body`, and releases the lock.
+    /// Locks the mutex, runs `body`, and releases the lock. To limit the wait, write
+    /// `try_lock_for(time).await?.with(body)`.
     ///
     /// If the lock is lost before `body` completes, `body` is dropped at its current await point.
     /// When the call returns, the release has been acknowledged or goes on in the background.
@@ -204,55 +205,6 @@ impl Mutex {
     /// # }
     /// ```
     pub async fn with<T>(&self, body: impl AsyncFnOnce(&MutexGuard) -> T) -> Result<T, Error> {
-        self.lock().await?.run(body).await
-    }
-
-    /// Runs `body` with the lock if [`try_lock`](Self::try_lock) acquires it, like [`with`](Self::with). Otherwise
-    /// returns the contention, and `body` is not run.
-    ///
-    /// # Errors
-    /// Those of [`try_lock`](Self::try_lock), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient, Outcome};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let handle = locks.mutex("job")?;
-    /// match handle.try_with(async |_guard| println!("working")).await? {
-    ///     Outcome::Acquired(()) => println!("done"),
-    ///     Outcome::Contended(contention) => println!("{contention}"),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_with<T>(
-        &self,
-        body: impl AsyncFnOnce(&MutexGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_with_for(Duration::ZERO, body).await
-    }
-
-    /// Runs `body` with the lock if [`try_lock_for`](Self::try_lock_for) acquires it within `time`, like
-    /// [`with`](Self::with). Otherwise returns the contention, and `body` is not run.
-    ///
-    /// `time` limits the wait, not `body`.
-    ///
-    /// # Errors
-    /// Those of [`try_lock_for`](Self::try_lock_for), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// `handle.try_with_for(Duration::from_secs(5), async |guard| guard.is_valid()).await?`
-    pub async fn try_with_for<T>(
-        &self,
-        time: Duration,
-        body: impl AsyncFnOnce(&MutexGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_lock_for(time).await?.run(body).await
+        self.lock().await?.with(body).await
     }
 }

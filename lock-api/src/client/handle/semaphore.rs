@@ -220,55 +220,6 @@ impl Semaphore {
     /// # }
     /// ```
     pub async fn with<T>(&self, body: impl AsyncFnOnce(&PermitGuard) -> T) -> Result<T, Error> {
-        self.acquire().await?.run(body).await
-    }
-
-    /// Runs `body` with the permits if [`try_acquire`](Self::try_acquire) acquires them, like [`with`](Self::with). Otherwise
-    /// returns the contention, and `body` is not run.
-    ///
-    /// # Errors
-    /// Those of [`try_acquire`](Self::try_acquire), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// ```no_run
-    /// # use leasehold_api::{Error, LockClient, Outcome};
-    /// # async fn example(locks: LockClient) -> Result<(), Error> {
-    /// let handle = locks.semaphore("printers", 3)?;
-    /// match handle.try_with(async |_guard| println!("working")).await? {
-    ///     Outcome::Acquired(()) => println!("done"),
-    ///     Outcome::Contended(contention) => println!("{contention}"),
-    /// }
-    /// # Ok(())
-    /// # }
-    /// ```
-    pub async fn try_with<T>(
-        &self,
-        body: impl AsyncFnOnce(&PermitGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_with_for(Duration::ZERO, body).await
-    }
-
-    /// Runs `body` with the permits if [`try_acquire_for`](Self::try_acquire_for) acquires them within `time`, like
-    /// [`with`](Self::with). Otherwise returns the contention, and `body` is not run.
-    ///
-    /// `time` limits the wait, not `body`.
-    ///
-    /// # Errors
-    /// Those of [`try_acquire_for`](Self::try_acquire_for), and [`Error::Lost`] as with [`with`](Self::with).
-    ///
-    /// # Cancel safety
-    /// As [`with`](Self::with).
-    ///
-    /// # Examples
-    /// `handle.try_with_for(Duration::from_secs(5), async |guard| guard.is_valid()).await?`
-    pub async fn try_with_for<T>(
-        &self,
-        time: Duration,
-        body: impl AsyncFnOnce(&PermitGuard) -> T,
-    ) -> Result<Outcome<T>, Error> {
-        self.try_acquire_for(time).await?.run(body).await
+        self.acquire().await?.with(body).await
     }
 }
