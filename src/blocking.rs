@@ -23,7 +23,7 @@ use crate::{ConnectError, ConnectOptions};
 /// Connects to the lock service at `url`, with the default settings: [`leasehold::connect`](crate::connect).
 ///
 /// # Errors
-/// Those of [`ConnectOptions::connect`], and [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+/// Those of [`ConnectOptions::connect`], and [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
 ///
 /// # Examples
 /// See the [module](self).

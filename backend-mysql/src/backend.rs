@@ -75,7 +75,7 @@ impl MysqlBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        InvalidInput::check_time_limit("call_timeout", options.call_timeout)?;
+        bounds::check_time_limit("call_timeout", options.call_timeout)?;
         if options.key_prefix.len() > LONGEST_PREFIX {
             return Err(InvalidInput::setting("key_prefix", "more than 256 bytes").into());
         }

@@ -289,7 +289,7 @@ impl Claim {
         tokens: impl IntoIterator<Item = (&'k Key, FencingToken)>,
     ) -> Result<Self, InvalidInput> {
         let limits = Duration::from_millis(1)..=bounds::MAX_LEASE;
-        InvalidInput::check_time("lock_timeout", fence.lock_timeout, limits)?;
+        bounds::check_time("lock_timeout", fence.lock_timeout, limits)?;
         check_text("key prefix", &fence.key_prefix)?;
         let keys = tokens.into_iter().map(|(key, token)| (key.clone(), token));
         let keys: Vec<_> = keys.collect();

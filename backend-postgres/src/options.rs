@@ -181,11 +181,11 @@ impl Options {
     }
 
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {
-        InvalidInput::check_time_limit("call_timeout", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect_timeout", self.connect_timeout)?;
+        bounds::check_time_limit("call_timeout", self.call_timeout)?;
+        bounds::check_time_limit("connect_timeout", self.connect_timeout)?;
         let limits = bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT;
         let limit = self.initial_connect_timeout;
-        InvalidInput::check_time("initial_connect_timeout", limit, limits)
+        bounds::check_time("initial_connect_timeout", limit, limits)
     }
 }
 

@@ -71,7 +71,7 @@ impl Quorum {
     /// To mix types, pass `Arc<dyn LockBackend>`.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] unless there are 3, 5, 7 or 9 backends. An even number tolerates no
+    /// [`InvalidInput`] unless there are 3, 5, 7 or 9 backends. An even number tolerates no
     /// more failures than the odd number below it.
     pub fn new<B: LockBackend>(
         backends: impl IntoIterator<Item = B>,
@@ -109,26 +109,26 @@ impl Quorum {
     /// acquire that no quorum granted.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] if the timeout is outside the range.
+    /// [`InvalidInput`] if the timeout is outside the range.
     pub fn call_timeout(self, timeout: Duration) -> Result<Self, InvalidInput> {
-        InvalidInput::check_time_limit("call_timeout", timeout)?;
+        bounds::check_time_limit("call_timeout", timeout)?;
         Ok(self.with(|settings| settings.call_timeout = timeout))
     }
 
     /// Sets the longest lease that any client of these servers uses, 100 ms to 1 h. The default is
     /// 30 s, the default lease.
     ///
-    /// - A client refuses a longer lease as [`InvalidInput::Lease`], and a request for one is
+    /// - A client refuses a longer lease as [`InvalidInput`], and a request for one is
     ///   [`Rejected`](BackendError::Rejected).
     /// - A server that has lost its data must not serve until the last lease that it granted has
     ///   ended: for this time, its drift, and the [delivery window](bounds::DELIVERY_WINDOW) of 10 s.
     ///   A client that notices a restart waits for it. See the [crate's documentation](crate).
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] if the lease is outside the range.
+    /// [`InvalidInput`] if the lease is outside the range.
     pub fn max_lease(self, lease: Duration) -> Result<Self, InvalidInput> {
         let limits = bounds::MIN_LEASE..=bounds::MAX_LEASE;
-        InvalidInput::check_time("max_lease", lease, limits)?;
+        bounds::check_time("max_lease", lease, limits)?;
         Ok(self.with(|settings| settings.max_lease = lease))
     }
 

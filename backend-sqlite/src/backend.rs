@@ -66,7 +66,7 @@ impl SqliteBackend {
     /// # }
     /// ```
     pub async fn open_with(path: impl AsRef<Path>, options: Options) -> Result<Self, ConnectError> {
-        InvalidInput::check_time_limit("call_timeout", options.call_timeout)?;
+        bounds::check_time_limit("call_timeout", options.call_timeout)?;
         let path = file_of(path.as_ref())?;
         let runtime = TokioRuntime::current();
         let (queue, clock) = Queue::open(path, runtime.clone()).await?;

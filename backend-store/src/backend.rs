@@ -110,9 +110,9 @@ impl<S: Store> StoreBackend<S> {
     /// Sets the maximum time of one call, 10 ms to 5 s. It includes all retries after conflicts.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] if the timeout is outside the range.
+    /// [`InvalidInput`] if the timeout is outside the range.
     pub fn call_timeout(mut self, timeout: Duration) -> Result<Self, InvalidInput> {
-        InvalidInput::check_time_limit("call_timeout", timeout)?;
+        bounds::check_time_limit("call_timeout", timeout)?;
         self.call_timeout = timeout;
         Ok(self)
     }

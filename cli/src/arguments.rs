@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, Parser};
-use leasehold::{InvalidInput, Key};
+use leasehold::Key;
 use leasehold_api::LockSpec;
 use leasehold_api::bounds::{
     MAX_INFO_BYTES, MAX_LEASE, MAX_START_WINDOW, MIN_LEASE, MIN_START_WINDOW,
@@ -386,7 +386,7 @@ impl Run {
 impl Service {
     pub(crate) fn connection(&self) -> Result<Connection, String> {
         if let Some(limit) = self.connect_timeout {
-            let checked = InvalidInput::check_time_limit("--connect-timeout", limit);
+            let checked = leasehold_api::bounds::check_time_limit("--connect-timeout", limit);
             checked.map_err(|error| error.to_string())?;
         }
         Ok(Connection {

@@ -70,7 +70,7 @@ pub struct Capabilities {
     /// doesn't answer would delay the renewals and releases of keys on all others.
     pub batches: bool,
     /// The longest lease that the backend grants. The client refuses a longer one with
-    /// [`InvalidInput::Lease`](crate::InvalidInput::Lease), before any I/O.
+    /// [`InvalidInput`](crate::InvalidInput), before any I/O.
     pub max_lease: Duration,
 }
 

@@ -5,7 +5,10 @@
 //! leases and waiter leases, down to [`MACHINE_MIN_LEASE`], so that tests reach every outcome
 //! quickly.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
+
+use crate::error::InvalidInput;
 
 /// Default lease of a hold.
 pub const DEFAULT_LEASE: Duration = Duration::from_secs(30);
@@ -131,3 +134,60 @@ pub const INSPECT_LIST: usize = 1_000;
 
 /// Default prefix of every key and channel in the backend.
 pub const DEFAULT_KEY_PREFIX: &str = "leasehold:";
+
+/// Checks a timeout of a call, or of a part of a call. Clients and backends accept the same range: 10 ms to 5 s.
+///
+/// # Errors
+/// [`InvalidInput`] with the name `what` if `asked` is outside the range.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::bounds;
+///
+/// let timeout = Duration::from_secs(60);
+/// let error = bounds::check_time_limit("connect_timeout", timeout).unwrap_err();
+/// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10ms to 5s)");
+/// ```
+pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), InvalidInput> {
+    check_time(what, asked, MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT)
+}
+
+/// Checks a time against its limits.
+///
+/// # Errors
+/// [`InvalidInput`] with the name `what` if `asked` is outside the limits.
+///
+/// # Examples
+/// ```
+/// use std::time::Duration;
+///
+/// use leasehold_api::bounds;
+///
+/// let limits = Duration::from_millis(10)..=Duration::from_secs(60);
+/// let error = bounds::check_time("pause", Duration::ZERO, limits).unwrap_err();
+/// assert_eq!(error.to_string(), "pause: 0ns is outside the limits (10ms to 60s)");
+/// ```
+pub fn check_time(
+    what: &'static str,
+    asked: Duration,
+    limits: RangeInclusive<Duration>,
+) -> Result<(), InvalidInput> {
+    outside(asked, &limits).map_or(Ok(()), |text| Err(InvalidInput::setting(what, text)))
+}
+
+pub(crate) fn check_lease(
+    what: &str,
+    asked: Duration,
+    limits: RangeInclusive<Duration>,
+) -> Result<(), InvalidInput> {
+    let text = |text| InvalidInput::new(format!("a {what} of {text}"));
+    outside(asked, &limits).map_or(Ok(()), |it| Err(text(it)))
+}
+
+fn outside(asked: Duration, limits: &RangeInclusive<Duration>) -> Option<String> {
+    let (least, most) = (limits.start(), limits.end());
+    (!limits.contains(&asked))
+        .then(|| format!("{asked:?} is outside the limits ({least:?} to {most:?})"))
+}

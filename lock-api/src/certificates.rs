@@ -76,7 +76,7 @@ impl Certificates {
     /// Checks that no certificates are set, where they would have no effect.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] with this reason if there are some.
+    /// [`InvalidInput`] with this reason if there are some.
     ///
     /// # Examples
     /// ```
@@ -118,7 +118,7 @@ mod config {
         /// authorities can still use such a server.
         ///
         /// # Errors
-        /// [`InvalidInput::Setting`] that names the certificate or key that can't be used, or says that the machine
+        /// [`InvalidInput`] that names the certificate or key that can't be used, or says that the machine
         /// has no authorities.
         ///
         /// # Examples

@@ -2,176 +2,19 @@
 
 use std::error::Error as StdError;
 use std::fmt;
-use std::ops::{Deref, RangeInclusive};
+use std::ops::Deref;
 use std::sync::Arc;
-use std::time::Duration;
-
-use crate::bounds::{
-    MACHINE_MIN_LEASE, MAX_CALL_TIMEOUT, MAX_FLOOR, MAX_INFO_BYTES, MAX_KEY_BYTES,
-    MAX_KEYS_AT_ONCE, MAX_LABEL_BYTES, MAX_NOTE_BYTES, MAX_NOTE_KEEP, MAX_PERMITS,
-    MAX_WAITER_LEASE, MIN_CALL_TIMEOUT,
-};
-use crate::id::Key;
-use crate::request::{Kind, Mode};
 
 /// Invalid input. It is refused before any I/O: nothing was sent or changed.
+///
+/// No program can mend it, so it has no variants: its text says to a person what is wrong.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum InvalidInput {
-    /// The key is empty or too long.
-    #[error("a key has 1 to {max} bytes, this one has {bytes}", max = MAX_KEY_BYTES)]
-    KeyLength {
-        /// Its length in bytes.
-        bytes: usize,
-    },
-    /// The label is too long.
-    #[error("a label has at most {max} bytes, this one has {bytes}", max = MAX_LABEL_BYTES)]
-    LabelLength {
-        /// Its length in bytes.
-        bytes: usize,
-    },
-    /// The lease is outside its limits.
-    #[error("a lease of {asked:?} is outside the limits ({})", display(limits))]
-    Lease {
-        /// The lease that was asked for.
-        asked: Duration,
-        /// The limits. A client has narrower ones than the requests to a backend.
-        limits: RangeInclusive<Duration>,
-    },
-    /// The waiter lease of a [`LockSpec`](crate::LockSpec) is outside its limits.
-    #[error(
-        "a waiter lease of {asked:?} is outside the limits ({})",
-        display(&(MACHINE_MIN_LEASE..=MAX_WAITER_LEASE))
-    )]
-    WaiterLease {
-        /// The waiter lease that was asked for.
-        asked: Duration,
-    },
-    /// The number of permits to acquire is 0, or above the capacity of the semaphore.
-    #[error("1 to {capacity} permits can be acquired at once, not {asked}")]
-    Permits {
-        /// The number that was asked for.
-        asked: u32,
-        /// How many permits the semaphore has.
-        capacity: u32,
-    },
-    /// The capacity of a semaphore is outside its limits.
-    #[error("a semaphore has 1 to {max} permits in total, not {asked}", max = MAX_PERMITS)]
-    Capacity {
-        /// The capacity that was asked for.
-        asked: u32,
-    },
-    /// The kind of lock does not have this mode.
-    #[error("{kind:?} has no mode {mode:?}")]
-    ModeForKind {
-        /// The mode.
-        mode: Mode,
-        /// The kind.
-        kind: Kind,
-    },
-    /// The token floor is above [`MAX_FLOOR`](crate::bounds::MAX_FLOOR).
-    #[error("a token floor of {asked} is above the limit ({max})", max = MAX_FLOOR)]
-    Floor {
-        /// The floor.
-        asked: u64,
-    },
-    /// The note is too long.
-    #[error("a note has at most {max} bytes, this one has {bytes}", max = MAX_NOTE_BYTES)]
-    NoteLength {
-        /// Its length in bytes.
-        bytes: usize,
-    },
-    /// The info of a leader is too long.
-    #[error("the info of a leader has at most {max} bytes, this one has {bytes}", max = MAX_INFO_BYTES)]
-    InfoLength {
-        /// Its length in bytes.
-        bytes: usize,
-    },
-    /// The note would be kept too long.
-    #[error("a note is kept for at most {max:?}, not {asked:?}", max = MAX_NOTE_KEEP)]
-    NoteKeep {
-        /// The time that was asked for.
-        asked: Duration,
-    },
-    /// The number of keys to lock at once is outside its limits.
-    #[error("1 to {max} keys can be locked at once, not {asked}", max = MAX_KEYS_AT_ONCE)]
-    KeyCount {
-        /// How many keys were named.
-        asked: usize,
-    },
-    /// A key is named twice among the keys to lock at once.
-    #[error("the key {key:?} is named twice")]
-    RepeatedKey {
-        /// The key.
-        key: Key,
-    },
-    /// The key is not one of the guard's keys.
-    #[error("the guard does not hold the key {key:?}")]
-    OtherKey {
-        /// The key.
-        key: Key,
-    },
-    /// A call of the [blocking](crate::blocking) API in an async task, whose thread it would block.
-    #[cfg(feature = "blocking")]
-    #[error("a blocking call in an async task: make it in `spawn_blocking`, or use the async API")]
-    AsyncContext,
-    /// Another setting is invalid.
-    #[error("{what}: {reason}")]
-    Setting {
-        /// The name of the setting.
-        what: &'static str,
-        /// What is wrong with the setting.
-        reason: String,
-    },
-}
+#[error("{0}")]
+pub struct InvalidInput(Box<str>);
 
 impl InvalidInput {
-    /// Checks a timeout of a call, or of a part of a call. Clients and backends accept the same
-    /// range: 10 ms to 5 s.
-    ///
-    /// # Errors
-    /// [`InvalidInput::Setting`] with the name `what` if `asked` is outside the range.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use leasehold_api::InvalidInput;
-    ///
-    /// let timeout = Duration::from_secs(60);
-    /// let error = InvalidInput::check_time_limit("connect_timeout", timeout).unwrap_err();
-    /// assert_eq!(error.to_string(), "connect_timeout: 60s is outside the limits (10ms to 5s)");
-    /// ```
-    pub fn check_time_limit(what: &'static str, asked: Duration) -> Result<(), Self> {
-        Self::check_time(what, asked, MIN_CALL_TIMEOUT..=MAX_CALL_TIMEOUT)
-    }
-
-    /// Checks a time against its limits.
-    ///
-    /// # Errors
-    /// [`InvalidInput::Setting`] with the name `what` if `asked` is outside the limits.
-    ///
-    /// # Examples
-    /// ```
-    /// use std::time::Duration;
-    ///
-    /// use leasehold_api::InvalidInput;
-    ///
-    /// let limits = Duration::from_millis(10)..=Duration::from_secs(60);
-    /// let error = InvalidInput::check_time("pause", Duration::ZERO, limits).unwrap_err();
-    /// assert_eq!(error.to_string(), "pause: 0ns is outside the limits (10ms to 60s)");
-    /// ```
-    pub fn check_time(
-        what: &'static str,
-        asked: Duration,
-        limits: RangeInclusive<Duration>,
-    ) -> Result<(), Self> {
-        if limits.contains(&asked) {
-            return Ok(());
-        }
-        let limits = display(&limits);
-        let reason = format!("{asked:?} is outside the limits ({limits})");
-        Err(Self::setting(what, reason))
+    pub(crate) fn new(text: impl Into<Box<str>>) -> Self {
+        Self(text.into())
     }
 
     /// Returns the error of a setting, or of a URL, that can't be used.
@@ -184,25 +27,8 @@ impl InvalidInput {
     /// assert_eq!(error.to_string(), "URL: it has no host");
     /// ```
     pub fn setting(what: &'static str, reason: impl fmt::Display) -> Self {
-        Self::Setting {
-            what,
-            reason: reason.to_string(),
-        }
+        Self::new(format!("{what}: {reason}"))
     }
-
-    pub(crate) fn check_lease(
-        asked: Duration,
-        limits: RangeInclusive<Duration>,
-    ) -> Result<(), Self> {
-        if limits.contains(&asked) {
-            return Ok(());
-        }
-        Err(Self::Lease { asked, limits })
-    }
-}
-
-fn display(limits: &RangeInclusive<Duration>) -> String {
-    format!("{:?} to {:?}", limits.start(), limits.end())
 }
 
 /// The error of a client library, shared by the copies of a [`BackendError`] or an

@@ -16,7 +16,7 @@ use crate::error::InvalidInput;
 ///
 /// let key = Key::new("invoice:42")?;
 /// assert_eq!(key.as_str(), "invoice:42");
-/// assert_eq!(Key::new(""), Err(InvalidInput::KeyLength { bytes: 0 }));
+/// assert!(Key::new("").is_err());
 /// # Ok::<(), InvalidInput>(())
 /// ```
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -26,11 +26,13 @@ impl Key {
     /// Creates a key from its name.
     ///
     /// # Errors
-    /// [`InvalidInput::KeyLength`] if `name` is empty or has more than 256 bytes.
+    /// [`InvalidInput`] if `name` is empty or has more than 256 bytes.
     pub fn new(name: impl AsRef<str>) -> Result<Self, InvalidInput> {
         let name = name.as_ref();
         if name.is_empty() || name.len() > MAX_KEY_BYTES {
-            return Err(InvalidInput::KeyLength { bytes: name.len() });
+            let bytes = name.len();
+            let text = format!("a key has 1 to {MAX_KEY_BYTES} bytes, this one has {bytes}");
+            return Err(InvalidInput::new(text));
         }
         Ok(Self(name.into()))
     }
@@ -173,11 +175,13 @@ impl Label {
     /// Creates a label. The text may be empty.
     ///
     /// # Errors
-    /// [`InvalidInput::LabelLength`] if `text` has more than 32 bytes.
+    /// [`InvalidInput`] if `text` has more than 32 bytes.
     pub fn new(text: impl AsRef<str>) -> Result<Self, InvalidInput> {
         let text = text.as_ref();
         if text.len() > MAX_LABEL_BYTES {
-            return Err(InvalidInput::LabelLength { bytes: text.len() });
+            let bytes = text.len();
+            let text = format!("a label has at most {MAX_LABEL_BYTES} bytes, this one has {bytes}");
+            return Err(InvalidInput::new(text));
         }
         Ok(Self(text.into()))
     }

@@ -66,10 +66,12 @@ impl LockSpec {
     /// A semaphore with the [default waiter lease](bounds::DEFAULT_WAITER_LEASE).
     ///
     /// # Errors
-    /// [`InvalidInput::Capacity`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
-    pub const fn semaphore(permits: u32) -> Result<Self, InvalidInput> {
-        if permits == 0 || permits > bounds::MAX_PERMITS {
-            return Err(InvalidInput::Capacity { asked: permits });
+    /// [`InvalidInput`] if `permits` is 0 or above [`bounds::MAX_PERMITS`].
+    pub fn semaphore(permits: u32) -> Result<Self, InvalidInput> {
+        const MOST: u32 = bounds::MAX_PERMITS;
+        if !(1..=MOST).contains(&permits) {
+            let text = format!("a semaphore has 1 to {MOST} permits in total, not {permits}");
+            return Err(InvalidInput::new(text));
         }
         Ok(Self::plain(Kind::Semaphore, permits))
     }
@@ -86,12 +88,11 @@ impl LockSpec {
     /// clients use the default.
     ///
     /// # Errors
-    /// [`InvalidInput::WaiterLease`] below [`bounds::MACHINE_MIN_LEASE`] or above
+    /// [`InvalidInput`] below [`bounds::MACHINE_MIN_LEASE`] or above
     /// [`bounds::MAX_WAITER_LEASE`].
     pub fn with_waiter_lease(mut self, lease: Duration) -> Result<Self, InvalidInput> {
-        if !(bounds::MACHINE_MIN_LEASE..=bounds::MAX_WAITER_LEASE).contains(&lease) {
-            return Err(InvalidInput::WaiterLease { asked: lease });
-        }
+        let limits = bounds::MACHINE_MIN_LEASE..=bounds::MAX_WAITER_LEASE;
+        bounds::check_lease("waiter lease", lease, limits)?;
         self.waiter_lease = Duration::from_micros(crate::time::micros(lease));
         Ok(self)
     }
@@ -131,17 +132,16 @@ impl LockSpec {
     /// Checks that `mode` fits the kind and the capacity.
     ///
     /// # Errors
-    /// - [`InvalidInput::ModeForKind`] if the kind has no such mode.
-    /// - [`InvalidInput::Permits`] for 0 permits, or for more than the capacity.
-    pub const fn check_mode(&self, mode: Mode) -> Result<(), InvalidInput> {
+    /// [`InvalidInput`] if the kind has no such mode, for 0 permits, or for more than the capacity.
+    pub fn check_mode(&self, mode: Mode) -> Result<(), InvalidInput> {
         let capacity = self.capacity;
         match (self.kind, mode) {
             (Kind::Mutex | Kind::RwLock, Mode::Exclusive) | (Kind::RwLock, Mode::Shared) => Ok(()),
             (Kind::Semaphore, Mode::Permits(n)) if n >= 1 && n <= capacity => Ok(()),
-            (Kind::Semaphore, Mode::Permits(asked)) => {
-                Err(InvalidInput::Permits { asked, capacity })
-            }
-            (kind, mode) => Err(InvalidInput::ModeForKind { mode, kind }),
+            (Kind::Semaphore, Mode::Permits(asked)) => Err(InvalidInput::new(format!(
+                "1 to {capacity} permits can be acquired at once, not {asked}"
+            ))),
+            (kind, mode) => Err(InvalidInput::new(format!("{kind:?} has no mode {mode:?}"))),
         }
     }
 }
@@ -247,7 +247,7 @@ impl Acquire {
     ///
     /// # Errors
     /// - The errors of [`LockSpec::check_mode`] if `mode` does not fit `spec`.
-    /// - [`InvalidInput::Lease`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
+    /// - [`InvalidInput`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
     ///   [`bounds::MAX_LEASE`].
     pub fn new(
         key: Key,
@@ -290,10 +290,12 @@ impl Acquire {
     /// Sets the floor: the highest token that the client has seen for the key (rule 15).
     ///
     /// # Errors
-    /// [`InvalidInput::Floor`] for a token above [`bounds::MAX_FLOOR`].
+    /// [`InvalidInput`] for a token above [`bounds::MAX_FLOOR`].
     pub fn with_floor(mut self, floor: FencingToken) -> Result<Self, InvalidInput> {
-        if floor.get() > bounds::MAX_FLOOR {
-            return Err(InvalidInput::Floor { asked: floor.get() });
+        let (asked, most) = (floor.get(), bounds::MAX_FLOOR);
+        if asked > most {
+            let text = format!("a token floor of {asked} is above the limit ({most})");
+            return Err(InvalidInput::new(text));
         }
         self.floor = Some(floor);
         Ok(self)
@@ -308,7 +310,11 @@ impl Acquire {
 }
 
 fn check_lease(lease: Duration) -> Result<Duration, InvalidInput> {
-    InvalidInput::check_lease(lease, bounds::MACHINE_MIN_LEASE..=bounds::MAX_LEASE)?;
+    bounds::check_lease(
+        "lease",
+        lease,
+        bounds::MACHINE_MIN_LEASE..=bounds::MAX_LEASE,
+    )?;
     Ok(Duration::from_micros(crate::time::micros(lease)))
 }
 
@@ -351,7 +357,7 @@ impl Renew {
     /// A renewal. The lease is rounded down to whole microseconds.
     ///
     /// # Errors
-    /// [`InvalidInput::Lease`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
+    /// [`InvalidInput`] if `lease` is below [`bounds::MACHINE_MIN_LEASE`] or above
     /// [`bounds::MAX_LEASE`].
     pub fn new(key: Key, operation: Operation, lease: Duration) -> Result<Self, InvalidInput> {
         Ok(Self {
@@ -542,8 +548,8 @@ impl Note {
     /// A note. The time to keep it is rounded down to whole microseconds.
     ///
     /// # Errors
-    /// - [`InvalidInput::NoteLength`] if `bytes` has more than [`bounds::MAX_NOTE_BYTES`] bytes.
-    /// - [`InvalidInput::NoteKeep`] if `keep` is above [`bounds::MAX_NOTE_KEEP`].
+    /// [`InvalidInput`] if `bytes` has more than [`bounds::MAX_NOTE_BYTES`] bytes, or if `keep` is above
+    /// [`bounds::MAX_NOTE_KEEP`].
     pub fn new(
         key: Key,
         operation: Operation,
@@ -552,11 +558,15 @@ impl Note {
         keep: Duration,
     ) -> Result<Self, InvalidInput> {
         let bytes = bytes.into();
-        if bytes.len() > bounds::MAX_NOTE_BYTES {
-            return Err(InvalidInput::NoteLength { bytes: bytes.len() });
+        let (length, most) = (bytes.len(), bounds::MAX_NOTE_BYTES);
+        if length > most {
+            let text = format!("a note has at most {most} bytes, this one has {length}");
+            return Err(InvalidInput::new(text));
         }
-        if keep > bounds::MAX_NOTE_KEEP {
-            return Err(InvalidInput::NoteKeep { asked: keep });
+        let longest = bounds::MAX_NOTE_KEEP;
+        if keep > longest {
+            let text = format!("a note is kept for at most {longest:?}, not {keep:?}");
+            return Err(InvalidInput::new(text));
         }
         Ok(Self {
             key,

@@ -56,7 +56,7 @@ impl TokioRuntime {
     /// whenever a program waits for a server, so no server answers in time.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`].
+    /// [`InvalidInput`].
     ///
     /// # Examples
     /// ```

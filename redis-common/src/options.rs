@@ -213,11 +213,11 @@ impl Options {
     /// Checks the time limits. [`Protocol::new`](crate::script::Protocol::new) checks the prefix.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] that names the setting.
+    /// [`InvalidInput`] that names the setting.
     pub fn check(&self) -> Result<(), InvalidInput> {
-        InvalidInput::check_time_limit("call timeout", self.call_timeout)?;
-        InvalidInput::check_time_limit("connect timeout", self.connect_timeout)?;
-        InvalidInput::check_time(
+        bounds::check_time_limit("call timeout", self.call_timeout)?;
+        bounds::check_time_limit("connect timeout", self.connect_timeout)?;
+        bounds::check_time(
             "initial connect timeout",
             self.initial_connect_timeout,
             bounds::MIN_CALL_TIMEOUT..=MAX_INITIAL_CONNECT_TIMEOUT,

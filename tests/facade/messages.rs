@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use leasehold::InvalidInput;
 use leasehold::backend::BackendError;
-use leasehold_api::{Kind, Mode, bounds};
+use leasehold::{InvalidInput, Key, Label, LockSpec, Mode};
 
 fn lines<T: ToString>(errors: &[T]) -> String {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();
@@ -13,31 +12,18 @@ fn lines<T: ToString>(errors: &[T]) -> String {
 
 #[test]
 fn invalid_input() {
+    let mutex = LockSpec::mutex();
+    let semaphore = LockSpec::semaphore(8).expect("valid");
     let errors = [
-        InvalidInput::KeyLength { bytes: 0 },
-        InvalidInput::LabelLength { bytes: 40 },
-        InvalidInput::Lease {
-            asked: Duration::ZERO,
-            limits: bounds::MIN_LEASE..=bounds::MAX_LEASE,
-        },
-        InvalidInput::WaiterLease {
-            asked: Duration::from_secs(61),
-        },
-        InvalidInput::Permits {
-            asked: 9,
-            capacity: 8,
-        },
-        InvalidInput::Capacity { asked: 0 },
-        InvalidInput::ModeForKind {
-            mode: Mode::Shared,
-            kind: Kind::Mutex,
-        },
-        InvalidInput::Floor { asked: u64::MAX },
-        InvalidInput::Setting {
-            what: "key prefix",
-            reason: "it has braces".into(),
-        },
+        Key::new("").map(drop),
+        Label::new("x".repeat(40)).map(drop),
+        mutex.with_waiter_lease(Duration::from_secs(61)).map(drop),
+        semaphore.check_mode(Mode::Permits(9)),
+        LockSpec::semaphore(0).map(drop),
+        mutex.check_mode(Mode::Shared),
+        Err(InvalidInput::setting("key prefix", "it has braces")),
     ];
+    let errors = errors.map(|it| it.expect_err("invalid"));
     insta::assert_snapshot!(lines(&errors));
 }
 

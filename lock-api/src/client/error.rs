@@ -170,11 +170,7 @@ impl Error {
             | Self::ForeignValue { key, .. }
             | Self::Released { key }
             | Self::Lost { key, .. }
-            | Self::FireTimeAhead { key, .. }
-            | Self::InvalidInput {
-                reason: InvalidInput::RepeatedKey { key } | InvalidInput::OtherKey { key },
-                ..
-            } => Some(key),
+            | Self::FireTimeAhead { key, .. } => Some(key),
             Self::InvalidInput { key, .. } => key.as_ref(),
             _ => None,
         }
@@ -349,7 +345,6 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::bounds::{MAX_LEASE, MIN_LEASE};
     use crate::error::Chain;
 
     #[test]
@@ -368,12 +363,8 @@ mod tests {
         let foreign = BackendError::foreign_value("list");
         let library_error = || std::io::Error::other("the library's error");
         let errors = [
-            InvalidInput::KeyLength { bytes: 0 }.into(),
-            InvalidInput::Lease {
-                asked: Duration::ZERO,
-                limits: MIN_LEASE..=MAX_LEASE,
-            }
-            .on(&key()),
+            InvalidInput::setting("URL", "it has no host").into(),
+            InvalidInput::setting("max_hold", "it must be more than zero").on(&key()),
             BackendError::unavailable("connection refused").on(&key()),
             BackendError::outcome_unknown("no answer within 1s").on(&key()),
             BackendError::rejected("NOAUTH Authentication required").on(&key()),
@@ -396,8 +387,6 @@ mod tests {
             lost(Loss::ClockStepped),
             lost(Loss::MaxHold),
             lost(Loss::ClientClosed),
-            InvalidInput::KeyCount { asked: 65 }.into(),
-            InvalidInput::RepeatedKey { key: key() }.into(),
             BackendError::unavailable("connecting to 10.0.0.7:6379 failed")
                 .with_source(library_error())
                 .on(&key()),

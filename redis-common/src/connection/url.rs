@@ -130,7 +130,7 @@ impl ServerUrl {
     /// Reads a URL. `has_tls` says whether the backend supports TLS.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] that says what is wrong. It never contains the password.
+    /// [`InvalidInput`] that says what is wrong. It never contains the password.
     pub fn parse(url: &str, has_tls: bool) -> Result<Self, InvalidInput> {
         check_scheme(url, has_tls)?;
         let url = Url::parse(url).map_err(|error| unusable(error.to_string()))?;

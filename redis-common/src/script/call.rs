@@ -170,7 +170,7 @@ impl Protocol {
     /// Creates a protocol whose keys and channels start with `prefix`.
     ///
     /// # Errors
-    /// [`InvalidInput::Setting`] if the prefix contains braces, which would move the cluster
+    /// [`InvalidInput`] if the prefix contains braces, which would move the cluster
     /// hash tag.
     pub fn new(prefix: &str, settings: ScriptSettings) -> Result<Self, InvalidInput> {
         // The scripts also take the part of a key before its first brace as the prefix.

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use futures_util::future::{join, join_all};
 use leasehold_api::{
-    Error, FencingToken, ForceMode, ForceReply, InvalidInput, LockClient, Loss, MultiGuard,
-    MultiLock, Outcome, bounds,
+    Error, FencingToken, ForceMode, ForceReply, LockClient, Loss, MultiGuard, MultiLock, Outcome,
+    bounds,
 };
 
 use crate::case::{Case, cases};
@@ -82,14 +82,8 @@ async fn all_are_held_until_released(world: &World) -> Verdict {
         ensure!(token > FencingToken::default(), token)
             .promised("rule 15: each key has a token")?;
     }
-    want!(
-        guard.fencing_token("k4"),
-        Err(Error::InvalidInput {
-            reason: InvalidInput::OtherKey { .. },
-            ..
-        })
-    )
-    .promised("rule 15: other keys have no token")?;
+    want!(guard.fencing_token("k4"), Err(Error::InvalidInput { .. }))
+        .promised("rule 15: other keys have no token")?;
     ensure!(guard.is_valid(), guard).promised("S2: all are held")?;
     released_all(&guard).await?;
     want!(guard.renew().await, Err(Error::Released { .. }))
@@ -104,27 +98,18 @@ async fn bad_sets_of_keys(world: &World) -> Verdict {
     let (a, proxy) = world.client_on_proxy().await?;
     want!(
         a.mutexes([""; 0]).map(|_| ()),
-        Err(Error::InvalidInput {
-            reason: InvalidInput::KeyCount { asked: 0 },
-            ..
-        })
+        Err(Error::InvalidInput { .. })
     )
     .promised("trait contract: an empty set of keys is refused")?;
     want!(
         a.mutexes(["k", "j", "k"]).map(|_| ()),
-        Err(Error::InvalidInput {
-            reason: InvalidInput::RepeatedKey { .. },
-            ..
-        })
+        Err(Error::InvalidInput { .. })
     )
     .promised("trait contract: a duplicate key is refused")?;
     let names: Vec<String> = (0..65).map(|n| format!("k{n}")).collect();
     want!(
         a.mutexes(&names).map(|_| ()),
-        Err(Error::InvalidInput {
-            reason: InvalidInput::KeyCount { asked: 65 },
-            ..
-        })
+        Err(Error::InvalidInput { .. })
     )
     .promised("trait contract: too many keys are refused")?;
     want_eq!(proxy.calls(), 0).promised("trait contract: invalid input is refused before any I/O")

@@ -16,9 +16,9 @@ use crate::tokio_runtime::TokioRuntime;
 /// The future runs on this thread, in the tokio context of the renewal thread. Calls may be nested.
 ///
 /// # Errors
-/// - [`InvalidInput::AsyncContext`] in an async task or in the future of a `block_on` of tokio. The future is not polled. Not
+/// - [`InvalidInput`] in an async task or in the future of a `block_on` of tokio. The future is not polled. Not
 ///   recognized is a task within `tokio::task::unconstrained`, or between a `block_in_place` and its next await.
-/// - [`InvalidInput::Setting`] if the renewal thread can't be started.
+/// - [`InvalidInput`] if the renewal thread can't be started.
 ///
 /// # Examples
 /// ```no_run
@@ -31,7 +31,9 @@ use crate::tokio_runtime::TokioRuntime;
 /// ```
 pub fn block_on<F: Future>(future: F) -> Result<F::Output, InvalidInput> {
     if is_async_context() {
-        return Err(InvalidInput::AsyncContext);
+        let text =
+            "a blocking call in an async task: make it in `spawn_blocking`, or use the async API";
+        return Err(InvalidInput::new(text));
     }
     let Some(renewal_thread) = TokioRuntime::renewal_thread() else {
         let reason = "the renewal thread can't be started";

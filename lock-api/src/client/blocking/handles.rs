@@ -94,7 +94,7 @@ impl Mutex {
     /// Locks the mutex. Waits without a time limit. See [`Mutex::lock`](crate::Mutex::lock).
     ///
     /// # Errors
-    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// Those of [`Mutex::lock`](crate::Mutex::lock), and [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn lock(&self) -> Result<MutexGuard, Error> {
         wait(self.inner.lock()).map(Guard::from)
     }
@@ -103,7 +103,7 @@ impl Mutex {
     ///
     /// # Errors
     /// Those of [`Mutex::try_lock`](crate::Mutex::try_lock), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_lock(&self) -> Result<Outcome<MutexGuard>, Error> {
         self.try_lock_for(Duration::ZERO)
     }
@@ -112,7 +112,7 @@ impl Mutex {
     ///
     /// # Errors
     /// Those of [`Mutex::try_lock_for`](crate::Mutex::try_lock_for), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_lock_for(&self, time: Duration) -> Result<Outcome<MutexGuard>, Error> {
         let outcome = wait(self.inner.try_lock_for(time))?;
         Ok(outcome.map(Guard::from))
@@ -133,7 +133,7 @@ impl RwLock {
     /// Takes the lock for reading. Waits without a time limit. See [`RwLock::read`](crate::RwLock::read).
     ///
     /// # Errors
-    /// Those of [`RwLock::read`](crate::RwLock::read), and [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// Those of [`RwLock::read`](crate::RwLock::read), and [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn read(&self) -> Result<ReadGuard, Error> {
         wait(self.inner.read()).map(Guard::from)
     }
@@ -142,7 +142,7 @@ impl RwLock {
     ///
     /// # Errors
     /// Those of [`RwLock::try_read`](crate::RwLock::try_read), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_read(&self) -> Result<Outcome<ReadGuard>, Error> {
         self.try_read_for(Duration::ZERO)
     }
@@ -151,7 +151,7 @@ impl RwLock {
     ///
     /// # Errors
     /// Those of [`RwLock::try_read_for`](crate::RwLock::try_read_for), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_read_for(&self, time: Duration) -> Result<Outcome<ReadGuard>, Error> {
         let outcome = wait(self.inner.try_read_for(time))?;
         Ok(outcome.map(Guard::from))
@@ -160,7 +160,7 @@ impl RwLock {
     /// Takes the lock for writing. Waits without a time limit. See [`RwLock::write`](crate::RwLock::write).
     ///
     /// # Errors
-    /// Those of [`RwLock::write`](crate::RwLock::write), and [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// Those of [`RwLock::write`](crate::RwLock::write), and [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn write(&self) -> Result<WriteGuard, Error> {
         wait(self.inner.write()).map(Guard::from)
     }
@@ -169,7 +169,7 @@ impl RwLock {
     ///
     /// # Errors
     /// Those of [`RwLock::try_write`](crate::RwLock::try_write), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_write(&self) -> Result<Outcome<WriteGuard>, Error> {
         self.try_write_for(Duration::ZERO)
     }
@@ -178,7 +178,7 @@ impl RwLock {
     ///
     /// # Errors
     /// Those of [`RwLock::try_write_for`](crate::RwLock::try_write_for), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_write_for(&self, time: Duration) -> Result<Outcome<WriteGuard>, Error> {
         let outcome = wait(self.inner.try_write_for(time))?;
         Ok(outcome.map(Guard::from))
@@ -197,7 +197,7 @@ impl Semaphore {
     /// Takes a permit, or as many as the handle says. Waits without a time limit. See [`Semaphore::acquire`](crate::Semaphore::acquire).
     ///
     /// # Errors
-    /// Those of [`Semaphore::acquire`](crate::Semaphore::acquire), and [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// Those of [`Semaphore::acquire`](crate::Semaphore::acquire), and [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn acquire(&self) -> Result<PermitGuard, Error> {
         wait(self.inner.acquire()).map(Guard::from)
     }
@@ -206,7 +206,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// Those of [`Semaphore::try_acquire`](crate::Semaphore::try_acquire), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_acquire(&self) -> Result<Outcome<PermitGuard>, Error> {
         self.try_acquire_for(Duration::ZERO)
     }
@@ -215,7 +215,7 @@ impl Semaphore {
     ///
     /// # Errors
     /// Those of [`Semaphore::try_acquire_for`](crate::Semaphore::try_acquire_for), and
-    /// [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext).
+    /// [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task.
     pub fn try_acquire_for(&self, time: Duration) -> Result<Outcome<PermitGuard>, Error> {
         let outcome = wait(self.inner.try_acquire_for(time))?;
         Ok(outcome.map(Guard::from))

@@ -8,7 +8,7 @@
 //!
 //! # Where to call it
 //! On threads of your own, and in `tokio::task::spawn_blocking` or `block_in_place`. A call in an async task would stop
-//! the other tasks of its thread, so it fails with [`InvalidInput::AsyncContext`](crate::InvalidInput::AsyncContext), and sends nothing. Dropping a guard never blocks,
+//! the other tasks of its thread, so it fails with [`Error::InvalidInput`](crate::Error::InvalidInput) in an async task, and sends nothing. Dropping a guard never blocks,
 //! and is fine everywhere.
 //!
 //! # The end of the process

@@ -203,12 +203,12 @@ impl Election {
 }
 
 fn check_length(info: &[u8], key: &Key) -> Result<(), Error> {
-    let limit = crate::bounds::MAX_INFO_BYTES;
-    if info.len() <= limit {
+    let (bytes, most) = (info.len(), crate::bounds::MAX_INFO_BYTES);
+    if bytes <= most {
         return Ok(());
     }
-    let reason = InvalidInput::InfoLength { bytes: info.len() };
-    Err(reason.on(key))
+    let text = format!("the info of a leader has at most {most} bytes, this one has {bytes}");
+    Err(InvalidInput::new(text).on(key))
 }
 
 /// A term of office. This process leads until it resigns, drops the term, or loses it.

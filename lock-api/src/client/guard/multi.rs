@@ -78,8 +78,7 @@ impl MultiGuard {
     /// See [`Guard::fencing_token`](crate::Guard::fencing_token).
     ///
     /// # Errors
-    /// [`InvalidInput::OtherKey`] if `key` is not one of the guard's keys, or [`InvalidInput::KeyLength`] if it is no
-    /// valid key.
+    /// [`Error::InvalidInput`] if `key` is not one of the guard's keys.
     ///
     /// # Examples
     /// ```no_run
@@ -97,8 +96,8 @@ impl MultiGuard {
         match holds.find(|hold| hold.holder.key.as_str() == name) {
             Some(hold) => Ok(hold.token()),
             None => {
-                let key = Key::new(name)?;
-                Err(InvalidInput::OtherKey { key }.into())
+                let problem = InvalidInput::new("the guard does not hold it");
+                Err(problem.on(&Key::new(name)?))
             }
         }
     }

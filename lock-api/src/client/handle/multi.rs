@@ -82,12 +82,12 @@ impl MultiLock {
         let mut keys = keys.collect::<Result<Vec<Key>, InvalidInput>>()?;
         keys.sort_unstable();
         if let Some(pair) = keys.windows(2).find(|pair| pair[0] == pair[1]) {
-            let key = pair[0].clone();
-            return Err(InvalidInput::RepeatedKey { key }.into());
+            return Err(InvalidInput::new("it is named twice").on(&pair[0]));
         }
         let asked = keys.len();
         if !(1..=MAX_KEYS_AT_ONCE).contains(&asked) {
-            return Err(InvalidInput::KeyCount { asked }.into());
+            let text = format!("1 to {MAX_KEYS_AT_ONCE} keys can be locked at once, not {asked}");
+            return Err(InvalidInput::new(text).into());
         }
         Ok(Self {
             client: Arc::clone(client),

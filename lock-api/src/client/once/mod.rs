@@ -250,7 +250,7 @@ impl Occurrence {
         };
         for time in [self.wish.window].into_iter().chain(apart) {
             let limits = MIN_START_WINDOW..=MAX_START_WINDOW;
-            InvalidInput::check_time("the window or period of a job", time, limits)
+            crate::bounds::check_time("the window or period of a job", time, limits)
                 .map_err(|reason| reason.on(key))?;
         }
         Ok(())

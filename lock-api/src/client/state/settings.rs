@@ -42,7 +42,7 @@ impl ClientSettings {
 
     pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
         self.options.check(max_lease)?;
-        InvalidInput::check_time_limit("call timeout", self.call_timeout)
+        bounds::check_time_limit("call timeout", self.call_timeout)
     }
 }
 
@@ -61,7 +61,7 @@ impl LockOptions {
     /// Checks the options, for a backend that grants leases up to `max_lease`.
     pub(crate) fn check(&self, max_lease: Duration) -> Result<(), InvalidInput> {
         let longest = max_lease.min(bounds::MAX_LEASE);
-        InvalidInput::check_lease(self.lease, bounds::MIN_LEASE..=longest)?;
+        bounds::check_lease("lease", self.lease, bounds::MIN_LEASE..=longest)?;
         let limits = self.limits;
         if [limits.holds, limits.waiters, limits.holders].contains(&0) {
             let reason = "a limit of 0 would refuse everything";
@@ -90,7 +90,7 @@ macro_rules! option_setters {
         ///
         /// 100 ms to 1 h, 30 s by default, or less if the backend
         /// [grants less](crate::Capabilities::max_lease). Outside these limits, the acquisition fails with
-        /// [`InvalidInput::Lease`](crate::InvalidInput::Lease). The lock of a crashed holder
+        /// [`InvalidInput`](crate::InvalidInput). The lock of a crashed holder
         /// becomes free when its lease expires, or 2 s after the grant if it had waited for the
         /// lock and its lease is shorter.
         #[must_use]
@@ -115,7 +115,7 @@ macro_rules! option_setters {
         ///
         /// After this time the guard is lost and its lease is no longer renewed, so a stuck holder
         /// does not keep the lock. There is no limit by default. A limit of zero makes the
-        /// acquisition fail with [`InvalidInput::Setting`](crate::InvalidInput::Setting).
+        /// acquisition fail with [`InvalidInput`](crate::InvalidInput).
         #[must_use]
         pub const fn max_hold(mut self, max: std::time::Duration) -> Self {
             self.$($options).+.max_hold = Some(max);
