@@ -99,12 +99,19 @@ pub use connect::{ConnectOptions, RedisLibrary, connect};
 #[doc(inline)]
 pub use leasehold_api::{
     Cause, ConnectError, Contention, Election, Error, Every, FencingToken, FireTime, ForceMode,
-    ForceReply, Guard, HolderView, Inspection, InvalidInput, Job, JobFailure, JobOutcome, JobReset,
-    JobState, JobStatus, Key, Kind, Label, Leader, Limits, Listing, LockClient, LockClientBuilder,
-    LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard,
-    NoteView, Observation, Occurrence, Once, Outcome, PermitGuard, Ping, ReadGuard, Refused, Role,
-    RwLock, Semaphore, ServerTime, Term, Upgrade, WaiterView, WriteGuard, guard_kind,
+    ForceReply, Guard, InvalidInput, Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus,
+    Key, Label, Leader, Limits, LockClient, LockClientBuilder, Loss, LossEvent, MultiGuard,
+    MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once, Outcome,
+    PermitGuard, ReadGuard, Refused, RwLock, Semaphore, Term, Upgrade, WriteGuard, guard_kind,
 };
+
+/// What [`LockClient::inspect`], [`LockClient::list`] and [`LockClient::ping`] show to tools and operators.
+pub mod inspect {
+    #[doc(inline)]
+    pub use leasehold_api::{
+        HolderView, Inspection, Kind, Listing, Mode, NoteView, Ping, Role, WaiterView,
+    };
+}
 
 /// What connects a client to a lock service: the trait of a backend, and what its methods take and return. To write a
 /// backend, depend on `leasehold-api`, which also has the state machine of a lock.
@@ -113,9 +120,9 @@ pub mod backend {
     pub use leasehold_api::{
         Acquire, AcquireReply, Acquired, BackendError, Capabilities, ClockId, Contended, Convert,
         ConvertReply, Cursor, EndReason, ForceRelease, HolderStatus, InspectReply, List, Listed,
-        LockBackend, Note, NoteReply, Notification, Notifications, Operation, OwnerId, Poll,
-        PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime, SessionId, Stamp,
-        Stamped, Task, Wait,
+        LockBackend, LockSpec, Note, NoteReply, Notification, Notifications, Operation, OwnerId,
+        Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, Runtime, ServerTime,
+        SessionId, Stamp, Stamped, Task, Wait,
     };
 }
 

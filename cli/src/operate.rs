@@ -4,9 +4,11 @@ use std::fmt::Display;
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use leasehold::backend::ServerTime;
+use leasehold::inspect::{Inspection, Mode, Role};
 use leasehold::{
-    ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, Inspection, JobReset,
-    JobState, JobStatus, Key, Label, LockClient, Mode, Role, ServerTime,
+    ConnectError, Error, FencingToken, FireTime, ForceMode, ForceReply, JobReset, JobState,
+    JobStatus, Key, Label, LockClient,
 };
 use serde_json::{Value, json};
 

@@ -1,13 +1,14 @@
-//! Every type in a signature that users meet has a name at the root of the facade, and that of a backend in `backend`.
+//! Every type in a signature that users meet has a name at the root of the facade, what tools and operators read in
+//! `inspect`, and that of a backend in `backend`.
 //! It is enough that this compiles.
 
 #![expect(dead_code, reason = "it is enough that it compiles")]
 
-use leasehold::backend::{Capabilities, LockBackend};
+use leasehold::backend::{Capabilities, LockBackend, LockSpec};
+use leasehold::inspect::{HolderView, Inspection, Kind, Mode, WaiterView};
 use leasehold::{
-    Cause, Contention, Error, FencingToken, ForceReply, HolderView, Inspection, Key, Kind, Label,
-    Limits, LockClient, LockSpec, Loss, LossEvent, Mode, MultiGuard, MultiReleaseError, MutexGuard,
-    Outcome, Refused, WaiterView,
+    Cause, Contention, Error, FencingToken, ForceReply, Key, Label, Limits, LockClient, Loss,
+    LossEvent, MultiGuard, MultiReleaseError, MutexGuard, Outcome, Refused,
 };
 
 fn of_an_error(error: Error) -> (Option<(LockSpec, Refused)>, Option<Loss>, Option<Cause>) {

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use leasehold::backend::BackendError;
-use leasehold::{InvalidInput, Key, Label, LockSpec, Mode};
+use leasehold::backend::{BackendError, LockSpec};
+use leasehold::inspect::Mode;
+use leasehold::{InvalidInput, Key, Label};
 
 fn lines<T: ToString>(errors: &[T]) -> String {
     let lines: Vec<String> = errors.iter().map(ToString::to_string).collect();

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use futures_util::StreamExt;
 use futures_util::stream;
-use leasehold::{Error, Inspection, Key, LockClient, Role};
+use leasehold::inspect::{Inspection, Role};
+use leasehold::{Error, Key, LockClient};
 use tokio::time::{Instant, timeout_at};
 
 /// How many keys a round asks for.

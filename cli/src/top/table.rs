@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use leasehold::{Inspection, Role};
+use leasehold::inspect::{Inspection, Role};
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout};
 use ratatui::style::{Modifier, Style};

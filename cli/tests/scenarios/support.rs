@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
+use leasehold::inspect::Inspection;
 use leasehold::{
-    ConnectOptions, ForceMode, ForceReply, Inspection, LockClient, MutexGuard, Outcome,
-    RedisLibrary,
+    ConnectOptions, ForceMode, ForceReply, LockClient, MutexGuard, Outcome, RedisLibrary,
 };
 use leasehold_test_servers::{Stopwatch, block_until};
 use rustix::process::{Pid, Signal, kill_process};
