@@ -9,7 +9,6 @@ use tokio::time::sleep;
 
 use crate::clock::now;
 use crate::ending::GAVE_UP;
-use crate::keeper::hold::Hold;
 use crate::operate::{date, printable};
 use crate::protocol::{FromKeeper, Request, Wait};
 
@@ -73,7 +72,7 @@ pub(super) async fn acquire(
     request: &Request,
     window: Duration,
     attempts: u32,
-) -> Result<Hold, FromKeeper> {
+) -> Result<Attempt, FromKeeper> {
     let once = locks.once(&request.key)?.attempts(attempts);
     let once = once.lease(request.lease);
     let until = match request.wait {
@@ -83,7 +82,7 @@ pub(super) async fn acquire(
     };
     loop {
         let ended = match Attempt::begin(once.not_within(window)).await {
-            Ok(attempt) => return Ok(Hold::Job(attempt)),
+            Ok(attempt) => return Ok(attempt),
             Err(ended) => ended,
         };
         let left = until.map_or(Duration::MAX, |until| until.saturating_sub(now()));

@@ -185,7 +185,8 @@ async fn connect(request: &Request) -> Result<LockClient, ConnectError> {
 async fn acquire(locks: &LockClient, request: &Request) -> Result<Hold, FromKeeper> {
     let hold = match &request.kind {
         Kind::Job { window, attempts } => {
-            return job::acquire(locks, request, *window, *attempts).await;
+            let attempt = job::acquire(locks, request, *window, *attempts).await?;
+            return Ok(Hold::Job(attempt));
         }
         Kind::Election { info } => campaign(locks, request, info).await?,
         _ => match lock(locks, request).await? {

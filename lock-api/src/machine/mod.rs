@@ -73,6 +73,7 @@
 
 mod acquire;
 mod bytes;
+mod from_parts;
 mod hold;
 mod inspect;
 mod note;

@@ -1,4 +1,4 @@
-//! A state as plain data, to check it from outside.
+//! The parts of a state as plain data, to check it from outside.
 
 use std::fmt;
 use std::ops::Deref;
@@ -8,16 +8,15 @@ use smallvec::SmallVec;
 
 use crate::bounds::MAX_NOTE_BYTES;
 use crate::id::{FencingToken, Label, Operation, SessionId};
-use crate::machine::state::{Hold, Holder, HolderId, State};
 use crate::reply::EndReason;
 use crate::request::{Kind, LockSpec, Mode};
 use crate::time::ServerTime;
 
-/// A [`State`] as plain data, including what has expired.
+/// A [`State`](super::State) as plain data, including what has expired.
 ///
-/// [`State::to_parts`] and [`State::from_parts`] are inverse to each other. Code that uses the parts
-/// can build and match the struct field by field. It then fails to compile if it misses a field. To
-/// store a state, use [`State::to_bytes`].
+/// [`State::to_parts`](super::State::to_parts) and [`State::from_parts`](super::State::from_parts) are inverse to each
+/// other. Code that uses the parts can build and match the struct field by field. It then fails to compile if it misses a
+/// field. To store a state, use [`State::to_bytes`](super::State::to_bytes).
 ///
 /// The parts contain owners, which are secret. They are for stores and checkers, not for users.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -55,8 +54,8 @@ impl StateParts {
     }
 
     /// Checks the invariants that a `State` cannot break, and those that making one relies on.
-    /// [`State::check`] checks the others.
-    fn check(&self) -> Result<(), Inconsistent> {
+    /// [`State::check`](super::State::check) checks the others.
+    pub(super) fn check(&self) -> Result<(), Inconsistent> {
         self.check_numbers()?;
         let fits = |mode| self.spec.is_some_and(|spec| spec.check_mode(mode).is_ok());
         let in_token = |token: FencingToken| match self.is_semaphore() {
@@ -240,100 +239,4 @@ pub struct Inconsistent {
 /// Fails unless the invariant is true.
 pub(super) fn require(invariant: &'static str, is_true: bool) -> Result<(), Inconsistent> {
     is_true.then_some(()).ok_or(Inconsistent { invariant })
-}
-
-impl State {
-    /// Converts the state to plain data, including what has expired.
-    pub fn to_parts(&self) -> StateParts {
-        let mut parts = StateParts::default();
-        self.write_parts(&mut parts);
-        parts
-    }
-
-    /// Like [`to_parts`](Self::to_parts), but overwrites `parts` and reuses their memory.
-    pub fn write_parts(&self, parts: &mut StateParts) {
-        parts.clear();
-        let holders = self.holders.iter();
-        parts
-            .holders
-            .extend(holders.map(|(holder_id, holder)| HolderParts {
-                session: holder_id.session,
-                id: holder_id.id,
-                holds: holder.holds.iter().map(|h| (h.sequence, h.mode)).collect(),
-                end: holder.end,
-                token: self.token_of(holder),
-                label: holder.label.clone(),
-                revoked: holder.revoked,
-                upgraded: holder.upgraded,
-            }));
-        parts.waiters.extend(self.waiters.values().cloned());
-        parts.watermarks.extend(self.watermarks.values());
-        parts.note.clone_from(&self.note);
-        (parts.spec, parts.token) = (self.spec, self.token);
-        (parts.stored_end, parts.next_ticket) = (self.stored_end, self.next_ticket);
-        (parts.earliest, parts.last_scan) = (self.earliest, self.last_scan);
-    }
-
-    /// Converts plain data to a state. Holders, waiters and watermarks may be in any order.
-    ///
-    /// # Errors
-    /// [`Inconsistent`] if the parts break an invariant: for example, they exceed the capacity, list
-    /// a holder twice, or have an end past the stored end.
-    pub fn from_parts(parts: StateParts) -> Result<Self, Inconsistent> {
-        parts.check()?;
-        let (holders, waiters) = (parts.holders.len(), parts.waiters.len());
-        let watermarks = parts.watermarks.len();
-        let mut state = Self {
-            spec: parts.spec,
-            token: parts.token,
-            stored_end: parts.stored_end,
-            earliest: parts.earliest,
-            last_scan: parts.last_scan,
-            next_ticket: parts.next_ticket,
-            note: parts.note,
-            ..Self::default()
-        };
-        for holder in parts.holders {
-            state.put_holder(holder);
-        }
-        for waiter in parts.waiters {
-            state.insert_waiter(waiter);
-        }
-        let by_session = parts.watermarks.into_iter().map(|it| (it.session, it));
-        state.watermarks.extend(by_session);
-        require("no holder is listed twice", state.holders.len() == holders)?;
-        require("no ticket is listed twice", state.waiters.len() == waiters)?;
-        let distinct = state.watermarks.len() == watermarks;
-        require("no session has two watermarks", distinct)?;
-        let mut waiters = state.waiters.values();
-        let only_wait = waiters.all(|waiter| !state.has_hold(waiter.operation));
-        require("no operation holds and waits", only_wait)?;
-        state.check()?;
-        Ok(state)
-    }
-
-    fn has_hold(&self, operation: Operation) -> bool {
-        let holder = self.holders.get(&self.holder_id(operation));
-        holder.is_some_and(|holder| holder.has(operation.sequence))
-    }
-
-    fn put_holder(&mut self, parts: HolderParts) {
-        let holder_id = HolderId {
-            session: parts.session,
-            id: parts.id,
-        };
-        let holds = parts.holds.iter();
-        let holder = Holder {
-            holds: holds
-                .map(|&(sequence, mode)| Hold { sequence, mode })
-                .collect(),
-            end: parts.end,
-            token: self.own_token(parts.token.get()),
-            label: parts.label,
-            revoked: parts.revoked,
-            upgraded: parts.upgraded,
-        };
-        self.used = self.used.saturating_add(self.weight(holder.mode()));
-        self.holders.insert(holder_id, holder);
-    }
 }

@@ -9,6 +9,7 @@ use leasehold_api::{
 };
 
 use super::encoding::{CLOCK, LENGTH, Pieces, Writer, clock_bytes, mode_code};
+use super::settings::{FORCE_NOW, ScriptSettings};
 use super::source::{self, Script, Scripts};
 
 /// How many keys one step of a listing looks at, at most. The server does nothing else meanwhile: it takes
@@ -18,55 +19,6 @@ const MAX_SCAN: u32 = 200;
 const USUAL: usize = 48;
 /// The size of an acquire in bytes, with a label of 32 bytes.
 const ACQUIRE: usize = 129;
-/// In a forced release: the holders are removed at once.
-pub(super) const FORCE_NOW: u8 = b'N';
-
-/// Settings that are compiled into the scripts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct ScriptSettings {
-    /// W, the delivery window. Must be the same for all clients of a server.
-    pub delivery_window: Duration,
-    /// How long the server remembers the last token of a key. Must be the same for all clients of a
-    /// server.
-    pub token_retention: Duration,
-    /// Whether scripts publish on shard channels, as in a cluster. The channel is then in the slot of
-    /// the key.
-    pub shard_channels: bool,
-}
-
-impl Default for ScriptSettings {
-    fn default() -> Self {
-        Self {
-            delivery_window: bounds::DELIVERY_WINDOW,
-            token_retention: bounds::TOKEN_RETENTION,
-            shard_channels: false,
-        }
-    }
-}
-
-impl ScriptSettings {
-    /// Sets whether scripts publish on shard channels.
-    #[must_use]
-    pub const fn with_shard_channels(mut self, shard_channels: bool) -> Self {
-        self.shard_channels = shard_channels;
-        self
-    }
-
-    /// Sets the delivery window, rounded down to whole microseconds.
-    #[must_use]
-    pub const fn with_delivery_window(mut self, delivery_window: Duration) -> Self {
-        self.delivery_window = delivery_window;
-        self
-    }
-
-    /// Sets how long tokens are remembered, rounded down to whole microseconds.
-    #[must_use]
-    pub const fn with_token_retention(mut self, retention: Duration) -> Self {
-        self.token_retention = retention;
-        self
-    }
-}
 
 /// One call of a script, for any server.
 #[derive(Clone)]

@@ -21,10 +21,12 @@ mod encoding;
 mod error_class;
 mod names;
 pub mod reply;
+mod settings;
 mod source;
 
-pub use call::{AddressedCall, Call, Protocol, ScriptSettings};
+pub use call::{AddressedCall, Call, Protocol};
 pub use encoding::Malformed;
 pub use error_class::{ErrorClass, classify, without_arguments};
 pub use reply::decode_notification;
+pub use settings::ScriptSettings;
 pub use source::Script;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use leasehold_api::{EndReason, bounds};
 
-use super::call::{FORCE_NOW, ScriptSettings};
+use super::settings::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.

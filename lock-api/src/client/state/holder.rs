@@ -12,6 +12,7 @@
 //! of validity notifies `changed`; after [`join`](HolderCell::join) the caller does. A loss before the
 //! deadline also wakes the renewal task, which reports it.
 
+use std::fmt;
 use std::time::Duration;
 
 use smallvec::{SmallVec, smallvec};
@@ -19,7 +20,7 @@ use smallvec::{SmallVec, smallvec};
 use crate::client::error::Loss;
 use crate::client::state::answer::LeaseStatus;
 use crate::client::state::hold_state::HoldState;
-use crate::client::state::renewals::Renewals;
+use crate::client::state::router::Revocable;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
 use crate::id::{FencingToken, Key, Operation};
@@ -53,13 +54,21 @@ pub(crate) enum Joined {
     Earlier,
 }
 
+/// The schedule of the client, which owns the holders and checks each at its time.
+pub(crate) trait Alarm: fmt::Debug + Send + Sync {
+    /// The id of a new holder. The holder is scheduled later.
+    fn new_id(&self) -> u64;
+
+    /// Checks a holder as soon as possible, because it is lost.
+    fn check_now(&self, id: u64);
+}
+
 #[derive(Debug)]
 pub(crate) struct HolderCell {
     pub(crate) key: Key,
     pub(crate) id: u64,
     pub(crate) session: Arc<Session>,
-    /// The schedule of its client, which owns it.
-    renewals: Weak<Renewals>,
+    alarm: Weak<dyn Alarm>,
     state: Mutex<State>,
     pub(crate) changed: Signal,
 }
@@ -117,16 +126,18 @@ impl State {
 impl HolderCell {
     pub(crate) fn new(
         key: Key,
-        renewals: &Arc<Renewals>,
+        alarm: &Arc<impl Alarm + 'static>,
         session: Arc<Session>,
         status: LeaseStatus,
         hold: HoldState,
     ) -> Arc<Self> {
+        let id = alarm.new_id();
+        let alarm = Arc::downgrade(alarm);
         Arc::new(Self {
             key,
-            id: renewals.new_id(),
+            id,
             session,
-            renewals: Arc::downgrade(renewals),
+            alarm,
             state: Mutex::new(State {
                 status,
                 converts: false,
@@ -208,8 +219,8 @@ impl HolderCell {
 
     /// Makes the schedule check the holder as soon as possible, because it is lost.
     fn alarm(&self) {
-        if let Some(renewals) = self.renewals.upgrade() {
-            renewals.check_now(self.id);
+        if let Some(alarm) = self.alarm.upgrade() {
+            alarm.check_now(self.id);
         }
     }
 
@@ -427,6 +438,12 @@ impl HolderCell {
             operation: longest.operation,
             lease: longest.lease,
         })
+    }
+}
+
+impl Revocable for HolderCell {
+    fn revoke(&self, sequence: u64) {
+        self.lose_through(sequence, EndReason::Forced);
     }
 }
 

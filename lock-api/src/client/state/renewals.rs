@@ -16,7 +16,7 @@ use std::time::Duration;
 
 use crate::bounds::RENEWALS_PER_LEASE;
 use crate::client::state::flow::{Flow, Sent};
-use crate::client::state::holder::HolderCell;
+use crate::client::state::holder::{Alarm, HolderCell};
 use crate::client::state::signal::{Signal, StartFlag};
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicU64, Mutex, Ordering};
@@ -119,23 +119,24 @@ impl Schedule {
     }
 }
 
+impl Alarm for Renewals {
+    fn new_id(&self) -> u64 {
+        self.next_id.fetch_add(1, Ordering::Relaxed)
+    }
+
+    fn check_now(&self, id: u64) {
+        let wake = self.state.lock().check_by(id, Moment::default());
+        if wake {
+            self.changed.notify();
+        }
+    }
+}
+
 impl Renewals {
     pub(crate) fn new(phase: u64) -> Self {
         Self {
             phase,
             ..Self::default()
-        }
-    }
-
-    /// The id of a new holder. The holder is scheduled later.
-    pub(super) fn new_id(&self) -> u64 {
-        self.next_id.fetch_add(1, Ordering::Relaxed)
-    }
-
-    pub(super) fn check_now(&self, id: u64) {
-        let wake = self.state.lock().check_by(id, Moment::default());
-        if wake {
-            self.changed.notify();
         }
     }
 

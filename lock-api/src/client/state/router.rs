@@ -14,12 +14,11 @@
 //! asks for a poll.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::backend::Notification;
 use crate::client::state::answer::GrantReply;
-use crate::client::state::holder::HolderCell;
 use crate::client::state::signal::Watched;
-use crate::reply::EndReason;
 use crate::runtime::Moment;
 use crate::sync::{Arc, AtomicBool, Mutex, Ordering, Weak};
 use crate::time::Stamp;
@@ -61,6 +60,12 @@ impl Inbox {
     }
 }
 
+/// What a forced release ends: the holder of an operation.
+pub(crate) trait Revocable: fmt::Debug + Send + Sync {
+    /// Marks the holder as lost by a forced release, unless the release of this operation has begun.
+    fn revoke(&self, sequence: u64);
+}
+
 #[derive(Debug)]
 enum Entry {
     Waiting {
@@ -68,7 +73,7 @@ enum Entry {
         /// Whether the operation was released by force. The reply with its grant may be on its way.
         revoked: bool,
     },
-    Held(Weak<HolderCell>),
+    Held(Weak<dyn Revocable>),
     /// A release was decided and is not acknowledged yet.
     Releasing,
 }
@@ -97,11 +102,12 @@ impl NotificationRouter {
 
     /// Routes the forced release of an operation to its holder, also one that came before. A reply that is
     /// later doesn't undo it: a hold that is revoked stays at the server until it ends.
-    pub(crate) fn set_held(&self, sequence: u64, holder: &Arc<HolderCell>) {
-        let entry = Entry::Held(Arc::downgrade(holder));
+    pub(crate) fn set_held(&self, sequence: u64, holder: &Arc<impl Revocable + 'static>) {
+        let weak = Arc::downgrade(holder);
+        let entry = Entry::Held(weak);
         let before = self.entries.lock().insert(sequence, entry);
         if let Some(Entry::Waiting { revoked: true, .. }) = before {
-            holder.lose_through(sequence, EndReason::Forced);
+            holder.revoke(sequence);
         }
     }
 
@@ -178,7 +184,7 @@ impl NotificationRouter {
             Some(Entry::Releasing) | None => None,
         };
         if let Some(holder) = holder {
-            holder.lose_through(sequence, EndReason::Forced);
+            holder.revoke(sequence);
         }
     }
 
@@ -200,6 +206,7 @@ mod tests {
 
     use super::*;
     use crate::client::error::Loss;
+    use crate::client::state::holder::HolderCell;
     use crate::client::state::holder::tests::{hold, holder};
     use crate::id::FencingToken;
     use crate::time::{ClockId, ServerTime};

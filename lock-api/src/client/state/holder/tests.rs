@@ -3,6 +3,7 @@
 use futures_util::FutureExt;
 
 use super::*;
+use crate::client::state::renewals::Renewals;
 use crate::id::{OwnerId, SessionId};
 
 pub(crate) fn at(ms: u64) -> Moment {
