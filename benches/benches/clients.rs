@@ -13,6 +13,7 @@ use criterion::{
     BenchmarkGroup, BenchmarkId, Criterion, Throughput, criterion_group, criterion_main,
 };
 use leasehold_benches::Result;
+use leasehold_benches::floor::Floor;
 use leasehold_benches::library::{Library, each_key, mutexes};
 use leasehold_benches::load::side_by_side_times;
 use leasehold_benches::lock::{FloorLock, Pair};
@@ -70,7 +71,7 @@ fn distinct_keys(criterion: &mut Criterion) -> Result<()> {
     for tasks in [1, 64] {
         for library in Library::ALL {
             let keys = |owner| (0..tasks).map(move |task| format!("{owner}-{task}"));
-            let floor = fixture.block_on(library.floor(&url))?;
+            let floor = fixture.block_on(Floor::connect(library, &url))?;
             let id = BenchmarkId::new(format!("floor {}", library.name()), tasks);
             fixture.bench(&mut group, id, FloorLock::each(&floor, keys("floor")));
 
@@ -80,7 +81,9 @@ fn distinct_keys(criterion: &mut Criterion) -> Result<()> {
             fixture.block_on(locks.shutdown())?;
         }
         #[cfg(feature = "peers")]
-        for (name, locks) in fixture.block_on(leasehold_benches::peers::locks(&url, tasks))? {
+        for (name, locks) in
+            fixture.block_on(leasehold_benches::figures::peers::locks(&url, tasks))?
+        {
             fixture.bench(&mut group, BenchmarkId::new(name, tasks), locks);
         }
     }

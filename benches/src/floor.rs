@@ -27,7 +27,8 @@ pub struct Floor {
 }
 
 impl Floor {
-    pub(crate) async fn connect(library: Library, url: &str) -> Result<Self> {
+    /// Connects the floor of a lock.
+    pub async fn connect(library: Library, url: &str) -> Result<Self> {
         let connection = Connection::new(library, url).await?;
         let release = connection.load(COMPARE_AND_DELETE).await?;
         Ok(Self {
@@ -52,8 +53,16 @@ const CHANNEL: &str = "floor";
 const MESSAGE: &str = "0123456789012345678901234567890123456789";
 const WARM_UP: usize = 200;
 
+/// Times `messages` messages, from `PUBLISH` on one connection to the message on another.
+pub(crate) async fn time_messages(library: Library, url: &str, messages: usize) -> Result<Samples> {
+    match library {
+        Library::RedisRs => message_through_redis_rs(url, messages).await,
+        Library::Fred => message_through_fred(url, messages).await,
+    }
+}
+
 /// Times `rounds` messages through the `redis` crate. Publisher and subscriber use RESP3, like leasehold.
-pub(crate) async fn message_through_redis_rs(url: &str, rounds: usize) -> Result<Samples> {
+async fn message_through_redis_rs(url: &str, rounds: usize) -> Result<Samples> {
     let info = redis::Client::open(url)?.get_connection_info().clone();
     let settings = info.redis_settings().clone();
     let settings = settings.set_protocol(ProtocolVersion::RESP3);
@@ -78,7 +87,7 @@ pub(crate) async fn message_through_redis_rs(url: &str, rounds: usize) -> Result
 }
 
 /// Times `rounds` messages through `fred`, like [`message_through_redis_rs`].
-pub(crate) async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
+async fn message_through_fred(url: &str, rounds: usize) -> Result<Samples> {
     let connect = async || -> Result<Client> {
         let client = Builder::from_config(Config::from_url(url)?)
             .with_config(|config| config.version = RespVersion::RESP3)

@@ -8,8 +8,6 @@ use leasehold::redis_rs::RedisBackend;
 use leasehold::{LockClient, Mutex};
 
 use crate::Result;
-use crate::floor::{self, Floor};
-use crate::samples::Samples;
 
 /// A Redis client library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, clap::ValueEnum)]
@@ -52,19 +50,6 @@ impl Library {
             Self::RedisRs => Arc::new(RedisBackend::connect(url).await?),
             Self::Fred => Arc::new(FredBackend::connect(url).await?),
         })
-    }
-
-    /// Connects the floor of a lock.
-    pub async fn floor(self, url: &str) -> Result<Floor> {
-        Floor::connect(self, url).await
-    }
-
-    /// Times `messages` messages, from `PUBLISH` on one connection to the message on another.
-    pub(crate) async fn message_floor(self, url: &str, messages: usize) -> Result<Samples> {
-        match self {
-            Self::RedisRs => floor::message_through_redis_rs(url, messages).await,
-            Self::Fred => floor::message_through_fred(url, messages).await,
-        }
     }
 }
 

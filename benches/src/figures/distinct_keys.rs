@@ -8,6 +8,7 @@ use tokio::task::block_in_place;
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Reading, median};
+use crate::floor::Floor;
 use crate::library::each_key;
 use crate::load::side_by_side;
 use crate::lock::FloorLock;
@@ -29,7 +30,7 @@ pub(super) async fn measure_threads(fixture: &Fixture) -> Result<Vec<Reading>> {
 
 async fn rates(fixture: &Fixture, name: &str) -> Result<Vec<Reading>> {
     let locks = fixture.library.connect(&fixture.url()).await?;
-    let floor = fixture.library.floor(&fixture.url()).await?;
+    let floor = Floor::connect(fixture.library, &fixture.url()).await?;
     let time = Duration::from_millis(fixture.effort.of(20, 250));
     let mut readings = Vec::new();
     for tasks in TASKS {

@@ -11,6 +11,7 @@ use crate::blpop::{self, SignalLock, TokenLock};
 use crate::contend::{Contention, Pace, contend};
 use crate::drain::{Parked, drain};
 use crate::figures::measurement::{Fixture, Reading, median};
+use crate::floor;
 use crate::library::mutexes;
 use crate::load::one_by_one;
 use crate::open_files;
@@ -49,7 +50,7 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let (url, messages) = (fixture.url(), fixture.effort.of(50, 3_000));
     let mut readings = Vec::new();
     for length in CLIENTS {
-        let floor = fixture.library.message_floor(&url, messages).await?;
+        let floor = floor::time_messages(fixture.library, &url, messages).await?;
         let seen = ours(fixture, length).await?;
         let id = format!("hand_over.{length}");
         let at = |percent| Reading::percentile(&id, percent, &seen.hand_over, &floor);

@@ -10,6 +10,7 @@ use leasehold_test_servers::RedisServer;
 
 use crate::Result;
 use crate::figures::measurement::{Effort, Fixture, Reading};
+use crate::floor::Floor;
 use crate::library::each_key;
 use crate::load::one_by_one;
 use crate::lock::OWNER;
@@ -113,7 +114,7 @@ async fn used_memory(server: &mut ServerStats) -> Result<f64> {
 async fn memory_of_floor(fixture: &Fixture, count: usize) -> Result<f64> {
     let server = RedisServer::start();
     let mut stats = ServerStats::connect(&server.url()).await?;
-    let floor = fixture.library.floor(&server.url()).await?;
+    let floor = Floor::connect(fixture.library, &server.url()).await?;
     let empty = used_memory(&mut stats).await?;
     for first in (0..count).step_by(AT_ONCE) {
         let keys = (first..count.min(first + AT_ONCE)).map(|n| format!("leasehold:{}", name(n)));

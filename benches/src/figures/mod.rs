@@ -5,6 +5,8 @@ mod distinct_keys;
 pub(crate) mod hand_over;
 mod held;
 pub(crate) mod measurement;
+#[cfg(feature = "peers")]
+pub mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
 mod sequential;
@@ -34,5 +36,5 @@ pub(crate) const ALL: &[Measurement] = &[
     #[cfg(feature = "postgres")]
     measurement!("postgres", Once, postgres::measure),
     #[cfg(feature = "peers")]
-    measurement!("peer", Once, crate::peers::measure),
+    measurement!("peer", Once, peers::measure),
 ];

@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::figures::measurement::{Fixture, Reading};
+use crate::floor::Floor;
 use crate::load::one_by_one;
 use crate::lock::FloorLock;
 use crate::samples::Samples;
@@ -11,7 +12,8 @@ const KEY: &str = "sequential";
 pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
     let locks = fixture.library.connect(&fixture.url()).await?;
     let ours = locks.mutex(KEY)?;
-    let floor = FloorLock::new(&fixture.library.floor(&fixture.url()).await?, KEY);
+    let floor = Floor::connect(fixture.library, &fixture.url()).await?;
+    let floor = FloorLock::new(&floor, KEY);
     let block = fixture.effort.of(20, 250);
     let (mut own, mut least) = (Samples::default(), Samples::default());
     one_by_one(&ours, block).await?;

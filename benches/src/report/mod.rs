@@ -19,9 +19,6 @@ use crate::figures::{self, Effort, Fixture, Measurement, Often, Reading, median}
 use crate::library::Library;
 use crate::{Failure, Result};
 
-/// The other libraries that `peers` measures on free locks, as `peers::locks` names them.
-pub(crate) const PEERS: [&str; 3] = ["rslock", "redis-lock", "distributed-lock-redis"];
-
 /// The measurements to run.
 #[derive(Clone, Debug)]
 pub struct Plan {

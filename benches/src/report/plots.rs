@@ -7,10 +7,10 @@ use plotters::coord::types::RangedCoordf64;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 
-use crate::Result;
 use crate::figures::hand_over::CLIENTS;
 use crate::report::summary::{CONTENDED, number};
-use crate::report::{Figure, PEERS, Report};
+use crate::report::{Figure, Report};
+use crate::{PEERS, Result};
 
 const INK: RGBColor = RGBColor(40, 44, 52);
 const GREY: RGBColor = RGBColor(150, 156, 166);

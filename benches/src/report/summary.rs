@@ -2,9 +2,9 @@
 
 use std::fmt::Write;
 
-use crate::Result;
 use crate::figures::Effort;
-use crate::report::{Figure, PEERS, Report};
+use crate::report::{Figure, Report};
+use crate::{PEERS, Result};
 
 const BEGIN: &str = "<!-- the report begins -->";
 const END: &str = "<!-- the report ends -->";

@@ -17,10 +17,9 @@ use crate::floor::Floor;
 use crate::library::{Library, mutexes};
 use crate::load::{one_by_one, side_by_side};
 use crate::lock::{FloorLock, Lock, Pair};
-use crate::report::PEERS;
 use crate::samples::Samples;
 use crate::server_stats::ServerStats;
-use crate::{LEASE_MS, Result};
+use crate::{LEASE_MS, PEERS, Result};
 
 const LEASE: Duration = Duration::from_millis(LEASE_MS.unsigned_abs());
 const TASKS: [usize; 4] = [1, 16, 64, 256];
@@ -120,7 +119,7 @@ type Named<L> = (&'static str, Arc<Vec<L>>);
 /// few connections as each library allows.
 pub async fn locks(url: &str, count: usize) -> Result<[Named<impl Pair + use<>>; 1 + PEERS.len()]> {
     let keys = |peer| (0..count).map(move |number| format!("{peer}-{number}"));
-    let floor = Library::RedisRs.floor(url).await?;
+    let floor = Floor::connect(Library::RedisRs, url).await?;
     let floors = keys("floor").map(|key| Peer::Floor(FloorLock::new(&floor, key)));
     let manager = LockManager::new(vec![url]);
     let rslock = keys("rslock").map(|key| {
@@ -170,7 +169,7 @@ async fn contended(fixture: &Fixture) -> Result<Vec<Reading>> {
             key: "rslock".into(),
         });
         by_hand.push(ByHand {
-            floor: Library::RedisRs.floor(&url).await?,
+            floor: Floor::connect(Library::RedisRs, &url).await?,
             owner: owner.to_string(),
         });
     }
