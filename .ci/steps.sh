@@ -386,21 +386,9 @@ failovers() {
     on_all_backends sentinel --test-threads 2
 }
 
-# Migrates slots, and kills and pauses nodes of clusters under both backends. Then fails one over under
-# load through each of them.
+# Migrates slots, and kills and pauses nodes of clusters under both backends.
 clusters() {
     on_all_backends cluster --test-threads 2
-    cluster_failovers 1 3 15
-}
-
-# cluster_failovers CLUSTERS FAILOVERS MS: fails new clusters over under load, with this latency, and
-# checks that there is one holder, no token twice, and push again after 5 s.
-cluster_failovers() {
-    local client
-    for client in redis-rs fred; do
-        "$CARGO_TARGET_DIR/debug/examples/cluster_failovers" \
-            --clusters "$1" --failovers "$2" --latency-ms "$3" --client "$client"
-    done
 }
 
 # Runs everything that needs a Postgres server.
