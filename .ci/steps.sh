@@ -650,10 +650,3 @@ lost_replies() {
         --test server --test cluster --test postgres -- repeated_ | tee "$log"
     [ "$(grep -c '\b6 passed' "$log")" -eq 5 ]
 }
-
-# many_waiters COUNT: the tests of order and of dead waiters, with this many waiters, through each client library.
-# One after the other, because they measure delays.
-many_waiters() {
-    LEASEHOLD_WAITERS=$1 passed 6 with_lints cargo test -q --workspace --test real -- \
-        --nocapture --test-threads 1 fifo_across dead_waiters_cost
-}

@@ -1,8 +1,4 @@
-//! Shared by the tests with several processes: a backend on either client library, and a wrapper
-//! that records its calls.
-//!
-//! The program `contender` repeatedly acquires one lock, with one waiter or many. The tests start
-//! many of them and read the order of the grants from their output.
+//! Shared by the tests on a real server: a backend on either client library, and a wrapper that records its calls.
 
 mod recording;
 
@@ -14,7 +10,7 @@ use leasehold_api::LockBackend;
 use leasehold_fred::FredBackend;
 use leasehold_redis_rs::{Options, RedisBackend};
 
-pub use recording::{Phase, RecordingBackend, Ticket};
+pub use recording::{Phase, RecordingBackend};
 
 /// Longer than the stalls of a busy machine. A short timeout would make clients retry calls, which
 /// these tests don't examine.

@@ -1,15 +1,13 @@
 //! A backend that records the progress of its caller's attempts.
 
-use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use futures_util::StreamExt;
-use leasehold_api::bounds::DEFAULT_WAITER_LEASE;
 use leasehold_api::{
-    Acquire, AcquireReply, BackendError, FencingToken, LockBackend, Notification, Notifications,
-    Poll, PollReply, Runtime, ServerTime, SessionId, Stamped, forward_lock_backend,
+    Acquire, AcquireReply, BackendError, LockBackend, Notification, Notifications, Poll, PollReply,
+    Runtime, SessionId, Stamped, forward_lock_backend,
 };
 
 /// The progress of an attempt.
@@ -24,86 +22,45 @@ pub enum Phase {
     Granted,
 }
 
-/// When the server queued or granted an attempt. Tickets are ordered as the server executed the
-/// acquires of one key.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Ticket {
-    /// The server's time. All acquires of a batch share it.
-    pub at: ServerTime,
-    /// The position in the batch.
-    pub position: usize,
-}
-
-/// A [`LockBackend`] that records tickets and grants.
+/// A [`LockBackend`] that records how far the latest attempt got.
 #[derive(Debug)]
 pub struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
-    notes: Arc<Mutex<Notes>>,
+    latest: Arc<Mutex<Latest>>,
     /// The maximum delay of replies and notifications.
     hold_back: Duration,
-    /// The waiter lease of each acquire.
-    waiter_lease: Duration,
 }
 
 #[derive(Debug, Default)]
-struct Notes {
-    /// The ticket of each attempt, by its first reply.
-    tickets: BTreeMap<u64, Ticket>,
-    /// The attempt that was granted with each token.
-    granted: BTreeMap<FencingToken, u64>,
-    current: u64,
+struct Latest {
+    sequence: u64,
     phase: Phase,
 }
 
-impl RecordingBackend {
-    /// Forwards everything to `inner`.
-    #[must_use]
-    pub fn new(inner: Arc<dyn LockBackend>) -> Self {
-        Self {
-            inner,
-            notes: Arc::default(),
-            hold_back: Duration::ZERO,
-            waiter_lease: DEFAULT_WAITER_LEASE,
+impl Latest {
+    fn advance(&mut self, sequence: u64, phase: Phase) {
+        if self.sequence == sequence {
+            self.phase = self.phase.max(phase);
         }
     }
+}
 
-    /// Also delays replies and notifications by a random time up to `longest`, so that a future can
-    /// be dropped between the grant and its arrival.
+impl RecordingBackend {
+    /// Forwards everything to `inner`. Delays replies and notifications by a random time up to `hold_back`, so that a
+    /// future can be dropped between the grant and its arrival.
     #[must_use]
-    pub const fn holding_back(mut self, longest: Duration) -> Self {
-        self.hold_back = longest;
-        self
-    }
-
-    /// Also changes the waiter lease of each acquire: a long one outlasts the stalls of a busy machine.
-    #[must_use]
-    pub const fn waiter_lease(mut self, lease: Duration) -> Self {
-        self.waiter_lease = lease;
-        self
-    }
-
-    /// The ticket of the attempt that was granted with this token.
-    #[must_use]
-    pub fn ticket(&self, token: FencingToken) -> Option<Ticket> {
-        let notes = lock(&self.notes);
-        let attempt = notes.granted.get(&token)?;
-        notes.tickets.get(attempt).copied()
+    pub fn new(inner: Arc<dyn LockBackend>, hold_back: Duration) -> Self {
+        Self {
+            inner,
+            latest: Arc::default(),
+            hold_back,
+        }
     }
 
     /// The progress of the attempt that started after the last call of this method. Only for a
     /// session that makes one attempt at a time.
     pub fn take_phase(&self) -> Phase {
-        std::mem::take(&mut lock(&self.notes).phase)
-    }
-
-    /// The same requests with the waiter lease.
-    fn lasting(&self, batch: &[Acquire]) -> Vec<Acquire> {
-        let mut batch = batch.to_vec();
-        for request in &mut batch {
-            let spec = request.spec.with_waiter_lease(self.waiter_lease);
-            request.spec = spec.expect("a good waiter lease");
-        }
-        batch
+        std::mem::take(&mut lock(&self.latest).phase)
     }
 
     /// Passes an answer on, perhaps later.
@@ -121,21 +78,8 @@ async fn late<T>(runtime: &dyn Runtime, longest: Duration, answer: T) -> T {
     answer
 }
 
-fn lock(notes: &Mutex<Notes>) -> MutexGuard<'_, Notes> {
-    notes.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-impl Notes {
-    fn grant(&mut self, sequence: u64, token: FencingToken) {
-        self.granted.insert(token, sequence);
-        self.advance(sequence, Phase::Granted);
-    }
-
-    fn advance(&mut self, sequence: u64, phase: Phase) {
-        if self.current == sequence {
-            self.phase = self.phase.max(phase);
-        }
-    }
+fn lock(latest: &Mutex<Latest>) -> MutexGuard<'_, Latest> {
+    latest.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[async_trait]
@@ -148,13 +92,10 @@ impl LockBackend for RecordingBackend {
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
         let notifications = self.inner.listen(session).await?;
-        let (notes, runtime, longest) = (Arc::clone(&self.notes), self.runtime(), self.hold_back);
+        let (latest, runtime, longest) = (Arc::clone(&self.latest), self.runtime(), self.hold_back);
         Ok(Box::pin(notifications.then(move |notification| {
-            if let Notification::Granted {
-                sequence, token, ..
-            } = notification
-            {
-                lock(&notes).grant(sequence, token);
+            if let Notification::Granted { sequence, .. } = notification {
+                lock(&latest).advance(sequence, Phase::Granted);
             }
             let runtime = Arc::clone(&runtime);
             async move { late(&*runtime, longest, notification).await }
@@ -162,30 +103,15 @@ impl LockBackend for RecordingBackend {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
-        {
-            let mut notes = lock(&self.notes);
-            for request in batch {
-                notes.current = request.operation.sequence;
-                notes.advance(request.operation.sequence, Phase::Sent);
-            }
+        for request in batch {
+            let mut latest = lock(&self.latest);
+            latest.sequence = request.operation.sequence;
+            latest.advance(request.operation.sequence, Phase::Sent);
         }
-        let replies = self.inner.acquire(&self.lasting(batch)).await;
-        {
-            let mut notes = lock(&self.notes);
-            for (position, (request, reply)) in batch.iter().zip(&replies).enumerate() {
-                let Ok(reply) = reply else { continue };
-                let sequence = request.operation.sequence;
-                match reply.reply {
-                    AcquireReply::Acquired(acquired) => notes.grant(sequence, acquired.token),
-                    AcquireReply::Queued(_) => {}
-                    AcquireReply::Contended(_)
-                    | AcquireReply::Stale
-                    | AcquireReply::TooLate
-                    | AcquireReply::Refused(_) => continue,
-                }
-                let at = reply.stamp.at;
-                let ticket = notes.tickets.entry(sequence);
-                ticket.or_insert(Ticket { at, position });
+        let replies = self.inner.acquire(batch).await;
+        for (request, reply) in batch.iter().zip(&replies) {
+            if let Ok(AcquireReply::Acquired(_)) = reply.as_ref().map(|it| &it.reply) {
+                lock(&self.latest).advance(request.operation.sequence, Phase::Granted);
             }
         }
         self.late(replies).await
@@ -193,12 +119,9 @@ impl LockBackend for RecordingBackend {
 
     async fn poll(&self, batch: &[Poll]) -> Vec<Result<Stamped<PollReply>, BackendError>> {
         let replies = self.inner.poll(batch).await;
-        {
-            let mut notes = lock(&self.notes);
-            for (poll, reply) in batch.iter().zip(&replies) {
-                if let Ok(PollReply::Acquired(acquired)) = reply.as_ref().map(|it| &it.reply) {
-                    notes.grant(poll.operation.sequence, acquired.token);
-                }
+        for (poll, reply) in batch.iter().zip(&replies) {
+            if let Ok(PollReply::Acquired(_)) = reply.as_ref().map(|it| &it.reply) {
+                lock(&self.latest).advance(poll.operation.sequence, Phase::Granted);
             }
         }
         self.late(replies).await

@@ -37,8 +37,7 @@ async fn dropped_futures_leave_nothing(library: Library) {
         Err(_) => DROPS,
     };
     let server = RedisServer::start();
-    let droppers =
-        recording_clients(library, &server, CLIENTS, |it| it.holding_back(MAX_DELAY)).await;
+    let droppers = recording_clients(library, &server, CLIENTS, MAX_DELAY).await;
     let mut total = Counts::default();
     let (mut keys, mut left_after_1_s, mut suspects) = (0, 0, Vec::new());
     while total.dropped < wanted {

@@ -24,9 +24,7 @@ macro_rules! through_both_libraries {
 #[cfg(target_os = "linux")]
 mod addresses;
 mod away;
-mod dead_waiters;
 mod drops;
-mod fifo;
 #[cfg(target_os = "linux")]
 mod stepped_clock;
 mod support;
