@@ -10,7 +10,7 @@ use super::settings::{FORCE_NOW, ScriptSettings};
 use super::{encoding, reply};
 
 /// The first bytes of a stored string or of the head of a hash. The last one is the version of the format.
-const MAGIC: &[u8; 3] = b"LH\x08";
+const MAGIC: &[u8; 3] = b"LH\x0a";
 
 /// The text of these files of a folder.
 macro_rules! lua {
@@ -225,7 +225,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
     let constants = [
         ("MAGIC", quoted(MAGIC)),
         // The same for a state with a note, which is always a hash.
-        ("NOTE_MAGIC", r"'LH\9'".into()),
+        ("NOTE_MAGIC", r"'LH\11'".into()),
         ("NO_SPEC", format!("'{}'", r"\0".repeat(13))),
         ("DELIVERY_WINDOW", number(settings.delivery_window)),
         ("RETENTION", number(settings.token_retention)),

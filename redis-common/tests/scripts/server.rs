@@ -208,14 +208,14 @@ fn foreign_value_is_named_and_untouched() {
     let string = "somebody's token of twenty bytes or so, or even more of them";
     let earlier = "LH\u{2} the format before waiters stored their lease, and some bytes of content";
     let policies = "LH\u{4} the format while a lock had a policy, with some more bytes of content";
-    let later = "LH\u{b} a later format of leasehold, with some more bytes of content";
+    let later = "LH\u{f} a later format of leasehold, with some more bytes of content";
     for (name, command, value, found) in [
         ("string", "SET", &[string][..], "string"),
         ("list", "RPUSH", &["x"], "list"),
         ("hash", "HSET", &["owner", "1"], "hash"),
         ("earlier", "SET", &[earlier], "leasehold format 2"),
         ("policies", "SET", &[policies], "leasehold format 4"),
-        ("later", "SET", &[later], "leasehold format 11"),
+        ("later", "SET", &[later], "leasehold format 15"),
     ] {
         let stored = String::from_utf8(fixture.protocol.key(&key(name))).expect("plain");
         let words = [&[command, &*stored][..], value].concat();

@@ -1,36 +1,43 @@
 -- Acquire of a free key: no holders, no waiters.
 local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
-  and string.sub(stored, 49, 50) == '\0\0' -- no holder, no waiter
+  and string.sub(stored, 95, 96) == '\0\0' -- no holder
 then
   local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _,
     holder_limit, label = struct.unpack('<c16dc8c13c1I4dBdddI4I4I4Bc0', argument)
-  local token, stored_end, last_scan, others, left, moved = 0, 0, 0, '', 0, true
+  local token, stored_end, last_scan, tail, left, moved = 0, 0, 0, '', 0, true
   local usable = holder_limit > 0 and (mode ~= 'P' or permits <= struct.unpack('<I4', wanted, 2))
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
   if usable and stored then
-    local watermarks
-    token, stored_end, _, last_scan, _, _, watermarks = struct.unpack('<ddddBBH', stored, 17)
+    local before
+    token, stored_end, _, last_scan, before = struct.unpack('<ddddc16', stored, 17)
     if stored_end <= now then
       token, stored_end, last_scan = 0, 0, 0 -- counts as empty
     else
       moved = false
-      local own = watermarks > 0 and string.find(stored, session, 54, true)
-      if own and own % 33 ~= 21 then
-        usable = false -- not the start of a watermark
-      elseif own then
-        local seen, watermark_end = struct.unpack('<dd', stored, own + 16)
-        usable = sequence > seen or watermark_end <= now
-        left = watermarks - 1
-        if left > 0 then
-          others = string.sub(stored, 54, own - 1) .. string.sub(stored, own + 33)
+      local seen, seen_end
+      left, seen, seen_end = struct.unpack('<Hdd', stored, 97)
+      if left > 0 then
+        tail = string.sub(stored, 117 + string.byte(stored, 116))
+      end
+      if before == session then
+        usable = sequence > seen or seen_end <= now
+      else
+        local own = left > 0 and string.find(tail, session, 1, true)
+        if own and own % 33 ~= 1 then
+          usable = false -- not the start of a watermark
+        elseif own then
+          local own_seen, own_end = struct.unpack('<dd', tail, own + 16)
+          usable = sequence > own_seen or own_end <= now
+          tail, left = string.sub(tail, 1, own - 1) .. string.sub(tail, own + 33), left - 1
         end
-      elseif watermarks > 0 then
-        others, left = string.sub(stored, 54), watermarks
+        if seen_end > now then
+          tail, left = before .. string.sub(stored, 99, 115) .. tail, left + 1
+        end
       end
       -- The oldest watermarks are last.
-      while left > 0 and struct.unpack('<d', others, 33 * left - 8) <= now do
-        others, left = string.sub(others, 1, -34), left - 1
+      while left > 0 and struct.unpack('<d', tail, 33 * left - 8) <= now do
+        tail, left = string.sub(tail, 1, -34), left - 1
       end
       usable = usable and left < @PACKED_RECORDS@ - 1
     end
@@ -44,23 +51,21 @@ then
       stored_end, moved = holder_end + @RETENTION@ + @SLACK@, true
     end
     token = math.max(token + 1, now, floor + 1)
-    local raw, value = string.sub(argument, 17, 24), nil
+    local raw, flags = string.sub(argument, 17, 24), 0
     if mode == 'P' then
-      -- Each permit hold is a separate holder with its own token.
-      value = struct.pack('<c3c13ddddBBHBc16c8dBBc0I4c1c8dI4c16ddc1', @MAGIC@, wanted, token,
-        stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, raw, holder_end, @OWN_TOKEN@,
-        #label, label, 9, mode, raw, token, permits, session, sequence, watermark_end,
-        @REASON_NONE@) .. others
-    else
-      value = struct.pack('<c3c13ddddBBHBc16c8dBBc0I4c1c8c16ddc1', @MAGIC@, wanted, token,
-        stored_end, holder_end, last_scan, 1, 0, left + 1, 0, session, owner, holder_end, 0, #label,
-        label, 9, mode, raw, session, sequence, watermark_end, @REASON_NONE@) .. others
+      -- Each permit hold is a separate holder, named by its operation, with its own token.
+      owner, flags = raw, @OWN_TOKEN@
     end
-    local written
+    local rest, written = struct.pack('<ddddc16c8c8c1I4dBBBHddc1Bc0', token, stored_end, holder_end,
+      last_scan, session, raw, owner, mode, permits, holder_end, flags, 1, 0, left, sequence,
+      watermark_end, @REASON_NONE@, #label, label) .. tail, nil
     if moved then
-      written = redis.pcall('SET', key, value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
+      written = redis.pcall('SET', key, @MAGIC@ .. wanted .. rest, 'PXAT',
+        math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
+    elseif #rest == #stored - 16 and string.sub(stored, 4, 16) == wanted then
+      written = type(redis.pcall('SETRANGE', key, '16', rest)) == 'number'
     else
-      written = redis.pcall('SET', key, value, 'KEEPTTL').ok
+      written = redis.pcall('SET', key, @MAGIC@ .. wanted .. rest, 'KEEPTTL').ok
     end
     if written then
       return struct.pack('<c1dc1dI4d', @DONE@, now, 'A', token, 1, lease)

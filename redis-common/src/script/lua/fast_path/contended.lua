@@ -1,48 +1,38 @@
 -- Acquire of a key with one exclusive hold, without waiting: answers with the holder.
-if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 49) == 1
-  and string.byte(stored, 4) ~= @SEMAPHORE@
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
+  and string.sub(stored, 95, 96) == '\1\0' -- one holder
+  and string.byte(stored, 81) == @EXCLUSIVE@
 then
-  local session, sequence, owner, wanted, mode, _, _, waits, wait_until, deliver_before, floor =
+  local session, sequence, owner, wanted, _, _, _, waits, wait_until, deliver_before, floor =
     struct.unpack('<c16dc8c13c1I4dBddd', argument)
-  local token, stored_end, earliest, _, _, _, watermarks, _, holder_id, holder_end, flags, label, holds,
-    at = struct.unpack('<ddddBBHBc24dBBc0I4c0', stored, 17)
-  local usable = stored_end > now and earliest > now and holder_end > now and flags < @OWN_TOKEN@
-    and #holds == 9 and string.byte(holds) == @EXCLUSIVE@
-    and string.sub(stored, 4, 16) == wanted and holder_id ~= session .. owner and mode ~= 'P'
-    and (waits == 0 or wait_until <= now)
+  local token, stored_end, earliest, _, before, _, holder_owner, _, _, holder_end, _, _, _, watermarks,
+    seen, seen_end, _, label, tail = struct.unpack('<ddddc16c8c8c1I4dBBBHddc1Bc0', stored, 17)
+  local watermark_end, at, own = now + 2 * @DELIVERY_WINDOW@, 99, before == session
+  local usable = stored_end >= watermark_end and earliest > now and holder_end > now
+    and string.sub(stored, 4, 16) == wanted and (waits == 0 or wait_until <= now)
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
-  local own = usable and watermarks > 0 and string.find(stored, session, at, true)
-  if own then
-    local seen, seen_end = struct.unpack('<dd', stored, own + 16)
-    usable = (own - at) % 33 == 0 -- the start of a watermark
-      and (sequence > seen or seen_end <= now)
-  end
-  if usable and (own or watermarks < @PACKED_RECORDS@ - 1) then
-    local needed_end = now + 2 * @DELIVERY_WINDOW@
-    local watermark = struct.pack('<c16ddc1', session, sequence, needed_end, @REASON_NONE@)
-    local moved = stored_end < needed_end
-    if moved then
-      stored_end = needed_end + @SLACK@
-    end
-    -- The oldest watermarks are last.
-    local value = string.sub(stored, 1, 24)
-      .. struct.pack('<dc18H', stored_end, string.sub(stored, 33, 50), watermarks + (own and 0 or 1))
-      .. string.sub(stored, 53, at - 1) .. watermark
+    and (not own or holder_owner ~= owner)
+  if usable and not own and watermarks > 0 then
+    own = string.find(stored, session, tail, true)
     if own then
-      value = value .. string.sub(stored, at, own - 1) .. string.sub(stored, own + 33)
-    else
-      value = value .. string.sub(stored, at)
+      at = own + 16
+      seen, seen_end = struct.unpack('<dd', stored, at)
+      usable = (own - tail) % 33 == 0 -- the start of a watermark
     end
-    local written
-    if moved then
-      written = redis.pcall('SET', key, value, 'PXAT', math.ceil(stored_end / 1000) + @DELETED_AFTER_MS@).ok
-    else
-      written = redis.pcall('SET', key, value, 'KEEPTTL').ok
-    end
+  end
+  local written
+  local watermark = struct.pack('<ddc1', sequence, watermark_end, @REASON_NONE@)
+  if usable and own and (sequence > seen or seen_end <= now) then
+    written = type(redis.pcall('SETRANGE', key, at - 1, watermark)) == 'number'
+  elseif usable and not own and watermarks < @PACKED_RECORDS@ - 1 then
+    written = type(redis.pcall('SETRANGE', key, #stored, session .. watermark)) == 'number'
     if written then
-      return struct.pack('<c1dc1dBBc0', @DONE@, now, 'H', math.max(earliest - now, 1000), 1, #label, label)
+      redis.call('SETRANGE', key, '96', struct.pack('<H', watermarks + 1))
     end
+  end
+  if written then
+    return struct.pack('<c1dc1dBBc0', @DONE@, now, 'H', math.max(earliest - now, 1000), 1, #label, label)
   end
 end
 

@@ -21,7 +21,11 @@
 --
 -- Positions in these strings, from 1 (SETRANGE counts from 0). The fast path uses them as numbers.
 --   string    1 format version, 4 kind, 5 capacity, 9 waiter lease, 17 token, 25 stored end, 33 earliest,
---             41 last scan, 49 holders, 50 zero, 51 watermarks (two bytes), 53 zero, 54 the first holder
+--             41 last scan; the fixed place of a hold, and of its session's watermark: 49 session,
+--             65 sequence, 73 owner (of permits: the sequence), 81 mode, 82 permits, 86 end, 94 flags,
+--             95 whether there is a hold, 96 other holders, 97 other watermarks (two bytes), 99 highest
+--             sequence, 107 end of the watermark, 115 reason, 116 label; then the other holders and
+--             watermarks. What a release changes is side by side, so it is one SETRANGE.
 --   `head`    1 to 16 as in a string, 17 last scan, 25 ticks, 26 cursor, 34 used capacity, 38 holders,
 --             42 unreachable waiters, 46 waiters, 50 token, 58 stored end, 66 earliest, 74 next ticket,
 --             82 first ticket, 90 a lower bound of the first waiter's end, 98 the waiters' earliest end
@@ -168,28 +172,35 @@ local S = {
   end,
 
   load_string = function(S, stored)
-    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 53 then
+    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 116 then
       S:refuse_foreign(stored, 'string')
     end
-    local _, spec, token, stored_end, earliest, last_scan, holders, _, watermarks, _, at =
-      struct.unpack('<c3c13ddddBBHB', stored)
+    local _, spec, token, stored_end, earliest, last_scan, session, raw, owner, mode, permits, ends, flags,
+      held, holders, watermarks, watermark, label, at =
+      struct.unpack('<c3c13ddddc16c8c8c1I4dBBBHc17Bc0', stored)
     if stored_end <= S.now then
       return -- past its stored end: counts as empty, and will be overwritten
     end
     S:set_spec(spec)
-    S.form, S.token, S.stored_end = 'string', token, stored_end
-    S.earliest, S.last_scan, S.holder_count = earliest, last_scan, holders
-    for _ = 1, holders do
-      local from, holder_id, _, flags, holds, permits = at, nil, nil, nil, nil, 0
-      holder_id, _, flags, _, holds, at = struct.unpack('<c24dBBc0I4c0', stored, at)
+    S.form, S.token, S.stored_end, S.earliest, S.last_scan = 'string', token, stored_end, earliest, last_scan
+    S.fields['m' .. session], S.holder_count = watermark, held + holders
+    if held > 0 then
+      local bytes = struct.pack('<I4dBBc0I4c1c8', 0, ends, flags, #label, label, 9, mode, raw)
       if flags >= @OWN_TOKEN@ then
+        bytes = bytes .. struct.pack('<dI4', token, permits)
+      end
+      S.fields['h' .. session .. owner], S.used = bytes, S:weight(mode, permits)
+    end
+    for _ = 1, holders do
+      local from, holder_id, _, own_flags, holds = at, nil, nil, nil, nil
+      holder_id, _, own_flags, _, holds, at = struct.unpack('<c24dBBc0I4c0', stored, at)
+      if own_flags >= @OWN_TOKEN@ then
         _, permits, at = struct.unpack('<dI4', stored, at)
       end
       S.fields['h' .. holder_id] = '\0\0\0\0' .. string.sub(stored, from + 24, at - 1)
       S.used = S.used + S:weight(S:mode_of(holds), permits)
     end
     for _ = 1, watermarks do
-      local session, watermark
       session, watermark, at = struct.unpack('<c16c17', stored, at)
       S.fields['m' .. session] = watermark
     end
@@ -217,23 +228,41 @@ local S = {
   end,
 
   flush_string = function(S)
-    local holders, watermarks = {}, {}
+    local fixed, holders = nil, {}
     for name, value in pairs(S.fields) do
-      local kind = value and string.byte(name)
-      if kind == @HOLDER@ then
-        holders[#holders + 1] = string.sub(name, 2) .. string.sub(value, 5)
-      elseif kind == @WATERMARK@ and struct.unpack('<d', value, 9) > S.now then
-        watermarks[#watermarks + 1] = string.sub(name, 2) .. value
+      if value and string.byte(name) == @HOLDER@ then
+        local _, _, flags, _, holds, at = struct.unpack('<I4dBBc0I4c0', value)
+        if not fixed and #holds == 9
+          and (flags < @OWN_TOKEN@ or struct.unpack('<d', value, at) == S.token)
+        then
+          fixed = S:holder_of(string.sub(name, 2))
+        else
+          holders[#holders + 1] = string.sub(name, 2) .. string.sub(value, 5)
+        end
       end
     end
-    local records = #holders + #watermarks
-    local most = (#holders > 1 or S.kind == @SEMAPHORE@) and @FEW_RECORDS@ or S.packed_records
+    local session = fixed and string.sub(fixed.id, 1, 16) or S.session or string.rep('\0', 16)
+    local own, watermarks = string.rep('\0', 17), {}
+    for name, value in pairs(S.fields) do
+      if value and string.byte(name) == @WATERMARK@ and struct.unpack('<d', value, 9) > S.now then
+        if string.sub(name, 2) == session then
+          own = value
+        else
+          watermarks[#watermarks + 1] = string.sub(name, 2) .. value
+        end
+      end
+    end
+    local most = (S.holder_count > 1 or S.kind == @SEMAPHORE@) and @FEW_RECORDS@ or @PACKED_RECORDS@
     most = S.acquires and math.min(most, S.packed_records) or @MOST_RECORDS@
-    if S.waiter_count > 0 or S.note or records > most then
+    if S.waiter_count > 0 or S.note or S.holder_count + #watermarks + 1 > most then
       return S:become_hash()
     end
-    local value = struct.pack('<c3c13ddddBBHB', @MAGIC@, S.spec, S.token, S.stored_end, S.earliest,
-      S.last_scan, #holders, 0, #watermarks, 0) .. table.concat(holders) .. table.concat(watermarks)
+    local held = fixed and 1 or 0
+    fixed = fixed or { id = string.rep('\0', 40), holds = string.rep('\0', 9), ends = 0, flags = 0, label = '' }
+    local value = struct.pack('<c3c13ddddc16c8c8c1I4dBBBHc17Bc0', @MAGIC@, S.spec, S.token, S.stored_end,
+      S.earliest, S.last_scan, session, string.sub(fixed.holds, 2), string.sub(fixed.id, 17, 24),
+      fixed.holds, fixed.permits or 0, fixed.ends, fixed.flags, held, #holders, #watermarks, own,
+      #fixed.label, fixed.label) .. table.concat(holders) .. table.concat(watermarks)
     if S.form == 'string' and not S.moved then
       S:write('SET', S.key, value, 'KEEPTTL')
     else
@@ -385,15 +414,17 @@ local S = {
     end
     S.used = S.used + S:weight(mode, permits)
     S.holder_count = S.holder_count + 1
-    holder = {
-      id = holder_id, slot = S.complete and 0 or S.holder_count, ends = ends, flags = 0, label = label, holds = mode .. raw,
-    }
+    local slot, flags, token = S.complete and 0 or S.holder_count, 0, nil
     if S.kind == @SEMAPHORE@ then
-      holder.flags, holder.token, holder.permits = @OWN_TOKEN@, S.token, permits
+      flags, token = @OWN_TOKEN@, S.token
     end
+    holder = {
+      id = holder_id, slot = slot, ends = ends, flags = flags, label = label, holds = mode .. raw,
+      token = token, permits = permits,
+    }
     S:put_holder(holder)
     if not S.complete then
-      S:put(string.format('s%.0f', holder.slot), holder_id)
+      S:put(string.format('s%.0f', slot), holder_id)
     end
     return holder
   end,
