@@ -1,15 +1,15 @@
 -- Acquire of a key with one exclusive hold, without waiting: answers with the holder.
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 95, 96) == '\1\0' -- one holder
-  and string.byte(stored, 81) == @EXCLUSIVE@
+  and string.byte(stored, 81) == @EXCLUSIVE@ and string.byte(argument, 59) == 0 -- doesn't wait
 then
-  local session, sequence, owner, wanted, _, _, _, waits, wait_until, deliver_before, floor =
+  local session, sequence, owner, wanted, _, _, _, _, _, deliver_before, floor =
     struct.unpack('<c16dc8c13c1I4dBddd', argument)
   local token, stored_end, earliest, _, before, _, holder_owner, _, _, holder_end, _, _, _, watermarks,
     seen, seen_end, _, label, tail = struct.unpack('<ddddc16c8c8c1I4dBBBHddc1Bc0', stored, 17)
   local watermark_end, at, own = now + 2 * @DELIVERY_WINDOW@, 99, before == session
   local usable = stored_end >= watermark_end and earliest > now and holder_end > now
-    and string.sub(stored, 4, 16) == wanted and (waits == 0 or wait_until <= now)
+    and string.sub(stored, 4, 16) == wanted
     and deliver_before >= now and deliver_before <= now + @DELIVERY_WINDOW@
     and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@)
     and (not own or holder_owner ~= owner)

@@ -94,6 +94,8 @@ local S = {
   waiter_count = 0, unreachable = 0, next_ticket = 1,
   first_ticket = @NONE@, first_end = 0, waiters_end = 0,
   note = false,
+  -- The id of the holder in the fixed place of the stored string, and the holder that was parsed last.
+  fixed = false, known = false,
   -- Messages to publish by session, whether a session listens, and whether a waiter has arrived.
   pending = false, reach = false, arrived = false,
 
@@ -157,6 +159,7 @@ local S = {
     S.waiter_count, S.unreachable, S.next_ticket = 0, 0, 1
     S.first_ticket, S.first_end, S.waiters_end = @NONE@, 0, 0
     S.note, S.pending, S.reach, S.arrived = false, false, false, false
+    S.fixed, S.known = false, false
     local stored
     if S.prefetched then
       stored, S.prefetched = S.first, false
@@ -189,7 +192,8 @@ local S = {
       if flags >= @OWN_TOKEN@ then
         bytes = bytes .. struct.pack('<dI4', token, permits)
       end
-      S.fields['h' .. session .. owner], S.used = bytes, S:weight(mode, permits)
+      S.fixed = session .. owner
+      S.fields['h' .. S.fixed], S.used = bytes, S:weight(mode, permits)
     end
     for _ = 1, holders do
       local from, holder_id, _, own_flags, holds = at, nil, nil, nil, nil
@@ -227,28 +231,33 @@ local S = {
     end
   end,
 
-  flush_string = function(S)
-    local fixed, holders = nil, {}
-    for name, value in pairs(S.fields) do
-      if value and string.byte(name) == @HOLDER@ then
-        local _, _, flags, _, holds, at = struct.unpack('<I4dBBc0I4c0', value)
-        if not fixed and #holds == 9
-          and (flags < @OWN_TOKEN@ or struct.unpack('<d', value, at) == S.token)
-        then
-          fixed = S:holder_of(string.sub(name, 2))
-        else
-          holders[#holders + 1] = string.sub(name, 2) .. string.sub(value, 5)
-        end
-      end
+  -- Whether this holder may be in the fixed place of a string: it has one hold, and its token is the key's.
+  may_be_fixed = function(S, holder_id)
+    local bytes = holder_id and S.fields['h' .. holder_id]
+    if not bytes then
+      return false
     end
-    local session = fixed and string.sub(fixed.id, 1, 16) or S.session or string.rep('\0', 16)
-    local own, watermarks = string.rep('\0', 17), {}
+    local _, _, flags, _, holds, at = struct.unpack('<I4dBBc0I4c0', bytes)
+    return #holds == 9 and (flags < @OWN_TOKEN@ or struct.unpack('<d', bytes, at) == S.token)
+  end,
+
+  flush_string = function(S)
+    -- The operation's holder, or else the one that was there.
+    local fixed = S.session and S:holder_id()
+    if not S:may_be_fixed(fixed) then
+      fixed = S:may_be_fixed(S.fixed) and S.fixed
+    end
+    local session = fixed and string.sub(fixed, 1, 16) or S.session or @NO_SESSION@
+    local own, holders, watermarks = @NO_WATERMARK@, {}, {}
     for name, value in pairs(S.fields) do
-      if value and string.byte(name) == @WATERMARK@ and struct.unpack('<d', value, 9) > S.now then
-        if string.sub(name, 2) == session then
+      local kind, id = value and string.byte(name), string.sub(name, 2)
+      if kind == @HOLDER@ and id ~= fixed then
+        holders[#holders + 1] = id .. string.sub(value, 5)
+      elseif kind == @WATERMARK@ and struct.unpack('<d', value, 9) > S.now then
+        if id == session then
           own = value
         else
-          watermarks[#watermarks + 1] = string.sub(name, 2) .. value
+          watermarks[#watermarks + 1] = id .. value
         end
       end
     end
@@ -257,12 +266,16 @@ local S = {
     if S.waiter_count > 0 or S.note or S.holder_count + #watermarks + 1 > most then
       return S:become_hash()
     end
-    local held = fixed and 1 or 0
-    fixed = fixed or { id = string.rep('\0', 40), holds = string.rep('\0', 9), ends = 0, flags = 0, label = '' }
+    local held, holder = 0, false
+    if fixed then
+      held, holder = 1, S:holder_of(fixed)
+    else
+      fixed, holder = @NO_HOLDER_ID@, { holds = @NO_HOLD@, ends = 0, flags = 0, label = '' }
+    end
     local value = struct.pack('<c3c13ddddc16c8c8c1I4dBBBHc17Bc0', @MAGIC@, S.spec, S.token, S.stored_end,
-      S.earliest, S.last_scan, session, string.sub(fixed.holds, 2), string.sub(fixed.id, 17, 24),
-      fixed.holds, fixed.permits or 0, fixed.ends, fixed.flags, held, #holders, #watermarks, own,
-      #fixed.label, fixed.label) .. table.concat(holders) .. table.concat(watermarks)
+      S.earliest, S.last_scan, session, string.sub(holder.holds, 2), string.sub(fixed, 17), holder.holds,
+      holder.permits or 0, holder.ends, holder.flags, held, #holders, #watermarks, own, #holder.label,
+      holder.label) .. table.concat(holders) .. table.concat(watermarks)
     if S.form == 'string' and not S.moved then
       S:write('SET', S.key, value, 'KEEPTTL')
     else
@@ -280,7 +293,7 @@ local S = {
     end
   end,
 
-  -- A table of the holder, or nil.
+  -- A table of the holder, or nil. After a change, call put_holder().
   holder_of = function(S, holder_id)
     local bytes = S.fields['h' .. holder_id]
     if bytes == nil and S.stored_holders > 1 then
@@ -289,15 +302,19 @@ local S = {
     if not bytes then
       return nil
     end
+    if S.known and S.known.bytes == bytes and S.known.id == holder_id then
+      return S.known
+    end
     local slot, ends, flags, label, holds, at = struct.unpack('<I4dBBc0I4c0', bytes)
     local token, permits
     if flags >= @OWN_TOKEN@ then
       token, permits = struct.unpack('<dI4', bytes, at)
     end
-    return {
+    S.known = {
       id = holder_id, slot = slot, ends = ends, flags = flags, label = label, holds = holds,
-      token = token, permits = permits,
+      token = token, permits = permits, bytes = bytes,
     }
+    return S.known
   end,
 
   put_holder = function(S, holder)
@@ -307,6 +324,7 @@ local S = {
     if holder.flags >= @OWN_TOKEN@ then
       bytes = bytes .. struct.pack('<dI4', holder.token, holder.permits)
     end
+    holder.bytes, S.known = bytes, holder
     S:put('h' .. holder.id, bytes)
   end,
 
