@@ -128,3 +128,26 @@ async fn token_does_not_keep_the_client_alive() {
     server.advance(secs(100)).await;
     server.assert_idle();
 }
+
+/// What a waiter gets is an offer, which lasts for 5 s at most until its first renewal.
+#[tokio::test(start_paused = true)]
+async fn token_of_a_waiter_is_not_cancelled_before_the_first_renewal() {
+    let (server, [(a, _), (b, network)]) = connected();
+    let first = a.election("leader").expect("valid");
+    let first = first.campaign().await.expect("free");
+    let second = b.election("leader").expect("valid").lease(secs(20));
+    let second = tokio::spawn(async move { second.campaign().await });
+    server.advance(secs(1)).await;
+    drop(first);
+    let term = second.await.expect("no panic").expect("granted");
+    assert!(term.valid_for() <= secs(5), "an offer");
+    let token = term.cancellation_before(secs(8));
+    for _ in 0..120 {
+        assert!(!token.is_cancelled(), "{:?}", term.valid_for());
+        server.advance(ms(10)).await;
+    }
+    network.isolate();
+    let (isolated, valid_for) = (server.elapsed(), term.valid_for());
+    token.cancelled().await;
+    assert_eq!(server.elapsed() - isolated, valid_for - secs(8));
+}

@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use leasehold_api::{ForceMode, Loss};
 use leasehold_sim::Data;
 
-use crate::support::{clients, connected, force, lock, ms, mutex_of, secs};
+use crate::support::{clients, connected, force, lock, ms, mutex_of, secs, wait};
 
 #[tokio::test(start_paused = true)]
 async fn guard_of_a_fixed_lease_expires_the_margin_before_its_deadline() {
@@ -133,4 +133,64 @@ async fn waiting_for_the_end_does_not_keep_the_client_alive() {
     server.restart(Data::Lost);
     server.advance(secs(100)).await;
     assert_eq!(expiring.now_or_never(), None);
+}
+
+/// What a waiter gets is an offer, which lasts for 5 s at most until its first renewal.
+#[tokio::test(start_paused = true)]
+async fn end_of_an_offer_does_not_count_before_its_first_renewal() {
+    let (server, [(a, _), (b, network)]) = connected();
+    for margin in [secs(3), secs(6), secs(12)] {
+        let guard = lock(&a).await;
+        let waiting = wait(&b);
+        server.advance(secs(1)).await;
+        drop(guard);
+        let guard = waiting.await.expect("no panic").expect("granted");
+        let mut expiring = Box::pin(guard.expiring(margin));
+        assert!(guard.valid_for() <= secs(5), "an offer");
+        for _ in 0..120 {
+            assert_eq!((&mut expiring).now_or_never(), None, "{guard:?}");
+            server.advance(ms(10)).await;
+        }
+        assert!(guard.valid_for() > secs(28), "confirmed: {guard:?}");
+        // From then on, it counts as any lease does.
+        network.isolate();
+        let (isolated, valid_for) = (server.elapsed(), guard.valid_for());
+        assert_eq!(expiring.await, margin);
+        assert_eq!(server.elapsed() - isolated, valid_for - margin);
+        network.rejoin();
+        guard.release().await.expect("answered");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn offer_expires_when_its_first_renewal_had_its_chance() {
+    for (margin, tells_within) in [(secs(6), ms(1_100)), (secs(2), secs(3))] {
+        let (server, [(a, _), (b, network)]) = connected();
+        let guard = lock(&a).await;
+        let waiting = wait(&b);
+        server.advance(secs(1)).await;
+        drop(guard);
+        let guard = waiting.await.expect("no panic").expect("granted");
+        network.isolate();
+        let (granted, offered) = (server.elapsed(), guard.valid_for());
+        assert!(offered <= secs(5), "an offer");
+        let left = guard.expiring(margin).await;
+        let waited = server.elapsed() - granted;
+        assert!(waited >= ms(100) && waited <= tells_within, "{waited:?}");
+        assert_eq!(left, offered - waited);
+        assert!(left <= margin && guard.is_valid());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn maximum_hold_of_an_offer_counts_at_once() {
+    let (server, [a, b]) = clients();
+    let guard = lock(&a).await;
+    let mutex = mutex_of(&b).max_hold(secs(4));
+    let waiting = tokio::spawn(async move { mutex.lock().await });
+    server.advance(secs(1)).await;
+    drop(guard);
+    let guard = waiting.await.expect("no panic").expect("granted");
+    let left = guard.expiring(secs(10)).now_or_never();
+    assert_eq!(left, Some(guard.valid_for()));
 }

@@ -246,6 +246,11 @@ impl<'a> Attempt<'a> {
         let options = self.ask.options;
         let Answer { sent, reply, .. } = *answer;
         let status = answer.status(reply.token, reply.remaining);
+        // A hold that is released before it is confirmed needs no renewal.
+        let left = status.deadline.saturating_since(now);
+        let confirm_after = CONFIRM_AFTER.min(left / 10);
+        // By then, it is confirmed, or a try had no answer in its time.
+        let confirm_within = (confirm_after + renew::try_time(options.lease)).min(left / 2);
         let state = HoldState {
             operation: self.operation,
             mode: self.ask.mode,
@@ -254,7 +259,9 @@ impl<'a> Attempt<'a> {
                 .fixed_lease
                 .then(|| local_deadline(sent, options.lease)),
             max_until: options.max_hold.map(|max| sent.saturating_add(max)),
-            may_be_offer: self.may_be_offer,
+            confirm_by: self
+                .may_be_offer
+                .then(|| now.saturating_add(confirm_within)),
             class: options.class,
             since: now,
             loss_reported: false,
@@ -264,9 +271,7 @@ impl<'a> Attempt<'a> {
         let holder = self.join_or_create(status, &state, reply.holds);
         renew::start(core);
         let due = if self.may_be_offer {
-            // A hold that is released before that needs no renewal.
-            let left = status.deadline.saturating_since(now);
-            now.saturating_add(CONFIRM_AFTER.min(left / 10))
+            now.saturating_add(confirm_after)
         } else {
             // A grant that was made a while ago may have less than its lease left.
             core.renewals

@@ -274,8 +274,10 @@ impl Core {
 
     /// Like [`extend`](Self::extend), for the answer to a renewal.
     pub(crate) fn renewed(&self, holder: &HolderCell, status: LeaseStatus) -> bool {
+        let valid = self.extend(holder, status);
+        // Not before: until then, the deadline of an offer doesn't count.
         holder.confirm();
-        self.extend(holder, status)
+        valid
     }
 
     /// Queues the releases of all holds, for a shutdown. Their guards are lost.

@@ -197,7 +197,7 @@ impl<K> Guard<K> {
     /// # }
     /// ```
     pub fn is_valid(&self) -> bool {
-        matches!(self.hold.validity(), Validity::ValidUntil(_))
+        matches!(self.hold.validity(), Validity::Valid(_))
     }
 
     /// Returns how long you certainly hold the lock from now on, without another renewal.
@@ -254,8 +254,8 @@ impl<K> Guard<K> {
     /// after each third of it. So choose a margin of less than half of the lease: with two thirds or
     /// more, the future completes although all is well.
     ///
-    /// A guard that had to wait begins with 5 s at most, until its first renewal. For a margin of 3 s or more, await
-    /// [`renew`](Self::renew) first.
+    /// A guard that had to wait begins with 5 s at most. That doesn't count until its first renewal had time for an answer:
+    /// at most 1.1 s.
     ///
     /// After a loss without a warning, such as a forced release, the future completes at once, with
     /// zero. It never completes if you release or drop the guard first. It does not borrow the guard.

@@ -77,7 +77,7 @@ impl Hold {
     /// Completes when the hold is lost. Never completes if a release begins first.
     pub(crate) fn lost(&self) -> impl Future<Output = Loss> + Send + 'static + use<> {
         self.watch(|_now, validity| match validity {
-            Validity::ValidUntil(until) => ControlFlow::Continue(Some(until)),
+            Validity::Valid(expiry) => ControlFlow::Continue(Some(expiry.end())),
             Validity::Lost(loss) => ControlFlow::Break(loss),
             Validity::Released => ControlFlow::Continue(None),
         })
@@ -89,16 +89,17 @@ impl Hold {
         &self,
         margin: Duration,
     ) -> impl Future<Output = Duration> + Send + 'static + use<> {
-        self.watch(move |now, validity| match time_left(now, validity) {
-            Some(left) => within(now, left, margin),
-            None => ControlFlow::Continue(None),
+        self.watch(move |now, validity| match ending(now, validity, margin) {
+            ControlFlow::Break(Some(left)) => ControlFlow::Break(left),
+            ControlFlow::Break(None) => ControlFlow::Continue(None),
+            ControlFlow::Continue(at) => ControlFlow::Continue(at),
         })
     }
 
     /// Whether the hold is lost, is being released, or ends within `margin`.
     #[cfg(feature = "tokio-util")]
     pub(crate) fn is_ending(&self, margin: Duration) -> bool {
-        time_left(self.client.now(), self.validity()).is_none_or(|left| left <= margin)
+        ending(self.client.now(), self.validity(), margin).is_break()
     }
 
     /// Completes when the hold [is ending](Self::is_ending).
@@ -107,10 +108,7 @@ impl Hold {
         &self,
         margin: Duration,
     ) -> impl Future<Output = ()> + Send + 'static + use<> {
-        self.watch(move |now, validity| match time_left(now, validity) {
-            Some(left) => within(now, left, margin).map_break(drop),
-            None => ControlFlow::Break(()),
-        })
+        self.watch(move |now, validity| ending(now, validity, margin).map_break(drop))
     }
 
     /// Calls `answer` with the time and the validity: at once, at each change of the holder, and at the moment that
@@ -205,7 +203,7 @@ impl Hold {
     /// Returns the time left, or why there is none.
     pub(crate) fn check(&self) -> Result<Duration, Error> {
         match self.validity() {
-            Validity::ValidUntil(until) => Ok(until.saturating_since(self.client.now())),
+            Validity::Valid(expiry) => Ok(expiry.end().saturating_since(self.client.now())),
             Validity::Lost(loss) => Err(self.loss_error(loss)),
             Validity::Released => Err(self.released_error()),
         }
@@ -232,7 +230,7 @@ impl Hold {
     pub(crate) fn loss(&self) -> Option<Loss> {
         match self.validity() {
             Validity::Lost(loss) => Some(loss),
-            Validity::ValidUntil(_) | Validity::Released => None,
+            Validity::Valid(_) | Validity::Released => None,
         }
     }
 
@@ -304,20 +302,20 @@ impl Hold {
     }
 }
 
-/// The time left: zero after a loss, `None` once a release has begun.
-fn time_left(now: Moment, validity: Validity) -> Option<Duration> {
+/// Breaks with the time left if that is at most `margin`: zero after a loss, `None` once a release has begun. Else says
+/// when it will be.
+fn ending(
+    now: Moment,
+    validity: Validity,
+    margin: Duration,
+) -> ControlFlow<Option<Duration>, Option<Moment>> {
     match validity {
-        Validity::ValidUntil(until) => Some(until.saturating_since(now)),
-        Validity::Lost(_) => Some(Duration::ZERO),
-        Validity::Released => None,
-    }
-}
-
-/// Breaks with the time that is `left` when it is at most `margin`, or says when that will be.
-fn within(now: Moment, left: Duration, margin: Duration) -> ControlFlow<Duration, Option<Moment>> {
-    match left.checked_sub(margin) {
-        Some(spare) if !spare.is_zero() => ControlFlow::Continue(Some(now.saturating_add(spare))),
-        _ => ControlFlow::Break(left),
+        Validity::Valid(expiry) => match expiry.margin_begins(margin) {
+            begins if now < begins => ControlFlow::Continue(Some(begins)),
+            _ => ControlFlow::Break(Some(expiry.end().saturating_since(now))),
+        },
+        Validity::Lost(_) => ControlFlow::Break(Some(Duration::ZERO)),
+        Validity::Released => ControlFlow::Break(None),
     }
 }
 

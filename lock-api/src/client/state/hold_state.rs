@@ -12,6 +12,30 @@ use crate::request::Mode;
 use crate::runtime::Moment;
 use crate::sync::Arc;
 
+/// When a valid hold ends without another renewal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Expiry {
+    deadline: Moment,
+    max_until: Option<Moment>,
+    confirm_by: Option<Moment>,
+}
+
+impl Expiry {
+    pub(crate) fn end(self) -> Moment {
+        self.max_until
+            .map_or(self.deadline, |max| max.min(self.deadline))
+    }
+
+    /// When a caller that wants to know `margin` before the end is told. An offer lasts for seconds, whatever the
+    /// lease: its deadline says nothing before the first renewal had its chance.
+    pub(crate) fn margin_begins(self, margin: Duration) -> Moment {
+        let begins = self.deadline.saturating_sub(margin);
+        let begins = self.confirm_by.map_or(begins, |by| by.max(begins));
+        self.max_until
+            .map_or(begins, |max| max.saturating_sub(margin).min(begins))
+    }
+}
+
 #[derive(Clone, Debug)]
 pub(crate) struct HoldState {
     pub(crate) operation: Operation,
@@ -21,8 +45,8 @@ pub(crate) struct HoldState {
     pub(crate) fixed_until: Option<Moment>,
     /// The end of the maximum hold time. It never moves.
     pub(crate) max_until: Option<Moment>,
-    /// Whether it may be an offer that no renewal has confirmed yet (rule 10).
-    pub(crate) may_be_offer: bool,
+    /// If it may be an offer that no renewal has confirmed yet (rule 10): until when its first renewal has a chance.
+    pub(crate) confirm_by: Option<Moment>,
     pub(crate) class: &'static str,
     /// When the caller got the guard.
     pub(crate) since: Moment,
@@ -38,7 +62,16 @@ impl HoldState {
 
     /// When its guard becomes invalid, if the holder is valid until `deadline`.
     pub(super) fn until(&self, deadline: Moment) -> Moment {
-        self.max_until.map_or(deadline, |max| max.min(deadline))
+        self.expiry(deadline).end()
+    }
+
+    /// The same, with what else a margin before that depends on.
+    pub(super) const fn expiry(&self, deadline: Moment) -> Expiry {
+        Expiry {
+            deadline,
+            max_until: self.max_until,
+            confirm_by: self.confirm_by,
+        }
     }
 
     /// The reason why its guard is lost, if it is. `holder` is the loss of the whole holder.

@@ -19,7 +19,7 @@ use smallvec::{SmallVec, smallvec};
 
 use crate::client::error::Loss;
 use crate::client::state::answer::LeaseStatus;
-use crate::client::state::hold_state::HoldState;
+use crate::client::state::hold_state::{Expiry, HoldState};
 use crate::client::state::router::Revocable;
 use crate::client::state::session::Session;
 use crate::client::state::signal::Signal;
@@ -38,7 +38,7 @@ pub(crate) struct Plan {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Validity {
-    ValidUntil(Moment),
+    Valid(Expiry),
     Lost(Loss),
     /// Its release has begun.
     Released,
@@ -246,10 +246,18 @@ impl HolderCell {
         self.lost().is_none()
     }
 
-    /// Notes that a renewal has succeeded. It confirms an offer, a grant to a waiter that was not confirmed yet.
+    /// Notes that a renewal has succeeded, and has extended the lease. It confirms an offer, a grant to a waiter that was
+    /// not confirmed yet.
     pub(crate) fn confirm(&self) {
-        for hold in &mut self.state.lock().holds {
-            hold.may_be_offer = false;
+        let mut state = self.state.lock();
+        let offers = state
+            .holds
+            .iter_mut()
+            .filter_map(|hold| hold.confirm_by.take());
+        let confirmed = offers.count();
+        drop(state);
+        if confirmed > 0 {
+            self.changed.notify();
         }
     }
 
@@ -380,7 +388,7 @@ impl HolderCell {
         match state.hold(sequence) {
             Some(hold) => match hold.loss(now, state.lost) {
                 Some(loss) => Validity::Lost(loss),
-                None => Validity::ValidUntil(hold.until(state.deadline())),
+                None => Validity::Valid(hold.expiry(state.deadline())),
             },
             None if state.shut_down.contains(&sequence) => Validity::Lost(Loss::ClientClosed),
             None => Validity::Released,

@@ -32,7 +32,7 @@ use crate::runtime::BoxFuture;
 use crate::sync::Arc;
 
 /// How long a try may take before another one is sent beside it.
-fn try_time(lease: Duration) -> Duration {
+pub(crate) fn try_time(lease: Duration) -> Duration {
     MAX_RENEW_TRY.min(lease / 10)
 }
 

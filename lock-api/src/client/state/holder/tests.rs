@@ -30,12 +30,16 @@ pub(crate) fn hold(sequence: u64, lease_ms: u64) -> HoldState {
         lease: Duration::from_millis(lease_ms),
         fixed_until: None,
         max_until: None,
-        may_be_offer: false,
+        confirm_by: None,
         class: "",
         since: Moment::default(),
         loss_reported: false,
         release_result: Arc::default(),
     }
+}
+
+fn valid_until(ms: u64) -> Validity {
+    Validity::Valid(hold(1, 1_000).expiry(at(ms)))
 }
 
 pub(crate) fn holder(first: HoldState) -> Arc<HolderCell> {
@@ -63,7 +67,7 @@ fn assert_join(
 #[test]
 fn deadline_passes_at_its_moment_and_never_moves_afterwards() {
     let holder = holder(hold(1, 1_000));
-    assert_eq!(holder.validity(at(999), 1), Validity::ValidUntil(at(1_000)));
+    assert_eq!(holder.validity(at(999), 1), valid_until(1_000));
     assert!(!holder.extend(at(1_000), status(7, 2_000)));
     assert_eq!(holder.validity(at(999), 1), Validity::Lost(Loss::Deadline));
     holder.lose(Loss::Forced);
@@ -76,7 +80,7 @@ fn older_reply_shortens_nothing() {
     assert!(holder.extend(at(10), status(9, 3_000)));
     assert!(holder.extend(at(20), status(8, 2_000)));
     assert_eq!(holder.token(), FencingToken::new(9));
-    assert_eq!(holder.validity(at(20), 1), Validity::ValidUntil(at(3_000)));
+    assert_eq!(holder.validity(at(20), 1), valid_until(3_000));
 }
 
 /// What another server promises, which was asked later.
@@ -93,7 +97,7 @@ fn lease_ends_by_the_clock_of_the_server_that_has_the_key() {
     let holder = holder(hold(1, 1_000));
     // A nested hold's lease ends before the one that the old server has promised.
     assert_join(Joined::Yes, &holder, promoted(900), &hold(2, 100), 2);
-    assert_eq!(holder.validity(at(1), 1), Validity::ValidUntil(at(1_000)));
+    assert_eq!(holder.validity(at(1), 1), valid_until(1_000));
     holder.clock_stepped(ClockId::new(2));
     assert_eq!(holder.lost(), Some(Loss::ClockStepped));
 }
@@ -138,7 +142,7 @@ fn loss_of_a_released_hold_spares_the_others() {
         "only the first caller begins the release"
     );
     assert!(!holder.lose_through(1, EndReason::Released));
-    assert!(matches!(holder.validity(at(1), 2), Validity::ValidUntil(_)));
+    assert!(matches!(holder.validity(at(1), 2), Validity::Valid(_)));
     assert!(holder.lose_through(2, EndReason::Expired));
     assert_eq!(holder.validity(at(1), 2), Validity::Lost(Loss::Expired));
     assert_eq!(holder.validity(at(1), 1), Validity::Released);
@@ -165,7 +169,7 @@ fn hold_with_a_lesser_token_is_gone() {
     let holder = holder(hold(1, 1_000));
     let new = status(6, 1_000);
     assert_join(Joined::Earlier, &holder, new, &hold(2, 1_000), 2);
-    assert!(matches!(holder.validity(at(1), 1), Validity::ValidUntil(_)));
+    assert!(matches!(holder.validity(at(1), 1), Validity::Valid(_)));
 }
 
 #[test]
