@@ -45,18 +45,23 @@ impl Ending {
         }
     }
 
+    /// The exit status that a shell shows.
+    pub(crate) fn shown(self) -> u8 {
+        match self {
+            Self::Status(status) => status,
+            Self::Signal(signal) => u8::try_from(128 + signal).unwrap_or(LOST),
+        }
+    }
+
     /// Ends this process.
     pub(crate) fn end(self) -> ! {
-        match self {
-            Self::Status(status) => std::process::exit(i32::from(status)),
-            Self::Signal(signal) => {
-                // The first process of a PID namespace can't end by a signal that it sends itself.
-                if !getpid().is_init() {
-                    end_by(signal);
-                }
-                std::process::exit(128 + signal);
-            }
+        if let Self::Signal(signal) = self
+            // The first process of a PID namespace can't end by a signal that it sends itself.
+            && !getpid().is_init()
+        {
+            end_by(signal);
         }
+        std::process::exit(self.shown().into())
     }
 }
 

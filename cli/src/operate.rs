@@ -192,6 +192,7 @@ fn json_of_job(key: &str, status: &JobStatus) -> Value {
         "tried_at_ms": status.tried_at.map(millis),
         "attempts": status.attempts,
         "last_status": last_status(status),
+        "exit_status": status.exit_status,
         "tried_by": status.tried_by.as_ref().map(Label::as_str),
         "running": status.running.as_ref().map(Label::as_str),
         "next_ms": status.next.map(millis),
@@ -229,12 +230,14 @@ fn write_job(out: &mut impl Write, status: &JobStatus) -> std::io::Result<()> {
     }
     if let Some((last, time)) = last_status(status).zip(status.tried_at) {
         let (number, by, time) = (status.attempts, by(status.tried_by.as_ref()), at(time));
+        let exit = status.exit_status;
+        let exit = exit.map_or_else(String::new, |it| format!(" with exit status {it}"));
         let what = match last {
             "running" => format!("began at {time}"),
             "interrupted" => format!("began at {time}, and didn't end"),
             // The time of a success is that of its record.
             "succeeded" => last.into(),
-            _ => format!("{last} at {time}"),
+            _ => format!("{last} at {time}{exit}"),
         };
         writeln!(out, "last attempt: number {number}, by {by}, {what}")?;
     }

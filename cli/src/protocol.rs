@@ -14,10 +14,16 @@ pub(crate) enum ToKeeper {
     /// The process group of CMD. CMD starts when the keeper has answered [`FromKeeper::Guards`].
     Group(i32),
     /// No process of the group is left. Release the lock.
-    Empty {
-        /// Whether CMD has succeeded.
-        done: bool,
-    },
+    Empty(Ended),
+}
+
+/// How CMD has ended.
+#[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
+pub(crate) struct Ended {
+    /// Whether it has succeeded.
+    pub(crate) done: bool,
+    /// The exit status of the command, if CMD has ended.
+    pub(crate) status: Option<u8>,
 }
 
 /// A line from the keeper.

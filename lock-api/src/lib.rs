@@ -40,7 +40,7 @@ pub use client::{
     JobState, JobStatus, Leader, Listing, LockClient, LockClientBuilder, Loss, LossEvent,
     MultiGuard, MultiLock, MultiReleaseError, Mutex, MutexGuard, Observation, Occurrence, Once,
     Outcome, PermitGuard, Ping, ReadGuard, Role, RwLock, Semaphore, Term, Upgrade, WriteGuard,
-    attempt_of_job,
+    attempt_of_job, set_exit_status,
 };
 pub use connect::{ConnectPace, first_of};
 pub use error::{BackendError, Cause, ConnectError, InvalidInput};

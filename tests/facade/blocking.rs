@@ -6,7 +6,9 @@ use std::thread;
 use std::time::Duration;
 
 use leasehold::blocking::{self, LockClient, block_on};
-use leasehold::{ConnectError, ConnectOptions, Error, InvalidInput, JobOutcome, RedisLibrary};
+use leasehold::{
+    ConnectError, ConnectOptions, Error, InvalidInput, JobOutcome, Loss, RedisLibrary,
+};
 use leasehold_test_servers::{RedisServer, block_until};
 
 fn connect(url: &str, library: RedisLibrary) -> LockClient {
@@ -76,6 +78,15 @@ fn assert_works(clients: &[LockClient; 2]) {
         matches!(again, Ok(JobOutcome::AlreadyDone { .. })),
         "{again:?}"
     );
+
+    let hangs = a.once("hangs").expect("supported");
+    let hangs = hangs.max_hold(Duration::from_millis(100)).at(fire);
+    let ended = hangs.try_run(|job| {
+        block_until("its time is over", || !job.guard().is_valid());
+        assert_eq!(job.guard().loss_reason(), Some(Loss::MaxHold));
+        Err::<(), _>("hung")
+    });
+    assert!(matches!(ended, Ok(JobOutcome::Failed { .. })), "{ended:?}");
 
     let kept = a.mutex("kept").expect("valid").lock().expect("free");
     assert!(a.ping().is_ok());

@@ -6,6 +6,7 @@ use std::time::Duration;
 use leasehold::{Error, LockClient, Loss, MutexGuard, PermitGuard, ReadGuard, Term, WriteGuard};
 
 use crate::keeper::job::Attempt;
+use crate::protocol::Ended;
 
 pub(super) enum Hold {
     Mutex(MutexGuard),
@@ -63,11 +64,11 @@ impl Hold {
         }
     }
 
-    /// Releases the lock. For a job, records first whether CMD has succeeded. Returns what the user should know if
+    /// Releases the lock. For a job, records first how CMD has ended. Returns what the user should know if
     /// that went wrong.
-    pub(super) async fn release(self, locks: &LockClient, done: bool) -> Option<String> {
+    pub(super) async fn release(self, locks: &LockClient, ended: Ended) -> Option<String> {
         if let Self::Job(attempt) = self {
-            return attempt.end(done).await;
+            return attempt.end(ended).await;
         }
         let released = with_guard!(&self, guard => guard.release().await);
         Some(match released.err()? {

@@ -4,30 +4,31 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use leasehold::{Error, Job, JobOutcome, Label, LockClient, Occurrence};
+use leasehold_api::set_exit_status;
 use tokio::sync::oneshot;
 use tokio::time::sleep;
 
 use crate::clock::now;
 use crate::ending::GAVE_UP;
 use crate::operate::{date, printable};
-use crate::protocol::{FromKeeper, Request, Wait};
+use crate::protocol::{Ended, FromKeeper, Request, Wait};
 
 /// How often to ask while another machine runs the job, or the service doesn't answer.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-type Ended = Result<JobOutcome<(), ()>, Error>;
+type Outcome = Result<JobOutcome<(), ()>, Error>;
 
 /// An attempt that has begun. Its body waits until CMD has ended.
 pub(super) struct Attempt {
     pub(super) job: Job,
     /// Ends the body. The value says whether CMD has succeeded.
     body: oneshot::Sender<bool>,
-    run: Pin<Box<dyn Future<Output = Ended>>>,
+    run: Pin<Box<dyn Future<Output = Outcome>>>,
 }
 
 impl Attempt {
     /// Begins an attempt, if the job is due and nobody runs it.
-    async fn begin(occurrence: Occurrence) -> Result<Self, Ended> {
+    async fn begin(occurrence: Occurrence) -> Result<Self, Outcome> {
         let (begun, mut begins) = oneshot::channel();
         let (body, end) = oneshot::channel();
         let mut once = Some((begun, end));
@@ -52,7 +53,10 @@ impl Attempt {
     }
 
     /// Records how CMD has ended, and releases the lock.
-    pub(super) async fn end(self, done: bool) -> Option<String> {
+    pub(super) async fn end(self, Ended { done, status }: Ended) -> Option<String> {
+        if let Some(status) = status {
+            set_exit_status(&self.job, status);
+        }
         let _ = self.body.send(done);
         let problem = match self.run.await {
             Ok(JobOutcome::RanUnrecorded(())) => "the lock service gave no answer".into(),
@@ -97,7 +101,7 @@ pub(super) async fn acquire(
 
 /// What follows an attempt that has not begun: another one after this time, and what the command gets to know if
 /// the user doesn't wait for that. The error is what it gets to know if nothing follows.
-fn next(ended: Ended, key: &str) -> Result<(FromKeeper, Duration), FromKeeper> {
+fn next(ended: Outcome, key: &str) -> Result<(FromKeeper, Duration), FromKeeper> {
     let (why, pause) = match ended {
         Ok(JobOutcome::AlreadyDone { fire }) => {
             let text = format!("{key:?} was done before: it began at {}", date(fire));

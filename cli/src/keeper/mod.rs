@@ -22,7 +22,7 @@ use crate::clock::now;
 use crate::ending;
 use crate::group::Group;
 use crate::operate::printable;
-use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper, Wait, line};
+use crate::protocol::{Ended, FromKeeper, Held, Kind, Request, ToKeeper, Wait, line};
 use hold::Hold;
 
 /// The argument of this program as a keeper.
@@ -290,9 +290,7 @@ fn deadline(lock: &Hold) -> Duration {
 /// What ends a hold.
 enum End {
     /// No process of CMD is left.
-    Empty {
-        done: bool,
-    },
+    Empty(Ended),
     /// The command has ended, and CMD may be running.
     CommandGone,
     /// The time of `--max-hold` is over, and the command has not ended CMD, because it is stopped.
@@ -309,9 +307,9 @@ async fn hold(
 ) -> bool {
     let mut group = None;
     let end = watch(request, &lock, &mut commands, &mut group).await;
-    let done = matches!(end, End::Empty { done: true });
+    let mut ended = Ended::default();
     match end {
-        End::Empty { .. } => {}
+        End::Empty(told) => ended = told,
         End::CommandGone => terminate(request, &lock, group).await,
         End::MaxHold => {
             say(&FromKeeper::MaxHold);
@@ -330,7 +328,7 @@ async fn hold(
         std::mem::forget(lock);
         return false;
     }
-    say(&FromKeeper::Released(lock.release(locks, done).await));
+    say(&FromKeeper::Released(lock.release(locks, ended).await));
     true
 }
 
@@ -364,7 +362,7 @@ async fn watch(
                     max_hold = limit();
                     answered = say(&FromKeeper::Guards);
                 }
-                Some(ToKeeper::Empty { done }) => return End::Empty { done },
+                Some(ToKeeper::Empty(ended)) => return End::Empty(ended),
                 Some(ToKeeper::Acquire(_)) => {}
                 None => return End::CommandGone,
             },

@@ -41,17 +41,18 @@ impl Events {
         Ok(Self { signals })
     }
 
-    /// Waits for a signal, for the keeper, or until this moment, but not much longer than a tick. Returns
+    /// Waits for a signal, for the keeper if there is one, or until this moment, but not much longer than a tick. Returns
     /// the signals.
     pub(super) fn wait(
         &mut self,
-        keeper: &Keeper,
+        keeper: Option<&Keeper>,
         until: Option<Duration>,
     ) -> std::io::Result<Vec<i32>> {
         let limit = until.map_or(TICK, |until| until.saturating_sub(now()).min(TICK));
         let limit = Timespec::try_from(limit).unwrap_or_default();
         let mut ready = vec![PollFd::new(self.signals.get_read(), PollFlags::IN)];
-        ready.extend(keeper.output().map(|it| PollFd::new(it, PollFlags::IN)));
+        let output = keeper.and_then(Keeper::output);
+        ready.extend(output.map(|it| PollFd::new(it, PollFlags::IN)));
         match poll(&mut ready, Some(&limit)) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => return Err(error.into()),

@@ -25,6 +25,10 @@ const PATIENCE: Duration = Duration::from_secs(10);
 /// How long the keeper may take to release the lock, or to leave the queue: three calls, and what a shutdown takes.
 const RELEASE: Duration = Duration::from_secs(10);
 
+/// How long to wait before another term, if the last one was shorter than a lease. Each further pause is twice as long.
+const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
 /// Runs CMD while the keeper holds the lock.
 pub(crate) fn run(options: &Run) -> Ending {
     let request = match options.request() {
@@ -46,7 +50,9 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
     #[cfg(target_os = "linux")]
     let _ = rustix::process::set_child_subreaper(Some(rustix::process::getpid()));
     let mut events = Events::new()?;
+    let mut pause = Duration::ZERO;
     loop {
+        let began = now();
         let mut keeper = Keeper::start(request)?;
         let ended = match acquire(options, request, &mut events, &mut keeper)? {
             Ok(held) => Running::start(options, request, keeper, &mut events, held)?.until_empty(),
@@ -55,8 +61,32 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
         if !(options.again && ended.lost) {
             return Ok(ended.ending);
         }
-        say("standing for election again");
+        // A term that ended at once may do so again.
+        pause = match now() - began < request.lease {
+            true => (pause * 2).clamp(SHORTEST_PAUSE, LONGEST_PAUSE),
+            false => Duration::ZERO,
+        };
+        match pause.is_zero() {
+            true => say("standing for election again"),
+            false => say(&format!("standing for election again in {pause:?}")),
+        }
+        if let Some(signal) = pause_for(pause, &mut events)? {
+            return Ok(Ending::Signal(signal));
+        }
     }
+}
+
+/// Waits for this time. Returns the signal that asks the command to end meanwhile.
+fn pause_for(time: Duration, events: &mut Events) -> std::io::Result<Option<i32>> {
+    let until = now() + time;
+    while now() < until {
+        let signals = events.wait(None, Some(until))?;
+        let signal = signals.into_iter().find(|it| events::is_passed_on(*it));
+        if signal.is_some() {
+            return Ok(signal);
+        }
+    }
+    Ok(None)
 }
 
 /// How a term as the holder of the lock has ended.
@@ -87,7 +117,7 @@ fn acquire(
     let until = time_limit(request).map(|limit| now() + limit + request.lease + PATIENCE);
     let mut held: Option<Held> = None;
     loop {
-        let signals = events.wait(keeper, until)?;
+        let signals = events.wait(Some(keeper), until)?;
         for message in keeper.messages() {
             match message {
                 FromKeeper::Held(now_held) => held = Some(now_held),

@@ -15,7 +15,7 @@ use crate::clock::now;
 use crate::ending::{Ending, LOST, MAX_HOLD};
 use crate::group::Group;
 use crate::output::say;
-use crate::protocol::{FromKeeper, Held, Kind, Request, ToKeeper};
+use crate::protocol::{self, FromKeeper, Held, Kind, Request, ToKeeper};
 use crate::run::events::Events;
 use crate::run::keeper::Keeper;
 use crate::run::terminal::Terminal;
@@ -102,7 +102,7 @@ impl<'a> Running<'a> {
     /// is lost. Returns how the command ends.
     pub(super) fn until_empty(mut self) -> Ended {
         loop {
-            let signals = match self.events.wait(&self.keeper, Some(self.next_step())) {
+            let signals = match self.events.wait(Some(&self.keeper), Some(self.next_step())) {
                 Ok(signals) => signals,
                 Err(error) => {
                     // The keeper sees that the command has ended.
@@ -249,14 +249,18 @@ impl<'a> Running<'a> {
     fn end(mut self) -> Ended {
         self.terminal.take_back();
         let empty = self.group.is_empty();
+        let stopped = self.stop.as_ref().map(|stop| self.describe(stop));
         if empty {
-            let succeeded = self.status.and_then(WaitStatus::exit_status) == Some(0);
-            let done = succeeded && self.stop.is_none();
-            self.keeper.send(&ToKeeper::Empty { done });
+            let status = match &stopped {
+                Some((status, _)) => Some(*status),
+                None => self.status.map(|status| Ending::of(status).shown()),
+            };
+            let done = status == Some(0);
+            self.keeper
+                .send(&ToKeeper::Empty(protocol::Ended { done, status }));
         } else {
             say("some processes of CMD can't be killed; the lock is not released");
         }
-        let stopped = self.stop.as_ref().map(|stop| self.describe(stop));
         if let Some((_, why)) = &stopped {
             say(why);
         }

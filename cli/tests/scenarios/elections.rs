@@ -147,6 +147,27 @@ pub(crate) fn stands_again_after_losses(place: &Place) {
     client.expect_free(started.group());
 }
 
+/// Somebody takes the lock away again and again. Without a pause, terms would follow one another as fast as they can.
+pub(crate) fn terms_that_end_at_once_are_paused(place: &Place) {
+    let times = ["--lease", "30s", "--kill-after", "1s"];
+    let mut started = place.start_with(&[&AGAIN[..], &times].concat(), STUBBORN);
+    let client = place.client();
+    let take_away = |started: &Started, pause: &str| {
+        client.force_release(ForceMode::Now);
+        let told = format!("standing for election again in {pause}\n");
+        block_until("it says how long", || started.printed().ends_with(&told));
+    };
+    for pause in ["100ms", "200ms", "400ms", "800ms", "1.6s"] {
+        take_away(&started, pause);
+        place.until_cmd_runs(&mut started);
+    }
+    take_away(&started, "3.2s");
+    started.signal(Signal::TERM);
+    started.expect_signal(Signal::TERM);
+    client.expect_free(started.group());
+    assert_eq!(place.group_in_file(), Some(started.group()), "no other CMD");
+}
+
 pub(crate) fn without_again(place: &Place) {
     let mut started = place.start(&AGAIN[..2], STUBBORN);
     kill(started.keeper(), Signal::KILL);

@@ -37,6 +37,7 @@ pub(crate) fn runs_once(place: &Place) {
     let state = shown(place);
     assert_eq!(state["state"], "done", "{state}");
     assert_eq!(state["last_status"], "succeeded", "{state}");
+    assert_eq!(state["exit_status"], 0, "{state}");
     let ended = state["done_at_ms"].as_u64().expect("a time");
     let next = ended + 20 * 60 * 60 * 1_000;
     assert_eq!(state["next_ms"], next, "{state}");
@@ -80,6 +81,7 @@ pub(crate) fn failures_are_counted(place: &Place) {
     assert_eq!(state["attempts"], 1, "{state}");
     assert_eq!(state["state"], "failed", "{state}");
     assert_eq!(state["last_status"], "failed", "{state}");
+    assert_eq!(state["exit_status"], 3, "{state}");
     let time = |name: &str| state[name].as_u64().expect("a time");
     assert_eq!(time("next_ms"), time("tried_at_ms") + 30_000, "{state}");
     let machine = state["tried_by"].as_str().expect("a label");
@@ -89,6 +91,7 @@ pub(crate) fn failures_are_counted(place: &Place) {
         text.contains(&format!("number 1, by {machine}, failed at ")),
         "{text}"
     );
+    assert!(text.contains(" with exit status 3\n"), "{text}");
     let attempts = ["--attempts", "1", "-E", "0"];
     assert_eq!(status(place, &attempts, "echo >> runs"), 73);
     assert_eq!(runs(place), 1);
@@ -96,6 +99,7 @@ pub(crate) fn failures_are_counted(place: &Place) {
     // One that a signal ended has failed too.
     let mut killed = Started::new(place.run(&DAILY, "kill -9 $$"));
     killed.expect_signal(Signal::KILL);
+    assert_eq!(shown(place)["exit_status"], 128 + 9);
     assert_eq!(status(place, &["--no-wait"], "echo >> runs"), 75);
 }
 
@@ -121,6 +125,7 @@ pub(crate) fn next_machine_tries_after_a_failure(place: &Place) {
     assert_eq!(status, Some(75), "it is running");
     let state = shown(place);
     assert_eq!(state["last_status"], "running", "{state}");
+    assert!(state["exit_status"].is_null(), "{state}");
     let (_, text) = ask(place, &["once", "show", &place.key]);
     assert!(text.contains(", began at "), "{text}");
     first.signal(Signal::KILL);
@@ -148,4 +153,5 @@ pub(crate) fn a_job_that_is_stopped_is_not_done(place: &Place) {
     let state = shown(place);
     assert!(state["done_ms"].is_null(), "{state}");
     assert_eq!((&state["attempts"], runs(place)), (&1.into(), 0), "{state}");
+    assert_eq!(state["exit_status"], 124, "that of the command: {state}");
 }

@@ -67,6 +67,7 @@ pub(crate) const ALL: &[Scenario] = &scenarios![
     elections::followers_watch,
     elections::candidates_wait_for_a_while,
     elections::stands_again_after_losses,
+    elections::terms_that_end_at_once_are_paused,
     elections::without_again,
     elections::asked_to_end_during_a_loss,
     elections::command_killed,

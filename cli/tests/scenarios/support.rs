@@ -1,7 +1,7 @@
 //! The command under test, and what can be seen of its processes.
 
 use std::fs::File;
-use std::io::{Read, Seek};
+use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -240,10 +240,15 @@ impl Started {
     pub(crate) fn end(&mut self) -> (ExitStatus, String) {
         block_until("the command ends", || self.has_ended());
         let status = self.child.wait().expect("a child");
-        let mut text = String::new();
-        self.text.rewind().expect("a file");
-        self.text.read_to_string(&mut text).expect("text");
-        (status, text)
+        (status, self.printed())
+    }
+
+    /// What it has printed to standard error so far.
+    pub(crate) fn printed(&self) -> String {
+        // The command shares the position of the file.
+        let mut bytes = vec![0; 64 * 1_024];
+        let read = self.text.read_at(&mut bytes, 0).expect("a file");
+        String::from_utf8_lossy(&bytes[..read]).into_owned()
     }
 
     /// Waits for the end with this exit status.

@@ -8,7 +8,11 @@ use scenarios::support::Place;
 use scenarios::{ALL, Scenario, operators, run_all};
 
 /// Nobody tells a holder that its lock is revoked. It learns that when it renews.
-const NEED_PUSH: [&str; 2] = ["revoked", "revoked_while_the_command_is_stopped"];
+const NEED_PUSH: [&str; 3] = [
+    "revoked",
+    "revoked_while_the_command_is_stopped",
+    "terms_that_end_at_once_are_paused",
+];
 
 #[test]
 fn sqlite() {

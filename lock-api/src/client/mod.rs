@@ -48,7 +48,7 @@ pub use handle::rw_lock::RwLock;
 pub use handle::semaphore::Semaphore;
 pub use once::{
     Every, Job, JobFailure, JobOutcome, JobReset, JobState, JobStatus, Occurrence, Once,
-    attempt_of_job,
+    attempt_of_job, set_exit_status,
 };
 pub use outcome::{Contention, Outcome};
 pub use state::loss::LossEvent;

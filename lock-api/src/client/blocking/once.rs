@@ -44,6 +44,14 @@ impl Once {
         Self(self.0.lease(lease))
     }
 
+    /// Limits how long an attempt may take. See [`Once::max_hold`](AsyncOnce::max_hold).
+    ///
+    /// Nothing stops the body. When the time is over, its lock isn't renewed any more, and when the lease has ended,
+    /// another machine may run the job beside it.
+    pub fn max_hold(self, max: Duration) -> Self {
+        Self(self.0.max_hold(max))
+    }
+
     /// The occurrence with this fire time. See [`Once::at`](AsyncOnce::at).
     pub fn at(&self, fire: impl Into<FireTime>) -> Occurrence {
         Occurrence(self.0.at(fire))

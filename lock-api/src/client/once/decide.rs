@@ -104,6 +104,7 @@ impl Wish {
         Last {
             by: by.clone(),
             failed: false,
+            exit_status: None,
             max_attempts: self.max_attempts,
             window: self.window,
             apart: match self.when {

@@ -19,7 +19,7 @@ use crate::client::handle::client::LockClient;
 use crate::client::handle::mutex::Mutex;
 use crate::error::InvalidInput;
 use crate::id::{FencingToken, Key, Label};
-use crate::sync::Arc;
+use crate::sync::{self, Arc};
 use crate::time::FireTime;
 
 use decide::{When, Wish};
@@ -276,6 +276,24 @@ pub struct Job {
     guard: Arc<MutexGuard>,
     fire: FireTime,
     attempt: u32,
+    exit_status: Arc<sync::Mutex<Option<u8>>>,
+}
+
+/// Tells how the program has ended that the body of a job runs, for [`JobStatus::exit_status`]. It is recorded when the
+/// body returns.
+///
+/// # Examples
+/// ```
+/// use leasehold_api::{Job, set_exit_status};
+///
+/// async fn body(job: Job) -> Result<(), ()> {
+///     let status = 3; // of a child process
+///     set_exit_status(&job, status);
+///     if status == 0 { Ok(()) } else { Err(()) }
+/// }
+/// ```
+pub fn set_exit_status(job: &Job, status: u8) {
+    *job.exit_status.lock() = Some(status);
 }
 
 impl Job {

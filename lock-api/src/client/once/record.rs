@@ -9,7 +9,9 @@ use crate::time::{FireTime, ServerTime};
 /// The first byte of the note of a job.
 const JOB: u8 = Tag::Job as u8;
 /// The version of the format, the second byte.
-const VERSION: u8 = 2;
+const VERSION: u8 = 3;
+/// The version before, which has no exit status.
+const WITHOUT_EXIT_STATUS: u8 = 2;
 
 /// The state of a job. All times are the server's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -34,6 +36,8 @@ pub(super) struct Last {
     pub(super) by: Label,
     /// Whether its body has returned an error.
     pub(super) failed: bool,
+    /// That of the program that its body has run, as far as the body told it.
+    pub(super) exit_status: Option<u8>,
     pub(super) max_attempts: u32,
     /// How long after its fire time the occurrence may start.
     pub(super) window: Duration,
@@ -56,14 +60,16 @@ impl Record {
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[JOB, VERSION], rest) = bytes.split_first_chunk()? else {
+        let (&[JOB, version @ (WITHOUT_EXIT_STATUS | VERSION)], rest) =
+            bytes.split_first_chunk()?
+        else {
             return None;
         };
         let (numbers, rest) = rest.split_first_chunk::<32>()?;
         let (attempts, rest) = rest.split_first_chunk::<4>()?;
         let last = match rest {
             [] => None,
-            last => Some(Last::from_bytes(last)?),
+            last => Some(Last::from_bytes(version, last)?),
         };
         let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks::<8>() else {
             return None;
@@ -93,10 +99,11 @@ pub fn attempt_of_job(note: &[u8]) -> Option<(FireTime, u32)> {
 }
 
 impl Last {
-    /// The same attempt, after its body has returned an error.
-    pub(super) fn failed(self) -> Self {
+    /// The same attempt, after its body has returned.
+    pub(super) fn ended(self, failed: bool, exit_status: Option<u8>) -> Self {
         Self {
-            failed: true,
+            failed,
+            exit_status,
             ..self
         }
     }
@@ -104,8 +111,10 @@ impl Last {
     fn to_bytes(&self) -> Vec<u8> {
         let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
         let times = [self.window, self.apart.unwrap_or_default()];
+        let exit_status = self.exit_status.map_or(0, |status| u16::from(status) + 1);
         [
             &[u8::from(self.failed)][..],
+            &exit_status.to_le_bytes(),
             &self.max_attempts.to_le_bytes(),
             times.map(|time| millis(time).to_le_bytes()).as_flattened(),
             self.by.as_str().as_bytes(),
@@ -113,8 +122,15 @@ impl Last {
         .concat()
     }
 
-    fn from_bytes(bytes: &[u8]) -> Option<Self> {
+    fn from_bytes(version: u8, bytes: &[u8]) -> Option<Self> {
         let (&[failed], rest) = bytes.split_first_chunk()?;
+        let (exit_status, rest) = match version {
+            WITHOUT_EXIT_STATUS => (0, rest),
+            _ => {
+                let (exit_status, rest) = rest.split_first_chunk()?;
+                (u16::from_le_bytes(*exit_status), rest)
+            }
+        };
         let (max_attempts, rest) = rest.split_first_chunk::<4>()?;
         let (window, rest) = rest.split_first_chunk::<8>()?;
         let (apart, label) = rest.split_first_chunk::<8>()?;
@@ -122,6 +138,9 @@ impl Last {
         Some(Self {
             by: Label::new(std::str::from_utf8(label).ok()?).ok()?,
             failed: failed > 0,
+            exit_status: exit_status
+                .checked_sub(1)
+                .and_then(|status| u8::try_from(status).ok()),
             max_attempts: u32::from_le_bytes(*max_attempts),
             window: time(window),
             apart: Some(time(apart)).filter(|apart| !apart.is_zero()),
@@ -145,6 +164,7 @@ mod tests {
             last: Some(Last {
                 by: Label::new("m".repeat(MAX_LABEL_BYTES)).expect("short"),
                 failed: true,
+                exit_status: Some(u8::MAX),
                 max_attempts: 4,
                 window: Duration::from_secs(5),
                 apart: Some(Duration::from_secs(6)),
@@ -160,5 +180,29 @@ mod tests {
             }
         }
         assert_eq!(Record::from_bytes(b"10.0.0.7:80"), None);
+    }
+
+    #[test]
+    fn record_of_an_older_build_has_no_exit_status() {
+        let last = |exit_status| Last {
+            by: Label::new("m").expect("short"),
+            failed: true,
+            exit_status,
+            max_attempts: 4,
+            window: Duration::from_secs(5),
+            apart: None,
+        };
+        let record = |exit_status| Record {
+            attempts: 1,
+            last: Some(last(exit_status)),
+            ..Record::default()
+        };
+        let mut older = record(Some(3)).to_bytes();
+        older[1] = WITHOUT_EXIT_STATUS;
+        older.drain(39..41);
+        assert_eq!(Record::from_bytes(&older), Some(record(None)));
+        let mut never_tried = Record::default().to_bytes();
+        never_tried[1] = WITHOUT_EXIT_STATUS;
+        assert_eq!(Record::from_bytes(&never_tried), Some(Record::default()));
     }
 }

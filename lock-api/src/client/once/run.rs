@@ -12,7 +12,7 @@ use crate::client::error::Error;
 use crate::client::guard::MutexGuard;
 use crate::client::hold::{OnRefusal, ReleaseOnDrop};
 use crate::client::once::decide::{Decision, When, Wish};
-use crate::client::once::record::{Last, Record};
+use crate::client::once::record::Record;
 use crate::client::once::report::{Reported, report};
 use crate::client::once::{Job, JobFailure, JobOutcome, Occurrence, Once};
 use crate::client::outcome::Outcome;
@@ -334,10 +334,12 @@ impl Occurrence {
         if !self.begin(guard, wish, waits, &begun).await? {
             return Ok(Attempted::Again);
         }
+        let exit_status = Arc::default();
         let job = Job {
             guard: Arc::clone(guard),
             fire,
             attempt,
+            exit_status: Arc::clone(&exit_status),
         };
         let mut reported = Reported::begin(guard, fire, attempt);
         let result = guard.protect(body(job)).await;
@@ -345,16 +347,19 @@ impl Occurrence {
         let result = result?;
         // When it ended, on the server's clock: a lower bound.
         let now = self.once.server_now().unwrap_or(seen.at).max(seen.at);
+        let exit_status = *exit_status.lock();
+        let last = begun.last.map(|it| it.ended(result.is_err(), exit_status));
         let ended = match &result {
             Ok(_) => Record {
                 done: Some(fire).max(begun.done),
                 done_at: Some(now),
                 tried_at: now,
+                last,
                 ..begun
             },
             Err(_) => Record {
                 tried_at: now,
-                last: begun.last.map(Last::failed),
+                last,
                 ..begun
             },
         };

@@ -28,6 +28,9 @@ pub struct JobStatus {
     pub attempts: u32,
     /// Whether the last attempt has returned an error. If not, it has succeeded, has not ended, or was interrupted.
     pub failed: bool,
+    /// How the program has ended that the last attempt ran: 0 to 255, as a shell shows it. `None` if the body told none, as
+    /// only the command `leasehold` does by itself, or has not ended.
+    pub exit_status: Option<u8>,
     /// The label of the client that made the last attempt.
     pub tried_by: Option<Label>,
     /// The label of the client that runs the job now.
@@ -97,6 +100,7 @@ impl Once {
             tried_at: record.tried.map(|_| record.tried_at),
             attempts: record.attempts,
             failed: record.last.as_ref().is_some_and(|last| last.failed),
+            exit_status: record.last.as_ref().and_then(|last| last.exit_status),
             tried_by: record.last.map(|last| last.by),
             running: holder,
             next,

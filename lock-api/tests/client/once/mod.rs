@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use leasehold_api::{
     Error, FireTime, ForceMode, JobFailure, JobOutcome, JobReset, JobState, LockClient, Loss,
-    Occurrence, Once, ServerTime,
+    Occurrence, Once, ServerTime, set_exit_status,
 };
 use leasehold_sim::{Call, Data, Fault, SimServer};
 
@@ -318,10 +318,14 @@ async fn status_tells_what_follows_an_attempt() {
     assert_eq!(seen.next, Some(began.saturating_add(secs(30))));
 
     server.advance(secs(30)).await;
-    let last = hourly.try_run(async |_job| Err::<(), _>("broken")).await;
-    assert_is!(last => Ok(JobOutcome::GaveUp { attempts: 2, .. }));
+    let last = hourly.try_run(async |job| {
+        set_exit_status(&job, 3);
+        Err::<(), _>("broken")
+    });
+    assert_is!(last.await => Ok(JobOutcome::GaveUp { attempts: 2, .. }));
     let seen = status().await;
     assert_eq!((seen.state, seen.attempts), (JobState::GaveUp, 2));
+    assert_eq!(seen.exit_status, Some(3));
     let again = began.saturating_add(HOUR);
     assert!(seen.next.expect("another one") <= again);
 
@@ -329,7 +333,8 @@ async fn status_tells_what_follows_an_attempt() {
     server.advance(HOUR).await;
     let failed = hourly.try_run(async |_job| Err::<(), _>("broken")).await;
     assert_is!(failed => Ok(JobOutcome::Failed { .. }));
-    assert_eq!(status().await.state, JobState::Failed);
+    let seen = status().await;
+    assert_eq!((seen.state, seen.exit_status), (JobState::Failed, None));
     server.advance(HOUR * 2).await;
     let seen = status().await;
     assert_eq!(seen.state, JobState::Missed);
