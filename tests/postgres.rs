@@ -1,7 +1,11 @@
 //! The facade on Postgres. `./test deep` runs these tests with the others on Postgres.
 
+#[path = "shared/mod.rs"]
+mod shared;
+
 use std::sync::Arc;
 
+use leasehold::RedisLibrary;
 use leasehold::postgres::tokio_postgres::{self, NoTls};
 use leasehold_test_servers::PostgresServer;
 
@@ -126,4 +130,23 @@ async fn postgres_url_leads_to_postgres() {
     assert!(refused.into_guard().is_none());
     guard.release().await.expect("released");
     drop(mutexes[1].lock().await.expect("acquired"));
+}
+
+fn blocking_server() -> (PostgresServer, String) {
+    let server = PostgresServer::start();
+    server.execute("postgres", leasehold::postgres::SCHEMA);
+    let url = url(&server, "postgres");
+    (server, url)
+}
+
+#[test]
+fn blocking_locks_work() {
+    let (_server, url) = blocking_server();
+    let clients = [(); 2].map(|()| shared::connect(&url, RedisLibrary::RedisRs));
+    shared::assert_works(&clients);
+}
+
+#[test]
+fn end_of_a_blocking_program() {
+    shared::end_of_a_program("end_of_a_blocking_program", blocking_server);
 }

@@ -1,20 +1,14 @@
 //! The blocking API, in real time.
 
 use std::path::Path;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 use std::time::Duration;
 
 use leasehold::blocking::{self, LockClient, block_on};
-use leasehold::{
-    ConnectError, ConnectOptions, Error, InvalidInput, JobOutcome, Loss, RedisLibrary,
-};
+use leasehold::{ConnectError, ConnectOptions, Error, InvalidInput, RedisLibrary};
 use leasehold_test_servers::{RedisServer, block_until};
 
-fn connect(url: &str, library: RedisLibrary) -> LockClient {
-    let options = ConnectOptions::new().redis_library(library);
-    blocking::connect_with(url, options).expect("the server runs")
-}
+use crate::shared::{assert_works, connect};
 
 fn two_clients(url: &str, library: RedisLibrary) -> [LockClient; 2] {
     [connect(url, library), connect(url, library)]
@@ -38,85 +32,14 @@ fn locks_work_on_a_file() {
     assert_works(&clients);
 }
 
-/// Uses each kind of lock with two clients.
-fn assert_works(clients: &[LockClient; 2]) {
-    let [a, b] = clients;
-    threads_exclude_one_another(clients);
-
-    let (reading, also_reading) = (a.rw_lock("rw"), b.rw_lock("rw"));
-    let (reading, also_reading) = (reading.expect("valid"), also_reading.expect("valid"));
-    let reader = reading.read().expect("free");
-    let second = also_reading.try_read().expect("answered").into_guard();
-    second.expect("shared").release().expect("held");
-    let writer = also_reading.try_write_for(Duration::from_millis(20));
-    assert!(!writer.expect("answered").is_acquired());
-    drop(reader); // released in the background
-    let writer = also_reading.write().expect("free");
-    let reader = block_on(writer.into_async().downgrade()).expect("a thread");
-    block_on(reader.expect("held").release())
-        .expect("a thread")
-        .expect("held");
-
-    let permits = a.semaphore("s", 2).expect("valid");
-    let both = permits.clone().permits(2).acquire().expect("free");
-    assert!(!permits.try_acquire().expect("answered").is_acquired());
-    assert!(both.renew().expect("held") > Duration::ZERO);
-    both.release().expect("held");
-
-    // A call within a body is nested in the call that runs the body.
-    let job = a.once("job").expect("supported");
-    let fire = std::time::SystemTime::now();
-    let done = job.at(fire).run(|job| -> Result<u32, Error> {
-        let guard = b.mutex("inner").expect("valid").lock()?;
-        guard.release()?;
-        block_on(job.guard().renew())?.map(|_| job.attempt())
-    });
-    assert_eq!(done.expect("answered").into_output(), Some(1));
-    let again = b.once("job").expect("supported").at(fire);
-    let again = again.run(|_job| Ok::<_, Error>(()));
-    assert!(
-        matches!(again, Ok(JobOutcome::AlreadyDone { .. })),
-        "{again:?}"
-    );
-
-    let hangs = a.once("hangs").expect("supported");
-    let hangs = hangs.max_hold(Duration::from_millis(100)).at(fire);
-    let ended = hangs.try_run(|job| {
-        block_until("its time is over", || !job.guard().is_valid());
-        assert_eq!(job.guard().loss_reason(), Some(Loss::MaxHold));
-        Err::<(), _>("hung")
-    });
-    assert!(matches!(ended, Ok(JobOutcome::Failed { .. })), "{ended:?}");
-
-    let kept = a.mutex("kept").expect("valid").lock().expect("free");
-    assert!(a.ping().is_ok());
-    a.shutdown().expect("answered");
-    assert!(!kept.is_valid());
-    let free = b.mutex("kept").expect("valid").try_lock();
-    assert!(free.expect("answered").is_acquired(), "shutdown releases");
-    let closed = a.mutex("kept").map(drop);
-    assert!(matches!(closed, Err(Error::Closed)), "{closed:?}");
-}
-
-/// Each thread reads and writes a number that is not protected otherwise.
-fn threads_exclude_one_another(clients: &[LockClient; 2]) {
-    let number = AtomicU32::new(0);
-    thread::scope(|scope| {
-        for locks in [&clients[0], &clients[1], &clients[0], &clients[1]] {
-            let number = &number;
-            scope.spawn(move || {
-                for _ in 0..25 {
-                    let guard = locks.mutex("number").expect("valid").lock();
-                    let guard = guard.expect("the server runs");
-                    let seen = number.load(Ordering::Relaxed);
-                    thread::yield_now();
-                    number.store(seen + 1, Ordering::Relaxed);
-                    guard.release().expect("held");
-                }
-            });
-        }
-    });
-    assert_eq!(number.into_inner(), 100);
+#[test]
+fn end_of_a_program_on_redis() {
+    let start = || {
+        let server = RedisServer::start();
+        let url = server.url();
+        (server, url)
+    };
+    crate::shared::end_of_a_program("blocking::end_of_a_program_on_redis", start);
 }
 
 /// How a call in this place ends.

@@ -9,3 +9,5 @@ mod links;
 mod messages;
 mod metrics;
 mod migration;
+#[path = "../shared/mod.rs"]
+mod shared;

@@ -25,6 +25,7 @@
 mod away;
 mod clock;
 mod cluster;
+mod forks;
 mod latency;
 mod mariadb;
 mod names;
@@ -44,6 +45,7 @@ mod waiting;
 pub use away::ServerAway;
 pub use clock::SteppedClock;
 pub use cluster::RedisCluster;
+pub use forks::Forks;
 pub use latency::at_a_distance;
 pub use mariadb::MariaDb;
 pub use names::SilentFirstAddress;
