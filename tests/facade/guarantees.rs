@@ -1,9 +1,10 @@
-//! What docs/guarantees.md names as shown by a test is there.
+//! What pages name as shown by a test is there.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const PAGE: &str = include_str!("../../docs/guarantees.md");
+const GUARANTEES: &str = include_str!("../../docs/guarantees.md");
+const WHICH_ONE: &str = include_str!("../../docs/which-one.md");
 
 fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
@@ -33,10 +34,8 @@ fn text_of(folder: &str) -> String {
 }
 
 /// What is in backticks in the column "shown by" of the tables.
-fn shown_by() -> Vec<&'static str> {
-    let (_, tables) = PAGE
-        .split_once("| fault | what happens | shown by |")
-        .expect("the tables");
+fn shown_by(page: &str) -> Vec<&str> {
+    let (_, tables) = page.split_once(" | shown by |").expect("the tables");
     let rows = tables.lines().filter(|line| line.starts_with("| "));
     let cells = rows.filter_map(|row| row.trim_end_matches([' ', '|']).rsplit_once(" | "));
     cells
@@ -67,8 +66,10 @@ fn what_shows_a_guarantee_is_there() {
             || named.iter().any(|it| torture.contains(it))
             || files.iter().any(|it| it.exists())
     };
-    let names = shown_by();
-    assert!(names.len() > 80, "only {} names", names.len());
-    let missing: Vec<_> = names.iter().filter(|name| !is_there(name)).collect();
-    assert!(missing.is_empty(), "{missing:#?}");
+    for (page, least) in [(GUARANTEES, 80), (WHICH_ONE, 10)] {
+        let names = shown_by(page);
+        assert!(names.len() > least, "only {} names", names.len());
+        let missing: Vec<_> = names.iter().filter(|name| !is_there(name)).collect();
+        assert!(missing.is_empty(), "{missing:#?}");
+    }
 }
