@@ -1,8 +1,8 @@
 //! The memory of this program, from `/proc`. Linux only.
 
 use std::fs;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -20,6 +20,14 @@ pub(crate) fn now() -> Result<u64> {
     let kilobytes = line.and_then(|rest| rest.trim().strip_suffix(" kB"));
     let kilobytes: u64 = kilobytes.ok_or("no RssAnon in /proc")?.parse()?;
     Ok(kilobytes * 1_024)
+}
+
+/// As [`now`], when this was first asked. What an earlier round has freed stays resident, and a later round takes it without
+/// more of it.
+pub(crate) fn at_first() -> Result<u64> {
+    static FIRST: OnceLock<u64> = OnceLock::new();
+    let now = now()?;
+    Ok(*FIRST.get_or_init(|| now))
 }
 
 /// A thread that watches the memory.

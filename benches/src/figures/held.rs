@@ -76,7 +76,7 @@ pub(super) async fn measure(fixture: &Fixture) -> Result<Vec<Reading>> {
 /// one.
 pub(super) async fn measure_leases(fixture: &Fixture) -> Result<Vec<Reading>> {
     let count = fixture.effort.of(2_000, 100_000);
-    let (before, peak) = (memory::now()?, Peak::watch());
+    let (before, peak) = (memory::at_first()?, Peak::watch());
     let locks = fixture.library.connect(&fixture.url()).await?;
     let guards = hold(&locks, count).await?;
     let begun = Instant::now();
