@@ -23,7 +23,7 @@ planted() {
 # Otherwise, `./test deep` would build most libraries again.
 later=(benches fred processes specimens torture verifier)
 # The test targets of both that have separate steps.
-own_step='conformance|differential|sentinel|cluster|postgres.*|mysql.*|sqlite.*|quorum_.*'
+own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|sqlite.*|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
 longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
@@ -74,6 +74,7 @@ conformance() {
     local logs
     logs=$(cell standalone)
     suite conformance sim store quorum redis-rs
+    suite observed_conformance observed
 }
 
 # conformance_on SETUP [PROGRAM]: runs the suite through both Redis backends. The setup is standalone,
@@ -262,6 +263,7 @@ benches() {
 mutants() {
     passed 2 with_lints planted test -q --workspace --test mutants -- --nocapture
     passed 1 with_lints planted test -q --workspace --test jobs -- --nocapture each_mutant_is_found
+    passed 1 with_lints planted test -q --workspace --test observed -- --nocapture each_mutant_is_found
     passed 1 with_lints planted test -q --workspace --test scripts -- --nocapture every_mutant_of_the_scripts
 }
 
@@ -365,6 +367,13 @@ explore_others() {
     local first=$SRANDOM
     echo "--seeds $first..$((first + $1))"
     explore --seeds "$first..$((first + $1))"
+}
+
+# explore_observed COUNT: explores stores without a clock with this many seeds that hardly any run before has explored.
+explore_observed() {
+    local first=$SRANDOM
+    echo "LEASEHOLD_FIRST_SEED=$first"
+    LEASEHOLD_FIRST_SEED=$first LEASEHOLD_SEEDS=$1 passed 2 cargo test -q --release --workspace --test observed
 }
 
 # fenced_updates COUNT: explores this many runs of the example whose updates must not be lost.

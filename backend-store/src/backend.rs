@@ -12,16 +12,18 @@ use futures_util::{FutureExt, StreamExt};
 use leasehold_api::machine::{Command, Reply};
 use leasehold_api::{
     Acquire, AcquireReply, BackendError, BoxFuture, Capabilities, ClockId, Convert, ConvertReply,
-    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, List, Listed, LockBackend, Moment,
-    Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew, RenewReply,
-    Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
+    ForceRelease, ForceReply, InspectReply, InvalidInput, Key, Kind, List, Listed, LockBackend,
+    Moment, Note, NoteReply, Notifications, Poll, PollReply, Release, ReleaseReply, Renew,
+    RenewReply, Runtime, ServerTime, SessionId, Stamp, Stamped, bounds,
 };
 
 use crate::call::{Answer, Call};
 use crate::check::check_writes;
 use crate::execute::Executor;
 use crate::lock;
+use crate::observed::Observed;
 use crate::store::Store;
+use crate::tag_store::TagStore;
 use crate::turns::Turns;
 
 /// A client removes expired rows at most this often.
@@ -83,6 +85,14 @@ impl<S: Store> fmt::Debug for StoreBackend<S> {
             .field("store", &self.commands.store)
             .field("call_timeout", &self.call_timeout)
             .finish_non_exhaustive()
+    }
+}
+
+impl<T: TagStore> StoreBackend<Observed<T>> {
+    /// Creates a backend on a store without a clock, with the default [call timeout](bounds::CALL_TIMEOUT). It has mutexes and
+    /// elections: see [`Observed`].
+    pub fn observing(store: T) -> Self {
+        Self::new(Observed::new(store))
     }
 }
 
@@ -280,6 +290,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         capabilities.list = self.store().can_list();
         // Each key needs its own read and write.
         capabilities.batches = false;
+        // Without a clock, the ends of several holders can't be observed one by one.
+        let has_clock = self.store().has_clock();
+        capabilities.rw_locks = has_clock;
+        capabilities.semaphores = has_clock;
+        capabilities.convert = has_clock;
+        capabilities.time_of_day = has_clock;
         capabilities
     }
 
@@ -317,7 +333,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
         for (executor, name) in self.executors().zip(["commands", "renewals"]) {
             let key = Key::new(format!("{key} {name}"))
                 .map_err(|error| BackendError::rejected(error.to_string()))?;
-            let checking = check_writes(&executor.store, &key);
+            let checking = async {
+                match executor.store.has_clock() {
+                    true => check_writes(&executor.store, &key).await,
+                    false => executor.store.check(&key).await,
+                }
+            };
             let checked = self.within(CHECK_WITHIN, checking, "not checked in time");
             checked.await?;
         }
@@ -342,6 +363,11 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn acquire(&self, batch: &[Acquire]) -> Vec<Result<Stamped<AcquireReply>, BackendError>> {
+        let is_shared = |request: &Acquire| request.spec.kind() != Kind::Mutex;
+        if !self.store().has_clock() && batch.iter().any(is_shared) {
+            let refuse = |_| Err(BackendError::unsupported("locks with several holders"));
+            return batch.iter().map(refuse).collect();
+        }
         batch!(self, batch, Acquire)
     }
 
@@ -363,7 +389,12 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     }
 
     async fn inspect(&self, key: &Key) -> Result<Stamped<InspectReply>, BackendError> {
-        reply!(Inspect)(self.one(key, Command::Inspect).await)
+        let mut answer = reply!(Inspect)(self.one(key, Command::Inspect).await)?;
+        let reply = &mut answer.reply;
+        if reply.holder_count + reply.waiter_count > 0 {
+            reply.last_change = self.store().last_change(key);
+        }
+        Ok(answer)
     }
 
     async fn list(&self, request: &List) -> Result<Listed, BackendError> {

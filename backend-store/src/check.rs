@@ -305,6 +305,7 @@ async fn send(
         messages: message.as_slice(),
         listening: listener.as_slice(),
         stamp,
+        promises: false,
     };
     match reads {
         true => store.write_or_read(write).await,

@@ -18,7 +18,9 @@ use crate::call::Call;
 use crate::local::Local;
 use crate::lock;
 use crate::memory::{Memory, Remembered};
+use crate::promises::{extends, leave_unwritten, only_polls, promises};
 use crate::store::{Applied, Read, Row, Store, Version, Write, Written};
+use crate::times::Times;
 use crate::turns::Task;
 
 /// The pause after a conflict is random. Its limit is the time that the attempt took; after further
@@ -44,7 +46,7 @@ pub(crate) struct Executor<S> {
 
 /// The result of some calls on one version of the row.
 struct Stepped {
-    stamp: Stamp,
+    times: Times,
     /// The replies to each call.
     replies: Vec<Vec<Reply>>,
     /// The new state, unless nothing changes.
@@ -52,6 +54,8 @@ struct Stepped {
     messages: Vec<Message>,
     /// The sessions that count as listening, and of which the store compares that in the write.
     listening: Vec<SessionId>,
+    /// Whether the write [promises](Write::promises) that a hold lasts.
+    promises: bool,
 }
 
 /// How an attempt has ended.
@@ -178,11 +182,15 @@ impl<S: Store> Executor<S> {
     ) -> Result<Attempted, BackendError> {
         self.memory.saw_read(key, &read, self.runtime.now());
         let row = read.row.as_ref();
-        answer_written(calls, row.map(|row| row.version), read.stamp);
+        let times = match self.store.has_clock() {
+            true => Times::of_clock(read.stamp),
+            false => Times::of_row(read.stamp, self.runtime.now()),
+        };
+        answer_written(calls, row.map(|row| row.version), times);
         if calls.is_empty() {
             return Ok(Attempted::Finished);
         }
-        let stepped = self.step(&read, calls, pauses.asks).await?;
+        let stepped = self.step(row, times, calls, pauses.asks).await?;
         let Some(state) = &stepped.state else {
             stepped.answer(calls);
             return Ok(Attempted::Finished);
@@ -192,7 +200,7 @@ impl<S: Store> Executor<S> {
             return Ok(Attempted::Finished);
         }
         // The end of the calls on the store's clock: the stamp is not older than the sending of the read.
-        let deadline = stepped.stamp.at.saturating_add(limit);
+        let deadline = times.step.at.saturating_add(limit);
         let bytes = state.to_bytes();
         let write = self.new_write(key, row, &stepped, state, &bytes, deadline);
         let at_once = stepped.at_once();
@@ -205,7 +213,7 @@ impl<S: Store> Executor<S> {
             self.remember(&write, applied);
         }
         if written.is_applied() {
-            self.local.deliver(&stepped.messages, stepped.stamp);
+            self.local.deliver(&stepped.messages, times.message);
             stepped.answer(calls);
             return Ok(Attempted::Finished);
         }
@@ -237,7 +245,8 @@ impl<S: Store> Executor<S> {
         if !before.to_parts().waiters.is_empty() {
             return Ok(false);
         }
-        let (stepped, unknown) = step_all(&before, stamp, calls, &BTreeMap::new());
+        let times = Times::of_clock(stamp);
+        let (stepped, unknown) = step_all(&before, times, calls, &BTreeMap::new());
         let Some(state) = &stepped.state else {
             return Ok(false);
         };
@@ -298,7 +307,8 @@ impl<S: Store> Executor<S> {
             deadline,
             messages: &stepped.messages,
             listening: &stepped.listening,
-            stamp: stepped.stamp,
+            stamp: stepped.times.step,
+            promises: stepped.promises,
         }
     }
 
@@ -319,14 +329,20 @@ impl<S: Store> Executor<S> {
 
     /// Executes the commands on a state in memory. If that depends on who listens, the store compares it in the
     /// write, or it is asked, and they are executed again.
-    async fn step(&self, read: &Read, calls: &[Call], asks: bool) -> Result<Stepped, BackendError> {
-        let before = match &read.row {
+    async fn step(
+        &self,
+        row: Option<&Row>,
+        times: Times,
+        calls: &[Call],
+        asks: bool,
+    ) -> Result<Stepped, BackendError> {
+        let before = match row {
             Some(row) => State::from_bytes(&row.bytes)?,
             None => State::default(),
         };
         let mut known = BTreeMap::new();
         loop {
-            let (mut stepped, unknown) = step_all(&before, read.stamp, calls, &known);
+            let (mut stepped, unknown) = step_all(&before, times, calls, &known);
             if unknown.is_empty() || !self.store.can_tell_reach() {
                 return Ok(stepped);
             }
@@ -347,7 +363,7 @@ impl<S: Store> Executor<S> {
 /// a step passes over those, and so finds all that may get the lock instead.
 fn step_all(
     before: &State,
-    stamp: Stamp,
+    times: Times,
     calls: &[Call],
     known: &BTreeMap<SessionId, Reach>,
 ) -> (Stepped, Vec<SessionId>) {
@@ -364,28 +380,41 @@ fn step_all(
         }
     };
     let env = Env {
-        now: stamp.at,
+        now: times.step.at,
         settings: Settings::default(),
         reachable: &reachable,
     };
     let (mut state, mut messages) = (before.clone(), Vec::new());
     let mut step = |command: &Command| {
-        let (reply, more) = machine::step(&mut state, env, command);
+        let (reply, more) = machine::step(&mut state, env, &times.convert(command));
         messages.extend(more);
         reply
     };
     let replies = calls
         .iter()
         .map(|call| call.commands.iter().map(&mut step).collect());
-    let replies = replies.collect();
+    let mut replies: Vec<Vec<Reply>> = replies.collect();
+    // Without a clock, a promise must be written: others have seen the row for a while.
+    let must_write = times.is_of_row() && replies.iter().flatten().any(promises);
+    let promises = must_write || (times.is_of_row() && extends(before, &state));
     // A state that has ended becomes empty. Its row is removed later.
     let keeps = state == State::default() || (state == *before && messages.is_empty());
+    let mut keeps = keeps && !must_write;
+    if times.is_of_row()
+        && !promises
+        && let Some(left) = only_polls(before, &state, times.step.at)
+    {
+        keeps = true;
+        let replies = replies.iter_mut().flatten();
+        replies.for_each(|reply| leave_unwritten(reply, left));
+    }
     let stepped = Stepped {
-        stamp,
+        times,
         replies,
         state: (!keeps).then_some(state),
         messages,
         listening: Vec::new(),
+        promises,
     };
     let unknown = lock(&unknown).iter().copied().collect();
     (stepped, unknown)
@@ -405,7 +434,7 @@ impl Stepped {
     }
 
     fn answers(self) -> impl Iterator<Item = Stamped<Vec<Reply>>> {
-        let stamp = self.stamp;
+        let stamp = self.times.reply;
         self.replies
             .into_iter()
             .map(move |reply| Stamped { stamp, reply })
@@ -433,11 +462,15 @@ impl Stepped {
 
 /// Answers the calls whose last write the store has applied, although it said otherwise: it got the write
 /// twice, and reported the second one.
-fn answer_written(calls: &mut Vec<Call>, found: Option<Version>, now: Stamp) {
+fn answer_written(calls: &mut Vec<Call>, found: Option<Version>, times: Times) {
     for mut call in std::mem::take(calls) {
         match call.refused.take() {
             Some((version, answer)) if found == Some(version) => {
-                call.answer(Ok(counted_from(answer, now)));
+                // Without a clock, what was written counts from its sending.
+                call.answer(Ok(match times.is_of_row() {
+                    true => answer,
+                    false => counted_from(answer, times.step),
+                }));
             }
             _ => calls.push(call),
         }

@@ -106,13 +106,19 @@ mod execute;
 mod local;
 mod memory;
 pub mod messages;
+mod observed;
+mod promises;
 mod store;
+mod tag_store;
+mod times;
 mod turns;
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub use backend::StoreBackend;
+pub use observed::Observed;
 pub use store::{Applied, Read, Row, Store, Tag, Version, Write, Written, page_of};
+pub use tag_store::{Object, Pushed, Put, TagStore};
 
 /// Locks a mutex. Of what runs while it is locked, only the waker of a task can panic: where a message is delivered, or
 /// a task learns of a release. What the mutex guards is whole then.

@@ -131,6 +131,9 @@ pub struct Write<'a> {
     /// The time of the step, which the messages carry. After [`Written::applied_at`], it may be an estimate of the
     /// store's clock for the next writes.
     pub stamp: Stamp,
+    /// Whether a reply to this write, or a grant in it, promises that a hold lasts. Only
+    /// [`Observed`](crate::Observed) asks: it is `false` if the store [has a clock](Store::has_clock).
+    pub promises: bool,
 }
 
 impl Write<'_> {
@@ -153,6 +156,7 @@ impl fmt::Debug for Write<'_> {
             .field("messages", &self.messages)
             .field("listening", &self.listening.len())
             .field("stamp", &self.stamp)
+            .field("promises", &self.promises)
             .finish()
     }
 }
@@ -248,6 +252,19 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///
     /// A backend asks for it when it is made, and keeps it. It is the same for the store's life.
     fn runtime(&self) -> Arc<dyn Runtime>;
+
+    /// Whether the stamps are those of a clock. It is `false` only for [`Observed`](crate::Observed), which tells the time
+    /// of each row: a store without a clock is a [`TagStore`](crate::TagStore).
+    fn has_clock(&self) -> bool {
+        true
+    }
+
+    /// How long ago this client has seen the last change of a row, if the store has no clock. Only
+    /// [`Observed`](crate::Observed) knows.
+    fn last_change(&self, key: &Key) -> Option<Duration> {
+        let _ = key;
+        None
+    }
 
     /// Reads the store's clock, or fails if the store cannot be reached.
     async fn time(&self) -> Result<Stamp, BackendError>;
@@ -362,6 +379,13 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     ///   10 s. If it removes only some of the rows, a busy client may write them faster.
     /// - The default does nothing, for a store in which rows expire by themselves.
     async fn remove_expired(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
+    /// Checks a store that [has no clock](Self::has_clock), for
+    /// [`LockBackend::self_check`](leasehold_api::LockBackend::self_check). All others get writes of every kind.
+    async fn check(&self, key: &Key) -> Result<(), BackendError> {
+        let _ = key;
         Ok(())
     }
 

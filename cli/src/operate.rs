@@ -309,13 +309,15 @@ fn write_state(out: &mut impl Write, state: &Inspection, as_json: bool) -> std::
 }
 
 fn json_of(state: &Inspection) -> Value {
+    let millis = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+    let last_change = state.last_change().map(millis);
     let holders = state.holders().iter().map(|holder| {
         json!({
             "label": holder.label.as_str(),
             "mode": mode(holder.mode),
             "holds": holder.holds,
             "token": holder.token.get(),
-            "remaining_ms": u64::try_from(holder.remaining.as_millis()).unwrap_or(u64::MAX),
+            "remaining_ms": last_change.is_none().then(|| millis(holder.remaining)),
             "revoked": holder.revoked,
         })
     });
@@ -331,7 +333,7 @@ fn json_of(state: &Inspection) -> Value {
             "bytes": note.bytes,
             "token": note.token.get(),
             "version": note.version,
-            "kept_for_ms": u64::try_from(note.kept_for.as_millis()).unwrap_or(u64::MAX),
+            "kept_for_ms": millis(note.kept_for),
         })
     });
     json!({

@@ -27,11 +27,13 @@ pub enum Need {
     ForceRelease,
     List,
     Notes,
+    TimeOfDay,
     PlantForeign,
     Cut,
     Freeze,
     VirtualTime,
     FencingTokens,
+    Clock,
 }
 
 impl Need {
@@ -49,11 +51,13 @@ impl Need {
             Self::ForceRelease => capabilities.force_release,
             Self::List => capabilities.list,
             Self::Notes => capabilities.notes,
+            Self::TimeOfDay => capabilities.time_of_day,
             Self::PlantForeign => abilities.plant_foreign,
             Self::Cut => abilities.cut,
             Self::Freeze => abilities.freeze,
             Self::VirtualTime => abilities.virtual_time,
             Self::FencingTokens => abilities.fencing_tokens,
+            Self::Clock => abilities.clock,
         }
     }
 
@@ -71,11 +75,13 @@ impl Need {
             Self::ForceRelease => "force_release",
             Self::List => "list",
             Self::Notes => "notes",
+            Self::TimeOfDay => "time_of_day",
             Self::PlantForeign => "plant_foreign (harness)",
             Self::Cut => "cut (harness)",
             Self::Freeze => "freeze (harness)",
             Self::VirtualTime => "virtual_time (harness)",
             Self::FencingTokens => "fencing_tokens (harness)",
+            Self::Clock => "clock (harness)",
         }
     }
 }

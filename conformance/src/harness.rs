@@ -127,6 +127,9 @@ pub struct Abilities {
     /// Tokens increase over the epochs of a key (rule 15). `true` by default. Set it to `false` while you write a
     /// backend: until then, any token above 0 will do.
     pub fencing_tokens: bool,
+    /// A lease ends at a time of one clock. `true` by default. `false` for a store without a clock: a lease ends when somebody
+    /// else has seen it for that long, so cases that know its end exactly are ignored.
+    pub clock: bool,
 }
 
 impl Default for Abilities {
@@ -138,6 +141,7 @@ impl Default for Abilities {
             freeze: false,
             several_servers: false,
             fencing_tokens: true,
+            clock: true,
         }
     }
 }
@@ -182,6 +186,13 @@ impl Abilities {
     #[must_use]
     pub const fn fencing_tokens(mut self, increase: bool) -> Self {
         self.fencing_tokens = increase;
+        self
+    }
+
+    /// Sets whether a lease ends at a time of one clock.
+    #[must_use]
+    pub const fn clock(mut self, is: bool) -> Self {
+        self.clock = is;
         self
     }
 }

@@ -60,6 +60,8 @@ pub struct Capabilities {
     pub list: bool,
     /// The backend implements [`LockBackend::write_note`], and its inspections show the note of a key.
     pub notes: bool,
+    /// The clock shows the time of day, see [`LockBackend::time_of_day`]. Jobs that run once are due by it.
+    pub time_of_day: bool,
     /// Renewals can run on a separate connection and a separate thread.
     pub independent_renewal: bool,
     /// One call for several keys costs less than one call for each. The client then sends
@@ -99,6 +101,7 @@ impl Capabilities {
             force_release: has,
             list: has,
             notes: has,
+            time_of_day: has,
             independent_renewal: has,
             batches: has,
             max_lease: bounds::MAX_LEASE,

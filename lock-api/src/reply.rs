@@ -282,6 +282,9 @@ pub struct InspectReply {
     pub waiter_count: u32,
     /// The note that stands.
     pub note: Option<NoteView>,
+    /// How long ago the client that asked has seen the last change, if the store has no clock. What holders and waiters have
+    /// left is at most what this client knows then: another one may have seen the key for longer.
+    pub last_change: Option<Duration>,
 }
 
 /// A page of keys.

@@ -99,7 +99,9 @@ fn row(state: &Inspection) -> Row<'static> {
     if let Some(leader) = state.leader() {
         by += &format!(": {}", printable(&String::from_utf8_lossy(&leader.info)));
     }
-    let left = holders.first().map(|it| it.remaining.as_secs());
+    let is_known = state.last_change().is_none();
+    let left = holders.first().filter(|_| is_known);
+    let left = left.map(|it| it.remaining.as_secs());
     Row::new([
         state.waiter_count().to_string(),
         printable(state.key().as_str()),

@@ -48,6 +48,7 @@ impl State {
             waiters,
             waiter_count,
             note: self.note_view(now),
+            last_change: None,
         }
     }
 }

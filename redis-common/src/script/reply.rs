@@ -134,6 +134,7 @@ pub fn inspect(bytes: &[u8], clock: ClockId) -> Answer<InspectReply> {
             waiter_count: from.u32("waiter count")?,
             waiters: list(from, waiter)?,
             note: note_view(from)?,
+            last_change: None,
         })
     })
 }

@@ -10,7 +10,7 @@ use crate::world::{Attempt, Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("redelivery";
     acquire_twice_holds_once: ["rule 12"], [];
-    acquire_again_says_the_time_left: ["rule 2"], [];
+    acquire_again_says_the_time_left: ["rule 2"], [Clock];
     acquire_again_extends_nothing: ["rule 2", "rule 12"], [];
     acquire_after_its_release_is_stale: ["rule 12"], [];
     release_before_acquire_makes_it_stale: ["rule 12"], [];

@@ -9,7 +9,7 @@ use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("redelivery_queue";
     queued_acquire_again_only_reports: ["rule 12"], [Queue];
-    granted_acquire_again_reports_the_offer: ["rule 12", "rule 10"], [Queue];
+    granted_acquire_again_reports_the_offer: ["rule 12", "rule 10"], [Queue, Clock];
     acquire_after_leaving_is_stale: ["rule 12"], [Queue];
     poll_after_the_release_creates_nothing: ["rule 12"], [Queue];
     poll_of_the_unknown_creates_nothing: ["rule 12"], [Queue];

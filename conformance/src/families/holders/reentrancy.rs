@@ -10,7 +10,7 @@ pub(super) const CASES: &[Case] = cases!("reentrancy";
     nested_holds_are_counted: ["rule 5"], [Reentrancy];
     holds_are_released_in_any_order: ["rule 5"], [Reentrancy];
     hold_limit: ["rule 5", "rule 13"], [Reentrancy];
-    inner_lease_never_shortens: ["rule 5"], [Reentrancy];
+    inner_lease_never_shortens: ["rule 5"], [Reentrancy, Clock];
     inner_lease_may_lengthen: ["rule 5"], [Reentrancy];
     renewing_any_hold_renews_all: ["rule 4", "rule 5"], [Reentrancy];
     all_holds_expire_at_once: ["rule 4", "L1"], [Reentrancy];

@@ -10,7 +10,7 @@ pub(super) const CASES: &[Case] = cases!("tokens";
     tokens_increase_over_epochs: ["rule 15", "S4"], [FencingTokens];
     tokens_increase_over_expiry: ["rule 15", "S4"], [FencingTokens];
     tokens_increase_over_offers: ["rule 15", "S4"], [FencingTokens, Queue];
-    token_is_at_least_the_servers_time: ["rule 15"], [FencingTokens];
+    token_is_at_least_the_servers_time: ["rule 15"], [FencingTokens, Clock];
     token_stays_with_its_epoch: ["rule 15"], [FencingTokens];
     overlapping_readers_share_one: ["rule 15"], [FencingTokens, RwLocks];
     next_readers_have_another: ["rule 15", "S4"], [FencingTokens, RwLocks];

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = cases!("inspection";
     looking_extends_nothing: ["rule 4", "L1"], [Inspect];
     looking_settles_nothing: ["rule 4", "rule 7"], [Inspect, Queue];
     expired_is_not_shown: ["rule 1", "rule 4"], [Inspect];
-    time_left_is_shown: ["rule 2"], [Inspect];
+    time_left_is_shown: ["rule 2"], [Inspect, Clock];
     nothing_is_left_behind: ["S3", "L1"], [Inspect, Queue];
 );
 

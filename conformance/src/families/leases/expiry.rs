@@ -16,7 +16,7 @@ pub(super) const CASES: &[Case] = cases!("expiry";
     expired_holder_cannot_renew: ["rule 4", "S3"], [];
     expired_holder_cannot_release: ["rule 4", "S3"], [];
     renewal_moves_the_end: ["rule 2"], [];
-    renewal_never_shortens: ["rule 5", "rule 2"], [];
+    renewal_never_shortens: ["rule 5", "rule 2"], [Clock];
     short_lease_after_a_long_one: ["rule 1", "L1"], [];
     holder_expires_while_another_waits: ["L1", "L2"], [Queue];
     waiter_is_told_when_to_come_back: ["rule 3"], [Queue];

@@ -9,8 +9,8 @@ use crate::failure::{Verdict, ensure, want, want_eq};
 use crate::world::{Lock, World};
 
 pub(super) const CASES: &[Case] = cases!("long_spans";
-    token_is_remembered: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
-    token_outlives_an_expired_holder: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime];
+    token_is_remembered: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime, Clock];
+    token_outlives_an_expired_holder: ["rule 14", "rule 15", "S4"], [FencingTokens, VirtualTime, Clock];
     longest_lease: ["L1", "rule 1"], [VirtualTime];
     no_copy_outlives_its_watermark: ["rule 12", "rule 14"], [VirtualTime];
     note_is_kept_for_two_days: ["rule 16", "rule 14"], [Notes, Inspect, FencingTokens, VirtualTime];

@@ -15,7 +15,7 @@ use crate::failure::{Failure, Verdict, ensure, want};
 use crate::world::{Ask, Attempt, DELIVERABLE, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("stalls";
-    crash_in_an_acquire_costs_one_lease: ["L1"], [];
+    crash_in_an_acquire_costs_one_lease: ["L1"], [Clock];
     stalled_acquire_takes_no_held_key: ["S1"], [];
     stalled_writer_takes_no_read_key: ["S1"], [RwLocks];
     stalled_acquire_takes_nothing_after_its_window: ["rule 12"], [Inspect];

@@ -13,8 +13,8 @@ use crate::world::{Attempt, Lock, Session, World};
 
 pub(super) const CASES: &[Case] = cases!("notifications";
     grant_is_pushed: ["rule 8"], [Queue, Push, FencingTokens];
-    pushed_grant_is_the_offer: ["rule 8", "rule 10", "S2"], [Queue, Push];
-    pushed_offer_expires_unless_confirmed: ["rule 10", "L1"], [Queue, Push];
+    pushed_grant_is_the_offer: ["rule 8", "rule 10", "S2"], [Queue, Push, Clock];
+    pushed_offer_expires_unless_confirmed: ["rule 10", "L1"], [Queue, Push, Clock];
     only_the_head_wakes: ["rule 8"], [Queue, Push];
     group_is_notified_together: ["rule 8", "rule 7"], [Queue, Push, RwLocks];
     last_reader_notifies_the_writer: ["rule 8", "S1"], [Queue, Push, RwLocks];

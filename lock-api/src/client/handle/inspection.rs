@@ -145,6 +145,24 @@ impl Inspection {
         self.reply.token
     }
 
+    /// Returns how long ago this client has seen the last change of a key that is in use, on a store without a clock; `None` on all
+    /// others. What holders have left isn't known then: another client may have seen the key for longer.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use leasehold_api::{Error, LockClient};
+    /// # async fn example(locks: LockClient) -> Result<(), Error> {
+    /// let inspection = locks.inspect("report").await?;
+    /// if let Some(ago) = inspection.last_change() {
+    ///     println!("seen unchanged for {ago:?}");
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub const fn last_change(&self) -> Option<Duration> {
+        self.reply.last_change
+    }
+
     /// Returns the holders in the order of their remaining time.
     ///
     /// The list has at most [`INSPECT_LIST`](crate::bounds::INSPECT_LIST) entries;
@@ -283,14 +301,19 @@ impl fmt::Display for Inspection {
         if let Some(token) = reply.token {
             write!(f, ", last token {token}")?;
         }
+        if let Some(ago) = reply.last_change {
+            write!(f, ", last change seen {} ago", millis(ago))?;
+        }
         for holder in &reply.holders {
             let (label, mode) = (holder.label.as_str(), describe_mode(holder.mode));
             write!(f, "\n  held by {label:?} {mode}")?;
             if holder.holds > 1 {
                 write!(f, " {} times", holder.holds)?;
             }
-            let (token, left) = (holder.token, millis(holder.remaining));
-            write!(f, ", token {token}, {left} left")?;
+            write!(f, ", token {}", holder.token)?;
+            if reply.last_change.is_none() {
+                write!(f, ", {} left", millis(holder.remaining))?;
+            }
             if holder.revoked {
                 f.write_str(", revoked")?;
             }
@@ -299,7 +322,9 @@ impl fmt::Display for Inspection {
         for waiter in &reply.waiters {
             let (label, mode) = (waiter.label.as_str(), describe_mode(waiter.mode));
             write!(f, "\n  waiting: {label:?} {mode}")?;
-            write!(f, ", expires in {}", millis(waiter.waiter_remaining))?;
+            if reply.last_change.is_none() {
+                write!(f, ", expires in {}", millis(waiter.waiter_remaining))?;
+            }
             if waiter.unreachable {
                 f.write_str(", unreachable")?;
             }

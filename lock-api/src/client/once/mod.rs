@@ -80,7 +80,8 @@ impl LockClient {
     ///
     /// # Errors
     /// - [`Error::InvalidInput`] if the name is empty or longer than 256 bytes.
-    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum.
+    /// - [`Error::Unsupported`] if the backend has no [`notes`](crate::Capabilities::notes), such as a quorum, or tells no
+    ///   [time of day](crate::Capabilities::time_of_day).
     /// - [`Error::Closed`] after a shutdown.
     ///
     /// # Examples
@@ -93,7 +94,10 @@ impl LockClient {
     /// ```
     pub fn once(&self, name: impl AsRef<str>) -> Result<Once, Error> {
         let mutex = self.mutex(name)?;
-        mutex.lock.client.ensure_notes("jobs that run once")?;
+        let core = &mutex.lock.client;
+        core.ensure_notes("jobs that run once")?;
+        let has_time = core.capabilities.time_of_day;
+        Error::require(has_time, "jobs that run once")?;
         Ok(Once {
             mutex,
             max_attempts: 3,

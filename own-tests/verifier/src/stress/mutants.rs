@@ -117,6 +117,12 @@ impl MutantInfo {
         ["once", "election"].contains(&rule)
     }
 
+    /// Whether tests of their own explore the mutants that break this rule: those of jobs and elections, and those of stores
+    /// without a clock (`tests/observed` of `backend-store`).
+    pub fn has_own_exploration(rule: &str) -> bool {
+        Self::is_of_jobs(rule) || rule == "observed"
+    }
+
     /// The names that this file lists. Each must be the name of a mutant.
     pub fn listed() -> impl Iterator<Item = &'static str> {
         let unusual = UNUSUAL.iter().map(|mutant| mutant.name);

@@ -129,7 +129,7 @@ pub(crate) const BUILD: &str =
 
 /// The mutants of this build that stress runs must find.
 pub(crate) fn mutants() -> impl Iterator<Item = MutantInfo> {
-    let planted = planted::mutants().filter(|(_, rule)| !MutantInfo::is_of_jobs(rule));
+    let planted = planted::mutants().filter(|(_, rule)| !MutantInfo::has_own_exploration(rule));
     let names = planted
         .map(|(name, _)| name)
         .chain(IN_EVERY_BUILD.iter().copied());

@@ -1,0 +1,129 @@
+//! What this client has seen of the rows, and since when.
+
+use std::collections::BTreeMap;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use leasehold_api::{Key, Moment, ServerTime, bounds};
+
+use super::row::Header;
+use crate::lock;
+
+/// At most this many keys are remembered. If one is forgotten, its observation begins anew, which is safe, and late.
+const MOST_KEYS: usize = 32_768;
+
+/// The time of each row, as this client has observed it.
+#[derive(Debug, Default)]
+pub(super) struct KeyTimes(Mutex<Inner>);
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// When half of all keys are recent, the older ones are forgotten.
+    recent: BTreeMap<Key, Seen>,
+    older: BTreeMap<Key, Seen>,
+}
+
+/// What was seen of a key.
+#[derive(Clone, Copy, Debug)]
+struct Seen {
+    /// When the last answer came.
+    received: Moment,
+    /// `None` if the key has no row.
+    row: Option<SeenRow>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct SeenRow {
+    version: u64,
+    /// When this version was first received.
+    changed: Moment,
+    promise: u64,
+    /// How far the time of the row is ahead of our clock, in µs. It is the greatest of the rows with this promise. A row that
+    /// is seen again says less, so the first sight counts.
+    ahead: i128,
+    keep_until: ServerTime,
+}
+
+impl SeenRow {
+    fn time(&self, now: Moment) -> ServerTime {
+        let micros = (self.ahead + micros(now)).max(0);
+        ServerTime::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
+    }
+}
+
+fn micros(moment: Moment) -> i128 {
+    i128::try_from(moment.since_origin().as_micros()).unwrap_or(i128::MAX / 2)
+}
+
+impl KeyTimes {
+    /// Notes a row that was received before `now`, and returns its time.
+    pub(super) fn saw(&self, key: &Key, row: &Header, now: Moment) -> ServerTime {
+        let mut inner = lock(&self.0);
+        let ahead = i128::from(row.at.as_micros()) - micros(now);
+        let known = inner.take(key).and_then(|seen| seen.row);
+        let same = known.filter(|known| known.version == row.version);
+        let known = known.filter(|known| known.promise == row.promise);
+        let row = SeenRow {
+            version: row.version,
+            changed: same.map_or(now, |same| same.changed),
+            promise: row.promise,
+            ahead: known.map_or(ahead, |known| known.ahead.max(ahead)),
+            keep_until: row.keep_until,
+        };
+        inner.insert(key, now, Some(row));
+        row.time(now)
+    }
+
+    /// Notes that a key has no row.
+    pub(super) fn saw_none(&self, key: &Key, now: Moment) {
+        let mut inner = lock(&self.0);
+        inner.take(key);
+        inner.insert(key, now, None);
+    }
+
+    /// How long ago the last change of the row was received.
+    pub(super) fn last_change(&self, key: &Key, now: Moment) -> Option<Duration> {
+        let row = lock(&self.0).get(key)?.row?;
+        Some(now.saturating_since(row.changed))
+    }
+
+    /// Whether an answer about the key came within the time of a call.
+    pub(super) fn saw_lately(&self, key: &Key, now: Moment) -> bool {
+        let inner = lock(&self.0);
+        inner
+            .get(key)
+            .is_some_and(|seen| now.saturating_since(seen.received) < bounds::MAX_CALL_TIMEOUT)
+    }
+
+    /// Forgets a key that has no row any more.
+    pub(super) fn forget(&self, key: &Key) {
+        lock(&self.0).take(key);
+    }
+
+    /// The keys whose rows may be removed.
+    pub(super) fn over(&self, now: Moment) -> Vec<Key> {
+        let inner = lock(&self.0);
+        let is_over = |seen: &Seen| seen.row.is_some_and(|row| row.time(now) >= row.keep_until);
+        let all = inner.recent.iter().chain(&inner.older);
+        let over = all.filter(|(_, seen)| is_over(seen));
+        over.map(|(key, _)| key.clone()).collect()
+    }
+}
+
+impl Inner {
+    fn get(&self, key: &Key) -> Option<&Seen> {
+        self.recent.get(key).or_else(|| self.older.get(key))
+    }
+
+    fn take(&mut self, key: &Key) -> Option<Seen> {
+        let recent = self.recent.remove(key);
+        recent.or_else(|| self.older.remove(key))
+    }
+
+    fn insert(&mut self, key: &Key, received: Moment, row: Option<SeenRow>) {
+        if self.recent.len() >= MOST_KEYS / 2 {
+            self.older = std::mem::take(&mut self.recent);
+        }
+        self.recent.insert(key.clone(), Seen { received, row });
+    }
+}

@@ -1,0 +1,279 @@
+//! Time without a clock: a lease ends when a client has seen the row for that long.
+
+mod check;
+mod key_times;
+mod row;
+
+use std::fmt;
+use std::sync::Arc;
+use std::time::Duration;
+
+use async_trait::async_trait;
+use futures_util::StreamExt;
+use futures_util::stream::iter;
+use leasehold_api::machine::State;
+use leasehold_api::{
+    BackendError, Key, List, Listed, Notification, Notifications, Runtime, ServerTime, SessionId,
+    Stamp,
+};
+
+use crate::messages;
+use crate::store::{Read, Row, Store, Tag, Version, Write, Written, page_of};
+use crate::tag_store::{Object, Pushed, Put, TagStore};
+use crate::times::{own_stamp, unknown_stamp};
+use check::check_objects;
+use key_times::KeyTimes;
+use row::Header;
+
+/// The name of the floor, and what the names of all rows begin with.
+const FLOOR: &str = "floor";
+const ROWS: &str = "key/";
+
+/// A [`Store`] on a store without a clock.
+///
+/// # The time of a row
+/// Each row has its own time, which only goes on while somebody looks. The row keeps
+///
+/// - its *promise*: the version of the last write that promised somebody that a hold lasts: a grant, a renewal, an offer;
+/// - its *time*: that of the step that wrote it.
+///
+/// A client's time of the row is the time in the row, plus how long this client has seen it, by its own clock. If the row
+/// changes and the promise doesn't, the greater of both counts: failed tries and polls bring their observation along, and
+/// take none away. If the promise changes, only the new row counts. So a holder's lease ends at the earliest one lease
+/// after its last renewal was written, on every clock whose rate is right (A3). Nobody compares clocks.
+///
+/// Written times never fall: a client's time is never before the one in the row that it replaces.
+///
+/// # What follows
+/// - A reply that promises anything is a write, even if the state doesn't change. The promise counts from its sending.
+/// - A message is only a wake-up: how long its grant lasts isn't known without a renewal.
+/// - A lease ends one lease after the first survivor has seen the row. If nobody looks, it doesn't end.
+/// - Holders whose ends are observed together would keep each other alive, so there are only mutexes.
+/// - There is no time of day, so no jobs that run once.
+///
+/// # Tokens
+/// A new row begins at a time above the *floor* of the namespace, an object of its own. Before a row is removed, the floor is
+/// raised to its token. So tokens never fall.
+pub struct Observed<T> {
+    store: T,
+    runtime: Arc<dyn Runtime>,
+    times: KeyTimes,
+}
+
+impl<T: TagStore> fmt::Debug for Observed<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Observed").field(&self.store).finish()
+    }
+}
+
+impl<T: TagStore> Observed<T> {
+    pub(crate) fn new(store: T) -> Self {
+        let (runtime, times) = (store.runtime(), KeyTimes::default());
+        Self {
+            store,
+            runtime,
+            times,
+        }
+    }
+
+    /// The store without a clock.
+    pub const fn inner(&self) -> &T {
+        &self.store
+    }
+
+    /// Reads the floor, and its tag if it was ever raised.
+    async fn floor(&self) -> Result<(u64, Option<Tag>), BackendError> {
+        match self.store.read(FLOOR).await? {
+            Some(Object { bytes, tag }) => Ok((row::decode_floor(&bytes)?, Some(tag))),
+            None => Ok((0, None)),
+        }
+    }
+
+    /// Raises the floor to at least `to`.
+    async fn raise_floor(&self, to: u64) -> Result<(), BackendError> {
+        loop {
+            let (floor, tag) = self.floor().await?;
+            if floor >= to {
+                return Ok(());
+            }
+            let bytes = row::encode_floor(to);
+            let put = Put::new(FLOOR, tag.as_ref(), &bytes);
+            if self.store.write(put).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Removes the row of a key if its time is over, and raises the floor first.
+    async fn remove(&self, key: &Key) -> Result<(), BackendError> {
+        let name = name_of(key);
+        let Some(Object { bytes, tag }) = self.store.read(&name).await? else {
+            self.times.forget(key);
+            return Ok(());
+        };
+        let (header, state) = Header::decode(&bytes)?;
+        let now = self.times.saw(key, &header, self.runtime.now());
+        if now < header.keep_until {
+            return Ok(());
+        }
+        let token = State::from_bytes(state)?.to_parts().token;
+        self.raise_floor(token.max(header.at.as_micros())).await?;
+        self.store.remove(&name, &tag).await?;
+        self.times.forget(key);
+        Ok(())
+    }
+}
+
+fn name_of(key: &Key) -> String {
+    format!("{ROWS}{key}")
+}
+
+#[async_trait]
+#[deny(clippy::missing_trait_methods)]
+impl<T: TagStore> Store for Observed<T> {
+    fn runtime(&self) -> Arc<dyn Runtime> {
+        Arc::clone(&self.runtime)
+    }
+
+    fn has_clock(&self) -> bool {
+        false
+    }
+
+    fn last_change(&self, key: &Key) -> Option<Duration> {
+        self.times.last_change(key, self.runtime.now())
+    }
+
+    async fn time(&self) -> Result<Stamp, BackendError> {
+        self.floor().await?;
+        Ok(own_stamp(self.runtime.now()))
+    }
+
+    fn time_of_day(&self, at: ServerTime) -> ServerTime {
+        at
+    }
+
+    async fn read(&self, key: &Key) -> Result<Read, BackendError> {
+        let Some(Object { bytes, tag }) = self.store.read(&name_of(key)).await? else {
+            // After the read: a row that was removed before it has raised the floor.
+            let (floor, _) = self.floor().await?;
+            self.times.saw_none(key, self.runtime.now());
+            let begins = ServerTime::from_micros(floor + 1);
+            return Ok(Read::new(unknown_stamp(begins), None));
+        };
+        let (header, state) = Header::decode(&bytes)?;
+        let at = self.times.saw(key, &header, self.runtime.now());
+        let row = Row::new(Version::new(header.version), state.to_vec());
+        let row = row.with_tag(row::with_promise(header.promise, &tag));
+        Ok(Read::new(unknown_stamp(at), Some(row)))
+    }
+
+    async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
+        let found = write.tag.map(row::split_promise);
+        let version = write.version.get();
+        let promise = match &found {
+            Some((promise, _)) if !write.promises => *promise,
+            _ => version,
+        };
+        let header = Header {
+            version,
+            promise,
+            at: write.stamp.at,
+            keep_until: write.keep_until,
+        };
+        // A row may have come and gone since a read that is old.
+        if found.is_none() && !self.times.saw_lately(write.key, self.runtime.now()) {
+            return Ok(Written::NotApplied);
+        }
+        let text = |message| messages::encode([message], write.stamp.at);
+        let texts = write.messages.iter().map(|it| (it.to, text(it)));
+        let texts: Vec<_> = match self.store.can_listen() {
+            true => texts.collect(),
+            false => Vec::new(),
+        };
+        let (name, bytes) = (name_of(write.key), header.encode(write.bytes));
+        let mut put = Put::new(&name, found.as_ref().map(|(_, tag)| tag), &bytes);
+        put.texts = &texts;
+        let Some(tag) = self.store.write(put).await? else {
+            return Ok(Written::NotApplied);
+        };
+        self.times.saw(write.key, &header, self.runtime.now());
+        Ok(Written::applied().with_tag(row::with_promise(promise, &tag)))
+    }
+
+    async fn write_or_read(
+        &self,
+        write: Write<'_>,
+    ) -> Result<(Written, Option<Read>), BackendError> {
+        Ok((self.write(write).await?, None))
+    }
+
+    fn can_listen(&self) -> bool {
+        self.store.can_listen()
+    }
+
+    fn first_waiters_poll(&self) -> Duration {
+        self.store.first_waiters_poll()
+    }
+
+    async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
+        let stream = self.store.listen(session).await?;
+        let clock = unknown_stamp(ServerTime::default()).clock;
+        let notifications = stream.flat_map(move |pushed| {
+            let missed = |listening| vec![Notification::Missed { listening }];
+            iter(match pushed {
+                Pushed::Text(text) => {
+                    messages::decode(&text, clock).unwrap_or_else(|| missed(true))
+                }
+                Pushed::Missed { listening } => missed(listening),
+            })
+        });
+        Ok(Box::pin(notifications))
+    }
+
+    fn can_tell_reach(&self) -> bool {
+        false
+    }
+
+    async fn reach(
+        &self,
+        _: &[SessionId],
+    ) -> Result<Vec<leasehold_api::machine::Reach>, BackendError> {
+        Err(BackendError::unsupported("reach"))
+    }
+
+    fn compares_reach(&self) -> bool {
+        false
+    }
+
+    fn can_list(&self) -> bool {
+        true
+    }
+
+    async fn list(&self, request: &List) -> Result<Listed, BackendError> {
+        let after = request.cursor.as_ref().map_or("", |cursor| cursor.as_str());
+        let [beginning, after] = [&*request.prefix, after].map(|name| format!("{ROWS}{name}"));
+        let limit = usize::try_from(request.limit).unwrap_or(usize::MAX);
+        let names = self.store.names(&beginning, &after, limit).await?;
+        let keys = names.iter().filter_map(|name| name.strip_prefix(ROWS));
+        let keys: Vec<_> = keys.map(String::from).collect();
+        Ok(page_of(&keys, &request.prefix, request.limit))
+    }
+
+    async fn remove_expired(&self) -> Result<(), BackendError> {
+        if !self.store.can_remove() {
+            return Ok(());
+        }
+        for key in self.times.over(self.runtime.now()) {
+            self.remove(&key).await?;
+        }
+        Ok(())
+    }
+
+    async fn check(&self, key: &Key) -> Result<(), BackendError> {
+        check_objects(&self.store, &name_of(key)).await
+    }
+
+    async fn close(&self) -> Result<(), BackendError> {
+        self.store.close().await
+    }
+}

@@ -1,0 +1,56 @@
+//! Explores stores without a clock: machines whose clocks are hours apart and run up to 1 % fast, that are stopped, die and
+//! are started again. `LEASEHOLD_SEEDS` sets the number of seeds, and `LEASEHOLD_FIRST_SEED` the first one.
+
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "the store in memory uses tokio's paused clock"
+)]
+
+mod machine;
+mod plan;
+mod users;
+#[expect(dead_code, reason = "the suite uses the rest")]
+mod world;
+
+use std::ops::Range;
+
+use plan::{Seen, Verdict};
+
+/// The number in an environment variable, or the default.
+fn number(variable: &str, default: u64) -> u64 {
+    let text = std::env::var(variable).ok();
+    text.map_or(default, |text| text.parse().expect("a number"))
+}
+
+fn seeds() -> Range<u64> {
+    let first = number("LEASEHOLD_FIRST_SEED", 0);
+    first..first + number("LEASEHOLD_SEEDS", 50)
+}
+
+/// Runs a scenario with each seed.
+fn explore(scenario: impl Fn(u64, &mut Seen) -> Verdict) -> Seen {
+    let mut seen = Seen::default();
+    for seed in seeds() {
+        if let Err(broken) = scenario(seed, &mut seen) {
+            panic!("seed {seed}: {broken}");
+        }
+    }
+    println!("{seen:?}");
+    seen
+}
+
+#[test]
+fn clocks_break_no_lock() {
+    let (seen, runs) = (explore(plan::safety), seeds().count() as u64);
+    assert!(seen.entered > runs * 3, "{seen:?}");
+    assert!(seen.stopped > runs / 4, "{seen:?}");
+    assert!(seen.restarted > runs / 4, "{seen:?}");
+    assert!(seen.removed > runs / 4, "{seen:?}");
+}
+
+#[test]
+fn lock_of_a_dead_holder_is_granted() {
+    let (seen, runs) = (explore(plan::liveness), seeds().count() as u64);
+    assert_eq!(seen.taken_over, runs, "{seen:?}");
+}
