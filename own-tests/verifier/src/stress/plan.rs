@@ -195,14 +195,6 @@ impl Plan {
         }
     }
 
-    /// Makes `clients` clients take one mutex `rounds` times each.
-    pub(crate) fn set_size(&mut self, clients: u32, rounds: u32) {
-        (self.clients, self.rounds, self.keys) = (clients.clamp(1, 4), rounds, 1);
-        self.foreign = false;
-        self.terms.kind = Kind::Mutex;
-        (self.terms.capacity, self.terms.reentrant) = (1, false);
-    }
-
     /// Breaks one assumption, and injects no other faults.
     pub(crate) fn break_assumption(&mut self, assumption: Assumption) {
         let stubborn = assumption == Assumption::UserStops;

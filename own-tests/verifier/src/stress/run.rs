@@ -38,7 +38,6 @@ pub struct Stress {
     out_of_model: bool,
     flaw: Option<Flaw>,
     broken: Option<Assumption>,
-    size: Option<(u32, u32)>,
     until_broken: bool,
     replicas_answer: bool,
     promises: &'static [&'static str],
@@ -78,14 +77,6 @@ impl Stress {
     #[must_use]
     pub const fn with_answering_replicas(mut self) -> Self {
         self.replicas_answer = true;
-        self
-    }
-
-    /// Makes `clients` clients, at most four, take a fair mutex `rounds` times each, instead of what
-    /// the seed draws.
-    #[must_use]
-    pub const fn with_size(mut self, clients: u32, rounds: u32) -> Self {
-        self.size = Some((clients, rounds));
         self
     }
 
@@ -175,9 +166,6 @@ impl Stress {
         }
         if self.replicas_answer {
             plan.reads = Reads::Answered;
-        }
-        if let Some((clients, rounds)) = self.size {
-            plan.set_size(clients, rounds);
         }
         plan
     }
