@@ -3,7 +3,7 @@
 use leasehold_api::BackendError;
 use tokio_postgres::error::{DbError, Severity, SqlState};
 
-use crate::{connector, pooler};
+use crate::connector;
 
 /// What was being done when an error came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -53,6 +53,16 @@ fn is_fatal(answer: &DbError) -> bool {
     )
 }
 
+/// The error for a pooler that shares connections. `server` is the address of the server behind it.
+pub(crate) fn of_pooler(server: Option<&str>) -> BackendError {
+    let server = server.map(|server| format!(" ({server})"));
+    BackendError::rejected(format!(
+        "a connection pooler shares this connection with other clients, so notifications would be \
+         lost; connect to the server itself{}, or to a pool in session mode",
+        server.unwrap_or_default()
+    ))
+}
+
 fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
     let mut reason = format!("{} ({})", answer.message(), answer.code().code());
     if let During::Connect(address) = during {
@@ -60,7 +70,7 @@ fn of_server(answer: &DbError, during: During<'_>) -> BackendError {
     }
     match class(answer.code()) {
         Class::Setup => BackendError::rejected(reason + advice(answer.message())),
-        Class::Prepared => pooler::shared(None),
+        Class::Prepared => of_pooler(None),
         Class::Schema => BackendError::rejected(format!(
             "{reason}; run the schema of leasehold, and grant the documented rights"
         )),

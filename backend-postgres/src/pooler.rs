@@ -7,7 +7,7 @@ use leasehold_api::BackendError;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
 use crate::connection::Shared;
-use crate::error::{During, classify};
+use crate::error::{During, classify, of_pooler};
 
 /// The process of the server, and its address without the pooler.
 const QUESTION: &str = "SELECT pg_backend_pid(),
@@ -32,7 +32,7 @@ pub(crate) async fn check(
     let process = |client| process(client, settings);
     let (first, address) = process(one).await?;
     let (second, _) = process(two).await?;
-    let is_shared = || Err(shared(Some(&address)));
+    let is_shared = || Err(of_pooler(Some(&address)));
     if first == second {
         return is_shared();
     }
@@ -64,14 +64,4 @@ pub(crate) fn too_few(address: &str) -> BackendError {
     let problem = "no second connection in time; a client has up to three, so allow three in max_connections, \
          in the CONNECTION LIMIT of the role and the database, and in the pool";
     BackendError::unavailable(format!("{address}: {problem}"))
-}
-
-/// The error for a pooler that shares connections. `server` is the address of the server behind it.
-pub(crate) fn shared(server: Option<&str>) -> BackendError {
-    let server = server.map(|server| format!(" ({server})"));
-    BackendError::rejected(format!(
-        "a connection pooler shares this connection with other clients, so notifications would be \
-         lost; connect to the server itself{}, or to a pool in session mode",
-        server.unwrap_or_default()
-    ))
 }

@@ -1,18 +1,213 @@
-//! An attempt that was sent, and the commands that follow it.
+//! An attempt: how it is asked for, and the commands that follow it.
 
 use std::slice::from_ref;
 use std::time::Duration;
 
 use leasehold_api::{
-    Acquire, AcquireReply, Acquired, Convert, ConvertReply, FencingToken, Note, NoteReply,
-    Operation, Poll, PollReply, Queued, Release, ReleaseReply, Renew, RenewReply, ServerTime,
-    Stamp, Stamped,
+    Acquire, AcquireReply, Acquired, Contended, Convert, ConvertReply, FencingToken, ForceMode,
+    ForceRelease, ForceReply, Label, Limits, Mode, Note, NoteReply, Operation, OwnerId, Poll,
+    PollReply, Queued, Refused, Release, ReleaseReply, Renew, RenewReply, ServerTime, Stamp,
+    Stamped, Wait,
 };
 
 use crate::failure::{Failure, Verdict, ensure, want};
-use crate::world::{Ask, DELIVERABLE, Lock, Session};
+use crate::session::{Lock, Session};
 
 type Conversion = Result<Stamped<ConvertReply>, Failure>;
+
+/// How long an acquire may be delivered, within the delivery window of 10 s.
+pub(crate) const DELIVERABLE: Duration = Duration::from_secs(5);
+
+impl Session {
+    /// Prepares an attempt: exclusive (or one permit), by a new owner, with a long lease, without
+    /// waiting.
+    pub(crate) fn ask(&self, lock: &Lock) -> Ask {
+        let mode = match lock.spec.kind() {
+            leasehold_api::Kind::Semaphore => Mode::Permits(1),
+            _ => Mode::Exclusive,
+        };
+        Ask {
+            session: self.clone(),
+            lock: lock.clone(),
+            mode,
+            operation: self.operation(self.owner()),
+            label: Label::new("").expect("empty is short enough"),
+            lease: Duration::from_secs(30),
+            wait: None,
+            floor: None,
+            limits: Limits::default(),
+        }
+    }
+
+    /// Sends a release of an attempt that holds nothing, and expects that it releases nothing.
+    pub(crate) async fn releases_nothing(
+        &self,
+        lock: &Lock,
+        operation: Operation,
+        promise: &str,
+    ) -> Verdict {
+        let batch = [Release::new(lock.key.clone(), operation)];
+        want!(
+            one(self.backend.release(&batch).await)?.reply,
+            ReleaseReply::NotHeld(_)
+        )
+        .promised(promise)
+    }
+
+    /// Forces the release of the holders that have the token of `seen`.
+    pub(crate) async fn force(
+        &self,
+        seen: &Attempt,
+        how: ForceMode,
+    ) -> Result<ForceReply, Failure> {
+        let request = ForceRelease::new(seen.request.key.clone(), vec![seen.token()]);
+        let request = request.with_how(how);
+        Ok(self.backend.force_release(&request).await?.reply)
+    }
+}
+
+/// An attempt that is not sent yet.
+#[derive(Clone, Debug)]
+pub(crate) struct Ask {
+    session: Session,
+    lock: Lock,
+    mode: Mode,
+    operation: Operation,
+    label: Label,
+    lease: Duration,
+    wait: Option<Wait>,
+    floor: Option<FencingToken>,
+    limits: Limits,
+}
+
+impl Ask {
+    pub(crate) fn shared(mut self) -> Self {
+        self.mode = Mode::Shared;
+        self
+    }
+
+    pub(crate) fn permits(mut self, n: u32) -> Self {
+        self.mode = Mode::Permits(n);
+        self
+    }
+
+    pub(crate) fn owner(mut self, owner: OwnerId) -> Self {
+        self.operation.owner = owner;
+        self
+    }
+
+    pub(crate) fn label(mut self, label: &str) -> Self {
+        self.label = Label::new(label).expect("scenario labels are short");
+        self
+    }
+
+    pub(crate) fn lease(mut self, lease: Duration) -> Self {
+        self.lease = lease;
+        self
+    }
+
+    /// Waits in the queue, without a subscription.
+    pub(crate) fn wait(self) -> Self {
+        self.wait_as(Wait::new(false))
+    }
+
+    /// Waits in the queue until then at most, without a subscription.
+    pub(crate) fn wait_until(self, until: ServerTime) -> Self {
+        self.wait_as(Wait::new(false).with_wait_until(until))
+    }
+
+    pub(crate) fn wait_as(mut self, wait: Wait) -> Self {
+        self.wait = Some(wait);
+        self
+    }
+
+    pub(crate) fn floor(mut self, floor: FencingToken) -> Self {
+        self.floor = Some(floor);
+        self
+    }
+
+    pub(crate) fn limits(mut self, limits: Limits) -> Self {
+        self.limits = limits;
+        self
+    }
+
+    /// Builds the request, deliverable from now on.
+    pub(crate) async fn build(&self) -> Result<Acquire, Failure> {
+        self.build_from(self.session.now().await?)
+    }
+
+    /// Builds the request, deliverable from `now` on.
+    pub(crate) fn build_from(&self, now: ServerTime) -> Result<Acquire, Failure> {
+        self.build_until(now.saturating_add(DELIVERABLE))
+    }
+
+    pub(crate) fn build_until(&self, deliver_before: ServerTime) -> Result<Acquire, Failure> {
+        let mut request = Acquire::new(
+            self.lock.key.clone(),
+            self.lock.spec,
+            self.mode,
+            self.operation,
+            self.lease,
+            deliver_before,
+        )?
+        .with_label(self.label.clone())
+        .with_limits(self.limits);
+        if let Some(wait) = self.wait {
+            request = request.with_wait(wait);
+        }
+        if let Some(floor) = self.floor {
+            request = request.with_floor(floor)?;
+        }
+        Ok(request)
+    }
+
+    pub(crate) async fn send(self) -> Result<(Attempt, AcquireReply), Failure> {
+        let request = self.build().await?;
+        Attempt::send(self.session, request).await
+    }
+
+    /// Sends the attempt and expects that it is granted.
+    pub(crate) async fn acquired(self, rule: &'static str) -> Result<Attempt, Failure> {
+        let (attempt, reply) = self.send().await?;
+        want!(reply, AcquireReply::Acquired(_))
+            .promised(format!("{rule}: an attempt on a free key is granted"))?;
+        Ok(attempt)
+    }
+
+    /// Sends the attempt and expects that it waits.
+    pub(crate) async fn queued(self, rule: &'static str) -> Result<(Attempt, Queued), Failure> {
+        let (attempt, reply) = self.send().await?;
+        let queued = want!(reply, AcquireReply::Queued(queued) => queued).promised(format!(
+            "{rule}: an attempt that may wait joins the queue while the key is held"
+        ))?;
+        Ok((attempt, queued))
+    }
+
+    /// Like [`acquired`](Self::acquired), for a case that no longer needs the attempt. The key stays held.
+    pub(crate) async fn granted(self, rule: &'static str) -> Verdict {
+        self.acquired(rule).await.map(drop)
+    }
+
+    /// Sends the attempt and expects `Contended`: somebody else holds the key, or it is a waiter's turn.
+    pub(crate) async fn finds_contention(self, rule: &'static str) -> Verdict {
+        self.contended(rule).await.map(drop)
+    }
+
+    /// Like [`finds_contention`](Self::finds_contention). Returns what the attempt is told.
+    pub(crate) async fn contended(self, rule: &'static str) -> Result<Contended, Failure> {
+        let (_, reply) = self.send().await?;
+        want!(reply, AcquireReply::Contended(held) => held).promised(format!(
+            "{rule}: an attempt that doesn't wait learns that it can't have the key"
+        ))
+    }
+
+    /// Sends the attempt and expects that it is refused.
+    pub(crate) async fn refused(self, rule: &'static str) -> Result<Refused, Failure> {
+        let (_, reply) = self.send().await?;
+        want!(reply, AcquireReply::Refused(refused) => refused)
+            .promised(format!("{rule}: the attempt is refused"))
+    }
+}
 
 /// An attempt that was sent. Dropping it sends nothing: its hold or waiter stays.
 ///

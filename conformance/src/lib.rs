@@ -43,6 +43,7 @@ mod proxy;
 #[cfg(test)]
 mod rules;
 mod runner;
+mod session;
 mod world;
 
 pub use case::{Case, Need};

@@ -90,7 +90,7 @@ pub fn run_case(harness: &Arc<dyn Harness>, case: &Case) -> Result<(), Failure> 
     let case = *case;
     watched(harness, move |harness| {
         Box::pin(async move {
-            let world = World::new(harness, case).await?;
+            let world = World::new(harness, (case.family, case.name)).await?;
             let verdict = (case.run)(&world).await;
             world.close().await;
             verdict
@@ -113,7 +113,7 @@ fn too_slow(harness: &Arc<dyn Harness>) -> Option<String> {
 /// The median time of an acquire, while no case runs.
 async fn command_takes(harness: &dyn Harness) -> Result<Duration, Failure> {
     let case = families::all().next().expect("at least one case");
-    let world = World::new(harness, *case).await?;
+    let world = World::new(harness, (case.family, case.name)).await?;
     let session = world.session().await?;
     let mut times = Vec::new();
     for key in ["a", "b", "c", "d", "e"] {
