@@ -80,21 +80,28 @@ pub(crate) fn shows_what_is_in_use(place: &Place) {
     drawn.0.expect("status:0");
 }
 
-/// A signal ends it, and the terminal is as it was.
+/// A signal ends it, or `q`, and the terminal is as it was.
 pub(crate) fn gives_the_terminal_back(place: &Place) {
     let script = "stty -a > before\n\
                   sh -c 'echo $$ > id; exec \"$L\" top nothing'\n\
                   echo status:$?\n\
-                  stty -a > after\n";
+                  stty -a > after\n\
+                  \"$L\" top nothing\n\
+                  stty -a > quit\n\
+                  echo the end\n";
     std::fs::write(place.file("script"), script).expect("written");
     // This shell leaves the terminal as it finds it.
-    let drawn = Drawn::run(place, "sh script");
+    let mut drawn = Drawn::run(place, "sh script");
     drawn.expect("0 held, 0 waiters");
     let read = |file: &str| std::fs::read_to_string(place.file(file)).expect("written");
     kill(read("id").trim().parse().expect("a number"), Signal::TERM);
     drawn.0.expect("status:143");
+    drawn.expect("0 held, 0 waiters");
+    drawn.0.type_in("q");
+    drawn.0.expect("the end");
     drawn.0.expect_prompt();
     assert_eq!(read("before"), read("after"));
+    assert_eq!(read("before"), read("quit"));
 
     let mut command = place.leasehold();
     command.arg("top").stdout(std::process::Stdio::null());
