@@ -46,6 +46,7 @@ const ROWS: &str = "key/";
 ///
 /// # What follows
 /// - A reply that promises anything is a write, even if the state doesn't change. The promise counts from its sending.
+/// - A poll is written only when its waiter has less than two thirds of its lease left.
 /// - A message is only a wake-up: how long its grant lasts isn't known without a renewal.
 /// - A lease ends one lease after the first survivor has seen the row. If nobody looks, it doesn't end.
 /// - Holders whose ends are observed together would keep each other alive, so there are only mutexes.
