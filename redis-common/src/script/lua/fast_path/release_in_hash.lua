@@ -35,11 +35,10 @@ if holder_id ~= session .. owner or string.sub(holds, 2) ~= raw then
   local semaphore = string.byte(stored, 4) == @SEMAPHORE@
   local found = redis.call('HMGET', key, 'q' .. name, 'h' .. (semaphore and name or session .. owner))
   local own, holder = found[1], found[2]
-  -- The general part serves the only waiter.
-  if own and waiting > 1 then
+  if own then
     local leave_queue = @LEAVE_QUEUE@
     return leave_queue(key, stored, full, own, name, watermark, now)
-  elseif own or not holder then
+  elseif not holder then
     return nil
   elseif not semaphore then
     local release_reader = @RELEASE_READER@

@@ -1,5 +1,5 @@
--- A waiter leaves the queue of a hash. Others are left. Returns the answer, or nothing if an expired waiter
--- would be the next one, or readers may enter. `own` is its ticket, `name` its operation.
+-- A waiter leaves the queue of a hash. Returns the answer, or nothing if an expired waiter would be the next
+-- one, or readers may enter. `own` is its ticket, `name` its operation.
 function(key, stored, full, own, name, watermark, now)
   local kept, waiting, token, stored_end, earliest, next_ticket, first_ticket, first_end, waiters_end =
     struct.unpack('<c45I4ddddddd', stored)
@@ -21,12 +21,14 @@ function(key, stored, full, own, name, watermark, now)
   end
   if is_first and not full then
     return nil -- the writer leaves, so readers may enter
+  elseif is_first and waiting == 1 then
+    before, first_ticket, first_end, waiters_end = 'w' .. to, 0, 0, now
   elseif is_first then
     before, first_ticket = 'w' .. to, struct.unpack('<d', to) + 1
     first_end = struct.unpack('<d',
       redis.call('HGET', key, struct.pack('<c1d', 'w', first_ticket)), 54)
   end
-  if struct.unpack('<d', near[1], 54) <= now or is_first and first_end <= now
+  if struct.unpack('<d', near[1], 54) <= now or is_first and waiting > 1 and first_end <= now
     or type(redis.pcall('HDEL', key, 'q' .. name, field, before, after)) ~= 'number'
   then
     return nil
