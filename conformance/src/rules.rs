@@ -141,7 +141,7 @@ fn basic_cases_cannot_be_ignored() {
         ("exclusion", 10),
         ("expiry", 7),
         ("ownership", 9),
-        ("redelivery", 15),
+        ("redelivery", 14),
         ("stalls", 4),
         ("closing", 2),
     ] {
