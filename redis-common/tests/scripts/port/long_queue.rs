@@ -272,10 +272,12 @@ impl World<'_> {
             self.enter_queue(spec, number, !readers || place == holders, WINDOW)?;
         }
         self.general = false;
+        let mut released = Vec::new();
         for round in 0..4 {
             if !readers {
                 let oldest = self.queue.pop_front().expect("it holds");
                 self.release(&oldest)?;
+                released.push(oldest);
             }
             // The first waiter, but not the writer that keeps readers out; neighbours in either order.
             let middle = self.queue.len() / 2;
@@ -294,7 +296,8 @@ impl World<'_> {
             waiters[..8].iter().try_for_each(|it| self.poll(it))?;
         }
         self.general = true;
-        self.inspect()?;
+        // Nothing of them is left.
+        self.release_all(released)?;
         let queue = std::mem::take(&mut self.queue);
         self.release_all(queue)
     }
