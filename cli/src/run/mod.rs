@@ -52,9 +52,10 @@ fn run_with(options: &Run, request: &Request) -> std::io::Result<Ending> {
     let mut events = Events::new()?;
     let mut pause = Duration::ZERO;
     loop {
-        let began = now();
         let mut keeper = Keeper::start(request)?;
-        let ended = match acquire(options, request, &mut events, &mut keeper)? {
+        let acquired = acquire(options, request, &mut events, &mut keeper)?;
+        let began = now();
+        let ended = match acquired {
             Ok(held) => Running::start(options, request, keeper, &mut events, held)?.until_empty(),
             Err(ended) => ended,
         };

@@ -289,6 +289,7 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("NO_SESSION", format!("'{}'", r"\0".repeat(16))),
         ("NO_HOLDER_ID", format!("'{}'", r"\0".repeat(24))),
         ("NO_HOLD", format!("'{}'", r"\0".repeat(9))),
+        ("SHORTEST", "116".into()),
         ("NO_WATERMARK", format!("'{}'", r"\0".repeat(17))),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),

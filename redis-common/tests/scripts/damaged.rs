@@ -86,11 +86,12 @@ impl Stored {
         let kinds = prop::sample::select(vec![Kind::Mutex, Kind::RwLock, Kind::Semaphore]);
         // Few records are a string, many a hash.
         let few_or_many = || prop_oneof![2 => 0..3_u8, 1 => 30..50_u8];
-        let parts = (kinds, 1..4_u8, few_or_many(), few_or_many());
+        let parts = (kinds, 0..4_u8, few_or_many(), few_or_many());
         parts.prop_map(|(kind, holders, waiters, watermarks)| Self {
             kind,
             holders,
-            waiters,
+            // Nobody waits for a free lock.
+            waiters: if holders == 0 { 0 } else { waiters },
             watermarks,
         })
     }
@@ -110,7 +111,7 @@ impl Stored {
             Kind::Mutex => (LockSpec::mutex(), Mode::Exclusive),
             Kind::RwLock => (LockSpec::rw_lock(), Mode::Exclusive),
             Kind::Semaphore => {
-                let spec = LockSpec::semaphore(u32::from(self.holders));
+                let spec = LockSpec::semaphore(u32::from(self.holders.max(1)));
                 (spec.expect("a good number"), Mode::Permits(1))
             }
         };
@@ -123,14 +124,16 @@ impl Stored {
             let gone = attempt(100 + session, 1);
             fixture.release(name, gone);
         }
-        let holders = if self.kind == Kind::Semaphore {
-            self.holders
-        } else {
-            1
+        let holders = match self.kind {
+            Kind::Semaphore => self.holders.max(1),
+            _ => 1,
         };
         for holder in 0..holders {
             let request = self.request(fixture, name, attempt(HOLDER + holder, 1));
             fixture.acquired(&request);
+        }
+        if self.holders == 0 {
+            fixture.release(name, attempt(HOLDER, 1));
         }
         for waiter in 0..self.waiters {
             let request = self.request(fixture, name, attempt(10 + waiter, 1));

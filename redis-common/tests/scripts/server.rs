@@ -386,6 +386,78 @@ fn key_with_many_records_is_a_hash() {
     assert_eq!(fixture.type_of("brief"), "string");
 }
 
+/// A try in vain leaves its watermark behind older ones.
+#[test]
+fn expired_watermarks_go_though_a_newer_one_is_behind_them() {
+    let mut fixture = Fixture::new();
+    let delivery_window = Duration::from_millis(500);
+    let settings = ScriptSettings::default().with_delivery_window(delivery_window);
+    fixture.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let request = |fixture: &mut Fixture, session, sequence| {
+        let mut request = fixture.mutex("tried", attempt(session, sequence));
+        request.deliver_before = fixture.now().saturating_add(delivery_window / 2);
+        request
+    };
+    let size = |fixture: &mut Fixture| {
+        let stored = fixture.protocol.key(&key("tried"));
+        let stored = fixture.connection.command(&[&b"GET"[..], &stored]);
+        bytes(&stored).len()
+    };
+    let holder = request(&mut fixture, 1, 1);
+    fixture.acquired(&holder);
+    for session in 10..60 {
+        let tried = request(&mut fixture, session, 1);
+        assert!(matches!(
+            fixture.acquire(&tried),
+            AcquireReply::Contended { .. }
+        ));
+    }
+    std::thread::sleep(3 * delivery_window);
+    let tried = request(&mut fixture, 60, 1);
+    assert!(matches!(
+        fixture.acquire(&tried),
+        AcquireReply::Contended { .. }
+    ));
+    assert!(size(&mut fixture) > 51 * 33, "{}", size(&mut fixture));
+    fixture.released("tried", attempt(1, 1));
+    let again = request(&mut fixture, 1, 2);
+    fixture.acquired(&again);
+    assert!(size(&mut fixture) < 5 * 33, "{}", size(&mut fixture));
+}
+
+/// Its session's watermark has expired, so that of the session before moves to the others.
+#[test]
+fn renewal_of_a_full_string_keeps_it_a_string() {
+    let mut fixture = Fixture::new();
+    let delivery_window = Duration::from_secs(2);
+    let settings = ScriptSettings::default().with_delivery_window(delivery_window);
+    fixture.protocol = Protocol::new("t:", settings).expect("a good prefix");
+    let request = |fixture: &mut Fixture, sequence| {
+        let mut operation = attempt(1, sequence);
+        operation.owner = attempt(1, 1).owner;
+        let mut request = fixture.mutex("full", operation);
+        request.deliver_before = fixture.now().saturating_add(delivery_window / 2);
+        request
+    };
+    let holds = [1, 2].map(|sequence| {
+        let hold = request(&mut fixture, sequence);
+        fixture.acquired(&hold);
+        hold.operation
+    });
+    std::thread::sleep(delivery_window * 5 / 2);
+    for number in 1..1_000_u128 {
+        let mut gone = attempt(2, 1);
+        gone.session = SessionId::from_bytes((1_000 + number).to_le_bytes());
+        fixture.release("full", gone);
+    }
+    assert_eq!(fixture.type_of("full"), "string");
+    assert!(matches!(
+        fixture.renew("full", holds[0]),
+        RenewReply::Renewed { .. }
+    ));
+    assert_eq!(fixture.type_of("full"), "string");
+}
+
 #[test]
 fn locks_without_fast_path_become_hashes_earlier() {
     let semaphore = LockSpec::semaphore(3).expect("a good number");

@@ -141,11 +141,16 @@ fn is_over(core: &Core, job: &PendingRelease) -> bool {
     if now < job.give_up {
         return false;
     }
-    let is_same =
-        |it: &Arc<HolderCell>| it.key == job.key && Arc::ptr_eq(&it.session, &job.session);
-    let mut beside = core.renewals.holders().into_iter().filter(is_same);
     let lasts = |holder: &Arc<HolderCell>| !holder.time_left(now).is_zero();
-    !job.holder.iter().any(lasts) && !beside.any(|holder| lasts(&holder))
+    if let Some(holder) = &job.holder {
+        return !lasts(holder);
+    }
+    let is_beside =
+        |it: &Arc<HolderCell>| it.key == job.key && Arc::ptr_eq(&it.session, &job.session);
+    let holders = core.renewals.holders();
+    !holders
+        .iter()
+        .any(|holder| is_beside(holder) && lasts(holder))
 }
 
 /// Releases that a caller has sent. If its future is dropped, the background task gets them.

@@ -2,6 +2,7 @@
 local stored = first
 if stored == false or type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 95, 96) == '\0\0' -- no holder
+  and #stored >= @SHORTEST@
 then
   local session, sequence, owner, wanted, mode, permits, lease, _, _, deliver_before, floor, _, _,
     holder_limit, label = struct.unpack('<c16dc8c13c1I4dBdddI4I4I4Bc0', argument)
@@ -17,13 +18,15 @@ then
       moved = false
       local seen, seen_end
       left, seen, seen_end = struct.unpack('<Hdd', stored, 97)
+      local size = 116 + string.byte(stored, 116) + 33 * left
+      usable = usable and #stored == size -- else it is damaged
       if left > 0 then
         tail = string.sub(stored, 117 + string.byte(stored, 116))
       end
       if before == session then
-        usable = sequence > seen or seen_end <= now
+        usable = usable and (sequence > seen or seen_end <= now)
       else
-        local own = left > 0 and string.find(tail, session, 1, true)
+        local own = usable and left > 0 and string.find(tail, session, 1, true)
         if own and own % 33 ~= 1 then
           usable = false -- not the start of a watermark
         elseif own then
@@ -35,11 +38,16 @@ then
           tail, left = before .. string.sub(stored, 99, 115) .. tail, left + 1
         end
       end
-      -- The oldest watermarks are last.
-      while left > 0 and struct.unpack('<d', tail, 33 * left - 8) <= now do
+      -- Mostly the oldest watermarks are last.
+      while usable and left > 0 and struct.unpack('<d', tail, 33 * left - 8) <= now do
         tail, left = string.sub(tail, 1, -34), left - 1
       end
       usable = usable and left < @PACKED_RECORDS@ - 1
+      -- A client that tried in vain has left a newer one behind them. So each acquire looks at another one, and the
+      -- general part removes all that have expired.
+      if usable and left > 0 and struct.unpack('<d', tail, 33 * (sequence % left) + 25) <= now then
+        usable = false
+      end
     end
   end
   if usable and floor <= math.min(math.max(now, token) + @MAX_FLOOR_AHEAD@, @MAX_FLOOR@) then

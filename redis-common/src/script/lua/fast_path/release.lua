@@ -1,6 +1,8 @@
 -- Release of the hold in the fixed place of a string. Nobody waits there, so nobody gets the lock.
 local stored = first
-if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 95) == 1 then
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 95) == 1
+  and #stored >= @SHORTEST@
+then
   local operation = string.sub(argument, 1, 32)
   if string.byte(stored, 4) == @SEMAPHORE@ then
     operation = string.sub(argument, 1, 24) .. string.sub(argument, 17, 24)

@@ -1,6 +1,8 @@
 -- Renewal of the hold in the fixed place of a string.
 local stored = first
-if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 95) == 1 then
+if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@ and string.byte(stored, 95) == 1
+  and #stored >= @SHORTEST@
+then
   local operation, lease = string.sub(argument, 1, 32), struct.unpack('<d', argument, 33)
   if string.byte(stored, 4) == @SEMAPHORE@ then
     operation = string.sub(argument, 1, 24) .. string.sub(argument, 17, 24)

@@ -175,7 +175,7 @@ local S = {
   end,
 
   load_string = function(S, stored)
-    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < 116 then
+    if string.sub(stored, 1, 3) ~= @MAGIC@ or #stored < @SHORTEST@ then
       S:refuse_foreign(stored, 'string')
     end
     local _, spec, token, stored_end, earliest, last_scan, session, raw, owner, mode, permits, ends, flags,
@@ -263,7 +263,14 @@ local S = {
     end
     local most = (S.holder_count > 1 or S.kind == @SEMAPHORE@) and @FEW_RECORDS@ or @PACKED_RECORDS@
     most = S.acquires and math.min(most, S.packed_records) or @MOST_RECORDS@
-    if S.waiter_count > 0 or S.note or S.holder_count + #watermarks + 1 > most then
+    local count, added = S.holder_count + #watermarks, true
+    if S.form == 'string' and not S.acquires then
+      local stored_held, stored_holders, stored_watermarks, _, stored_end = struct.unpack('<BBHdd', S.stored, 95)
+      added = count + (own == @NO_WATERMARK@ and 0 or 1)
+        > stored_held + stored_holders + stored_watermarks + (stored_end > 0 and 1 or 0)
+    end
+    -- Of the other commands, only one that adds a record may change the form.
+    if S.waiter_count > 0 or S.note or count + 1 > most and added then
       return S:become_hash()
     end
     local held, holder = 0, false
