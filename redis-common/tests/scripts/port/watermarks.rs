@@ -1,6 +1,9 @@
 //! How often a step scans a hash for expired watermarks.
 
-use leasehold_api::{LockSpec, SessionId};
+use std::time::Duration;
+
+use leasehold_api::machine::Command;
+use leasehold_api::{LockSpec, Renew, SessionId};
 use proptest::prelude::*;
 use redis::Value;
 
@@ -64,6 +67,41 @@ fn releases_of_strangers_leave_a_string() {
             Ok(())
         });
     }
+}
+
+/// Tries in vain arrive in the other order.
+#[test]
+pub(super) fn earlier_try_is_refused_after_a_later_one() {
+    Server::start().play("two tries", |world| {
+        world.inspect()?;
+        let holder = world.waiter(LockSpec::mutex(), 0, true, WINDOW);
+        world.enter(holder.clone())?;
+        let mut tries = [(); 2].map(|()| world.waiter(LockSpec::mutex(), 1, true, WINDOW));
+        for request in tries.iter_mut().rev() {
+            request.wait = None;
+            world.both(&request.key.clone(), &Command::Acquire(request.clone()))?;
+        }
+        world.release(&holder)?;
+        let [earlier, _] = tries;
+        world.both(&earlier.key.clone(), &Command::Acquire(earlier))
+    });
+}
+
+/// Nothing else moves the end of the whole state.
+#[test]
+pub(super) fn renewed_hold_lasts_longer_than_a_token_is_kept() {
+    Server::start().play("a long hold", |world| {
+        world.inspect()?;
+        let holder = world.waiter(LockSpec::mutex(), 0, true, WINDOW);
+        let (key, minute) = (holder.key.clone(), Duration::from_secs(60));
+        world.enter(holder.clone())?;
+        for _ in 0..20 {
+            *world.clock += minute - Duration::from_secs(1);
+            let renew = Renew::new(key.clone(), holder.operation, minute);
+            world.both(&key, &Command::Renew(renew.expect("a good lease")))?;
+        }
+        world.release(&holder)
+    });
 }
 
 impl World<'_> {
