@@ -18,7 +18,7 @@ const MAX_SCAN: u32 = 200;
 /// The usual size of an argument in bytes: an operation and a few more fields.
 const USUAL: usize = 48;
 /// The size of an acquire in bytes, with a label of 32 bytes.
-const ACQUIRE: usize = 129;
+const ACQUIRE: usize = 128;
 
 /// One call of a script, for any server.
 #[derive(Clone)]

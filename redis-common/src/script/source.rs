@@ -80,7 +80,7 @@ pub(crate) struct Scripts {
 }
 
 impl Scripts {
-    /// The scripts for these settings. Those of backends are made once in a process: they take half a megabyte.
+    /// The scripts for these settings. Those of backends are made once in a process: they take some 300 kB.
     pub(crate) fn for_settings(settings: &ScriptSettings) -> Arc<Self> {
         static OF_BACKENDS: [OnceLock<Arc<Scripts>>; 2] = [const { OnceLock::new() }; 2];
         let new = || Arc::new(Self::new(settings));

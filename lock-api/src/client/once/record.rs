@@ -10,8 +10,6 @@ use crate::time::{FireTime, ServerTime};
 const JOB: u8 = Tag::Job as u8;
 /// The version of the format, the second byte.
 const VERSION: u8 = 3;
-/// The version before, which has no exit status.
-const WITHOUT_EXIT_STATUS: u8 = 2;
 
 /// The state of a job. All times are the server's.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -60,16 +58,14 @@ impl Record {
 
     /// Returns `None` if the bytes are something else.
     pub(super) fn from_bytes(bytes: &[u8]) -> Option<Self> {
-        let (&[JOB, version @ (WITHOUT_EXIT_STATUS | VERSION)], rest) =
-            bytes.split_first_chunk()?
-        else {
+        let (&[JOB, VERSION], rest) = bytes.split_first_chunk()? else {
             return None;
         };
         let (numbers, rest) = rest.split_first_chunk::<32>()?;
         let (attempts, rest) = rest.split_first_chunk::<4>()?;
         let last = match rest {
             [] => None,
-            last => Some(Last::from_bytes(version, last)?),
+            last => Some(Last::from_bytes(last)?),
         };
         let (&[done, done_at, tried, tried_at], []) = numbers.as_chunks::<8>() else {
             return None;
@@ -122,15 +118,10 @@ impl Last {
         .concat()
     }
 
-    fn from_bytes(version: u8, bytes: &[u8]) -> Option<Self> {
+    fn from_bytes(bytes: &[u8]) -> Option<Self> {
         let (&[failed], rest) = bytes.split_first_chunk()?;
-        let (exit_status, rest) = match version {
-            WITHOUT_EXIT_STATUS => (0, rest),
-            _ => {
-                let (exit_status, rest) = rest.split_first_chunk()?;
-                (u16::from_le_bytes(*exit_status), rest)
-            }
-        };
+        let (exit_status, rest) = rest.split_first_chunk()?;
+        let exit_status = u16::from_le_bytes(*exit_status);
         let (max_attempts, rest) = rest.split_first_chunk::<4>()?;
         let (window, rest) = rest.split_first_chunk::<8>()?;
         let (apart, label) = rest.split_first_chunk::<8>()?;
@@ -180,29 +171,5 @@ mod tests {
             }
         }
         assert_eq!(Record::from_bytes(b"10.0.0.7:80"), None);
-    }
-
-    #[test]
-    fn record_of_an_older_build_has_no_exit_status() {
-        let last = |exit_status| Last {
-            by: Label::new("m").expect("short"),
-            failed: true,
-            exit_status,
-            max_attempts: 4,
-            window: Duration::from_secs(5),
-            apart: None,
-        };
-        let record = |exit_status| Record {
-            attempts: 1,
-            last: Some(last(exit_status)),
-            ..Record::default()
-        };
-        let mut older = record(Some(3)).to_bytes();
-        older[1] = WITHOUT_EXIT_STATUS;
-        older.drain(39..41);
-        assert_eq!(Record::from_bytes(&older), Some(record(None)));
-        let mut never_tried = Record::default().to_bytes();
-        never_tried[1] = WITHOUT_EXIT_STATUS;
-        assert_eq!(Record::from_bytes(&never_tried), Some(Record::default()));
     }
 }

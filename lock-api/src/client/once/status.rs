@@ -28,8 +28,8 @@ pub struct JobStatus {
     pub attempts: u32,
     /// Whether the last attempt has returned an error. If not, it has succeeded, has not ended, or was interrupted.
     pub failed: bool,
-    /// How the program has ended that the last attempt ran: 0 to 255, as a shell shows it. `None` if the body told none, as
-    /// only the command `leasehold` does by itself, or has not ended.
+    /// How the program has ended that the last attempt ran: 0 to 255, as a shell shows it. `None` if the body has not
+    /// ended, or told none; the command `leasehold` tells it.
     pub exit_status: Option<u8>,
     /// The label of the client that made the last attempt.
     pub tried_by: Option<Label>,
