@@ -285,11 +285,12 @@ fn values(settings: &ScriptSettings) -> HashMap<&'static str, String> {
         ("FEW_RECORDS", "64".into()),
         // Every step does so beyond this number. Releases of what isn't held leave watermarks too.
         ("MOST_RECORDS", "1000".into()),
+        // The size of a string up to its label, whose length is the last byte.
+        ("SHORTEST", "116".into()),
         // In a string: nothing in the fixed place.
         ("NO_SESSION", format!("'{}'", r"\0".repeat(16))),
         ("NO_HOLDER_ID", format!("'{}'", r"\0".repeat(24))),
         ("NO_HOLD", format!("'{}'", r"\0".repeat(9))),
-        ("SHORTEST", "116".into()),
         ("NO_WATERMARK", format!("'{}'", r"\0".repeat(17))),
         // In the head of a hash: no holder, no unreachable waiter, no waiter.
         ("NO_COUNTS", format!("'{}'", r"\0".repeat(12))),

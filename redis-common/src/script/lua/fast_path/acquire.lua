@@ -18,10 +18,10 @@ then
       moved = false
       local seen, seen_end
       left, seen, seen_end = struct.unpack('<Hdd', stored, 97)
-      local size = 116 + string.byte(stored, 116) + 33 * left
+      local size = @SHORTEST@ + string.byte(stored, @SHORTEST@) + 33 * left
       usable = usable and #stored == size -- else it is damaged
       if left > 0 then
-        tail = string.sub(stored, 117 + string.byte(stored, 116))
+        tail = string.sub(stored, @SHORTEST@ + 1 + string.byte(stored, @SHORTEST@))
       end
       if before == session then
         usable = usable and (sequence > seen or seen_end <= now)

@@ -1,7 +1,8 @@
 -- Acquire of a key with one exclusive hold, without waiting: answers with the holder.
 if type(stored) == 'string' and string.sub(stored, 1, 3) == @MAGIC@
   and string.sub(stored, 95, 96) == '\1\0' -- one holder
-  and #stored >= @SHORTEST@ and string.byte(stored, 81) == @EXCLUSIVE@ and string.byte(argument, 59) == 0 -- doesn't wait
+  and #stored >= @SHORTEST@
+  and string.byte(stored, 81) == @EXCLUSIVE@ and string.byte(argument, 59) == 0 -- doesn't wait
 then
   local session, sequence, owner, wanted, _, _, _, _, _, deliver_before, floor =
     struct.unpack('<c16dc8c13c1I4dBddd', argument)
