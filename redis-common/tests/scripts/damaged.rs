@@ -267,6 +267,21 @@ fn damaged_values_are_refused_or_handled() {
     assert!(counts.evident > counts.cases / 10 && counts.refused > 0);
 }
 
+/// Random cuts seldom leave just enough for the fast path.
+#[test]
+fn free_lock_that_is_cut_off_is_never_granted() {
+    let mut fixture = Fixture::new();
+    fixture.hold("free", attempt(HOLDER, 1));
+    fixture.released("free", attempt(HOLDER, 1));
+    let value = fixture.get("free");
+    for length in 1..value.len() {
+        fixture.set("free", &value[..length]);
+        let request = fixture.mutex("free", attempt(STRANGER, 1));
+        let reply = fixture.try_acquire(&request);
+        assert!(reply.is_err(), "{length} bytes: {reply:?}");
+    }
+}
+
 /// One damaged value touches no other element of a batch, neither before it nor after it.
 #[test]
 fn batch_with_a_damaged_value_fails_only_there() {
