@@ -165,8 +165,11 @@ impl<S: Store> StoreBackend<S> {
     }
 
     /// Executes commands on one key, each after the one before it, within the call timeout.
-    async fn call(&self, key: &Key, commands: Vec<Command>) -> Answer {
+    async fn call(&self, key: &Key, mut commands: Vec<Command>) -> Answer {
         self.check_open()?;
+        if !self.commands.counts_as_listening() {
+            commands.iter_mut().for_each(polls_only);
+        }
         // Renewals don't wait: a program may block the runtime of the task whose turn it is.
         let in_turn = !matches!(commands.first(), Some(Command::Renew(_)));
         let executor = match &self.renewals {
@@ -253,6 +256,19 @@ impl<S: Store> StoreBackend<S> {
     }
 }
 
+/// Says that the session of a waiter doesn't listen.
+fn polls_only(command: &mut Command) {
+    match command {
+        Command::Acquire(acquire) => {
+            if let Some(wait) = &mut acquire.wait {
+                wait.listening = false;
+            }
+        }
+        Command::Poll(poll) => poll.listening = false,
+        _ => {}
+    }
+}
+
 /// Converts the reply to a command to its own type.
 macro_rules! reply {
     ($command:ident) => {
@@ -285,7 +301,7 @@ impl<S: Store> LockBackend for StoreBackend<S> {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::full();
         capabilities.push = self.store().can_listen();
-        capabilities.reachability = self.store().can_tell_reach();
+        capabilities.reachability = self.store().can_listen() && self.store().can_tell_reach();
         capabilities.independent_renewal = self.renewals.is_some();
         capabilities.list = self.store().can_list();
         // Each key needs its own read and write.

@@ -15,7 +15,7 @@ use leasehold_api::{
 };
 
 use crate::call::Call;
-use crate::local::Local;
+use crate::local::{self, Local};
 use crate::lock;
 use crate::memory::{Memory, Remembered};
 use crate::promises::{extends, leave_unwritten, only_polls, promises};
@@ -56,6 +56,8 @@ struct Stepped {
     listening: Vec<SessionId>,
     /// Whether the write [promises](Write::promises) that a hold lasts.
     promises: bool,
+    /// Grants that only the waiters of this client hear of.
+    local: Vec<Message>,
 }
 
 /// How an attempt has ended.
@@ -214,6 +216,7 @@ impl<S: Store> Executor<S> {
         }
         if written.is_applied() {
             self.local.deliver(&stepped.messages, times.message);
+            self.local.deliver(&stepped.local, times.message);
             stepped.answer(calls);
             return Ok(Attempted::Finished);
         }
@@ -322,6 +325,12 @@ impl<S: Store> Executor<S> {
         self.memory.remember(write.key, write.expected, row, at);
     }
 
+    /// Whether this client's streams count as listening. If the store can tell who listens and this client can't, other
+    /// clients find nobody there, and would pass over its waiters.
+    pub(crate) fn counts_as_listening(&self) -> bool {
+        self.store.can_listen() || !self.store.can_tell_reach()
+    }
+
     fn up_to(&self, limit: Duration) -> Duration {
         let micros = u64::try_from(limit.as_micros()).unwrap_or(u64::MAX).max(1);
         Duration::from_micros(self.runtime.random_u64() % micros)
@@ -340,15 +349,31 @@ impl<S: Store> Executor<S> {
             Some(row) => State::from_bytes(&row.bytes)?,
             None => State::default(),
         };
+        let mut stepped = self.step_with_reach(&before, times, calls, asks).await;
+        if !self.counts_as_listening()
+            && let Some(after) = &stepped.state
+        {
+            stepped.local = local::grants(&before, after, times.step.at);
+        }
+        Ok(stepped)
+    }
+
+    async fn step_with_reach(
+        &self,
+        before: &State,
+        times: Times,
+        calls: &[Call],
+        asks: bool,
+    ) -> Stepped {
         let mut known = BTreeMap::new();
         loop {
-            let (mut stepped, unknown) = step_all(&before, times, calls, &known);
+            let (mut stepped, unknown) = step_all(before, times, calls, &known);
             if unknown.is_empty() || !self.store.can_tell_reach() {
-                return Ok(stepped);
+                return stepped;
             }
             if !asks && self.store.compares_reach() && stepped.state.is_some() {
                 stepped.listening = unknown;
-                return Ok(stepped);
+                return stepped;
             }
             let reach = self.store.reach(&unknown).await;
             // Without an answer, everybody counts as listening.
@@ -415,6 +440,7 @@ fn step_all(
         messages,
         listening: Vec::new(),
         promises,
+        local: Vec::new(),
     };
     let unknown = lock(&unknown).iter().copied().collect();
     (stepped, unknown)

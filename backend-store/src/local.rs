@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 
 use futures_channel::mpsc::{UnboundedSender, unbounded};
-use leasehold_api::machine::Message;
-use leasehold_api::{Notification, Notifications, SessionId, Stamp};
+use leasehold_api::machine::{HolderParts, Message, Payload, State, WaiterParts};
+use leasehold_api::{Notification, Notifications, Operation, ServerTime, SessionId, Stamp};
 
 use crate::lock;
 
@@ -40,4 +40,32 @@ impl Local {
             }
         }
     }
+}
+
+/// The grants of a step to waiters that don't count as listening, to which the step itself sends no message.
+pub(crate) fn grants(before: &State, after: &State, at: ServerTime) -> Vec<Message> {
+    let waited = before.to_parts().waiters;
+    if waited.iter().all(|waiter| waiter.listening) {
+        return Vec::new();
+    }
+    let holders = after.to_parts().holders;
+    let grant = |waiter: &WaiterParts| {
+        let Operation {
+            session, sequence, ..
+        } = waiter.operation;
+        let has = |holder: &&HolderParts| {
+            let mut holds = holder.holds.iter();
+            holder.session == session && holds.any(|(hold, _)| *hold == sequence)
+        };
+        let holder = holders.iter().find(has)?;
+        let payload = Payload::Granted {
+            sequence,
+            token: holder.token,
+            remaining: holder.end.saturating_since(at),
+        };
+        let to = session;
+        Some(Message { to, payload })
+    };
+    let polling = waited.iter().filter(|waiter| !waiter.listening);
+    polling.filter_map(grant).collect()
 }

@@ -335,6 +335,9 @@ pub trait Store: fmt::Debug + Send + Sync + 'static {
     /// Whether [`reach`](Self::reach) can tell who listens. The default is `false`: every session counts as
     /// listening, and a waiter that is gone may be granted the key, which then stays taken until the offer
     /// ends: the time that a waiter has to confirm its grant.
+    ///
+    /// If it is `true` and this client [can't listen](Self::can_listen), others can: then its own waiters don't count as
+    /// listening, and only poll. Others would pass over them.
     fn can_tell_reach(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! A store that can't notify anybody.
+//! A store that can't notify anybody, and clients that can't listen to one that can.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -87,4 +87,47 @@ async fn throughput_of_a_contended_key() {
         assert!(one > 200, "the tasks of one process don't poll: {one}");
         assert!(two > 10, "{two}");
     }
+}
+
+/// Others would find nobody that listens there, and pass over its waiter.
+#[tokio::test(start_paused = true)]
+async fn waiter_that_cannot_listen_keeps_its_place() {
+    let server = Server::new(1, LATENCY);
+    server.compare_reach();
+    let hearing = || LockClient::new(server.client());
+    let (holder, third) = (hearing(), hearing());
+    let backend = server.deaf_client();
+    assert!(!backend.capabilities().push && !backend.capabilities().reachability);
+    let second = LockClient::new(backend);
+    let guard = holder.mutex("k").expect("valid").lock().await;
+    let waits = |locks: &LockClient| {
+        let mutex = locks.mutex("k").expect("valid");
+        tokio::spawn(async move {
+            let guard = mutex.lock().await.expect("a lock");
+            tokio::time::sleep(Duration::from_millis(100)).await;
+            guard.release().await.expect("released");
+            Instant::now()
+        })
+    };
+    let mut waiting = Vec::new();
+    for locks in [&second, &third] {
+        waiting.push(waits(locks));
+        tokio::time::sleep(Duration::from_secs(2)).await;
+    }
+    guard.expect("a lock").release().await.expect("released");
+    let ended = join_all(waiting).await;
+    let ended: Vec<_> = ended.into_iter().map(|it| it.expect("no panic")).collect();
+    assert!(ended[0] < ended[1], "the order is kept");
+}
+
+/// Its own releases reach it without a poll.
+#[tokio::test(start_paused = true)]
+async fn tasks_of_a_client_that_cannot_listen_pass_the_lock_on() {
+    let server = Server::new(1, LATENCY);
+    server.compare_reach();
+    let locks = LockClient::new(server.deaf_client());
+    let tasks = (0..8).map(|_| tokio::spawn(use_lock(locks.clone())));
+    let acquired = join_all(tasks).await;
+    let acquired: u32 = acquired.into_iter().map(|it| it.expect("no panic")).sum();
+    assert!(acquired > 2_000, "they poll only once a second: {acquired}");
 }

@@ -133,7 +133,16 @@ impl Server {
     pub(crate) fn store(self: &Arc<Self>) -> MemoryStore {
         MemoryStore {
             server: Arc::clone(self),
+            is_deaf: false,
         }
+    }
+
+    /// Connects a client that can't listen, although others can.
+    pub(crate) fn deaf_client(self: &Arc<Self>) -> StoreBackend<MemoryStore> {
+        StoreBackend::new(MemoryStore {
+            is_deaf: true,
+            ..self.store()
+        })
     }
 
     pub(crate) fn set_faults(&self, faults: Faults) {
@@ -335,6 +344,8 @@ impl Inner {
 #[derive(Debug)]
 pub(crate) struct MemoryStore {
     server: Arc<Server>,
+    /// It can't listen, although others can.
+    is_deaf: bool,
 }
 
 impl MemoryStore {
@@ -469,7 +480,7 @@ impl Store for MemoryStore {
     }
 
     fn can_listen(&self) -> bool {
-        self.server.lock().polls.is_none()
+        !self.is_deaf && self.can_tell_reach()
     }
 
     fn first_waiters_poll(&self) -> Duration {
@@ -504,7 +515,7 @@ impl Store for MemoryStore {
     }
 
     fn can_tell_reach(&self) -> bool {
-        self.can_listen()
+        self.server.lock().polls.is_none()
     }
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
