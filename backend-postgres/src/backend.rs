@@ -17,10 +17,12 @@ use tokio_postgres::config::{SslMode, SslNegotiation};
 use tokio_postgres::tls::{MakeTlsConnect, TlsConnect};
 use tokio_postgres::{Config, NoTls, Socket};
 
-use crate::connection::{Connection, ManagedConnection, Newest, Shared};
+use crate::connection::{Connection, ManagedConnection};
 use crate::connector::{Connector, config_of, connector_of};
+use crate::listen;
 use crate::options::Options;
 use crate::pooler;
+use crate::shared::{Endpoint, Newest, Shared};
 use crate::store::PostgresStore;
 
 /// The application name of the connections, unless the configuration has one.
@@ -76,7 +78,8 @@ impl PostgresBackend {
     }
 
     /// Connects to the server of a URL. The text may also be `host=/run/postgresql user=locks`. See
-    /// [TLS](crate#tls) for the values of `sslmode`.
+    /// [TLS](crate#tls) for the values of `sslmode`. A URL with `pgbouncer=true` is that of a
+    /// [pooler](Options::pooled()).
     ///
     /// # Errors
     /// - [`ConnectError::Invalid`] if the URL cannot be read, an option is out of range, a certificate cannot be
@@ -84,7 +87,7 @@ impl PostgresBackend {
     ///   certificates.
     /// - [`ConnectError::Backend`] if the server cannot be reached, refuses the user, has a certificate that
     ///   is not valid, or lacks the [`SCHEMA`](crate::SCHEMA), or if a
-    ///   [connection pooler](crate#connection-poolers) shares its connections.
+    ///   [connection pooler](crate#connection-poolers) shares its connections and the URL doesn't say so.
     ///
     /// Each connection, with its TLS handshake, is limited by
     /// [`connect_timeout`](Options::connect_timeout). A server that can't be reached is tried again for
@@ -107,10 +110,7 @@ impl PostgresBackend {
     /// # }
     /// ```
     pub async fn connect_with(url: &str, options: Options) -> Result<Self, ConnectError> {
-        options.check()?;
-        let config = config_of(url)?;
-        let connector = connector(&config, &options)?;
-        Self::start(config, connector, options).await
+        Self::start(endpoints(url, &options)?, options).await
     }
 
     /// Connects with a configuration and a maker of TLS streams of your own. These are the two values that
@@ -157,7 +157,11 @@ impl PostgresBackend {
         options.check()?;
         let certificates = &options.certificates;
         certificates.check_unused("give them to the maker of TLS streams")?;
-        Self::start(config, connector_of(tls), options).await
+        let connector = connector_of(tls);
+        let endpoint = |config| Endpoint::new(config, Arc::clone(&connector));
+        let direct = direct_config(&options)?.map(endpoint);
+        let pooled = options.is_pooled();
+        Self::start((endpoint(config), pooled, direct), options).await
     }
 
     /// Creates a backend for the server of a URL that need not be reachable yet. The first call connects.
@@ -165,7 +169,7 @@ impl PostgresBackend {
     /// Use it where a program must start without the server, for example for one of the servers of a quorum.
     /// The URL is that of [`connect_with`](Self::connect_with), which also finds a wrong password, a missing
     /// schema and a [connection pooler](crate#connection-poolers) at once. Here the first call reports the
-    /// former two, and a pooler that shares connections is not noticed.
+    /// former two, and a pooler that shares connections is not noticed unless the URL has `pgbouncer=true`.
     ///
     /// # Errors
     /// [`ConnectError::Invalid`], as [`connect_with`](Self::connect_with).
@@ -183,42 +187,41 @@ impl PostgresBackend {
     /// # }
     /// ```
     pub fn connect_lazy(url: &str, options: Options) -> Result<Self, ConnectError> {
-        options.check()?;
-        let config = config_of(url)?;
-        let connector = connector(&config, &options)?;
+        let endpoints = endpoints(url, &options)?;
         TokioRuntime::check_clock()?;
-        Self::on(Self::shared(config, connector, options), None)
+        Self::on(Self::shared(endpoints, options), None)
     }
 
     /// Boxed, so that its code is compiled once, here. Each crate that awaits an `async fn` compiles it again, with
     /// all that it awaits.
     #[inline(never)]
     fn start(
-        config: Config,
-        connector: Connector,
+        endpoints: Endpoints,
         options: Options,
     ) -> BoxFuture<'static, Result<Self, ConnectError>> {
         Box::pin(async move {
             TokioRuntime::check_clock()?;
-            let shared = Self::shared(config, connector, options);
+            let shared = Self::shared(endpoints, options);
             let (handle, thread) = (Handle::current(), TokioRuntime::renewal_thread());
             let open = open_in_time(&shared, &handle, thread.as_ref().unwrap_or(&handle)).await?;
             Self::on(shared, Some(open))
         })
     }
 
-    fn shared(mut config: Config, connector: Connector, options: Options) -> Arc<Shared> {
-        if config.get_application_name().is_none() {
-            config.application_name(APPLICATION);
+    fn shared((mut endpoint, pooled, mut direct): Endpoints, options: Options) -> Arc<Shared> {
+        for Endpoint { config, .. } in std::iter::once(&mut endpoint).chain(&mut direct) {
+            if config.get_application_name().is_none() {
+                config.application_name(APPLICATION);
+            }
         }
         Arc::new(Shared {
-            config,
-            connector,
+            endpoint,
+            pooled,
+            direct,
             options,
             runtime: TokioRuntime::current(),
             closed: watch::Sender::new(false),
             newest: Newest::default(),
-            pace: Arc::default(),
         })
     }
 
@@ -252,7 +255,7 @@ async fn open_in_time(
 ) -> Result<(Connection, Connection), BackendError> {
     let limit = shared.options.initial_connect_timeout;
     let until = shared.runtime.now().saturating_add(limit);
-    let (pace, runtime) = (&shared.pace, &shared.runtime);
+    let (pace, runtime) = (&shared.endpoint.pace, &shared.runtime);
     loop {
         let opening = open_two(shared, commands, renewals);
         let error = match pace.connect(runtime, Duration::MAX, opening).await {
@@ -268,38 +271,84 @@ async fn open_in_time(
 }
 
 /// Opens a connection for commands and one for renewals. Before it changes any setting, it checks that no
-/// pooler shares them.
+/// pooler shares them, unless it knows of one.
 async fn open_two(
     shared: &Arc<Shared>,
     commands: &Handle,
     renewals: &Handle,
 ) -> Result<(Connection, Connection), BackendError> {
-    let connecting = shared.connect(commands, None);
+    let connecting = shared.connect(&shared.endpoint, commands, None);
     let (first, attempt) = shared.in_time("connection", connecting).await?;
     let (runtime, limit) = (&shared.runtime, shared.options.connect_timeout);
-    let connecting = runtime.timeout(limit, shared.connect(renewals, None));
+    let connecting = shared.connect(&shared.endpoint, renewals, None);
+    let connecting = runtime.timeout(limit, connecting);
     let second = connecting
         .await
         .ok_or_else(|| pooler::too_few(&shared.address()));
     let (second, attempt_of_second) = second??;
-    pooler::check(&first, &second, shared).await?;
+    if !shared.pooled {
+        pooler::check(&first, &second, shared).await?;
+    }
     let both = try_join(
         Connection::prepare(first, attempt, shared),
         Connection::prepare(second, attempt_of_second, shared),
     );
-    shared.in_time("answer", both).await
+    let both = shared.in_time("answer", both).await?;
+    listen::check_direct(shared, commands, &both.0).await?;
+    Ok(both)
 }
 
-/// The connector for a URL: with TLS, unless no server of the URL can have it.
+/// Where the commands go, whether that is a pooler, and the server behind it if that is known.
+type Endpoints = (Endpoint, bool, Option<Endpoint>);
+
+/// The endpoints of a URL and of [`Options::direct_url`].
+fn endpoints(url: &str, options: &Options) -> Result<Endpoints, InvalidInput> {
+    options.check()?;
+    let (config, pooled) = config_of(url)?;
+    let direct = direct_config(options)?;
+    let configs = std::iter::once(&config).chain(&direct);
+    if !configs
+        .clone()
+        .any(|config| config.get_ssl_mode() == SslMode::Require)
+    {
+        check_no_certificates(options)?;
+    }
+    let endpoint = |config: Config| {
+        let connector = connector(&config, options)?;
+        Ok::<_, InvalidInput>(Endpoint::new(config, connector))
+    };
+    let direct = direct.map(endpoint).transpose()?;
+    Ok((endpoint(config)?, pooled || options.is_pooled(), direct))
+}
+
+fn direct_config(options: &Options) -> Result<Option<Config>, InvalidInput> {
+    let Some(url) = &options.direct_url else {
+        return Ok(None);
+    };
+    match config_of(url.text())? {
+        (config, false) => Ok(Some(config)),
+        (_, true) => {
+            let problem = "it leads to a pooler, says pgbouncer=true";
+            Err(InvalidInput::setting("direct_url", problem))
+        }
+    }
+}
+
+fn check_no_certificates(options: &Options) -> Result<(), InvalidInput> {
+    let certificates = &options.certificates;
+    certificates.check_unused("they need sslmode=require in the URL")
+}
+
+/// The connector for a configuration: with TLS, unless no server can have it.
 fn connector(config: &Config, options: &Options) -> Result<Connector, InvalidInput> {
     let (mode, negotiation) = (config.get_ssl_mode(), config.get_ssl_negotiation());
-    if mode != SslMode::Require {
-        let certificates = &options.certificates;
-        certificates.check_unused("they need sslmode=require in the URL")?;
-    }
-    if mode == SslMode::Prefer && negotiation == SslNegotiation::Direct {
-        let problem = "direct needs sslmode=require";
-        return Err(InvalidInput::setting("sslnegotiation", problem));
+    if mode == SslMode::Prefer {
+        // A server without TLS would be used in plain text.
+        check_no_certificates(options)?;
+        if negotiation == SslNegotiation::Direct {
+            let problem = "direct needs sslmode=require";
+            return Err(InvalidInput::setting("sslnegotiation", problem));
+        }
     }
     #[cfg(feature = "tls-rustls")]
     if mode != SslMode::Disable {

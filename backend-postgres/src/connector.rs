@@ -76,16 +76,43 @@ pub(crate) fn address(config: &Config) -> String {
     all.join(", ")
 }
 
-/// Reads a URL. Refuses a host that contains an `@`: the client library ends the password at the first `@`, so
-/// the rest of it would be a part of the host, which errors show.
-pub(crate) fn config_of(url: &str) -> Result<Config, InvalidInput> {
+/// Reads a URL, and whether it says that it leads to a pooler. Refuses a host that contains an `@`: the client library
+/// ends the password at the first `@`, so the rest of it would be a part of the host, which errors show.
+pub(crate) fn config_of(url: &str) -> Result<(Config, bool), InvalidInput> {
+    let (url, pooled) = without_pooler(url)?;
     let config: Config = url.parse().map_err(|error| unreadable(&error))?;
     let mut hosts = config.get_hosts().iter();
     if hosts.any(|host| matches!(host, Host::Tcp(host) if host.contains('@'))) {
         let problem = "a host contains an @; percent-encode the password, with %40 for @";
         return Err(InvalidInput::setting("URL", problem));
     }
-    Ok(config)
+    Ok((config, pooled))
+}
+
+/// Takes `pgbouncer=true` out of a URL: the client library doesn't know it.
+fn without_pooler(url: &str) -> Result<(String, bool), InvalidInput> {
+    let is_url = url.starts_with("postgres://") || url.starts_with("postgresql://");
+    // A password may contain a question mark.
+    let credentials = url.find('@').unwrap_or(0);
+    let mark = url[credentials..].find('?').filter(|_| is_url);
+    let Some(mark) = mark else {
+        return Ok((url.to_owned(), false));
+    };
+    let (before, options) = url.split_at(credentials + mark);
+    let (mut kept, mut pooled) = (Vec::new(), false);
+    for option in options[1..].split('&') {
+        match option.strip_prefix("pgbouncer=") {
+            None => kept.push(option),
+            Some("true") => pooled = true,
+            Some("false") => pooled = false,
+            Some(_) => {
+                let problem = "pgbouncer is neither `true` nor `false`";
+                return Err(InvalidInput::setting("URL", problem));
+            }
+        }
+    }
+    let mark = if kept.is_empty() { "" } else { "?" };
+    Ok((format!("{before}{mark}{}", kept.join("&")), pooled))
 }
 
 /// Shows no part of a URL, which has a password: the library repeats an option that it doesn't know, and that may
@@ -153,8 +180,33 @@ mod tests {
             let error = config_of(url).expect_err("not valid").to_string();
             assert!(error.contains(shown) && !error.contains("er2"), "{error}");
         }
-        let config = config_of("postgres://u:hunt%40er2@a/shop").expect("valid");
+        let (config, _) = config_of("postgres://u:hunt%40er2@a/shop").expect("valid");
         assert_eq!(address(&config), "a:5432");
+    }
+
+    #[test]
+    fn url_says_whether_it_leads_to_a_pooler() {
+        for (url, pooled) in [
+            ("postgres://u@a/shop", false),
+            ("postgres://u@a/shop?pgbouncer=true", true),
+            ("postgres://u:p?pgbouncer=true@a/shop", false),
+            ("postgres://a?pgbouncer=true&user=u&dbname=shop", true),
+            ("postgres://u@a/shop?sslmode=require&pgbouncer=true", true),
+            (
+                "postgres://u@a/shop?pgbouncer=false&connect_timeout=2",
+                false,
+            ),
+        ] {
+            let (config, found) = config_of(url).expect(url);
+            assert_eq!(
+                (found, config.get_dbname()),
+                (pooled, Some("shop")),
+                "{url}"
+            );
+        }
+        for url in ["postgres://u@a?pgbouncer=yes", "host=a pgbouncer=true"] {
+            assert!(config_of(url).is_err(), "{url}");
+        }
     }
 
     #[test]

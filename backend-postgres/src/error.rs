@@ -58,7 +58,7 @@ pub(crate) fn of_pooler(server: Option<&str>) -> BackendError {
     let server = server.map(|server| format!(" ({server})"));
     BackendError::rejected(format!(
         "a connection pooler shares this connection with other clients, so notifications would be \
-         lost; connect to the server itself{}, or to a pool in session mode",
+         lost; connect to the server itself{}, or to a pool in session mode, or add pgbouncer=true to the URL",
         server.unwrap_or_default()
     ))
 }

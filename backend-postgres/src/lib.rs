@@ -79,11 +79,15 @@
 //! A backend opens its own connections, so it needs no pool. PgBouncer works in session mode, and its pool
 //! must have up to four connections for each client.
 //!
-//! In the modes `transaction` and `statement`, clients share connections. Notifications and advisory locks
-//! would be lost, and settings would reach other programs. [`PostgresBackend::connect`] finds that out before
-//! it changes anything: it asks on two connections which process of the server answers. The
-//! error is permanent and names the server's own port. If the pooler is told to share connections later, commands
-//! fail with the same error as soon as a prepared statement is missing.
+//! In the mode `transaction`, clients share connections. If the URL has `pgbouncer=true`, or with [`Options::pooled`], each
+//! command is one transaction with its own settings, and no prepared statement. Waiters poll each 100 ms, unless
+//! [`Options::direct_url`] says where to subscribe. The pooler may lead to another server at any time: a
+//! standby is refused, and a write is refused by a server that was not started when the one was on which its step was read.
+//!
+//! Without that, notifications and advisory locks would be lost, and settings would reach other programs.
+//! [`PostgresBackend::connect`] finds that out before it changes anything: it asks on two connections which process of the
+//! server answers. The error is permanent and names the server's own port. If the pooler is told to share connections
+//! later, commands fail with the same error as soon as a prepared statement is missing. The mode `statement` can't be used.
 //!
 //! # Cost
 //! To acquire a lock takes two round trips and a commit, and so does to release it. On a key that only this client
@@ -106,6 +110,8 @@ mod message;
 mod options;
 mod pooler;
 mod row_key;
+mod shared;
+mod statements;
 mod store;
 #[cfg(feature = "tls-rustls")]
 mod tls;

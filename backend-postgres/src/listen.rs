@@ -15,11 +15,13 @@ use leasehold_api::{
 };
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
-use tokio_postgres::Client;
+use tokio_postgres::{Client, Row};
 
-use crate::connection::Shared;
+use crate::connection::{Connection, ManagedConnection};
 use crate::error::{During, classify};
 use crate::message::{self, Channel};
+use crate::shared::{Endpoint, Shared};
+use crate::statements::Query;
 
 /// How long a subscription may be silent before it is pinged. Only a ping detects a dead network.
 const PING_EVERY: Duration = Duration::from_secs(2);
@@ -38,15 +40,15 @@ struct Subscription {
 
 /// Subscribes to a channel and stays subscribed until the stream is dropped or the backend is closed.
 pub(crate) async fn listen(
-    shared: &Arc<Shared>,
-    handle: &Handle,
+    commands: &Arc<ManagedConnection>,
     channel: Channel,
 ) -> Result<Notifications, BackendError> {
-    let subscription = Subscription::open(shared, handle, &channel).await?;
+    let subscription = Subscription::open(commands, &channel).await?;
     let (notifications, mut stream) = unbounded_channel();
+    let handle = &commands.handle;
     let task = Task {
-        shared: Arc::clone(shared),
-        handle: handle.clone(),
+        shared: Arc::clone(&commands.shared),
+        commands: Arc::clone(commands),
         channel,
         pace: ConnectPace::default(),
         notifications,
@@ -57,12 +59,16 @@ pub(crate) async fn listen(
 
 impl Subscription {
     async fn open(
-        shared: &Arc<Shared>,
-        handle: &Handle,
+        commands: &Arc<ManagedConnection>,
         channel: &Channel,
     ) -> Result<Self, BackendError> {
+        let shared = &commands.shared;
         let (sender, payloads) = unbounded_channel();
-        let (client, clock) = shared.open(handle, Some(sender)).await?;
+        let (client, clock) = shared.open_session(&commands.handle, sender).await?;
+        if let Some(direct) = &shared.direct {
+            let pooled = commands.get().await?;
+            check_same_database(&client, clock, direct, &pooled).await?;
+        }
         // The server executes them in this order: the lock announces the subscription.
         let listen = format!("LISTEN {}", channel.name);
         let announce = format!("SELECT pg_advisory_lock_shared({})", channel.lock);
@@ -90,10 +96,51 @@ impl Subscription {
     }
 }
 
+/// Fails if the direct URL leads to another server or database than the pooler.
+pub(crate) async fn check_direct(
+    shared: &Shared,
+    handle: &Handle,
+    pooled: &Connection,
+) -> Result<(), BackendError> {
+    let Some(direct) = &shared.direct else {
+        return Ok(());
+    };
+    let (client, clock) = shared.open_session(handle, unbounded_channel().0).await?;
+    check_same_database(&client, clock, direct, pooled).await
+}
+
+/// Nobody sends messages in another database, and nobody looks there for listeners.
+async fn check_same_database(
+    client: &Client,
+    clock: ClockId,
+    direct: &Endpoint,
+    pooled: &Connection,
+) -> Result<(), BackendError> {
+    let query = Query::Database;
+    let address = direct.address();
+    let asking = async {
+        let own = client.query_typed(query.text(), &[]).await;
+        let own = own.map_err(|error| classify(error, During::Connect(&address)))?;
+        Ok((own, pooled.query((query, &[])).await?))
+    };
+    let (own, (pooled, pooled_clock)) = pooled.shared.in_time("answer", asking).await?;
+    let differs =
+        |what| format!("{address}: the direct URL leads to another {what} than the pooler");
+    if clock != pooled_clock {
+        // Perhaps one of them has followed a failover, and the other not yet.
+        return Err(BackendError::unavailable(differs("server")));
+    }
+    let database = |rows: &[Row]| rows.first().and_then(|row| row.try_get::<_, i64>(0).ok());
+    match database(&own) == database(&pooled) {
+        true => Ok(()),
+        false => Err(BackendError::rejected(differs("database"))),
+    }
+}
+
 /// The task that keeps one session subscribed.
 struct Task {
     shared: Arc<Shared>,
-    handle: Handle,
+    commands: Arc<ManagedConnection>,
     channel: Channel,
     /// When to subscribe again.
     pace: ConnectPace,
@@ -149,7 +196,7 @@ impl Task {
         let mut after_refusal = FIRST_PAUSE_AFTER_REFUSAL;
         loop {
             runtime.timer(pause).await;
-            let opening = Subscription::open(&self.shared, &self.handle, &self.channel);
+            let opening = Subscription::open(&self.commands, &self.channel);
             let opened = self.pace.connect(runtime, Duration::MAX, opening).await;
             let error = match opened {
                 Ok(subscription) => return subscription,
@@ -160,7 +207,8 @@ impl Task {
                 report(&error);
             }
             let now = runtime.now();
-            let pauses = [&self.pace, &self.shared.pace].map(|pace| pace.pause_left(now));
+            let pauses = [&self.pace, &self.shared.for_subscriptions().pace]
+                .map(|pace| pace.pause_left(now));
             pause = match error.is_transient() {
                 true => pauses[0].max(pauses[1]),
                 false => {

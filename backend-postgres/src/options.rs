@@ -1,5 +1,6 @@
 //! Options of a backend.
 
+use std::fmt;
 use std::time::Duration;
 
 use leasehold_api::{Certificates, InvalidInput, bounds};
@@ -32,6 +33,25 @@ pub struct Options {
     /// The certificates for TLS; see [`root_certificates`](Self::root_certificates) and
     /// [`client_certificate`](Self::client_certificate).
     pub certificates: Certificates,
+    /// Whether the URL leads to a pooler; see [`pooled`](Self::pooled()).
+    pub pooled: bool,
+    pub(crate) direct_url: Option<SecretUrl>,
+}
+
+/// A URL that `Debug` doesn't show, because it has a password.
+#[derive(Clone, PartialEq, Eq)]
+pub(crate) struct SecretUrl(String);
+
+impl SecretUrl {
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+}
+
+impl fmt::Debug for SecretUrl {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("_")
+    }
 }
 
 impl Options {
@@ -49,6 +69,8 @@ impl Options {
             connect_timeout: bounds::CONNECT_TIMEOUT,
             initial_connect_timeout: DEFAULT_INITIAL_CONNECT_TIMEOUT,
             certificates: Certificates::new(),
+            pooled: false,
+            direct_url: None,
         }
     }
 
@@ -178,6 +200,40 @@ impl Options {
     ) -> Self {
         self.certificates = self.certificates.client_certificate(chain, key);
         self
+    }
+
+    /// Says that the URL leads to a pooler that shares the server's connections, such as PgBouncer with
+    /// `pool_mode = transaction`. In a URL, `?pgbouncer=true` says the same. See
+    /// [connection poolers](crate#connection-poolers). The default is `false`.
+    ///
+    /// # Examples
+    /// ```
+    /// let options = leasehold_postgres::Options::new().pooled(true);
+    /// ```
+    #[must_use]
+    pub const fn pooled(mut self, pooled: bool) -> Self {
+        self.pooled = pooled;
+        self
+    }
+
+    /// Sets the URL of the server behind a [pooler](Self::pooled()), for subscriptions alone: waiters then learn of their
+    /// turn by a push. It implies `pooled`. It must lead to the same server and the same database as the pooler. A URL
+    /// that can't be read is refused when you create the backend.
+    ///
+    /// # Examples
+    /// ```
+    /// use leasehold_postgres::Options;
+    ///
+    /// let options = Options::new().direct_url("postgres://locks@db.example/shop?sslmode=require");
+    /// ```
+    #[must_use]
+    pub fn direct_url(mut self, url: impl Into<String>) -> Self {
+        self.direct_url = Some(SecretUrl(url.into()));
+        self
+    }
+
+    pub(crate) const fn is_pooled(&self) -> bool {
+        self.pooled || self.direct_url.is_some()
     }
 
     pub(crate) fn check(&self) -> Result<(), InvalidInput> {

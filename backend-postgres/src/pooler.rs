@@ -6,8 +6,8 @@
 use leasehold_api::BackendError;
 use tokio_postgres::{Client, SimpleQueryMessage};
 
-use crate::connection::Shared;
 use crate::error::{During, classify, of_pooler};
+use crate::shared::Shared;
 
 /// The process of the server, and its address without the pooler.
 const QUESTION: &str = "SELECT pg_backend_pid(),

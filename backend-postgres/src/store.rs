@@ -1,44 +1,33 @@
 //! The store: one row for each key.
 
 use std::fmt;
-use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use futures_util::future::{Either, select};
 use leasehold_api::machine::Reach;
 use leasehold_api::{
-    BackendError, Cursor, Key, List, Listed, Notifications, Runtime, ServerTime, SessionId, Stamp,
+    BackendError, ClockId, Cursor, Key, List, Listed, Notifications, Runtime, ServerTime,
+    SessionId, Stamp, bounds,
 };
 use leasehold_store::{Read, Row, Store, Version, Write, Written};
 use tokio_postgres::error::SqlState;
 use tokio_postgres::types::ToSql;
 
 use crate::connection::{Connection, ManagedConnection};
-use crate::error::{During, classify};
 use crate::listen;
 use crate::message::{self, Channel, hex};
 use crate::row_key::{beginning_of_rows, key_of, row_key};
+use crate::statements::{Arguments, Query};
 
-const TIME: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint";
-
-/// Keys from a text on, behind another one. The comparison of `bytea` is that of their bytes.
-const LIST: &str =
-    "SELECT key FROM leasehold.locks WHERE key >= $1 AND key > $2 ORDER BY key LIMIT $3";
-
-/// The time is read once, in a subquery: compared with a volatile function, the column can't be searched by index.
-/// The rows are found by their place, because a small table would be read as a whole for a list of keys. They stay in
-/// their place, because they are locked.
-const REMOVE: &str = "DELETE FROM leasehold.locks WHERE ctid = ANY (ARRAY(
-    SELECT ctid FROM leasehold.locks
-    WHERE keep_until <= (SELECT (extract(epoch FROM clock_timestamp()) * 1000000)::bigint)
-    ORDER BY keep_until LIMIT $1 FOR UPDATE SKIP LOCKED))";
 /// The maximum number of rows that one statement removes. They stay locked until it ends.
 const REMOVED_AT_ONCE: i64 = 200;
 /// No further rows are removed after this time. The caller gives a removal up after 10 s, and a statement
 /// that is given up costs its connection.
 const REMOVE_FOR: Duration = Duration::from_secs(5);
+
+/// How often the first waiters of a key poll if this client can't subscribe.
+const POLL_WITHOUT_PUSH: Duration = Duration::from_millis(100);
 
 /// A connection to the table of locks.
 pub(crate) struct PostgresStore {
@@ -63,18 +52,27 @@ impl PostgresStore {
         row_key(&self.connection.shared.options.key_prefix, key)
     }
 
+    async fn query(
+        &self,
+        query: Query,
+        arguments: &Arguments<'_>,
+    ) -> Result<(Vec<tokio_postgres::Row>, ClockId), BackendError> {
+        let connection = self.connection.get().await?;
+        connection.query((query, arguments)).await
+    }
+
     /// Removes expired rows, over a new connection: neither commands nor renewals wait for it. The new connection
     /// also shows whether the address still leads to the same server.
     async fn remove(&self) -> Result<(), BackendError> {
         let (shared, handle) = (&self.connection.shared, &self.connection.handle);
-        let (client, _) = shared.open(handle, None).await?;
+        let connection = Connection::open(shared, handle).await?;
         let began = shared.runtime.now();
         loop {
             let sent = shared.runtime.now();
-            let removed = client.execute(REMOVE, &[&REMOVED_AT_ONCE]).await;
-            let removed = removed.map_err(|error| classify(error, During::Statement))?;
+            let removing = connection.query((Query::Remove, &[&REMOVED_AT_ONCE]));
+            let removed: i64 = column(one(&removing.await?.0)?, 0)?;
             let now = shared.runtime.now();
-            let is_last = removed < REMOVED_AT_ONCE.unsigned_abs();
+            let is_last = removed < REMOVED_AT_ONCE;
             if is_last || now.saturating_since(began) >= REMOVE_FOR {
                 return Ok(());
             }
@@ -90,19 +88,25 @@ impl PostgresStore {
         reads: bool,
     ) -> Result<(Written, Option<Read>), BackendError> {
         let connection = self.connection.get().await.map_err(not_sent)?;
-        // The step has a time of another server, which may be behind a token that this one has granted.
-        if write.stamp.clock != connection.clock {
-            return Ok((Written::NotApplied, None));
-        }
         let (key, version) = (self.key(write.key), write.version.get().cast_signed());
         let (keep_until, deadline) = (micros(write.keep_until), micros(write.deadline));
         let (channels, payloads) = message::encode(write.messages, write.stamp.at);
         let listening: Vec<i64> = write.listening.iter().map(lock_of).collect();
-        let step = micros(write.stamp.at);
+        // Another server, which may be behind a token that this one has granted, refuses the step.
+        let (step, server) = (
+            micros(write.stamp.at),
+            write.stamp.clock.get().cast_signed(),
+        );
         let expected = write.expected.map(|version| version.get().cast_signed());
-        let mut parameters: Vec<&(dyn ToSql + Sync)> =
-            vec![&key, &version, &write.bytes, &keep_until, &step, &deadline];
-        let statements = &connection.statements;
+        let mut arguments: Vec<&(dyn ToSql + Sync)> = vec![
+            &key,
+            &version,
+            &write.bytes,
+            &keep_until,
+            &step,
+            &deadline,
+            &server,
+        ];
         // A key without a row has no waiters. A turn that begins with it may grant one of its own, which then
         // hears of it by its next poll.
         if expected.is_none() && !listening.is_empty() {
@@ -111,34 +115,31 @@ impl PostgresStore {
                 return Ok((Written::NotListening, None));
             }
         }
-        let mut statement = &statements.insert;
+        let mut query = Query::Insert;
         if let Some(expected) = &expected {
-            parameters.push(expected);
-            statement = &statements.update;
+            arguments.push(expected);
+            query = Query::Update;
         }
         let of_key: [&(dyn ToSql + Sync); 1] = [&key];
-        let read = || connection.client.query_one(&statements.read, &of_key);
+        let read = reads.then_some((Query::Read, &of_key[..]));
         let call = async {
             if expected.is_some() && !(channels.is_empty() && listening.is_empty()) {
-                let mut notifying = parameters.clone();
+                let mut notifying = arguments.clone();
                 notifying.extend([&channels as &(dyn ToSql + Sync), &payloads, &listening]);
-                let write = connection
-                    .client
-                    .query_opt(&statements.update_and_notify, &notifying);
-                match followed_by(write, reads.then(read)).await {
+                let writing = connection.write((Query::UpdateAndNotify, &notifying), read);
+                match writing.await {
                     // The queue of notifications is full, and the write was rolled back. Waiters poll, so it
                     // is repeated without messages. It compares version and deadline again.
                     Err(error) if error.code() == Some(&SqlState::PROGRAM_LIMIT_EXCEEDED) => {}
                     answers => return answers,
                 }
             }
-            let write = connection.client.query_opt(statement, &parameters);
-            followed_by(write, reads.then(read)).await
+            connection.write((query, &arguments), read).await
         };
         let (row, found) = connection.call(call).await?;
         // The caller repeats a read that has failed.
-        let found = found.and_then(|row| read_of(&connection, &row).ok());
-        Ok((written_of(&connection, row.as_ref())?, found))
+        let found = found.and_then(|(row, clock)| read_of(clock, &row).ok());
+        Ok((written_of(write.stamp.clock, row.as_ref())?, found))
     }
 }
 
@@ -147,9 +148,9 @@ fn lock_of(session: &SessionId) -> i64 {
     Channel::of(session).lock
 }
 
-fn stamp(connection: &Connection, micros: i64) -> Stamp {
+fn stamp(clock: ClockId, micros: i64) -> Stamp {
     Stamp {
-        clock: connection.clock,
+        clock,
         at: ServerTime::from_micros(u64::try_from(micros).unwrap_or(0)),
     }
 }
@@ -163,37 +164,21 @@ fn column<'a, T: tokio_postgres::types::FromSql<'a>>(
     value.map_err(|_| BackendError::foreign_value("a table with other columns"))
 }
 
-/// Sends a write and, without waiting for its answer, a read. Returns both answers, that of the read only if nothing was
-/// written and the read has succeeded.
-async fn followed_by(
-    write: impl Future<Output = Result<Option<tokio_postgres::Row>, tokio_postgres::Error>>,
-    read: Option<impl Future<Output = Result<tokio_postgres::Row, tokio_postgres::Error>>>,
-) -> Result<(Option<tokio_postgres::Row>, Option<tokio_postgres::Row>), tokio_postgres::Error> {
-    let Some(read) = read else {
-        return Ok((write.await?, None));
-    };
-    // A statement is sent when it is polled for the first time, and the server executes them in this order.
-    match select(pin!(write), pin!(read)).await {
-        Either::Left((written, read)) => match written? {
-            Some(row) if is_applied(&row) => Ok((Some(row), None)),
-            refused => Ok((refused, read.await.ok())),
-        },
-        Either::Right((found, write)) => Ok((write.await?, found.ok())),
-    }
+/// The only row of an answer.
+fn one(rows: &[tokio_postgres::Row]) -> Result<&tokio_postgres::Row, BackendError> {
+    rows.first()
+        .ok_or_else(|| BackendError::unavailable("an answer without a row"))
 }
 
 /// The answer to a write. It has the clock if the row was replaced, and else may have the number of those that don't
 /// listen.
-fn written_of(
-    connection: &Connection,
-    row: Option<&tokio_postgres::Row>,
-) -> Result<Written, BackendError> {
+fn written_of(clock: ClockId, row: Option<&tokio_postgres::Row>) -> Result<Written, BackendError> {
     let unknown = |error| BackendError::outcome_unknown("no result").with_source(error);
     let Some(row) = row else {
         return Ok(Written::NotApplied);
     };
     if let Some(at) = row.try_get(0).map_err(unknown)? {
-        return Ok(Written::applied_at(stamp(connection, at)));
+        return Ok(Written::applied_at(stamp(clock, at)));
     }
     match row.try_get::<_, i64>(1).map_err(unknown)? {
         0 => Ok(Written::NotApplied),
@@ -201,19 +186,14 @@ fn written_of(
     }
 }
 
-/// Whether the answer to a write contains the clock.
-fn is_applied(row: &tokio_postgres::Row) -> bool {
-    matches!(row.try_get::<_, Option<i64>>(0), Ok(Some(_)))
-}
-
 /// The answer to a read.
-fn read_of(connection: &Connection, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
+fn read_of(clock: ClockId, row: &tokio_postgres::Row) -> Result<Read, BackendError> {
     let version: Option<i64> = column(row, 1)?;
     let bytes: Option<Vec<u8>> = column(row, 2)?;
     let row_of =
         |(version, bytes): (i64, _)| Row::new(Version::new(version.cast_unsigned()), bytes);
     let found = version.zip(bytes).map(row_of);
-    Ok(Read::new(stamp(connection, column(row, 0)?), found))
+    Ok(Read::new(stamp(clock, column(row, 0)?), found))
 }
 
 fn from_hex(text: &str) -> Option<Vec<u8>> {
@@ -234,16 +214,13 @@ impl Store for PostgresStore {
     }
 
     async fn time(&self) -> Result<Stamp, BackendError> {
-        let connection = self.connection.get().await?;
-        let row = connection.query_one(TIME, &[]).await?;
-        Ok(stamp(&connection, column(&row, 0)?))
+        let (rows, clock) = self.query(Query::Time, &[]).await?;
+        Ok(stamp(clock, column(one(&rows)?, 0)?))
     }
 
     async fn read(&self, key: &Key) -> Result<Read, BackendError> {
-        let connection = self.connection.get().await?;
-        let read = &connection.statements.read;
-        let row = connection.query_one(read, &[&self.key(key)]).await?;
-        read_of(&connection, &row)
+        let (rows, clock) = self.query(Query::Read, &[&self.key(key)]).await?;
+        read_of(clock, one(&rows)?)
     }
 
     async fn write(&self, write: Write<'_>) -> Result<Written, BackendError> {
@@ -260,12 +237,18 @@ impl Store for PostgresStore {
     }
 
     fn can_listen(&self) -> bool {
-        true
+        self.connection.shared.can_listen()
+    }
+
+    fn first_waiters_poll(&self) -> Duration {
+        match self.can_listen() {
+            true => bounds::MAX_POLL_INTERVAL,
+            false => POLL_WITHOUT_PUSH,
+        }
     }
 
     async fn listen(&self, session: SessionId) -> Result<Notifications, BackendError> {
-        let (shared, handle) = (&self.connection.shared, &self.connection.handle);
-        listen::listen(shared, handle, Channel::of(&session)).await
+        listen::listen(&self.connection, Channel::of(&session)).await
     }
 
     fn can_tell_reach(&self) -> bool {
@@ -290,10 +273,8 @@ impl Store for PostgresStore {
             None => Vec::new(),
         };
         let limit = i64::from(request.limit);
-        let parameters: [&(dyn ToSql + Sync); 3] = [&beginning, &after, &limit];
-        let connection = self.connection.get().await?;
-        let listing = connection.client.query(LIST, &parameters);
-        let rows = connection.call(listing).await?;
+        let arguments: [&(dyn ToSql + Sync); 3] = [&beginning, &after, &limit];
+        let (rows, _) = self.query(Query::List, &arguments).await?;
         let names: Result<Vec<Vec<u8>>, _> = rows.iter().map(|row| column(row, 0)).collect();
         let names = names?;
         // The rows behind those that begin with the text.
@@ -314,10 +295,8 @@ impl Store for PostgresStore {
 
     async fn reach(&self, sessions: &[SessionId]) -> Result<Vec<Reach>, BackendError> {
         let locks: Vec<i64> = sessions.iter().map(lock_of).collect();
-        let connection = self.connection.get().await?;
-        let reach = &connection.statements.reach;
-        let row = connection.query_one(reach, &[&locks]).await?;
-        let listening: Vec<bool> = column(&row, 0)?;
+        let (rows, _) = self.query(Query::Reach, &[&locks]).await?;
+        let listening: Vec<bool> = column(one(&rows)?, 0)?;
         let reach = |listening| match listening {
             true => Reach::Listening,
             false => Reach::Nobody,

@@ -24,6 +24,7 @@ mod faults;
 mod fencing;
 mod lossy;
 mod pace;
+mod pooled;
 mod poolers;
 mod refusals;
 #[path = "../../../redis-common/tests/shared/requests.rs"]

@@ -48,6 +48,7 @@ async fn pool_that_shares_connections_is_refused() {
         let error = rejected(PostgresBackend::connect_with(&url, patient()).await);
         let port = server.postgres.port();
         assert!(error.contains("a pool in session mode"), "{error}");
+        assert!(error.contains("pgbouncer=true"), "{error}");
         assert!(error.contains(&format!("(port {port})")), "{error}");
         let client = sql_client(&url).await;
         let answer = client.simple_query("SHOW lock_timeout").await;
@@ -77,7 +78,7 @@ async fn large_pool_that_shares_connections_is_refused() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn change_to_shared_connections_is_noticed() {
     let server = Server::start();
-    let (pooler, url) = server.pooler("pool_mode = session");
+    let (mut pooler, url) = server.pooler("pool_mode = session");
     let locks = LockClient::new(connect_to(&url).await);
     let guard = hold(&locks, "a").await;
     guard.release().await.expect("released");

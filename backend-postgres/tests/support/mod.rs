@@ -84,6 +84,11 @@ pub(crate) async fn connect_with(url: &str, options: Options) -> PostgresBackend
     backend.unwrap_or_else(|error| panic!("{url}: {error}"))
 }
 
+/// Through a pooler.
+pub(crate) async fn connect_pooled(url: &str) -> PostgresBackend {
+    connect_with(url, patient().pooled(true)).await
+}
+
 /// Another program.
 pub(crate) async fn sql_client(url: &str) -> tokio_postgres::Client {
     let connected = tokio_postgres::connect(url, tokio_postgres::NoTls).await;

@@ -4,7 +4,7 @@
 #[allow(dead_code, reason = "each test target uses a part")]
 mod scenarios;
 
-use leasehold_test_servers::{PostgresOptions, PostgresServer, SteppedClock};
+use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer, SteppedClock};
 use scenarios::support::{Place, STUBBORN};
 use scenarios::{ALL, elections, operators, pauses, run_all};
 
@@ -26,6 +26,24 @@ fn with_schema(options: PostgresOptions) -> (PostgresServer, String) {
 fn postgres() {
     let (_server, url) = server();
     run_all(&url, ALL);
+}
+
+/// The URL says that it leads to a pooler.
+#[test]
+fn pooled() {
+    let (server, _) = server();
+    let settings = "pool_mode = transaction\nmax_client_conn = 500";
+    let pooler = PgBouncer::start(&server, "owner", settings);
+    let url = pooler.scheme_url("owner", "postgres");
+    run_all(&format!("{url}?pgbouncer=true"), ALL);
+    let refused = Place::new(&url, "refused")
+        .leasehold()
+        .arg("doctor")
+        .output();
+    let refused = refused.expect("the command runs");
+    let text = String::from_utf8_lossy(&refused.stderr);
+    assert!(!refused.status.success(), "{text}");
+    assert!(text.contains("add pgbouncer=true to the URL"), "{text}");
 }
 
 #[test]

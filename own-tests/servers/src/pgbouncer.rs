@@ -9,16 +9,18 @@ use tempfile::TempDir;
 
 use crate::postgres::{PostgresServer, folder, unprivileged};
 use crate::process::{Process, folder_on_path, path_in};
+use crate::server::free_port;
+use crate::waiting::within;
 
 /// The variable with the program.
 const VARIABLE: &str = "LEASEHOLD_PGBOUNCER";
 /// Where Debian has it, which may not be on `PATH`.
 const DEBIAN: &str = "/usr/sbin/pgbouncer";
 const START_WITHIN: Duration = Duration::from_secs(30);
-/// The port in the name of the Unix socket. It listens on no other.
+/// The port in the name of the Unix socket, unless it listens on another one, too.
 const PORT: u16 = 6432;
 
-/// A running PgBouncer on a Unix socket in a temporary folder. Its users have no passwords.
+/// A running PgBouncer with a Unix socket in a temporary folder. Its users have no passwords.
 ///
 /// Dropping this value kills it and removes the folder.
 #[derive(Debug)]
@@ -27,59 +29,132 @@ pub struct PgBouncer {
     // Dropped in this order: the process before its folder.
     process: Process,
     folder: TempDir,
-    /// The configuration without the caller's lines.
-    config: String,
+    /// Of the Unix socket, and of 127.0.0.1 if it listens there.
+    port: u16,
+    servers: String,
+    settings: String,
 }
 
 impl PgBouncer {
     /// Starts a pooler with these lines of configuration, such as `pool_mode = session`, for one user.
     pub fn start(server: &PostgresServer, user: &str, settings: &str) -> Self {
+        Self::start_on(server, user, settings.to_owned(), PORT)
+    }
+
+    /// The same, and it listens on a port of 127.0.0.1.
+    pub fn start_with_port(server: &PostgresServer, user: &str, settings: &str) -> Self {
+        let settings = format!("listen_addr = 127.0.0.1\n{settings}");
+        Self::start_on(server, user, settings, free_port())
+    }
+
+    fn start_on(server: &PostgresServer, user: &str, settings: String, port: u16) -> Self {
         let folder = folder("leasehold-pgbouncer-");
-        let path = folder.path().display();
-        let config = format!(
-            "[databases]\n* = host={} port={}\n[pgbouncer]\nlisten_port = {PORT}\n\
-             unix_socket_dir = {path}\nauth_type = trust\nauth_file = {path}/users\n",
-            server.folder().display(),
-            server.port(),
+        let servers = addresses(&[server]);
+        write(
+            &folder,
+            "config",
+            &config(&folder, port, &servers, &settings),
         );
-        let write = |name, text: String| {
-            std::fs::write(folder.path().join(name), text).expect("a writable folder");
-        };
-        write("config", format!("{config}{settings}\n"));
-        write("users", format!("\"{user}\" \"\"\n"));
-        let program = program();
-        let mut command = unprivileged(&program, folder.path());
-        let process = Process::spawn(command.arg("config"), &[folder.path()]);
-        let mut process = process.unwrap_or_else(|error| {
-            panic!(
-                "cannot run `{}`: {error}\nRun `./test deep`, which installs it, or `apt-get install \
-                 pgbouncer`, or set {VARIABLE}=/path/to/pgbouncer.",
-                program.display()
-            )
-        });
-        let socket = folder.path().join(format!(".s.PGSQL.{PORT}"));
-        process
-            .wait_until(|| UnixStream::connect(&socket).is_ok(), START_WITHIN)
-            .unwrap_or_else(|ended| panic!("PgBouncer did not start: {ended:?}"));
+        write(&folder, "users", &format!("\"{user}\" \"\"\n"));
         Self {
-            process,
+            process: launch(&folder, port),
             folder,
-            config,
+            port,
+            servers,
+            settings,
         }
     }
 
+    /// The number of the port, and of the Unix socket.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// Kills it, with all its connections, and starts it again.
+    pub fn restart(&mut self) {
+        self.process.signal(Signal::KILL);
+        within(START_WITHIN, || {
+            self.process.ended().is_ok_and(|ended| ended.is_some())
+        });
+        // Otherwise it seems to be ready at once.
+        let _ = std::fs::remove_file(socket(&self.folder, self.port));
+        self.process = launch(&self.folder, self.port);
+    }
+
     /// Replaces the lines of configuration while it runs. It soon applies those that need no restart.
-    pub fn reconfigure(&self, settings: &str) {
-        let text = format!("{}{settings}\n", self.config);
-        std::fs::write(self.folder.path().join("config"), text).expect("a writable folder");
+    pub fn reconfigure(&mut self, settings: &str) {
+        settings.clone_into(&mut self.settings);
+        self.reload();
+    }
+
+    /// Leads to these servers from now on, whose sockets have the same port: each new connection to the next one.
+    pub fn lead_to(&mut self, servers: &[&PostgresServer]) {
+        self.servers = addresses(servers);
+        self.reload();
+    }
+
+    fn reload(&self) {
+        let config = config(&self.folder, self.port, &self.servers, &self.settings);
+        write(&self.folder, "config", &config);
         self.process.signal(Signal::HUP);
     }
 
     /// The URL of a database for a user.
     pub fn url(&self, user: &str, database: &str) -> String {
         let folder = self.folder.path().display();
-        format!("host='{folder}' port={PORT} user='{user}' dbname='{database}'")
+        format!(
+            "host='{folder}' port={} user='{user}' dbname='{database}'",
+            self.port
+        )
     }
+
+    /// The same for programs that want a scheme. It ends with the name of the database.
+    pub fn scheme_url(&self, user: &str, database: &str) -> String {
+        let folder = self.folder.path().display().to_string();
+        let folder = folder.replace('/', "%2F");
+        format!("postgres://{user}@{folder}:{}/{database}", self.port)
+    }
+}
+
+/// The line that leads to these servers.
+fn addresses(servers: &[&PostgresServer]) -> String {
+    let folders = servers.iter().map(|it| it.folder().display().to_string());
+    let folders: Vec<_> = folders.collect();
+    format!("* = host={} port={}", folders.join(","), servers[0].port())
+}
+
+fn config(folder: &TempDir, port: u16, servers: &str, settings: &str) -> String {
+    let path = folder.path().display();
+    format!(
+        "[databases]\n{servers}\n[pgbouncer]\nlisten_port = {port}\nunix_socket_dir = {path}\n\
+         auth_type = trust\nauth_file = {path}/users\n{settings}\n"
+    )
+}
+
+fn write(folder: &TempDir, name: &str, text: &str) {
+    std::fs::write(folder.path().join(name), text).expect("a writable folder");
+}
+
+fn socket(folder: &TempDir, port: u16) -> PathBuf {
+    folder.path().join(format!(".s.PGSQL.{port}"))
+}
+
+fn launch(folder: &TempDir, port: u16) -> Process {
+    let program = program();
+    let mut command = unprivileged(&program, folder.path());
+    let process = Process::spawn(command.arg("config"), &[folder.path()]);
+    let mut process = process.unwrap_or_else(|error| {
+        panic!(
+            "cannot run `{}`: {error}\nRun `./test deep`, which installs it, or `apt-get install \
+             pgbouncer`, or set {VARIABLE}=/path/to/pgbouncer.",
+            program.display()
+        )
+    });
+    let socket = socket(folder, port);
+    process
+        .wait_until(|| UnixStream::connect(&socket).is_ok(), START_WITHIN)
+        .unwrap_or_else(|ended| panic!("PgBouncer did not start: {ended:?}"));
+    process
 }
 
 /// The variable's program, or that of `PATH`, or Debian's.
