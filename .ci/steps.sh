@@ -400,10 +400,15 @@ clusters() {
     on_all_backends cluster --test-threads 2
 }
 
+# suite_on_postgres TOPOLOGY: runs the suite through a pooler, or with clients of both kinds.
+suite_on_postgres() {
+    LEASEHOLD_TOPOLOGY=$1 suite postgres_conformance "postgres-$1"
+}
+
 # Runs everything that needs a Postgres server.
 on_postgres() {
     on_all_backends postgres --test-threads 4
-    suite postgres_conformance postgres
+    side_by_side "suite postgres_conformance postgres" "suite_on_postgres pooled" "suite_on_postgres mixed"
     LEASEHOLD_DIFFERENTIAL_COMMANDS=10000 on_all_backends postgres_differential --nocapture
 }
 
@@ -453,7 +458,7 @@ on_real_quorums() {
 torture() {
     side_by_side "torments $1 leasehold-redis-rs standalone balancer sentinel cluster" \
         "torments $1 leasehold-fred standalone balancer sentinel cluster" \
-        "torments $1 leasehold-postgres postgres" "torments $1 leasehold-quorum quorum"
+        "torments $1 leasehold-postgres postgres postgres-pooled" "torments $1 leasehold-quorum quorum"
     side_by_side "torments $1 "{job,election}-{redis-rs,fred}" standalone sentinel cluster" \
         "torments $1 "{job,election}"-postgres postgres"
 }
@@ -465,6 +470,7 @@ declare -A three_faults=(
     [sentinel]="stop client|kill client|sentinel failover"
     [cluster]="stop client|graceful failover|move slot"
     [postgres]="suspend client|terminate backends|kill server, restart with its data"
+    [postgres-pooled]="suspend client|restart pooler|kill server, restart with its data"
     [quorum]="stop client|refuse connections|kill one server, restart with its data"
 )
 

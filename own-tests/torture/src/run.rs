@@ -21,7 +21,7 @@ use crate::subject::Subject;
 use crate::topology::balancer::Balancer;
 use crate::topology::cluster::{Cluster, LATENCY};
 use crate::topology::mysql::Mysql;
-use crate::topology::postgres::Postgres;
+use crate::topology::postgres::{Pooled, Postgres};
 use crate::topology::quorum::Quorum;
 use crate::topology::sentinel::Sentinel;
 use crate::topology::standalone::Standalone;
@@ -82,6 +82,7 @@ pub(crate) fn run(plan: &Plan<'_>) -> Ran {
         Topology::Cluster => run_on(plan, Cluster::start(Duration::ZERO)),
         Topology::DistantCluster => run_on(plan, Cluster::start(LATENCY)),
         Topology::Postgres => run_on(plan, Postgres::start(lease)),
+        Topology::PostgresPooled => run_on(plan, Pooled::start(lease)),
         Topology::Mysql => run_on(plan, Mysql::start(lease)),
         Topology::Quorum => run_on(plan, Quorum::start(lease)),
     }

@@ -83,7 +83,7 @@ const fn leasehold(name: &'static str, backend: Backend) -> Subject {
         version: "",
         topologies: match backend {
             RedisRs | Fred => REDIS,
-            Postgres => &[Topology::Postgres],
+            Postgres => &[Topology::Postgres, Topology::PostgresPooled],
             Mysql => &[Topology::Mysql],
             Quorum => &[Topology::Quorum],
         },

@@ -106,7 +106,17 @@ pub(crate) async fn connect(
     Ok(match backend {
         Backend::RedisRs => Arc::new(RedisBackend::connect(first).await?),
         Backend::Fred => Arc::new(FredBackend::connect(first).await?),
-        Backend::Postgres => Arc::new(PostgresBackend::connect(first).await?),
+        Backend::Postgres => Arc::new(match urls {
+            [direct, pooled] => match std::process::id() % 3 {
+                0 => PostgresBackend::connect(direct).await?,
+                1 => PostgresBackend::connect(pooled).await?,
+                _ => {
+                    let options = leasehold::postgres::Options::new().direct_url(direct);
+                    PostgresBackend::connect_with(pooled, options).await?
+                }
+            },
+            _ => PostgresBackend::connect(first).await?,
+        }),
         // Without the feature `mysql`, the error names it.
         Backend::Mysql => ConnectOptions::new().backend(first).await?,
         Backend::Quorum => {

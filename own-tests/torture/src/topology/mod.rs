@@ -27,6 +27,8 @@ pub(crate) enum Topology {
     /// A cluster whose messages take long.
     DistantCluster,
     Postgres,
+    /// A Postgres server behind a pooler, which some clients go around.
+    PostgresPooled,
     Mysql,
     Quorum,
 }
@@ -126,6 +128,7 @@ impl Topology {
                 kinds
             }
             Self::Postgres => of::<postgres::Postgres>(),
+            Self::PostgresPooled => of::<postgres::Pooled>(),
             Self::Mysql => of::<mysql::Mysql>(),
             Self::Quorum => of::<quorum::Quorum>(),
         }
@@ -135,7 +138,12 @@ impl Topology {
     pub(crate) const fn has_links(self) -> bool {
         matches!(
             self,
-            Self::Standalone | Self::Balancer | Self::Postgres | Self::Mysql | Self::Quorum
+            Self::Standalone
+                | Self::Balancer
+                | Self::Postgres
+                | Self::PostgresPooled
+                | Self::Mysql
+                | Self::Quorum
         )
     }
 

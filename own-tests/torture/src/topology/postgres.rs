@@ -1,10 +1,10 @@
-//! One Postgres server, with the schema and a user that has only the documented rights.
+//! One Postgres server, with the schema and a user that has only the documented rights; and the same behind a pooler.
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use leasehold_postgres::SCHEMA;
-use leasehold_test_servers::{PostgresOptions, PostgresServer, RedisServer};
+use leasehold_test_servers::{PgBouncer, PostgresOptions, PostgresServer, RedisServer};
 
 use super::{Injection, LARGEST_KEY, Servers, sleep, within};
 use crate::link::{Upstream, fixed};
@@ -94,7 +94,9 @@ impl Servers for Postgres {
     }
 
     fn left(&self) -> Vec<String> {
-        let connections = format!("pg_stat_activity WHERE usename = '{USER}'");
+        // A pooler keeps its own, over the Unix socket.
+        let clients = format!("usename = '{USER}' AND client_addr IS NOT NULL");
+        let connections = format!("pg_stat_activity WHERE {clients}");
         let rows = format!("leasehold.locks WHERE octet_length(state) > {LARGEST_KEY}");
         let left = |(what, from)| {
             let count = self.execute(&format!("SELECT count(*) FROM {from}"));
@@ -102,5 +104,66 @@ impl Servers for Postgres {
         };
         let counted = [("connections", connections), ("large rows", rows)];
         counted.into_iter().filter_map(left).collect()
+    }
+}
+
+/// The same server behind a pooler in transaction mode. Of three clients, about one goes to the server itself, and one
+/// subscribes there.
+pub(crate) struct Pooled {
+    postgres: Postgres,
+    pooler: PgBouncer,
+}
+
+impl Pooled {
+    pub(crate) fn start(lease: Duration) -> Self {
+        let postgres = Postgres::start(lease);
+        let settings = "pool_mode = transaction\nserver_login_retry = 1\nmax_client_conn = 500";
+        Self {
+            pooler: PgBouncer::start_with_port(&postgres.server, USER, settings),
+            postgres,
+        }
+    }
+}
+
+impl Servers for Pooled {
+    const FAULTS: &[Injection<Self>] = &[
+        (within("restart pooler"), |it, _| it.pooler.restart()),
+        (FAULTS[0].0, |it, random| {
+            FAULTS[0].1(&mut it.postgres, random);
+        }),
+        (FAULTS[1].0, |it, random| {
+            FAULTS[1].1(&mut it.postgres, random);
+        }),
+        (FAULTS[2].0, |it, random| {
+            FAULTS[2].1(&mut it.postgres, random);
+        }),
+        (FAULTS[3].0, |it, random| {
+            FAULTS[3].1(&mut it.postgres, random);
+        }),
+    ];
+
+    fn redis(&self) -> Vec<&RedisServer> {
+        Vec::new()
+    }
+
+    fn version(&self) -> String {
+        self.postgres.version()
+    }
+
+    fn linked(&self) -> Vec<Upstream> {
+        let mut linked = self.postgres.linked();
+        linked.push(fixed((Ipv4Addr::LOCALHOST, self.pooler.port()).into()));
+        linked
+    }
+
+    /// That of the server, and that of the pooler.
+    fn urls(&self, links: &[SocketAddr]) -> Vec<String> {
+        let mut urls = self.postgres.urls(links);
+        urls[1].push_str("?pgbouncer=true");
+        urls
+    }
+
+    fn left(&self) -> Vec<String> {
+        self.postgres.left()
     }
 }
