@@ -25,7 +25,7 @@ later=(benches fred processes specimens torture verifier)
 # The test targets of both that have separate steps.
 own_step='(observed_)?conformance|differential|sentinel|cluster|postgres.*|mysql.*|sqlite.*|quorum_.*'
 # Other tests that it leaves to `deep`, as a filter of nextest: those that compute for long, and those of a program.
-longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
+longer='binary(explore_with_sim) | binary(conformance_report) | test(long_queue) | test(/dropped_futures|stepped_server_clock/) | binary(quorum) & test(/^(bursts|long_holds|one_by_one|stress)::/)'
 
 # Sets `selected` to what `./test` builds of the workspace.
 select_most() {
@@ -654,7 +654,7 @@ alerts() {
 # run prints what was left behind.
 dropped_futures() {
     LEASEHOLD_DROPPED_FUTURES=$1 \
-        passed 2 with_lints cargo test -q --workspace --test real -- --nocapture dropped_futures_leave_nothing
+        passed 2 with_lints cargo test -q --workspace --test server -- --nocapture dropped_futures_leave_nothing
 }
 
 # lost_replies COUNT: drops this many replies to each command, for each way to build a client: on single

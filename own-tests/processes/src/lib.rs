@@ -1,20 +1,11 @@
-//! Shared by the tests on a real server: a backend on either client library, and a wrapper that records its calls.
-
-mod recording;
+//! Shared by the tests with other processes: a backend on either client library.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use clap::ValueEnum;
 use leasehold_api::LockBackend;
 use leasehold_fred::FredBackend;
-use leasehold_redis_rs::{Options, RedisBackend};
-
-pub use recording::{Phase, RecordingBackend};
-
-/// Longer than the stalls of a busy machine. A short timeout would make clients retry calls, which
-/// these tests don't examine.
-const CALL_TIMEOUT: Duration = Duration::from_secs(5);
+use leasehold_redis_rs::RedisBackend;
 
 /// An error that ends a program of this package.
 pub type Failure = Box<dyn std::error::Error + Send + Sync>;
@@ -43,24 +34,9 @@ impl Library {
     /// # Errors
     /// Returns the backend's error if it can't connect.
     pub async fn connect(self, url: &str) -> Result<Arc<dyn LockBackend>, Failure> {
-        let options = Options::new()
-            .call_timeout(CALL_TIMEOUT)
-            .connect_timeout(CALL_TIMEOUT);
-        self.connect_with(url, options).await
-    }
-
-    /// Connects to the server at `url` with these options.
-    ///
-    /// # Errors
-    /// Returns the backend's error if it can't connect.
-    pub async fn connect_with(
-        self,
-        url: &str,
-        options: Options,
-    ) -> Result<Arc<dyn LockBackend>, Failure> {
         Ok(match self {
-            Self::RedisRs => Arc::new(RedisBackend::connect_with(url, options).await?),
-            Self::Fred => Arc::new(FredBackend::connect_with(url, options).await?),
+            Self::RedisRs => Arc::new(RedisBackend::connect(url).await?),
+            Self::Fred => Arc::new(FredBackend::connect(url).await?),
         })
     }
 }

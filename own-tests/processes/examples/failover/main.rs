@@ -19,7 +19,6 @@ use std::time::{Duration, Instant};
 
 use leasehold_api::{LockClient, MutexGuard};
 use leasehold_processes::{Failure, Library};
-use leasehold_redis_rs::Options;
 use leasehold_test_servers::SentinelServers;
 use tokio::task::JoinSet;
 
@@ -134,8 +133,7 @@ fn print(kind: Kind, library: Library, run: &Run) {
 }
 
 async fn connect(library: Library, url: &str) -> Result<LockClient, Failure> {
-    let backend = library.connect_with(url, Options::new());
-    Ok(LockClient::new(backend.await?))
+    Ok(LockClient::new(library.connect(url).await?))
 }
 
 async fn measure(kind: Kind, library: Library) -> Result<Run, Failure> {

@@ -8,7 +8,6 @@ use clap::Parser;
 use leasehold_api::{LockBackend, LockClient};
 use leasehold_postgres::PostgresBackend;
 use leasehold_processes::{Failure, Library};
-use leasehold_redis_rs::Options;
 use tokio::task::{JoinSet, spawn_blocking};
 
 /// Takes many free locks.
@@ -29,7 +28,7 @@ struct Arguments {
 async fn main() -> Result<(), Failure> {
     let Arguments { client, url, calls } = Arguments::parse();
     let backend: Arc<dyn LockBackend> = match client {
-        Some(library) => library.connect_with(&url, Options::new()).await?,
+        Some(library) => library.connect(&url).await?,
         None => Arc::new(PostgresBackend::connect(&url).await?),
     };
     let locks = LockClient::new(backend);

@@ -32,20 +32,18 @@ async fn redis_server(library: Library) {
     processes.are_served(library.name()).await;
 }
 
-#[test]
-fn postgres_server() {
-    crate::support::run(async {
-        let options = PostgresOptions::default().with_access("trust");
-        let mut server: PostgresServer = options.with_setting("max_connections=500").start();
-        server.execute("postgres", leasehold_postgres::SCHEMA);
-        let url = server.tcp_url("owner", "postgres");
-        let mut processes = Processes::start(None, &url).await;
-        server.stop();
-        let address = (Ipv4Addr::LOCALHOST, server.port()).into();
-        processes.wait_for(address).await;
-        server.restart();
-        processes.are_served("Postgres").await;
-    });
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn postgres_server() {
+    let options = PostgresOptions::default().with_access("trust");
+    let mut server: PostgresServer = options.with_setting("max_connections=500").start();
+    server.execute("postgres", leasehold_postgres::SCHEMA);
+    let url = server.tcp_url("owner", "postgres");
+    let mut processes = Processes::start(None, &url).await;
+    server.stop();
+    let address = (Ipv4Addr::LOCALHOST, server.port()).into();
+    processes.wait_for(address).await;
+    server.restart();
+    processes.are_served("Postgres").await;
 }
 
 /// Processes with waiting calls. Dropping this value kills them.

@@ -1,5 +1,4 @@
-//! Tests of waiting on a real server, with many processes and many clients, through both client
-//! libraries.
+//! Tests with other processes on a real server, through both client libraries.
 
 /// Makes a test of each function, once for each client library: `NAME::through_redis_rs` and
 /// `NAME::through_fred`.
@@ -8,14 +7,14 @@ macro_rules! through_both_libraries {
         $(mod $name {
             use leasehold_processes::Library;
 
-            #[test]
-            fn through_redis_rs() {
-                crate::support::run(super::$name(Library::RedisRs));
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn through_redis_rs() {
+                super::$name(Library::RedisRs).await;
             }
 
-            #[test]
-            fn through_fred() {
-                crate::support::run(super::$name(Library::Fred));
+            #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+            async fn through_fred() {
+                super::$name(Library::Fred).await;
             }
         })+
     };
@@ -24,7 +23,3 @@ macro_rules! through_both_libraries {
 #[cfg(target_os = "linux")]
 mod addresses;
 mod away;
-mod drops;
-#[cfg(target_os = "linux")]
-mod stepped_clock;
-mod support;

@@ -12,7 +12,7 @@ use leasehold_api::{
 
 /// The progress of an attempt.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Phase {
+pub(crate) enum Phase {
     /// Nothing was sent.
     #[default]
     Idle,
@@ -24,7 +24,7 @@ pub enum Phase {
 
 /// A [`LockBackend`] that records how far the latest attempt got.
 #[derive(Debug)]
-pub struct RecordingBackend {
+pub(crate) struct RecordingBackend {
     inner: Arc<dyn LockBackend>,
     latest: Arc<Mutex<Latest>>,
     /// The maximum delay of replies and notifications.
@@ -49,7 +49,7 @@ impl RecordingBackend {
     /// Forwards everything to `inner`. Delays replies and notifications by a random time up to `hold_back`, so that a
     /// future can be dropped between the grant and its arrival.
     #[must_use]
-    pub fn new(inner: Arc<dyn LockBackend>, hold_back: Duration) -> Self {
+    pub(crate) fn new(inner: Arc<dyn LockBackend>, hold_back: Duration) -> Self {
         Self {
             inner,
             latest: Arc::default(),
@@ -59,7 +59,7 @@ impl RecordingBackend {
 
     /// The progress of the attempt that started after the last call of this method. Only for a
     /// session that makes one attempt at a time.
-    pub fn take_phase(&self) -> Phase {
+    pub(crate) fn take_phase(&self) -> Phase {
         std::mem::take(&mut lock(&self.latest).phase)
     }
 
