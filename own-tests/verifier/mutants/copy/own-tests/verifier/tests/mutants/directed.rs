@@ -42,6 +42,7 @@ scenarios! {
     step_of_the_servers_clock_is_noticed
     nested_holds_are_renewed_together
     waiter_dropped_with_an_unread_grant_frees_the_next
+    dropped_call_ends_no_later_hold
     lost_reply_is_not_a_refusal
     lost_renewal_is_retried
     grant_that_is_relayed_is_made
@@ -186,6 +187,19 @@ async fn waiter_dropped_with_an_unread_grant_frees_the_next(server: SimServer) {
     drop(first);
     let (got, ..) = second.await.expect("no panic");
     assert!(got - freed <= ms(20));
+}
+
+async fn dropped_call_ends_no_later_hold(server: SimServer) {
+    let [(process, a), (_, b)] = clients(&server);
+    process.inject_into(Call::Acquire, Fault::DelayReply(ms(500)));
+    let mutex = job(&a);
+    let dropped = tokio::time::timeout(ms(100), mutex.lock()).await;
+    assert!(dropped.is_err(), "granted, and nobody knows");
+    process.inject_into(Call::Release, Fault::DelayRequest(ms(200)));
+    let guard = hold(&a).await;
+    server.advance(secs(1)).await;
+    let other = job(&b).try_lock().await.expect("answered");
+    assert!(guard.is_valid() && matches!(other, Outcome::Contended(_)));
 }
 
 async fn lost_reply_is_not_a_refusal(server: SimServer) {
